@@ -8,11 +8,13 @@
 - `doctor`: print facts about this machine, what does not fit together, and the remedies.
 - `evaluate`: accuracy of trained weights on a dataset.
 - `export`: trained weights in other formats.
+- `finished_job`: `headrace diagnose --sagemaker-job NAME` and `--from-files FOLDER`: diagnose a job that already ran.
 - `inspect`: print facts about a dataset.
 - `interruption`: Ctrl-C outside of a verb: while modules are imported, and while Python ends.
 - `launch`: check, price, send and follow a SageMaker training job, or run it on this machine.
 - `main`: The `headrace` command: find the verb, parse its arguments, turn errors into messages and exit codes.
 - `missing_packages`: Packages that an extra installs: a verb that needs one which is absent says which extra brings it.
+- `other_launchers`: `headrace launch slurm|skypilot|ssh|batch|processing`: write a file that starts the work elsewhere.
 - `output`: Output of the command line: results on stdout (text, or one JSON document), progress and messages on stderr.
 - `pack`: any image dataset into verified shards.
 - `predict`: the most probable classes of images.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli import output
+from headrace.cli.finished_job import FINISHED_JOB_OPTIONS, add_finished_job_options, run_finished_job
 from headrace.cli.price_options import add_price_options, gpu_usd_per_hour
 from headrace.cli.session_command import add_session_options, print_diagnosis, session_folder
 from headrace.diagnosis.fail_if import Condition
@@ -24,8 +25,10 @@ EXAMPLE = """
 headrace diagnose -- python train.py --data /data/imagenet
 headrace diagnose --verify --seconds 120 -- torchrun --nproc-per-node 4 train.py
 headrace diagnose --json --fail-if "input_share>0.1" -- python train.py
+headrace diagnose --sagemaker-job NAME          # a job that already ran
 """
 TAKES_COMMAND = True
+INSTEAD_OF_COMMAND = FINISHED_JOB_OPTIONS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-report", action="store_true", help="do not write report.html")
     add_price_options(parser, of="one GPU")
+    add_finished_job_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
     A command that fails is still diagnosed. Return 1 if it succeeds, or is stopped by `--seconds`, and `--fail-if` is true.
     """
+    if args.sagemaker_job is not None or args.from_files is not None:
+        return run_finished_job(args)
     condition = Condition(args.fail_if) if args.fail_if else None
     usd_per_hour = gpu_usd_per_hour(args)
     folder = session_folder(args)

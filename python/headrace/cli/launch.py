@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli import output
+from headrace.cli.other_launchers import OTHER_LAUNCHERS, add_other_launcher_options, write_launcher
 from headrace.cost.live_prices import read_table
 from headrace.cost.prices import PriceTable
 from headrace.errors import HeadraceError, UsageError
@@ -35,6 +36,7 @@ headrace launch sagemaker --request job.json                 # ask, send it, and
 headrace launch follow NAME                                  # come back to it; headrace launch stop NAME ends it
 headrace launch local --request job.json --channel train=photos/ --out job          # run it here, as SageMaker would
 headrace launch local --model resnet18 --data photos/ --spot --interrupt 60 --out job
+headrace launch slurm --model resnet50 --data /data/imagenet --count 2 --gpus 8 --out train.sh      # a file to read and run
 """
 
 LOCAL_ROLE, LOCAL_INSTANCE = "arn:aws:iam::000000000000:role/local", "ml.m5.xlarge"
@@ -50,9 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headrace launch`."""
     parser.add_argument(
         "target",
-        choices=("sagemaker", "local", "follow", "stop"),
+        choices=("sagemaker", "local", "follow", "stop", *OTHER_LAUNCHERS),
         metavar="target",
-        help="sagemaker; local: this machine; follow or stop: a job on SageMaker",
+        help="sagemaker; local: this machine; follow or stop: a job on SageMaker; slurm, skypilot, ssh: write a file that "
+        "starts the training there; batch, processing: one that packs images on AWS Batch or SageMaker Processing",
     )
     parser.add_argument("job", nargs="?", metavar="job", help="name of the job to follow or stop")
     parser.add_argument("--dry-run", action="store_true", help="write the request and its cost; send nothing")
@@ -63,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _job_arguments(parser)
     _place_arguments(parser)
     _local_arguments(parser)
+    add_other_launcher_options(parser)
 
 
 def _local_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,9 +152,11 @@ def _positive(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build or read the request and check it; then price it, send it, or run it here. Or follow or stop a job."""
+    """Build or read the request and check it; then price it, send it, or run it here. Or follow, stop, write a file."""
     if args.target in ("follow", "stop"):
         return _job_of_name(args)
+    if args.target in OTHER_LAUNCHERS and args.job is None:
+        return write_launcher(args, _hyperparameters(args), _pairs(args.env, "--env"))
     if args.job is not None:
         raise UsageError(f"launch {args.target} takes no name of a job: {args.job}", hint="--name names a new job")
     _check_files(args)

@@ -2,7 +2,8 @@
 
 A verb is a module `headrace.cli.VERB` with `SUMMARY` (one imperative line), `EXAMPLE` (one or more command lines),
 `add_arguments(parser)` and `run(args) -> int`. A verb that runs the user's command sets `TAKES_COMMAND = True`; everything
-after the first `--` is then in `args.command`, unchanged. Every verb has `args.json`, and all words in `args.words`.
+after the first `--` is then in `args.command`, unchanged. An option of its `INSTEAD_OF_COMMAND` takes the place of the command.
+Every verb has `args.json`, and all words in `args.words`.
 
 Exit codes: 0 ok · 1 failed · 2 wrong usage · 130 interrupted · 141 the reader of stdout has closed it.
 """
@@ -217,13 +218,16 @@ def _parse(verb: Verb, words: list[str]) -> argparse.Namespace:
         parser.check_options(given)
         return parser.parse_args(given)
     own = _before_command(words)
-    if own == words:
+    instead = {word.partition("=")[0] for word in own} & set(getattr(verb, "INSTEAD_OF_COMMAND", ()))
+    if own == words and not instead:
         _check_for_missing_dashes(words)
     given = [word for word in own[1:] if word != "--json"]
     parser.check_options(given)
     args = parser.parse_args(given)
     args.command = words[len(own) + 1 :]
-    if not args.command:
+    if instead and args.command:
+        raise UsageError(f"{min(instead)} takes no command", hint="it is about a job that already ran")
+    if not args.command and not instead:
         raise UsageError("which command?", hint=f"put it after two dashes:  {verb.EXAMPLE.strip().splitlines()[0]}")
     return args
 

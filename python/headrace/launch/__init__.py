@@ -6,9 +6,13 @@
 - `entry`: The entry point of a training container: `python -m headrace.launch.entry`.
 - `first_process`: The first process of a container: it starts one command, hands signals on, collects orphans, and keeps the
   end of stderr.
+- `finished_job`: A job that already ran on SageMaker, from what AWS kept: where its billed time went, what set its pace, what
+  was lost.
 - `follow`: Submit a training job, follow it to its end, stop it: transitions, logs, and what it cost beside what was predicted.
 - `metrics`: Metric definitions whose patterns match the log lines of `headrace train`.
 - `mistakes`: A mistake in a request: the field, what is wrong with it, and the remedy.
+- `other_launchers`: Files that start the work elsewhere: training on Slurm, SkyPilot and over ssh, packing on AWS Batch and
+  SageMaker Processing.
 - `plan`: What a request will cost, from `headrace.cost`.
 - `request`: The CreateTrainingJob request of a training job.
 - `request_fields`: Mistakes in single fields of a request, by botocore's description of the service.

@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.launch.aws import error_code, is_passing, patiently
 from headrace.launch.plan import ExpectedCost
 
-__all__ = ["FinishedJob", "finished_job", "follow", "stop", "submit", "upload_code"]
+__all__ = ["ENDED", "FinishedJob", "finished_job", "follow", "stop", "submit", "upload_code", "usd_per_hour_of"]
 
 ENDED = frozenset({"Completed", "Failed", "Stopped"})
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
@@ -188,7 +188,7 @@ def finished_job(found: Mapping[str, Any], table: PriceTable, expected: Expected
         if one.get("StartTime") and one.get("EndTime"):
             lasted = (_moment(one["EndTime"]) - _moment(one["StartTime"])).total_seconds()
             seconds[one["Status"]] = seconds.get(one["Status"], 0.0) + lasted
-    hourly = _usd_per_hour(found, table)
+    hourly = usd_per_hour_of(found, table)
     reason = found.get("FailureReason")
     saved = 1 - billable / training if found.get("EnableManagedSpotTraining") and training and billable is not None else None
     advice = None
@@ -216,7 +216,7 @@ def _moment(value: Any) -> datetime:
     return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
-def _usd_per_hour(found: Mapping[str, Any], table: PriceTable) -> float | None:
+def usd_per_hour_of(found: Mapping[str, Any], table: PriceTable) -> float | None:
     """Return the price of all instances of a job for an hour on demand; None where the table lacks a type."""
     resources = found.get("ResourceConfig") or {}
     groups = resources.get("InstanceGroups") or [resources]

@@ -23,6 +23,8 @@
 - `numbers`: Numbers with their units, as text for people, the same on the terminal and in HTML.
 - `page`: The frame of every HTML page: head, style sheet, security policy, figures in a row, and writing the file.
 - `panels`: The page below the first screen: the run over time, tables, other findings, environment, thresholds.
+- `sagemaker_job`: The panel of a SageMaker job that already ran: where its billed time went, the articles' signs, and what
+  would be surer.
 - `screen`: The first screen as data: verdict, rates, the bar of one step, at most five fixes, what was not measured.
 - `session_folder`: A session folder: its session and its diagnosis, read and written.
 - `session_settings`: The recorded settings of a session (command, machine, versions, variables, threads, loader, model),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.diagnosis.model import Diagnosis, Finding
 from headrace.diagnosis.sagemaker_rules import apply_rules
 from headrace.diagnosis.startup import START_WORDS
-from headrace.report import flame, gpu_counters, numbers, tables, timeline
+from headrace.report import flame, gpu_counters, numbers, sagemaker_job, tables, timeline
 from headrace.report.environment import environment
 from headrace.report.markup import Html, join, tag
 from headrace.report.screen import capitalised
@@ -25,6 +25,7 @@ def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
     slow = slow_steps(steps) if steps is not None else ()
     rows = tables.percentile_rows(diagnosis, session)
     found = (
+        ("job", "The job on SageMaker", sagemaker_job.panel(session)),
         ("over-time", "The run over time", _over_time(diagnosis, slow, session)),
         ("slow", "Slow steps", tables.slow_step_table(slow, steps.stride) if slow and steps is not None else None),
         ("percentiles", "Percentiles", tables.percentile_table(rows) if rows else None),
@@ -42,7 +43,11 @@ def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
         ("startup", "Start-up time", _startup(diagnosis)),
         ("sagemaker", "SageMaker Debugger rules on this run", _sagemaker(session) if session is not None else None),
         ("environment", "Environment", tables.definition_list(environment(diagnosis, session))),
-        ("thresholds", "Thresholds of the rules", tables.threshold_table(thresholds())),
+        (
+            "thresholds",
+            "Thresholds of the rules",
+            None if sagemaker_job.is_finished_job(session) else tables.threshold_table(thresholds()),
+        ),
     )
     return [tag("section", tag("h2", title), body, id=name, aria_label=title) for name, title, body in found if body]
 
@@ -57,8 +62,8 @@ def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session 
 
 
 def _sagemaker(session: Session) -> Html | None:
-    if not session.samples:
-        return None
+    if not session.samples or sagemaker_job.is_finished_job(session):
+        return None  # the rules count points of half a second, which the curves of a finished job are not
     results = apply_rules(session)
     telling = [(found.rule, found.outcome, found.why) for found in results if found.tells]
     rest = [(found.rule, found.why) for found in results if not found.tells]

@@ -230,7 +230,8 @@ def _explanation(diagnosis: Diagnosis, headline: str) -> str:
 
 def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Extent of the session: steps, ranks, duration, and how the command ended if it failed."""
-    found = [count_text(diagnosis.steps, "step")]
+    known = diagnosis.steps or diagnosis.verdict == "INSUFFICIENT_DATA"  # a finished job has a verdict without steps
+    found = [count_text(diagnosis.steps, "step")] if known else []
     if diagnosis.ranks:
         found.append(count_text(diagnosis.ranks, "rank"))
     if diagnosis.duration_s is not None:

@@ -1,0 +1,191 @@
+"""Fetch the documents of a job that already ran from AWS into a folder.
+
+The description is needed; what the credentials may not read of the rest, or what AWS no longer has, is left out with a line.
+Secrets in the description (variables, hyperparameters) are not written.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError, SourceError
+from headrace.launch.aws import error_code, patiently
+from headrace.launch.finished_job.documents import METRICS, host_names
+from headrace.launch.finished_job.times import job_times
+from headrace.system.atomic_write import atomic_write
+from headrace.system.private_files import make_private_folder
+from headrace.system.redaction import redact_text
+
+__all__ = ["fetch_documents"]
+
+NAMESPACE = "/aws/sagemaker/TrainingJobs"
+
+DAY_S = 86400
+KEPT = ((15 * DAY_S, 60), (63 * DAY_S, 300), (455 * DAY_S, 3600))
+"""Age up to which CloudWatch keeps points of so many seconds ("Amazon CloudWatch User Guide", metrics retention)."""
+
+MOST_QUERIES = 500
+"""Queries that one GetMetricData takes."""
+
+MOST_FILES = 600
+"""Read at most so many files of the Debugger, evenly over the job: it writes one a minute for each host."""
+
+WANTED = re.compile(r"(system/.+\.json|framework/.+pythontimeline\.json)")
+
+Log = Callable[[str], None]
+Sleep = Callable[[float], None]
+
+
+def fetch_documents(
+    client: Any, name: str, folder: Path, *, metrics: Any | None, s3: Any | None, sleep: Sleep, log: Log, region: str
+) -> list[str]:
+    """Write the documents of a job to a folder and return sentences about what could not be had.
+
+    client, metrics, s3: of SageMaker, CloudWatch and S3; None leaves that part out. Raises `SourceError` for a job that is not
+    there, with near names, `HeadraceError` without the right to describe it.
+    """
+    found = _describe(client, name, sleep, log, region)
+    make_private_folder(folder)
+    atomic_write(folder / "describe.json", json.dumps(_without_secrets(found), indent=1, default=_text), private=True)
+    missing: list[str] = []
+    parts = (("the metrics of CloudWatch", metrics, _metrics), ("the files of the Debugger", s3, _profiler_files))
+    for what, service, fetch in parts:
+        if service is not None:
+            try:
+                missing += fetch(service, found, folder, sleep, log)
+            except HeadraceError as reason:
+                missing.append(f"{what} cannot be read: {reason}{f' ({reason.hint})' if reason.hint else ''}")
+    for line in missing:
+        log(line)
+    return missing
+
+
+def _describe(client: Any, name: str, sleep: Sleep, log: Log, region: str) -> dict[str, Any]:
+    def describe() -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = client.describe_training_job(TrainingJobName=name)
+        except Exception as error:  # botocore has a class for each error
+            # SageMaker answers ValidationException "Requested resource not found." for a name that it does not know.
+            if error_code(error) in ("ResourceNotFound", "ValidationException"):
+                raise _no_job(client, name, region) from None
+            raise
+        return found
+
+    return patiently(describe, f"asking for {name}", sleep=sleep, log=log)
+
+
+def _no_job(client: Any, name: str, region: str) -> SourceError:
+    try:
+        jobs = client.list_training_jobs(MaxResults=100, SortBy="CreationTime", SortOrder="Descending")["TrainingJobSummaries"]
+        near = difflib.get_close_matches(name, [str(one["TrainingJobName"]) for one in jobs], n=3, cutoff=0.5)
+    except Exception:  # the credentials may not list jobs: the message is good enough without near names
+        near = []
+    hint = f"near names: {', '.join(near)}" if near else "check the name and --region"
+    return SourceError(f"there is no training job {name} in {region}", hint=hint)
+
+
+def _without_secrets(found: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in found.items() if key != "ResponseMetadata"}
+    for part in ("Environment", "HyperParameters"):
+        values = kept.get(part)
+        if isinstance(values, dict):
+            kept[part] = {name: redact_text(f"{name}={value}").partition("=")[2] for name, value in values.items()}
+    if "FailureReason" in kept:
+        kept["FailureReason"] = redact_text(str(kept["FailureReason"]))
+    return kept
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _metrics(client: Any, description: Mapping[str, Any], folder: Path, sleep: Sleep, log: Log) -> list[str]:
+    times = job_times(description)
+    if times.begin_s is None or times.end_s is None:
+        return ["the metrics of CloudWatch: the description has no times"]
+    age_s = time.time() - times.begin_s
+    period_s = next((period for age, period in KEPT if age_s < age), None)
+    if period_s is None:
+        return ["CloudWatch no longer has the metrics of this job: it keeps them for 455 days"]
+    name = description["TrainingJobName"]
+    queries = [
+        {
+            "Id": f"m{place}_{number}",
+            "Label": f"{host} {metric}",
+            "MetricStat": {
+                "Metric": {
+                    "Namespace": NAMESPACE,
+                    "MetricName": metric,
+                    "Dimensions": [{"Name": "Host", "Value": f"{name}/{host}"}],
+                },
+                "Period": period_s,
+                "Stat": "Average",
+            },
+        }
+        for place, host in enumerate(host_names(description))
+        for number, metric in enumerate(METRICS)
+    ]
+    span = {
+        "StartTime": datetime.fromtimestamp(times.begin_s // period_s * period_s, UTC),
+        "EndTime": datetime.fromtimestamp(times.end_s + period_s, UTC),
+        "ScanBy": "TimestampAscending",
+    }
+    pages: list[dict[str, Any]] = []
+    for start in range(0, len(queries), MOST_QUERIES):
+        token: str | None = None
+        while True:
+            more = {"NextToken": token} if token else {}
+            asked = {"MetricDataQueries": queries[start : start + MOST_QUERIES], **span, **more}
+            answer = patiently(functools.partial(client.get_metric_data, **asked), "asking for metrics", sleep=sleep, log=log)
+            pages.append({"MetricDataResults": answer["MetricDataResults"]})
+            token = answer.get("NextToken")
+            if not token:
+                break
+    atomic_write(folder / "metrics.json", json.dumps(pages, default=_text), private=True)
+    points = sum(len(result["Values"]) for page in pages for result in page["MetricDataResults"])
+    return [] if points else ["CloudWatch has no points for this job"]
+
+
+def _profiler_files(s3: Any, description: Mapping[str, Any], folder: Path, sleep: Sleep, log: Log) -> list[str]:
+    config = description.get("ProfilerConfig") or {}
+    uri = str(config.get("S3OutputPath") or "")
+    if not uri.startswith("s3://") or config.get("DisableProfiler"):
+        return []
+    bucket, _, prefix = uri.removeprefix("s3://").strip("/").partition("/")
+    below = "/".join(filter(None, (prefix, str(description["TrainingJobName"]), "profiler-output"))) + "/"
+    keys = [key for key in _keys(s3, bucket, below, sleep, log) if WANTED.fullmatch(key.removeprefix(below))]
+    keys = [key for key in keys if ".." not in key.split("/")]
+    every = -(-len(keys) // MOST_FILES)
+    missing = [f"of {len(keys):,} files of the Debugger every {every}th is read"] if every > 1 else []
+    for key in keys[:: max(1, every)]:
+        read = patiently(functools.partial(_read, s3, bucket, key), f"reading s3://{bucket}/{key}", sleep=sleep, log=log)
+        path = folder / "profiler-output" / key.removeprefix(below)
+        make_private_folder(path.parent)
+        atomic_write(path, read, private=True)
+    return missing
+
+
+def _read(s3: Any, bucket: str, key: str) -> bytes:
+    return bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+
+
+def _keys(s3: Any, bucket: str, prefix: str, sleep: Sleep, log: Log) -> Iterator[str]:
+    token: str | None = None
+    while True:
+        more = {"ContinuationToken": token} if token else {}
+        asked = {"Bucket": bucket, "Prefix": prefix, **more}
+        answer = patiently(
+            functools.partial(s3.list_objects_v2, **asked), f"listing s3://{bucket}/{prefix}", sleep=sleep, log=log
+        )
+        yield from (str(one["Key"]) for one in answer.get("Contents", []))
+        token = answer.get("NextContinuationToken")
+        if not token:
+            return

@@ -1,0 +1,83 @@
+"""Where the time of a job went: its statuses, the attempts of a spot job, and what of it was billed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.launch.finished_job.documents import Series, moment_s
+
+__all__ = ["BILLED", "JobTimes", "Spans", "job_times"]
+
+Spans = tuple[tuple[float, float], ...]
+"""Pairs of begin and end, Unix times."""
+
+BILLED = ("Downloading", "Training", "Uploading")
+"""Statuses whose time is billed: SageMaker counts from TrainingStartTime, which is after Starting, to TrainingEndTime."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimes:
+    """Times of a job in seconds; moments are Unix times.
+
+    seconds: by status. trainings: begin and end of the training of each attempt. interruptions: of a spot job.
+    problems: sentences about transitions that cannot be read.
+    """
+
+    seconds: Mapping[str, float]
+    trainings: Spans
+    begin_s: float | None
+    end_s: float | None
+    interruptions: int
+    problems: tuple[str, ...] = ()
+
+    @property
+    def billed_s(self) -> float:
+        """Seconds in which machines were paid for, before the discount of spot."""
+        return sum(self.seconds.get(status, 0.0) for status in BILLED)
+
+    @property
+    def training_s(self) -> float:
+        """Seconds of training, over all attempts."""
+        return self.seconds.get("Training", 0.0)
+
+    def in_training(self, series: Series, *, lasts_s: float, trainings: Spans | None = None) -> Series:
+        """Return the points whose whole interval, of `lasts_s` seconds, lies in the training of an attempt."""
+        spans = self.trainings if trainings is None else trainings
+        return tuple(
+            (time, value)
+            for time, value in series
+            if any(begin <= time and time + lasts_s <= end + 0.5 for begin, end in spans)
+        )
+
+
+def job_times(description: Mapping[str, Any]) -> JobTimes:
+    """Return the times of a job from its SecondaryStatusTransitions."""
+    seconds: dict[str, float] = {}
+    trainings: list[tuple[float, float]] = []
+    problems: list[str] = []
+    begins: list[float] = []
+    ends: list[float] = []
+    interruptions = 0
+    transitions = [one for one in description.get("SecondaryStatusTransitions") or [] if isinstance(one, dict)]
+    for place, one in enumerate(transitions):
+        status = str(one.get("Status"))
+        interruptions += status == "Interrupted"
+        try:
+            begin = moment_s(one.get("StartTime"))
+            last = place + 1 == len(transitions)
+            # A running job's last status has no end yet.
+            end = moment_s(one.get("EndTime") or (description.get("LastModifiedTime") if last else None) or one["StartTime"])
+        except (ValueError, KeyError) as reason:
+            problems.append(f"the times of the status {status} cannot be read: {reason}")
+            continue
+        end = max(begin, end)
+        begins.append(begin)
+        ends.append(end)
+        seconds[status] = seconds.get(status, 0.0) + end - begin
+        if status == "Training" and end > begin:
+            trainings.append((begin, end))
+    return JobTimes(
+        seconds, tuple(trainings), min(begins, default=None), max(ends, default=None), interruptions, tuple(problems)
+    )

@@ -1,0 +1,216 @@
+"""The verdict on a job that already ran, from what AWS kept of it. It is less sure than that of a watched run.
+
+Curves of the machine do not show steps, so a wait is inferred, not timed. What two causes would look alike on the curves gets a
+low confidence, and the evidence names both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from headrace.diagnosis.kinds import KINDS, verdict_kind
+from headrace.diagnosis.model import Finding, Fix
+from headrace.launch.finished_job.documents import JobDocuments
+from headrace.launch.finished_job.rules import CPU_FULL, CPU_LOW, GPU_BUSY, RuleAnswer, start_share
+from headrace.launch.finished_job.steady import Steady
+from headrace.launch.finished_job.times import JobTimes
+from headrace.system.sizes import percent_text
+
+__all__ = ["MOST_CONFIDENCE", "find_findings", "input_wait_share"]
+
+MOST_CONFIDENCE = 0.7
+"""No verdict on curves is surer than this. Watched runs reach 0.95."""
+
+WAITS_LITTLE = 0.10
+"""A script that waits for batches for less than this share of its steps is not slowed by its input."""
+
+PREP_CORES = 0.6
+"""Cores that are busy beside those which drive the GPUs: from here on somebody makes batches, below it all wait."""
+
+SEEN_IO_WAIT = 0.05
+"""Name the disk as the cause when cores wait for it for this share of the time."""
+
+FEW_POINTS = 15
+"""Lower the confidence when fewer points of the training are known."""
+
+NO_CONFIDENCE = 0.1
+
+
+def input_wait_share(documents: JobDocuments) -> tuple[float | None, str]:
+    """Return the share of the steps in which the script waited for batches, if anything timed that, and what did."""
+    if documents.input_wait is not None:
+        return documents.input_wait.share, f"the Debugger's framework metrics, {documents.input_wait.batches:,} batches"
+    metrics = documents.description.get("FinalMetricDataList") or []
+    values = {str(one.get("MetricName")): one.get("Value") for one in metrics if isinstance(one, dict)}
+    percent = values.get("train:wait_percent")
+    if isinstance(percent, int | float) and 0 <= percent <= 100:
+        return percent / 100, "the log of headrace train"
+    return None, ""
+
+
+def find_findings(
+    documents: JobDocuments, times: JobTimes, steady: Steady, rules: tuple[RuleAnswer, ...]
+) -> tuple[list[Finding], float]:
+    """Return the findings, the verdict first, and its confidence. Shares are shares of the billed time."""
+    fires = {answer.rule: answer.fires for answer in rules}
+    found: list[Finding] = []
+    confidence: dict[str, float] = {}
+    if fires["long_start"]:
+        found.append(_start(documents, times, steady))
+        confidence["STARTUP"] = MOST_CONFIDENCE
+    pace, sure = _pace(documents, times, steady)
+    if pace is not None:
+        found.append(pace)
+        confidence[pace.kind] = sure
+    if not found:
+        return [_nothing(documents, times, steady)], NO_CONFIDENCE
+    found.sort(key=lambda one: -(one.share or 0.0))
+    if found[0].kind == "COMPUTE_BOUND":  # its share is no loss
+        found.sort(key=lambda one: one.kind == "COMPUTE_BOUND")
+    sure = confidence[found[0].kind]
+    shares = [one.share or 0.0 for one in found if KINDS[one.kind].is_loss]
+    if len(shares) > 1 and shares[1] > 0.7 * shares[0]:
+        sure -= 0.1
+    if steady.points < FEW_POINTS and found[0].kind != "STARTUP":
+        sure -= 0.1
+    found = [replace(one, share=None if one.kind == "COMPUTE_BOUND" else one.share, share_of="run") for one in found]
+    return found, round(max(NO_CONFIDENCE, min(MOST_CONFIDENCE, sure)), 2)
+
+
+def _start(documents: JobDocuments, times: JobTimes, steady: Steady) -> Finding:
+    download_s = times.seconds.get("Downloading", 0.0)
+    attempts = len(times.trainings)
+    evidence = [f"downloading the inputs took {download_s:,.0f} s"]
+    if steady.start_s is not None:
+        evidence.append(f"the GPU did nothing for the first {steady.start_s:,.0f} s of training")
+    if attempts > 1:
+        evidence.append(f"these are sums over {attempts} attempts: each interruption repeats the start")
+    fixes: tuple[Fix, ...] = ()
+    if 2 * download_s >= (steady.start_s or 0.0):
+        modes = _modes(documents.description)
+        change = "pack the images into shards" + (" and read them in FastFile mode: no download" if "File" in modes else "")
+        source = _train_uri(documents.description)
+        fixes = (Fix("pack", change, command=f"headrace pack {source or 'SRC'} DST", effort="once"),)
+    return _finding("STARTUP", start_share(times, steady), evidence, fixes)
+
+
+def _pace(documents: JobDocuments, times: JobTimes, steady: Steady) -> tuple[Finding | None, float]:
+    """Return what set the pace of the steady part, with a confidence; None where the curves cannot tell."""
+    wait, source = input_wait_share(documents)
+    if steady.points < 5 or steady.is_gpu_unused or not times.billed_s:
+        return None, 0.0
+    if steady.gpu is None:
+        return _pace_without_gpu(times, steady, wait, source) if steady.gpus == 0 else (None, 0.0)
+    lost = (1 - steady.gpu) * steady.seconds / times.billed_s
+    seen = [_gpu_words(steady), _cpu_words(steady)]
+    if wait is not None:
+        seen.append(f"the script waited for batches {percent_text(wait)} of its time ({source})")
+    if steady.gpu >= GPU_BUSY:
+        sure = 0.65 if steady.gpu >= GPU_BUSY + 0.05 else 0.5
+        return _finding("COMPUTE_BOUND", lost, [*seen, _BUSY_IS_NOT_FULL]), sure + 0.1 * (wait is not None and wait < 0.2)
+    if wait is not None and wait < WAITS_LITTLE:
+        return _finding("OVERHEAD_BOUND", lost, [*seen, "the GPU idles, but not for input: Python, copies or syncs"]), 0.4
+    surer = 0.1 if wait is not None else 0.0
+    finding, sure = _input(steady, lost, seen)
+    return finding, sure + surer
+
+
+_BUSY_IS_NOT_FULL = "busy means that some kernel ran, not that the GPU was full"
+
+
+def _input(steady: Steady, lost: float, seen: list[str]) -> tuple[Finding | None, float]:
+    if steady.cpu is None:
+        return None, 0.0
+    if steady.cpu >= CPU_FULL:
+        fixes = (_run_fix(), Fix("pre_resize", "shrink the images once", command="headrace pack SRC DST --short-side 256"))
+        return _finding("CPU_SATURATED", lost, seen, fixes), 0.65
+    if steady.busy_cores is None:
+        return None, 0.0
+    if steady.busy_cores >= PREP_CORES:
+        sure = 0.55 if steady.cpu >= CPU_LOW else 0.4
+        words = f"{steady.busy_cores:.1f} cores worked beside those that drive the GPUs, and the others were free"
+        sure, rest = 0.55, [words]
+        if steady.cpu < CPU_LOW:
+            sure, rest = 0.4, [words, "few workers that wait for storage, or Python between the steps, would look alike"]
+        workers = Fix(
+            f"num_workers={steady.cores}", "more worker processes, as many as cores", effort="one argument of the DataLoader"
+        )
+        return _finding("CPU_PREP", lost, [*seen, *rest], (_run_fix(), workers)), sure
+    if steady.io_wait is not None and steady.io_wait >= SEEN_IO_WAIT:
+        words = f"cores waited for a disk {percent_text(steady.io_wait)} of the time"
+        return _finding("STORAGE_LATENCY", lost, [*seen, words]), 0.5
+    words = "nothing was busy, so something waits: for S3 or a file system, a lock, or another host"
+    found = replace(_finding("STORAGE_LATENCY", lost, [*seen, words]), cause_seen=False)
+    found = replace(found, summary=verdict_kind("STORAGE_LATENCY", cause_seen=False).summary)
+    workers = Fix(
+        f"num_workers={steady.cores or 'N'}", "more reads in flight (worker processes)", effort="one argument of the DataLoader"
+    )
+    return replace(found, fixes=(workers,)), 0.35
+
+
+def _pace_without_gpu(times: JobTimes, steady: Steady, wait: float | None, source: str) -> tuple[Finding | None, float]:
+    """On a machine without a GPU model and input share the cores: only a timed wait tells them apart."""
+    if wait is None or steady.cpu is None:
+        return None, 0.0
+    seen = [f"the script waited for batches {percent_text(wait)} of its time ({source})", _cpu_words(steady)]
+    if wait < WAITS_LITTLE:
+        return _finding("COMPUTE_BOUND", wait, seen), 0.6
+    lost = wait * steady.seconds / times.billed_s
+    if steady.cpu >= CPU_FULL:
+        return _finding("CPU_SATURATED", lost, seen, (_run_fix(),)), 0.5
+    return _finding("CPU_PREP", lost, seen, (_run_fix(),)), 0.35
+
+
+def _nothing(documents: JobDocuments, times: JobTimes, steady: Steady) -> Finding:
+    """Return INSUFFICIENT_DATA with the reason: what is missing, or what the curves cannot tell."""
+    if documents.description.get("TrainingJobStatus") == "InProgress":
+        why = "the job still runs, and its curves do not tell yet"
+    elif not times.training_s:
+        why = "the job never trained"
+    elif steady.is_gpu_unused:
+        why = "the GPU was never used: the script seems to train on the CPU"
+    elif steady.gpu is None and steady.gpus != 0:
+        why = "the use of the GPU was not measured"
+    elif steady.gpus == 0:
+        why = "on a machine without a GPU, curves do not tell the model's work from that of the input"
+    elif steady.points < 5:
+        why = f"the training was too short: {steady.points} points of its use are known"
+    else:
+        why = "the use of the CPU was not measured"
+    return replace(_finding("INSUFFICIENT_DATA", None, [why]), summary=why)
+
+
+def _finding(kind: str, share: float | None, evidence: list[str], fixes: tuple[Fix, ...] = ()) -> Finding:
+    bounded = None if share is None else round(min(1.0, max(0.0, share)), 4)
+    return Finding(kind, bounded, tuple(evidence), fixes, summary=KINDS[kind].summary, share_of="run")
+
+
+def _run_fix() -> Fix:
+    return Fix("headrace_run", "the same script with headrace's image input", command="headrace run -- python train.py")
+
+
+def _gpu_words(steady: Steady) -> str:
+    assert steady.gpu is not None and steady.gpu_p5 is not None and steady.gpu_p95 is not None
+    spread = f"5th percentile {percent_text(steady.gpu_p5)}, 95th {percent_text(steady.gpu_p95)}"
+    return f"the GPU was busy {percent_text(steady.gpu)} of the time ({spread})"
+
+
+def _cpu_words(steady: Steady) -> str:
+    if steady.cpu is None:
+        return "the use of the CPU was not measured"
+    cores = f" of {steady.cores} cores" if steady.cores else ""
+    return f"the CPU was busy {percent_text(steady.cpu)}{cores}"
+
+
+def _modes(description: Mapping[str, Any]) -> set[str]:
+    default = (description.get("AlgorithmSpecification") or {}).get("TrainingInputMode")
+    return {str(one.get("InputMode") or default) for one in description.get("InputDataConfig") or [] if isinstance(one, dict)}
+
+
+def _train_uri(description: Mapping[str, Any]) -> str | None:
+    channels = [one for one in description.get("InputDataConfig") or [] if isinstance(one, dict)]
+    first = next((one for one in channels if one.get("ChannelName") in ("train", "training")), channels[0] if channels else {})
+    uri = ((first.get("DataSource") or {}).get("S3DataSource") or {}).get("S3Uri")
+    return str(uri) if uri else None

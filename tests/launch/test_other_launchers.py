@@ -1,0 +1,279 @@
+"""Files for other launchers: read by their own parsers, and run with programs that stand for srun, ssh and aws."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headrace.cli.main import main
+from headrace.datasets.open import open as open_dataset
+
+TRAIN = ["--model", "resnet18", "--data", "/data/my images", "--epochs", "2", "--env", "NOTE=a 'b' $c"]
+ROLE = "arn:aws:iam::123456789012:role/pack"
+PACK = ["--data", "s3://photos/raw", "--packed", "s3://photos/packed", "--image", "123.dkr.ecr/headrace:1", "--role", ROLE]
+
+SRUN = """#!/bin/bash
+# srun: one process for each node
+while [[ "$1" == --* ]]; do shift; done
+pids=()
+trap 'exit 137' TERM  # the real one kills its tasks then
+for ((node = 0; node < SLURM_NNODES; node++)); do SLURM_NODEID=$node "$@" & pids+=($!); done
+printf '%s ' "${pids[@]}" > "$RECORD/tasks"
+code=0
+for pid in "${pids[@]}"; do
+    wait "$pid" || code=$?
+done
+exit $code
+"""
+SCONTROL = """#!/bin/bash
+if [ "$1" = show ]; then printf 'node-a\\nnode-b\\n'; else echo "$*" >> "$RECORD/scontrol"; fi
+"""
+SCANCEL = """#!/bin/bash
+[ "$*" = "--signal=TERM 1234.0" ] && kill -TERM $(cat "$RECORD/tasks")
+"""
+SSH = """#!/bin/bash
+echo "$4" >> "$RECORD/hosts"
+HOST="$4" exec bash -c "$5"
+"""
+PYTHON = """#!/bin/bash
+printf '%s\\n' "NOTE=${NOTE:-}" "$@" > "$RECORD/${HOST:-node}-${SLURM_NODEID:-}.txt"
+if [ -n "${SLEEPS:-}" ]; then
+    trap 'touch "$RECORD/saved-${SLURM_NODEID:-}"; exit 0' TERM
+    touch "$RECORD/ready-${SLURM_NODEID:-}"
+    while :; do sleep 0.05; done
+fi
+exit ${CODE:-0}
+"""
+AWS = """#!/bin/bash
+printf '%s\\0' "$@" > "$RECORD/aws-$2.txt"
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment in which the scripts run: programs of ours come first."""
+    programs = {"srun": SRUN, "scontrol": SCONTROL, "scancel": SCANCEL, "ssh": SSH, "python": PYTHON, "aws": AWS}
+    for name, text in programs.items():
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    slurm = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "1234", "SLURM_JOB_NODELIST": "node-[a-b]"}
+    return {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "RECORD": str(tmp_path), "HOME": str(tmp_path), **slurm}
+
+
+def written(*words: str) -> str:
+    assert main(["launch", *words, "--out", "file.sh"]) == 0
+    return Path("file.sh").read_text()
+
+
+def run(world: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "file.sh"], env=world, capture_output=True, text=True, timeout=120)
+
+
+def recorded(name: str) -> list[str]:
+    return Path(name).read_text().splitlines()
+
+
+HEADRACE = ["-m", "headrace", "train", "--data", "/data/my images", "--out", "results/headrace-train", "--resume", "auto",
+            "--model", "resnet18", "--epochs", "2"]  # fmt: skip
+
+
+def test_the_slurm_script_starts_torchrun_on_each_node_with_the_words_unchanged(world: dict[str, str]) -> None:
+    text = written("slurm", *TRAIN, "--count", "2", "--gpus", "8", "--max-hours", "1.5")
+    options = dict(
+        line.removeprefix("#SBATCH --").partition("=")[::2] for line in text.splitlines() if line.startswith("#SBATCH")
+    )
+    assert options["nodes"] == "2" and options["gpus-per-node"] == "8" and options["time"] == "01:30:00"
+    assert options["signal"] == "B:USR1@120" and "requeue" in options
+    done = run(world)
+    assert done.returncode == 0, done.stderr
+    for node in "01":
+        lines = recorded(f"node-{node}.txt")
+        assert lines[0] == "NOTE=a 'b' $c"
+        assert lines[1:8] == ["-m", "torch.distributed.run", "--nnodes=2", f"--node_rank={node}", "--nproc_per_node=8",
+                              "--master_addr=node-a", "--master_port=29734"]  # fmt: skip
+        assert lines[8:] == HEADRACE
+    assert not Path("scontrol").exists()
+
+
+def test_a_slurm_job_that_fails_keeps_its_exit_code(world: dict[str, str]) -> None:
+    written("slurm", *TRAIN)
+    assert run({**world, "CODE": "3"}).returncode == 3
+
+
+def test_a_slurm_job_at_its_time_limit_saves_and_goes_back_into_the_queue(world: dict[str, str]) -> None:
+    written("slurm", *TRAIN, "--count", "2")
+    job = subprocess.Popen(["bash", "file.sh"], env={**world, "SLEEPS": "1"}, start_new_session=True)
+    try:
+        while not (Path("ready-0").exists() and Path("ready-1").exists()):
+            assert job.poll() is None
+            time.sleep(0.05)
+        job.send_signal(signal.SIGUSR1)  # to the shell only, as --signal=B: does
+        assert job.wait(timeout=120) == 0
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+    assert Path("saved-0").exists() and Path("saved-1").exists()
+    assert recorded("scontrol") == ["requeue 1234"]
+
+
+def test_the_ssh_script_starts_each_host_with_its_rank(world: dict[str, str]) -> None:
+    written("ssh", *TRAIN, "--hosts", "me@node-a", "node-b", "--gpus", "4")
+    done = run(world)
+    assert done.returncode == 0, done.stderr
+    assert sorted(recorded("hosts")) == ["me@node-a", "node-b"]
+    for rank, host in enumerate(("me@node-a", "node-b")):
+        lines = recorded(f"{host}-.txt")
+        assert lines[0] == "NOTE=a 'b' $c"
+        assert lines[3:8] == ["--nnodes=2", f"--node_rank={rank}", "--nproc_per_node=4", "--master_addr=node-a",
+                              "--master_port=29500"]  # fmt: skip
+        assert lines[8:] == HEADRACE
+
+
+def test_the_ssh_script_ends_with_the_code_of_a_host_that_fails(world: dict[str, str]) -> None:
+    written("ssh", *TRAIN, "--hosts", "node-a", "node-b")
+    assert run({**world, "CODE": "3"}).returncode == 3
+
+
+def test_a_script_of_the_user_runs_in_place_of_headrace_train(world: dict[str, str]) -> None:
+    text = written("slurm", "--script", "my train.py", "--hyperparameter", "lr=0.1")
+    assert "'my train.py' --lr 0.1" in text and "headrace train" not in text
+
+
+@pytest.mark.parametrize("spot", [False, True])
+def test_the_skypilot_task_is_what_its_schema_wants(world: dict[str, str], spot: bool) -> None:
+    yaml = pytest.importorskip("yaml")
+    text = written("skypilot", *TRAIN, "--count", "2", "--instance", "g5.12xlarge", *(["--spot"] if spot else []))
+    task = yaml.safe_load(text)
+    assert set(task) == {"name", "num_nodes", "resources", "envs", "setup", "run"}
+    assert task["num_nodes"] == 2 and task["resources"]["instance_type"] == "g5.12xlarge"
+    assert task["resources"].get("use_spot", False) is spot
+    assert task["envs"] == {"NOTE": "a 'b' $c"}
+    sky = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1",
+           "SKYPILOT_NUM_GPUS_PER_NODE": "4", **task["envs"]}  # fmt: skip
+    done = subprocess.run(["bash", "-c", task["run"]], env={**world, **sky}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = recorded("node-.txt")
+    assert lines[3:8] == ["--nnodes=2", "--node_rank=1", "--nproc_per_node=4", "--master_addr=10.0.0.1", "--master_port=29500"]
+    assert lines[8:] == HEADRACE
+
+
+def test_skypilots_own_parser_takes_the_task(world: dict[str, str]) -> None:
+    sky = pytest.importorskip("sky", reason="untested: SkyPilot is not installed")
+    Path("task.yaml").write_text(written("skypilot", *TRAIN, "--count", "2", "--gpus", "4", "--spot"))
+    task = sky.Task.from_yaml("task.yaml")
+    assert task.num_nodes == 2
+
+
+def requests(world: dict[str, str]) -> dict[str, Any]:
+    done = run(world)
+    assert done.returncode == 0, done.stderr
+    found = {}
+    for path in sorted(Path().glob("aws-*.txt")):
+        words = path.read_text().split("\0")
+        assert words[2:4] == ["--region", "us-east-1"] and words[4] == "--cli-input-json"
+        found[path.stem.removeprefix("aws-")] = json.loads(words[5])
+    return found
+
+
+def valid(service: str, operation: str, request: dict[str, Any]) -> None:
+    boto3 = pytest.importorskip("boto3")
+    validate = pytest.importorskip("botocore.validate")
+    client = boto3.client(service, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+    shape = client.meta.service_model.operation_model(operation).input_shape
+    report = validate.ParamValidator().validate(request, shape)
+    assert not report.has_errors(), report.generate_report()
+
+
+def test_the_batch_script_packs_every_part_once(
+    world: dict[str, str], image_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container's command, run for each index of the array, makes one whole dataset."""
+    written("batch", *PACK[2:], "--data", "PHOTOS", "--queue", "images", "--efs", "fs-0123456789abcdef0", "--units", "3",
+            "--hyperparameter", "shard-size=64KiB")  # fmt: skip
+    found = requests(world)
+    valid("batch", "RegisterJobDefinition", found["register-job-definition"])
+    valid("batch", "SubmitJob", found["submit-job"])
+    assert found["submit-job"]["arrayProperties"] == {"size": 3}
+    (shell, option, command) = found["register-job-definition"]["containerProperties"]["command"]
+    assert (shell, option) == ("/bin/sh", "-c")
+    photos = image_folder(classes=2, per_class=40, name="photos")
+    for index in range(3):
+        words = shlex.split(os.path.expandvars(command.replace("$AWS_BATCH_JOB_ARRAY_INDEX", str(index))))
+        assert words[:3] == ["exec", "headrace", "pack"]
+        assert words[4].startswith("/packed/")
+        assert main(["pack", str(photos), str(tmp_path / "packed"), *words[5:]]) == 0
+    assert len(open_dataset(tmp_path / "packed")) == 80
+
+
+def test_the_processing_script_packs_from_s3_to_s3(world: dict[str, str]) -> None:
+    written("processing", *PACK, "--hyperparameter", "max-side=512")
+    request = requests(world)["create-processing-job"]
+    valid("sagemaker", "CreateProcessingJob", request)
+    entry = request["AppSpecification"]["ContainerEntrypoint"]
+    assert entry == ["headrace", "pack", "s3://photos/raw", "s3://photos/packed", "--max-side", "512"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["slurm"], "needs --model and --data"),
+        (["ssh", *TRAIN], "needs --hosts"),
+        (["ssh", *TRAIN, "--hosts", "a; rm -rf /"], "no name of a host"),
+        (["slurm", *TRAIN, "--name", "a b"], "letters, digits"),
+        (["slurm", *TRAIN, "--env", "A-B=1"], "no name of a variable"),
+        (["slurm", *TRAIN, "--count", "0"], "at least one machine"),
+        (["batch", *PACK], "--queue, --efs"),
+        (["batch", *PACK, "--queue", "q", "--efs", "fs-1"], "2 to 10,000"),
+        (["batch"], "--data, --packed, --image, --role"),
+        (["processing", *PACK, "--units", "2"], "on one instance"),
+        (["processing", *PACK, "--packed", "/here"], "reads from S3"),
+        (["slurm", "NAME", *TRAIN], "takes no name"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_words(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_a_file_the_text_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "slurm", *TRAIN]) == 0
+    assert capsys.readouterr().out.startswith("#!/bin/bash\n#SBATCH")
+    assert main(["launch", "slurm", *TRAIN, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"].startswith("#!/bin/bash\n#SBATCH")
+
+
+@pytest.mark.parametrize("target", ["slurm", "ssh"])
+def test_shellcheck_finds_nothing(world: dict[str, str], target: str) -> None:
+    checker = Path("/usr/bin/shellcheck")
+    if not checker.exists():
+        pytest.skip("untested: shellcheck is not installed")
+    written(target, *TRAIN, "--hosts", "node-a")
+    done = subprocess.run([checker, "-S", "warning", "file.sh"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "launch.md"
+COMMANDS = re.findall(
+    r"^headrace launch (?:slurm|skypilot|ssh|batch|processing) .*", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+)
+
+
+def test_the_commands_of_the_guide_write_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(COMMANDS) == 5
+    for line in COMMANDS:
+        words = shlex.split(line.partition("  #")[0])[1:]
+        assert main(words) == 0, line
+        assert Path(words[words.index("--out") + 1]).is_file()
