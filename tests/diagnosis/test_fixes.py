@@ -114,6 +114,7 @@ def test_all_fix_ids_of_the_interface_are_registered() -> None:
     ids = {
         "num_workers", "batch_size", "threads", "prefetch", "pin_memory", "headrace_run", "pack", "pre_resize", "cache", "amp",
         "channels_last", "compile", "uint8_batches", "remove_sync", "async_checkpoint", "gc_freeze", "more_gpus",
+        "gpu_decode",
     }  # fmt: skip
     assert FIXES.keys() == ids | {"persistent_workers", "spread_workers"}
 
@@ -311,3 +312,31 @@ def test_more_gpus_gives_a_command_that_torchrun_understands(command: tuple[str,
     session = replace(make_session(gpu_busy=0.9), command=command, facts={"configuration": {"data_parallel": 2}})
     (found,) = propose_fixes(job_of(session), "DATA_PARALLEL", ("more_gpus",))
     assert found.command == expected
+
+
+def on_gpu(capability: list[int], cpu_s: float = 0.08, compute_s: float = 0.02) -> Session:
+    session = with_benchmark(make_session(workers=2, cpu_s=cpu_s, compute_s=compute_s, cores=2))
+    return replace(session, facts=session.facts | {"configuration": {"device": "cuda", "capability": capability}})
+
+
+def test_gpu_decoding_is_predicted_for_a_gpu_with_a_jpeg_engine_and_called_estimated() -> None:
+    found = fix(diagnose(on_gpu([8, 0])), "gpu_decode")
+    # 80 ms of CPU a batch of 32 on two cores, 2.35 ms an image of them leave; then computing binds: 20 + 4 ms of decoding
+    assert found.gain == pytest.approx(40 / 24.1, rel=0.1)
+    assert "estimated" in found.change and "estimated" in (found.basis or "")
+    assert found.command is not None and 'decode="split"' in found.command
+
+
+@pytest.mark.parametrize("capability", [[7, 0], [7, 5], [8, 6], [8, 9]])
+def test_gpu_decoding_is_not_offered_where_the_gpu_has_no_jpeg_engine(capability: list[int]) -> None:
+    assert not any(item.id == "gpu_decode" for item in diagnose(on_gpu(capability)).fixes)
+
+
+def test_gpu_decoding_is_not_offered_for_a_job_on_the_cpu() -> None:
+    session = with_benchmark(make_session(workers=2, cpu_s=0.08, compute_s=0.02, cores=2))
+    assert not any(item.id == "gpu_decode" for item in diagnose(session).fixes)
+
+
+def test_gpu_decoding_that_costs_the_gpu_more_than_it_frees_is_about_nothing() -> None:
+    found = fix(diagnose(on_gpu([9, 0], compute_s=0.036)), "gpu_decode")
+    assert found.gain is not None and found.gain < 1.1

@@ -12,7 +12,18 @@ import headrace
 import pytest
 from headrace.errors import DecodeError, UsageError
 from headrace.gpu import choice
-from headrace.transforms import CenterCrop, ColorJitter, Compose, RandomHorizontalFlip, Resize, imagenet_train
+from headrace.transforms import (
+    CenterCrop,
+    ColorJitter,
+    Compose,
+    CutMix,
+    MixUp,
+    RandomChoice,
+    RandomErasing,
+    RandomHorizontalFlip,
+    Resize,
+    imagenet_train,
+)
 
 torch = pytest.importorskip("torch")
 MakeFolder = Callable[..., Path]
@@ -56,6 +67,33 @@ def test_normalized_floats_are_those_of_the_cpu(image_folder: MakeFolder, monkey
     on_gpu = epoch(root, TRANSFORMS["normalized"], dtype="float32", device="cuda", decode="split")
     for (images, _), (expected, _) in zip(on_gpu, on_cpu, strict=True):
         torch.testing.assert_close(images, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [],
+        [RandomErasing(p=0.7, value=(0.1, 0.2, 0.3))],
+        [MixUp(num_classes=4)],
+        [RandomErasing(p=0.7), CutMix(num_classes=4)],
+        [RandomChoice([MixUp(num_classes=4), CutMix(num_classes=4)]), RandomErasing(p=0.7)],
+        [RandomErasing(p=0.7), RandomErasing(p=0.7), RandomErasing(p=0.7, value="random"), MixUp(num_classes=4)],
+    ],
+)
+def test_one_pass_over_the_batch_gives_the_batches_of_the_cpu(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, dtype: str, steps: list[Any]
+) -> None:
+    """The kernel's part is its torch twin here; the draws, the order of the steps and the labels are the loader's."""
+    if dtype == "uint8":
+        black = RandomErasing(p=0.7)
+        steps = [step for step in steps if isinstance(step, CutMix) or step == black]
+    root = image_folder(classes=4, per_class=5)
+    transform = Compose([imagenet_train(32, normalize=dtype != "uint8"), *steps])
+    on_cpu = epoch(root, transform, dtype=dtype)
+    fake_gpu.install(monkeypatch)
+    monkeypatch.setattr("headrace.loading.cuda_transfer.runs_triton", lambda device: True)
+    assert are_equal(epoch(root, transform, dtype=dtype, device="cuda", decode="split"), on_cpu)
 
 
 def test_files_that_the_decoder_leaves_come_from_the_cpu(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import UsageError
+from headrace.gpu.placement import DECODE
 from headrace.system.redaction import MASK
 from headrace.training import options_file
 from headrace.training.loggers import LOGGERS
@@ -96,6 +97,7 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
     add("--deterministic", help="compute the same bits every time (slower)")
     add("--threads", type=int, metavar="N", help="threads that read and decode (default: one per usable core)")
     add("--prefetch", type=int, metavar="N", help="batches to make ahead", default=DEFAULTS["prefetch"])
+    add("--decode", choices=DECODE, help="who decodes JPEGs for a GPU; auto: by measured rates", default="auto")
 
 
 def _add_optimization(group: argparse._ArgumentGroup) -> None:

@@ -65,7 +65,7 @@ class SettingKind:
 BLINDLY = ("num_workers",)
 """The fixes of a wait whose cause was not seen: no pack and no cache, which only help where files are read."""
 
-_CPU_FIXES = ("num_workers", "headrace_run", "pre_resize")
+_CPU_FIXES = ("num_workers", "headrace_run", "pre_resize", "gpu_decode")
 
 _VERDICTS = (
     VerdictKind(

@@ -5,6 +5,8 @@
 - `kernels`: The Triton kernels. Imported only where Triton is; each has a torch twin, which gives the same result.
 - `nvjpeg`: Decoding by nvJPEG through torchvision: any baseline JPEG, whole images, then crop and resize on the GPU.
 - `placement`: Placement: which share of the images the GPU decodes, chosen from measured rates and changed when they change.
+- `prepare`: The last steps of a batch on its device, in one pass: flip, values, RandomErasing, and MixUp or CutMix.
+- `prepare_kernel`: The Triton kernel of `headrace.gpu.prepare`: one read of the bytes, one write of the batch.
 - `resample`: Crop, antialiased resize and flip of uint8 images on any device, bit for bit as Pillow and the CPU kernel do them.
 - `triton_present`: Whether the Triton kernels run on a device.
 """

@@ -17,15 +17,15 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from headrace.system.gpu_decoder_rates import NVJPEG_IMG_S
 from headrace.system.sizes import percent_text
 
-__all__ = ["ESTIMATED_DECODER_IMG_S", "Decision", "Decode", "Placement", "Rates", "Seen", "best_share", "predicted_step_s"]
+__all__ = ["DECODE", "Decision", "Decode", "Placement", "Rates", "Seen", "best_share", "predicted_step_s"]
 
 Decode: TypeAlias = Literal["auto", "cpu", "gpu", "split"]
 
-ESTIMATED_DECODER_IMG_S = 7834.0
-"""Rate of a GPU decoder before it was measured: the A100's JPEG engine through torchvision, whole images of 551×676 on average,
-derived from 127.7 ms for 1000 images (pytorch/vision, pull request 8496)."""
+DECODE: tuple[Decode, ...] = ("auto", "cpu", "gpu", "split")
+"""The values of `decode=`."""
 
 WINDOW = 8
 """Batches over which rates are medians; decisions are this many batches apart at least."""
@@ -64,8 +64,8 @@ class Rates:
 
     cpu_img_s: float
     compute_s: float
-    decoder_img_s: float = ESTIMATED_DECODER_IMG_S
-    cost_s: float = 1 / ESTIMATED_DECODER_IMG_S  # the whole GPU, while it decodes: the most that it can cost
+    decoder_img_s: float = NVJPEG_IMG_S
+    cost_s: float = 1 / NVJPEG_IMG_S  # the whole GPU, while it decodes: the most that it can cost
     measured: frozenset[str] = frozenset()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import UsageError
+from headrace.gpu.prepare import Erase, Mix
 from headrace.loading.mixing import Rectangle, blend, paste_rectangle
 from headrace.loading.order import hashed
 from headrace.transforms.base import Transform
@@ -24,7 +25,7 @@ from headrace.transforms.batch import CutMix, MixUp, RandomChoice, RandomErasing
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BatchKey", "apply_batch_transforms", "check_dtype"]
+__all__ = ["BatchKey", "FirstSteps", "apply_batch_transforms", "check_dtype", "draw_first_steps", "mixed_labels"]
 
 _ATTEMPTS = 10  # as in torchvision: an image for which no rectangle fits stays unchanged
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -53,25 +54,78 @@ def check_dtype(steps: Sequence[Transform], dtype: str) -> None:
             )
 
 
-def apply_batch_transforms(
-    steps: Sequence[Transform], images: torch.Tensor, labels: torch.Tensor, key: BatchKey, classes: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images [N, 3, H, W], which may be changed in place, and labels, int64 [N] or float [N, classes], after `steps`."""
+@dataclass(frozen=True, slots=True)
+class FirstSteps:
+    """The drawn steps that one pass over the batch can do (`headrace.gpu.prepare`): the first `taken` ones."""
+
+    taken: int = 0
+    erase: Erase | None = None
+    mix: Mix | None = None
+    mixing: MixUp | CutMix | None = None  # whose classes the labels have
+
+
+def draw_first_steps(steps: Sequence[Transform], height: int, width: int, key: BatchKey) -> FirstSteps:
+    """Draw as many of the first steps as one pass can do: one RandomErasing by a colour, then one MixUp or CutMix."""
+    erase: Erase | None = None
     for number, step in enumerate(steps):
-        random = np.random.Generator(np.random.PCG64(hashed(key.seed, key.epoch, key.step, key.rank, key.view, number)))
-        if isinstance(step, RandomChoice):
-            step = step.transforms[random.choice(len(step.transforms), p=step.p)]
-        match step:
-            case RandomErasing():
-                _erase(step, images, key, number)
-            case MixUp():
-                share = float(random.beta(step.alpha, step.alpha))
-                images = blend(images, share)
-                labels = blend(_one_hot(labels, step.num_classes or classes), share)
-            case CutMix():
-                share = paste_rectangle(images, _rectangle(images, float(random.beta(step.alpha, step.alpha)), random))
-                labels = blend(_one_hot(labels, step.num_classes or classes), share)
+        chosen, random = _chosen(step, key, number)
+        if isinstance(chosen, MixUp | CutMix):
+            return FirstSteps(number + 1, erase, _mix(chosen, random, height, width), chosen)
+        if erase is not None or not isinstance(chosen, RandomErasing) or chosen.value == "random":
+            return FirstSteps(number, erase)
+        erase = _drawn_erase(chosen, height, width, key, number)
+    return FirstSteps(len(steps), erase)
+
+
+def mixed_labels(labels: torch.Tensor, mixing: MixUp | CutMix, mix: Mix, height: int, width: int, classes: int) -> torch.Tensor:
+    """Return the labels of a mixed batch, float [N, classes]."""
+    share = mix.share
+    if mix.rectangle is not None:
+        top, bottom, left, right = mix.rectangle
+        share = 1.0 - (bottom - top) * (right - left) / (height * width)
+    return blend(_one_hot(labels, mixing.num_classes or classes), share)
+
+
+def apply_batch_transforms(
+    steps: Sequence[Transform], images: torch.Tensor, labels: torch.Tensor, key: BatchKey, classes: int, *, first: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images [N, 3, H, W], which may be changed in place, and labels, int64 [N] or float [N, classes], after `steps`.
+
+    first: the number of steps that are done already.
+    """
+    height, width = (int(side) for side in images.shape[-2:])
+    for number in range(first, len(steps)):
+        step, random = _chosen(steps[number], key, number)
+        if isinstance(step, RandomErasing):
+            _erase(step, images, key, number)
+        elif isinstance(step, MixUp | CutMix):
+            mix = _mix(step, random, height, width)
+            if mix.rectangle is None:
+                images = blend(images, mix.share)
+            else:
+                paste_rectangle(images, mix.rectangle)
+            labels = mixed_labels(labels, step, mix, height, width, classes)
     return images, labels
+
+
+def _chosen(step: Transform, key: BatchKey, number: int) -> tuple[Transform, np.random.Generator]:
+    """Return a step, or the one that a RandomChoice chooses, and the generator of its further draws."""
+    random = np.random.Generator(np.random.PCG64(hashed(key.seed, key.epoch, key.step, key.rank, key.view, number)))
+    if isinstance(step, RandomChoice):
+        step = step.transforms[random.choice(len(step.transforms), p=step.p)]
+    return step, random
+
+
+def _mix(step: MixUp | CutMix, random: np.random.Generator, height: int, width: int) -> Mix:
+    share = float(random.beta(step.alpha, step.alpha))
+    return Mix(share) if isinstance(step, MixUp) else Mix(share, _rectangle(height, width, share, random))
+
+
+def _drawn_erase(step: RandomErasing, height: int, width: int, key: BatchKey, number: int) -> Erase:
+    assert isinstance(step.value, tuple)  # normalised by the transform's __post_init__
+    boxes = [_erased_rectangle(step, height, width, uniform) for uniform in _uniforms(key, number)]
+    red, green, blue = step.value * (3 // len(step.value))
+    return Erase(boxes, (red, green, blue))
 
 
 def _one_hot(labels: torch.Tensor, classes: int) -> torch.Tensor:
@@ -87,9 +141,8 @@ def _one_hot(labels: torch.Tensor, classes: int) -> torch.Tensor:
     return torch.nn.functional.one_hot(labels, classes).float()
 
 
-def _rectangle(images: torch.Tensor, share: float, random: np.random.Generator) -> Rectangle:
+def _rectangle(height: int, width: int, share: float, random: np.random.Generator) -> Rectangle:
     """Draw a rectangle of about (1 - share) of the area around a random point, cut off at the border."""
-    height, width = images.shape[-2:]
     x, y = int(random.integers(width)), int(random.integers(height))
     half = 0.5 * math.sqrt(1.0 - share)
     half_width, half_height = int(half * width), int(half * height)

@@ -1,6 +1,7 @@
 """Copy of batches to the GPU: pinned memory, an asynchronous copy on its own stream, normalisation on the GPU.
 
-uint8 crosses the bus, a quarter of float32's bytes. torch's allocator of pinned memory does not hand out a block again before
+uint8 crosses the bus, a quarter of float32's bytes. Where Triton runs, one kernel makes the values and does RandomErasing,
+MixUp and CutMix on the way. torch's allocator of pinned memory does not hand out a block again before
 the copy that reads it has finished.
 """
 
@@ -15,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import MissingDependencyError, UsageError
+from headrace.gpu.prepare import prepare
+from headrace.gpu.triton_present import runs_triton
 
 if TYPE_CHECKING:
     import torch
 
+    from headrace.loading.batch_transforms import FirstSteps
     from headrace.loading.gpu_decode import GpuPart
 
 __all__ = ["Transfer", "cuda_device"]
@@ -36,6 +40,8 @@ class Transfer:
         self._stream = torch.cuda.Stream(self.device) if self._is_cuda else None
         self._dtype = None if table is None else getattr(torch, dtype)
         self._table = None if table is None else torch.from_numpy(table).to(self.device)
+        self.is_fused = runs_triton(self.device)
+        self._encoded = None if self._table is None or self._dtype is None else self._table.to(self._dtype)
 
     def allocate(self, size_bytes: int) -> tuple[npt.NDArray[np.uint8], torch.Tensor]:
         """Return pinned host memory as an array for the native threads, and the tensor that owns it."""
@@ -48,16 +54,22 @@ class Transfer:
         shape: tuple[int, int, int, int],
         labels: torch.Tensor,
         on_gpu: GpuPart | None = None,
+        first: FirstSteps | None = None,
     ) -> tuple[Any, Any]:
         """Start the copy. Return images [N, 3, H, W] over channels-last memory and labels, for the current stream.
 
         on_gpu: the images that are on the device already; their slots of `pinned` hold nothing.
+        first: batch transforms to do in the pass that makes the values, where that pass is a kernel (`is_fused`).
         """
         torch = self._torch
         with self._on_copy_stream():
-            images = self._whole(pinned.view(shape), on_gpu).permute(0, 3, 1, 2)
-            if self._table is not None:
-                images = self._values(images)
+            images = self._whole(pinned.view(shape), on_gpu)
+            if self.is_fused and (self._table is not None or (first is not None and first.taken)):
+                erase, mix = (None, None) if first is None else (first.erase, first.mix)
+                images = prepare(images, self._encoded, erase=erase, mix=mix)
+            else:
+                images = images.permute(0, 3, 1, 2)
+                images = images if self._table is None else self._values(images)
             labels = (labels.pin_memory() if self._is_cuda else labels).to(self.device, non_blocking=True)
         if self._is_cuda:
             current = torch.cuda.current_stream(self.device)
@@ -93,7 +105,7 @@ class Transfer:
         return images
 
     def _values(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the table's values by one multiply-add a channel: ToDtype and Normalize are affine."""
+        """Return the table's values by one multiply-add a channel, without Triton: ToDtype and Normalize are affine."""
         assert self._table is not None
         offset = self._table[:, 0].view(1, 3, 1, 1)
         slope = ((self._table[:, 255] - self._table[:, 0]) / 255).view(1, 3, 1, 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, SupportsIndex, TypeAlias
 
 from headrace.errors import UsageError
-from headrace.gpu.placement import Decode
+from headrace.gpu.placement import DECODE, Decode
 from headrace.loading.byte_cache import parse_cache
 from headrace.loading.uneven_shards import Parts
 from headrace.transforms.compile import DctScale, Dtype, Fuse
@@ -93,7 +93,7 @@ class LoaderOptions:
             raise UsageError(f"mask_fill must be from 0 to 255, not {self.mask_fill}", hint="255 is often the class to ignore")
         if self.cache is not None:
             parse_cache(self.cache)
-        if self.decode not in ("auto", "cpu", "gpu", "split"):
+        if self.decode not in DECODE:
             raise UsageError(
                 f"decode must be 'auto', 'cpu', 'gpu' or 'split', not {self.decode!r}", hint="'auto' decides by measured rates"
             )

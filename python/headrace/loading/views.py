@@ -16,7 +16,13 @@ import numpy.typing as npt
 
 from headrace.datasets.records import Dataset
 from headrace.errors import MissingDependencyError, UsageError
-from headrace.loading.batch_transforms import BatchKey, apply_batch_transforms, check_dtype
+from headrace.loading.batch_transforms import (
+    BatchKey,
+    apply_batch_transforms,
+    check_dtype,
+    draw_first_steps,
+    mixed_labels,
+)
 from headrace.loading.byte_cache import open_cache, parse_cache
 from headrace.loading.cuda_transfer import Transfer
 from headrace.loading.feed import Feed, FeedPass, FilledBatch, IndexBatch, Masks
@@ -31,7 +37,7 @@ from headrace.transforms.written import written
 
 __all__ = ["LoaderViews", "View"]
 
-ToOutput = Callable[[FilledBatch, npt.NDArray[np.int64]], tuple[Any, Any]]
+ToOutput = Callable[..., tuple[Any, Any]]  # of a FilledBatch, its labels [N], and on a GPU the steps to do on the way
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +48,19 @@ class View:
     feed: Feed
     to_output: ToOutput
     output: Output
+    transfer: Transfer | None = None  # None: the batches stay on the CPU
 
     def output_batch(self, filled: FilledBatch, labels: npt.NDArray[np.int64], key: BatchKey, classes: int) -> tuple[Any, Any]:
         """Return (images, labels) for the user, after the batch transforms."""
-        images, labels_out = self.to_output(filled, labels)
-        steps = self.pipeline.batch
-        return apply_batch_transforms(steps, images, labels_out, key, classes) if steps else (images, labels_out)
+        steps, height, width = self.pipeline.batch, self.pipeline.height, self.pipeline.width
+        if self.transfer is None or not self.transfer.is_fused:
+            images, labels_out = self.to_output(filled, labels)
+            return apply_batch_transforms(steps, images, labels_out, key, classes) if steps else (images, labels_out)
+        first = draw_first_steps(steps, height, width, key)
+        images, labels_out = self.to_output(filled, labels, first)
+        if first.mixing is not None and first.mix is not None:
+            labels_out = mixed_labels(labels_out, first.mixing, first.mix, height, width, classes)
+        return apply_batch_transforms(steps, images, labels_out, key, classes, first=first.taken)
 
     def output_masks(self, filled: FilledBatch, device: str) -> Any:
         """Return the masks of the images for the user: uint8 [N, H, W], a tensor on `device` or an array."""
@@ -111,7 +124,7 @@ class LoaderViews:
                 masks=masks,
                 gpu=gpu,
             )
-            views.append(View(pipeline, feed, _converter(options.output, pipeline, transfer), options.output))
+            views.append(View(pipeline, feed, _converter(options.output, pipeline, transfer), options.output, transfer))
         self._views, self._feed = tuple(views), views[0].feed
 
     @property
@@ -205,8 +218,8 @@ def _converter(output: Output, pipeline: Pipeline, transfer: Transfer | None) ->
             "output='torch' needs PyTorch", hint="pip install 'headrace[train]', or use output='numpy'"
         ) from error
     if transfer is not None:
-        return lambda filled, labels: transfer.to_device(
-            filled.owner, pipeline.shape(len(labels)), torch.from_numpy(labels), filled.on_gpu
+        return lambda filled, labels, first=None: transfer.to_device(
+            filled.owner, pipeline.shape(len(labels)), torch.from_numpy(labels), filled.on_gpu, first
         )
 
     def to_tensors(filled: FilledBatch, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:

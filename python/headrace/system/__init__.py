@@ -8,6 +8,7 @@
 - `end_with_parent`: Processes that end when the process that started them is gone, also when that one was killed.
 - `gpm`: NVML's GPU performance monitoring (GPM): how full a GPU is, from Hopper on. Each metric is a mean between two
   samples.
+- `gpu_decoder_rates`: Published rates of GPU JPEG decoders, for estimates before one was measured.
 - `machine`: The cores, memory and shared memory that this process may use. Linux.
 - `near_paths`: Existing names near a path that does not exist, for the hint of an error.
 - `nvml`: NVIDIA's management library (NVML) by ctypes: which GPUs there are, and their counters.

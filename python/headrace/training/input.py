@@ -108,6 +108,7 @@ def _open_loader(
         world_size=ranks.world_size,
         threads=options.threads or max(1, round(machine.cores().usable) // ranks.local_world_size),
         prefetch=options.prefetch,
+        decode=options.decode,
         device=device.torch_name,
         dtype=dtype,
         on_error=options.on_error,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.errors import UsageError
+from headrace.gpu.placement import DECODE, Decode
 from headrace.training.optimization import OptimizationOptions
 
 __all__ = ["COMPILE", "Compile", "Options", "Precision", "check_options"]
@@ -47,6 +48,7 @@ class Options:
     keep: int = 2  # newest checkpoints to keep
     threads: int | None = None  # threads that read and decode; None: one per usable core
     prefetch: int = 3  # batches made ahead
+    decode: Decode = "auto"  # who decodes JPEGs for a GPU; see Loader
     on_error: Literal["raise", "skip"] = "raise"  # an image that cannot be decoded: stop, or replace and count it
     compile: Compile = "off"  # torch.compile; "graphs": with CUDA graphs
     channels_last: bool = True
@@ -67,5 +69,7 @@ def check_options(options: Options) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    if options.decode not in DECODE:
+        raise UsageError(f"--decode must be one of {', '.join(DECODE)}, not {options.decode!r}")
     if options.compile not in COMPILE:
         raise UsageError(f"--compile must be one of {', '.join(COMPILE)}, not {options.compile!r}")

@@ -4,6 +4,7 @@
 |--------------------|--------------------------------------------------------------------|
 | `workers`          | num_workers=N, prefetch=N, persistent_workers, spread_workers       |
 | `images`           | headrace_run, pre_resize, pack, cache                              |
+| `gpu_decode`       | gpu_decode                                                         |
 | `batches`          | batch_size=N, uint8_batches, pin_memory                            |
 | `training_process` | threads=N, remove_sync, async_checkpoint, gc_freeze                 |
 | `model`            | amp, channels_last, compile, more_gpus                             |
@@ -23,6 +24,4 @@ To add a fix:
    which do not read `FIXES`.
 
 `headrace/profiling/verify_fixes.py` does the re-runs of `diagnose --verify`: `launch_with` applies the `Rerun` of a fix.
-
-The id `gpu_decode` is reserved and not offered yet.
 """

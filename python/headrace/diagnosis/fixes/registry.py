@@ -8,6 +8,7 @@ from dataclasses import replace
 from headrace.diagnosis.fixes import tensorflow
 from headrace.diagnosis.fixes.batches import BATCH_SIZE, PIN_MEMORY, UINT8_BATCHES
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
+from headrace.diagnosis.fixes.gpu_decode import GPU_DECODE
 from headrace.diagnosis.fixes.images import CACHE, HEADRACE_RUN, PACK, PRE_RESIZE
 from headrace.diagnosis.fixes.model import AMP, CHANNELS_LAST, COMPILE, MORE_GPUS
 from headrace.diagnosis.fixes.native_loader import add_native_fixes, is_native_input
@@ -35,6 +36,7 @@ _ALL = (
     PRE_RESIZE,
     PACK,
     CACHE,
+    GPU_DECODE,
     BATCH_SIZE,
     UINT8_BATCHES,
     PIN_MEMORY,
