@@ -66,6 +66,30 @@ class Index:
     def size_bytes(self) -> int: ...
 
 @final
+class CudaPlan:
+    def __new__(
+        cls,
+        images: Sequence[_Buffer],
+        height: int,
+        width: int,
+        boxes: Sequence[_Box] | None,
+        flips: Sequence[bool] | None,
+        sizes: Sequence[tuple[int, int]] | None,
+        windows: Sequence[_Box] | None,
+        scratch_bytes: int,
+        threads: int,
+    ) -> CudaPlan: ...
+    @staticmethod
+    def layout() -> tuple[list[int], list[int]]: ...
+    @property
+    def refusals(self) -> bytes: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def groups(self) -> list[tuple[int, int, int, int, int, list[int]]]: ...
+    def fill(self, out: _Buffer, threads: int) -> None: ...
+
+@final
 class IndexStore:
     def __new__(
         cls, memory_bytes: int = 0, file: str | os.PathLike[str] | None = None, file_bytes: int = 1 << 30

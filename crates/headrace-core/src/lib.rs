@@ -2,13 +2,14 @@
 //! test`.
 //!
 //! A module uses only modules before it in this order, which `tests/layout.rs` checks: error cpu crc rng geometry order store
-//! regular_file, jpeg, exif formats decode, resample colour warp, program, render mask pack engine.
+//! regular_file, jpeg, exif formats decode, resample colour warp, program, render mask pack engine cuda_plan.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod colour;
 pub mod cpu;
 pub mod crc;
+pub mod cuda_plan;
 pub mod decode;
 pub mod engine;
 pub mod error;

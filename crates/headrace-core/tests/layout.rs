@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules in import order: each uses only modules before it in this list.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "error",
     "cpu",
     "crc",
@@ -26,6 +26,7 @@ const ORDER: [&str; 20] = [
     "mask",
     "pack",
     "engine",
+    "cuda_plan",
 ];
 
 /// Return every Rust file below `folder`.

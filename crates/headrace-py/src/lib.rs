@@ -3,6 +3,7 @@
 
 mod buffer;
 mod crc;
+mod cuda_plan;
 mod decode;
 mod detach;
 mod encode;
@@ -31,6 +32,8 @@ mod _native {
 
     #[pymodule_export]
     use super::crc::crc32c;
+    #[pymodule_export]
+    use super::cuda_plan::CudaPlan;
     #[pymodule_export]
     use super::decode::{decode_into, follow_pillow};
     #[pymodule_export]

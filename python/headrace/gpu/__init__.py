@@ -1,6 +1,7 @@
 """The GPU side of the input: decoding, resampling and the last steps of a batch on the device, and who decodes what.
 
 - `choice`: The choice among the GPU decoders of a machine.
+- `decoder`: Our CUDA decoder of JPEGs with restart markers: kernels compiled at run time, and what they are told.
 - `decoders`: The seam of GPU decoding: what a decoder is given, and what it returns.
 - `kernels`: The Triton kernels. Imported only where Triton is; each has a torch twin, which gives the same result.
 - `nvjpeg`: Decoding by nvJPEG through torchvision: any baseline JPEG, whole images, then crop and resize on the GPU.

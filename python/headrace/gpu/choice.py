@@ -43,24 +43,30 @@ def _own(device: str, size: tuple[int, int], filters: frozenset[str]) -> GpuDeco
         return f"it resizes by bilinear, not by {', '.join(sorted(filters - {'bilinear'}))}"
     module = importlib.import_module("headrace.gpu.decoder")
     reason = module.available(device)
-    return str(reason) if reason is not None else _Own(module.CudaJpegDecoder(device, size), size)
+    return str(reason) if reason is not None else _Own(module.CudaJpegDecoder(device, size))
 
 
 class _Own:
-    """headrace's own decoder behind the seam: it knows boxes and flips, and leaves other places to the CPU."""
+    """headrace's own decoder behind the seam: it leaves flips from top to bottom to the CPU."""
 
     name = "headrace's CUDA decoder"
     is_exact = True
 
-    def __init__(self, decoder: Any, size: tuple[int, int]) -> None:
-        self._decoder, self._whole = decoder, ((size[1], size[0]), (0, 0, size[1], size[0]))
+    def __init__(self, decoder: Any) -> None:
+        self._decoder = decoder
 
     def decode(self, files: Sequence[bytes], places: Sequence[Place]) -> Decoded:
-        """Decode what is one box resized to the output."""
-        fits = [(place.size, place.window) == self._whole and not place.flip_y for place in places]
-        boxes = [place.box if fit else (0, 0, 1, 1) for place, fit in zip(places, fits, strict=True)]
-        pixels, statuses = self._decoder.decode(list(files), boxes, [place.flip_x for place in places])
-        return Decoded(pixels, [int(status) if fit else NOT_DECODED for status, fit in zip(statuses, fits, strict=True)])
+        """Decode the batch, and wait until the GPU has reported damaged images."""
+        batch = self._decoder.decode(
+            files,
+            [place.box for place in places],
+            [place.flip_x for place in places],
+            sizes=[place.size for place in places],
+            windows=[place.window for place in places],
+        )
+        done = zip(batch.statuses().tolist(), places, strict=True)
+        statuses = [NOT_DECODED if refusal or place.flip_y else 0 for refusal, place in done]
+        return Decoded(batch.images.permute(0, 2, 3, 1), statuses)
 
 
 def _nvjpeg(device: str, size: tuple[int, int], filters: frozenset[str]) -> GpuDecoder | str:

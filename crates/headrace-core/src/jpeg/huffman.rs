@@ -42,7 +42,7 @@ impl Default for Codes {
 impl Codes {
     /// Read the specification in the file and call `each(length, symbol)` for every code in order. Refuse codes that overflow their
     /// length, and DC sizes above 15.
-    fn build(
+    pub fn build(
         &mut self,
         spec: &HuffmanSpec<'_>,
         class: Class,
@@ -68,6 +68,21 @@ impl Codes {
             self.limit[length as usize] = code;
         }
         Ok(())
+    }
+
+    /// Return, for each length, the first code beyond it, left-aligned in 16 bits.
+    pub fn limits(&self) -> &[u32; 17] {
+        &self.limit
+    }
+
+    /// Return, for each length, the index of the symbol of code 0 of that length.
+    pub fn bases(&self) -> &[i32; 17] {
+        &self.base
+    }
+
+    /// Return the symbols in the order of their codes.
+    pub fn symbols(&self) -> &[u8; 256] {
+        &self.symbols
     }
 
     /// Return length and symbol of the next code; `peek` is the next 16 bits of the stream.

@@ -122,6 +122,14 @@ impl Axis {
         }
     }
 
+    /// Return a bound of the number of weights of a computed position (Pillow's `ksize`).
+    pub fn most_taps(&self) -> u32 {
+        if self.is_identity() || self.filter == Filter::Nearest {
+            return 1;
+        }
+        self.footing().support.ceil() as u32 * 2 + 1
+    }
+
     /// Return the half-open range of source positions that the computed positions read.
     pub fn needed(&self) -> (u32, u32) {
         let last = self.first + self.count - 1;

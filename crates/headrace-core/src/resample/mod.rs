@@ -65,7 +65,8 @@ impl ResizeSpec {
         }
     }
 
-    fn axis_x(&self) -> Axis {
+    /// Return the horizontal axis.
+    pub fn axis_x(&self) -> Axis {
         Axis {
             source: self.box_.w,
             grid: self.grid_w,
@@ -75,7 +76,8 @@ impl ResizeSpec {
         }
     }
 
-    fn axis_y(&self) -> Axis {
+    /// Return the vertical axis.
+    pub fn axis_y(&self) -> Axis {
         Axis {
             source: self.box_.h,
             grid: self.grid_h,
@@ -83,6 +85,11 @@ impl ResizeSpec {
             count: self.window.h,
             filter: self.filter,
         }
+    }
+
+    /// Return whether the vertical pass comes first in resamplers that this process creates from now on.
+    pub fn vertical_first(&self) -> bool {
+        PassOrder::chosen().vertical_first(self)
     }
 
     /// Return true if the box is not empty and the window lies in the grid.
