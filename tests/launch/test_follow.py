@@ -14,7 +14,7 @@ from headrace.cli import launch as cli
 from headrace.cli.main import main
 from headrace.cost.prices import PriceTable
 from headrace.errors import HeadraceError
-from headrace.launch.follow import finished_job, follow, stop, submit
+from headrace.launch.follow import Prediction, finished_job, follow, recorded_prediction, stop, submit
 from headrace.launch.plan import Work, expected_cost
 from headrace.launch.request import Channel, TrainingJob, build_request
 
@@ -237,6 +237,35 @@ def test_the_command_sends_a_job_and_follows_it_to_its_end(tmp_path: Path, capsy
         assert main(["launch", "follow", "none"]) == 1
         assert "asking for none" in capsys.readouterr().err
     assert SECRET not in printed.out + printed.err and "planted" not in printed.out + printed.err
+
+
+def test_another_shell_shows_the_prediction_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    with moto.mock_aws():
+        client("s3").create_bucket(Bucket="my-bucket")
+        assert main([*WORDS, "--images", "1281167", "--epochs", "16", "--spot", "--yes", "--no-follow", "--json"]) == 0
+        expected = json.loads(capsys.readouterr().out)["expected_cost"]
+        assert expected["usd"] > 0
+        assert main(["launch", "follow", "job-1", "--json"]) == 0
+        shown = capsys.readouterr()
+        found = json.loads(shown.out)
+        assert found["predicted_usd"] == pytest.approx(expected["usd"], abs=1e-4)
+        assert found["predicted_hours"] == pytest.approx(expected["hours"], abs=1e-4)
+        assert f"predicted: ${expected['usd']:,.2f}" in shown.err
+
+
+def test_a_job_without_a_prediction_is_followed_all_the_same(stubbed: tuple[Any, Any]) -> None:
+    found, answers = stubbed
+    done = described("Completed", "Completed", STEPS)
+    answers.add_response("describe_training_job", done)
+    answers.add_client_error("list_tags", "AccessDeniedException", "no")
+    assert recorded_prediction(found, "job-1") is None
+    answers.add_response("describe_training_job", done)
+    answers.add_response("list_tags", {"Tags": [{"Key": "headrace", "Value": "1"}]}, {"ResourceArn": ARN})
+    assert recorded_prediction(found, "job-1") is None
+    answers.add_response("describe_training_job", done)
+    tags = [{"Key": "headrace:expected-usd", "Value": "12.5"}, {"Key": "headrace:expected-hours", "Value": "3"}]
+    answers.add_response("list_tags", {"Tags": tags}, {"ResourceArn": ARN})
+    assert recorded_prediction(found, "job-1") == Prediction(12.5, 3.0)
 
 
 def test_a_wheel_that_pip_would_refuse_is_refused_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

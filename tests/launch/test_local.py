@@ -8,6 +8,7 @@ import shlex
 import shutil
 import struct
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -354,6 +355,45 @@ time.sleep(600)
     environment = {"HEADRACE_READS_PIPES": "1", "DATA": str(data)}
     job = run(script, channel={"mode": "Pipe"}, environment=environment)
     assert job.status == "Failed" and "channel train" in job.description["FailureReason"], logs(job)
+
+
+LONG = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+with open(os.path.join(os.environ["SM_MODEL_DIR"], "pids.part"), "w") as file:
+    file.write(f"{os.getpid()} {child.pid}")
+os.rename(file.name, os.path.join(os.environ["SM_MODEL_DIR"], "pids"))
+time.sleep(600)
+"""
+
+
+def test_a_killed_launcher_leaves_no_process(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "long.py").write_text(LONG)
+    words = ["launch", "local", "--script", "long.py", "--data", str(data), "--input-mode", "File", "--out", "job"]
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "headrace", *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    pids = tmp_path / "job" / "hosts" / "algo-1" / "model" / "pids"
+    try:
+        while not pids.exists():
+            assert launcher.poll() is None
+            time.sleep(0.05)
+        places = [Path("/proc") / pid for pid in pids.read_text().split()]
+        assert all(place.exists() for place in places)
+    finally:
+        launcher.kill()
+        launcher.wait()
+    end_s = time.monotonic() + 120
+    while any(_lives(place) for place in places):
+        assert time.monotonic() < end_s, "the hosts outlived their launcher"
+        time.sleep(0.1)
+
+
+def _lives(place: Path) -> bool:
+    try:
+        return (place / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.skipif("HEADRACE_SAGEMAKER_TOOLKIT" not in os.environ, reason="untested: no environment with sagemaker-training")

@@ -18,7 +18,16 @@ from headrace.cost.live_prices import read_table
 from headrace.cost.prices import PriceTable
 from headrace.errors import HeadraceError, UsageError
 from headrace.launch.aws import aws_client
-from headrace.launch.follow import FinishedJob, follow, stop, submit, upload_code
+from headrace.launch.follow import (
+    FinishedJob,
+    Prediction,
+    follow,
+    prediction_tags,
+    recorded_prediction,
+    stop,
+    submit,
+    upload_code,
+)
 from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
 from headrace.launch.plan import ExpectedCost, Work, expected_cost
@@ -177,7 +186,8 @@ def run(args: argparse.Namespace) -> int:
     client = aws_client("sagemaker", args.region)
     files = [path for path in (args.wheel, args.script) if path is not None]
     upload_code(aws_client("s3", args.region), request, files, sleep=time.sleep, log=output.log)
-    document["arn"] = submit(client, request, sleep=time.sleep, log=output.log)
+    tagged = {**request, "Tags": [*(request.get("Tags") or []), *prediction_tags(cost)]}
+    document["arn"] = submit(client, tagged, sleep=time.sleep, log=output.log)
     output.log(f"sent: {document['arn']}")
     done = None if args.no_follow else _follow(args, client, name, table, cost)
     document["job"] = dataclasses.asdict(done) if done else None
@@ -225,7 +235,10 @@ def _follow(args: argparse.Namespace, client: Any, name: str, table: PriceTable,
     """Follow a job; Ctrl-C leaves it running and says how to go on."""
     try:
         logs = aws_client("logs", args.region)
-        return follow(client, logs, name, table=table, expected=cost, sleep=time.sleep, log=output.log)
+        expected = recorded_prediction(client, name) if cost is None else cost
+        if isinstance(expected, Prediction):
+            output.log(f"predicted: ${expected.usd:,.2f}, {expected.hours:.1f} h of training")
+        return follow(client, logs, name, table=table, expected=expected, sleep=time.sleep, log=output.log)
     except KeyboardInterrupt:
         output.log(f"{name} goes on without you")
         output.log(f"come back:  headrace launch follow {name} --region {args.region}")

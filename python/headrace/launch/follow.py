@@ -15,7 +15,19 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.launch.aws import error_code, is_passing, patiently
 from headrace.launch.plan import ExpectedCost
 
-__all__ = ["ENDED", "FinishedJob", "finished_job", "follow", "stop", "submit", "upload_code", "usd_per_hour_of"]
+__all__ = [
+    "ENDED",
+    "FinishedJob",
+    "Prediction",
+    "finished_job",
+    "follow",
+    "prediction_tags",
+    "recorded_prediction",
+    "stop",
+    "submit",
+    "upload_code",
+    "usd_per_hour_of",
+]
 
 ENDED = frozenset({"Completed", "Failed", "Stopped"})
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
@@ -24,8 +36,19 @@ EVERY_S = 10.0
 CAPACITY = "CapacityError"
 """How the FailureReason of a job begins for which AWS had no machines."""
 
+USD_TAG, HOURS_TAG = "headrace:expected-usd", "headrace:expected-hours"
+"""Tags that hold the prediction of a job."""
+
 Log = Callable[[str], None]
 Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a job was expected to cost, and its hours of training."""
+
+    usd: float
+    hours: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +128,23 @@ def submit(client: Any, request: Mapping[str, Any], *, sleep: Sleep, log: Log) -
     return patiently(create, f"creating {request['TrainingJobName']}", sleep=sleep, log=log)
 
 
+def prediction_tags(expected: ExpectedCost | None) -> list[dict[str, str]]:
+    """Return the tags of a job that let `follow` show the prediction from another shell; none without one."""
+    if expected is None or expected.usd is None or expected.hours is None:
+        return []
+    return [{"Key": USD_TAG, "Value": f"{expected.usd:.4f}"}, {"Key": HOURS_TAG, "Value": f"{expected.hours:.4f}"}]
+
+
+def recorded_prediction(client: Any, name: str) -> Prediction | None:
+    """Return the prediction from a job's tags; None where there is none, or where the credentials may not read tags."""
+    try:
+        arn = client.describe_training_job(TrainingJobName=name)["TrainingJobArn"]
+        tags = {one["Key"]: one["Value"] for one in client.list_tags(ResourceArn=arn)["Tags"]}
+        return Prediction(float(tags[USD_TAG]), float(tags[HOURS_TAG]))
+    except Exception:  # the job counts, not its tags: following it says what is wrong
+        return None
+
+
 def stop(client: Any, name: str, *, sleep: Sleep, log: Log) -> None:
     """Ask AWS to stop a job: it gets SIGTERM and 120 seconds. Raises `HeadraceError`."""
     patiently(lambda: client.stop_training_job(TrainingJobName=name), f"stopping {name}", sleep=sleep, log=log)
@@ -116,7 +156,7 @@ def follow(
     name: str,
     *,
     table: PriceTable,
-    expected: ExpectedCost | None = None,
+    expected: ExpectedCost | Prediction | None = None,
     sleep: Sleep,
     log: Log,
     every_s: float = EVERY_S,
@@ -179,7 +219,7 @@ class _LogTail:
         return found
 
 
-def finished_job(found: Mapping[str, Any], table: PriceTable, expected: ExpectedCost | None = None) -> FinishedJob:
+def finished_job(found: Mapping[str, Any], table: PriceTable, expected: ExpectedCost | Prediction | None = None) -> FinishedJob:
     """Return what DescribeTrainingJob says about a job that has ended, with its price."""
     training, billable = found.get("TrainingTimeInSeconds"), found.get("BillableTimeInSeconds")
     transitions = found.get("SecondaryStatusTransitions") or []

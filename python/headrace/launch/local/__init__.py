@@ -5,4 +5,6 @@
 - `host`: One host of a local job: its folders, its JSON files and its process.
 - `job`: A training job on local hosts, from a CreateTrainingJob request: attempts, interruptions, limits, results.
 - `store`: Folders in place of S3.
+- `watchdog`: Ends the hosts of a local job whose launcher was killed: `python -m headrace.launch.local.watchdog MARKER`
+  behind a pipe.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -17,15 +16,13 @@ from typing import Any
 from headrace.launch.container import BASE_VARIABLE
 from headrace.launch.local.channels import Input, PipeFeeder
 from headrace.launch.local.checkpoints import CheckpointCopy
+from headrace.launch.local.watchdog import MARKER, kill_marked
 
 __all__ = ["Host"]
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
         "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCH_HOME")  # fmt: skip
 """Variables of this process that a host gets. Others, such as keys, stay outside, as they would on SageMaker."""
-
-MARKER = "HEADRACE_LOCAL_JOB"
-"""Set for all processes of a host, which are found by it when they must be killed."""
 
 DEFAULT_GROUP = "homogeneousCluster"
 
@@ -108,10 +105,7 @@ class Host:
     def kill(self) -> None:
         """Kill every process of the host, as the end of a container does."""
         self.killed = self.killed or self.running
-        for place in Path("/proc").iterdir():
-            with contextlib.suppress(OSError, ValueError):
-                if f"{MARKER}={self.marker}".encode() in (place / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(place.name), signal.SIGKILL)
+        kill_marked(self.marker)
 
     def close(self) -> int:
         """Collect the process, end feeders and the copy of checkpoints, and return the exit code."""

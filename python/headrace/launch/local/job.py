@@ -24,6 +24,7 @@ from headrace.launch.local.channels import inputs_of
 from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.host import DEFAULT_GROUP, Host
 from headrace.launch.local.store import LocalStore
+from headrace.launch.local.watchdog import Watchdog
 from headrace.system.atomic_write import atomic_write
 
 __all__ = ["GRACE_S", "Interruption", "LocalJob", "run_local"]
@@ -95,11 +96,16 @@ class _Run:
         self.count = 0
         uri = (request.get("CheckpointConfig") or {}).get("S3Uri")
         self.checkpoints = store.path(uri) if uri else None
-        self.hosts = _hosts(request, folder)
+        self.marker = uuid.uuid4().hex
+        self.hosts = _hosts(request, folder, self.marker)
 
     def run(self) -> LocalJob:
-        """Run attempts until the job has ended, then store its results."""
+        """Run attempts until the job has ended, then store its results. Nothing outlives this process."""
         self._clear_folder()
+        with Watchdog(self.marker):
+            return self._run()
+
+    def _run(self) -> LocalJob:
         self._become("Starting", "Preparing the hosts")
         outcome, reason = "Interrupted", ""
         while outcome == "Interrupted":
@@ -251,7 +257,7 @@ class _Run:
         return found
 
 
-def _hosts(request: Mapping[str, Any], folder: Path) -> list[Host]:
+def _hosts(request: Mapping[str, Any], folder: Path, job: str) -> list[Host]:
     resources = request["ResourceConfig"]
     asked = resources.get("InstanceGroups") or [
         {
@@ -265,10 +271,9 @@ def _hosts(request: Mapping[str, Any], folder: Path) -> list[Host]:
     types = {group["InstanceGroupName"]: group["InstanceType"] for group in asked}
     if not any(groups.values()):
         raise HeadraceError("the request has no instances")
-    job = uuid.uuid4().hex
     return [
         Host(name, group, folder.absolute() / "hosts" / name, folder.absolute() / "logs" / f"{name}.log", groups, types,
-             f"{job}-{name}")
+             f"{job}-{name}.")
         for group, members in groups.items()
         for name in members
     ]  # fmt: skip

@@ -1,0 +1,72 @@
+"""Ends the hosts of a local job whose launcher was killed: `python -m headrace.launch.local.watchdog MARKER` behind a pipe.
+
+The launcher holds the other end. SIGKILL leaves it no time to end its hosts, but closes the pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+__all__ = ["MARKER", "Watchdog", "kill_marked", "main"]
+
+MARKER = "HEADRACE_LOCAL_JOB"
+"""Set for all processes of a host, which are found by it when they must be killed."""
+
+ROUNDS, PAUSE_S = 3, 0.2
+"""Look so often for marked processes, because one may start another while it is looked for."""
+
+
+class Watchdog:
+    """The watching process of one job, from `marker`, with which the hosts' markers begin. Use it in a `with`."""
+
+    def __init__(self, marker: str) -> None:
+        # A session of its own: neither Ctrl-C nor the end of the terminal reaches it.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.launch.local.watchdog", marker],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Watchdog:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def kill_marked(marker: str) -> int:
+    """Kill every process whose marker begins with this text; return how many there were."""
+    wanted = f"{MARKER}={marker}".encode()
+    found = 0
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if any(word.startswith(wanted) for word in (place / "environ").read_bytes().split(b"\0")):
+                os.kill(int(place.name), signal.SIGKILL)
+                found += 1
+    return found
+
+
+def main() -> int:
+    """Wait for the end of standard input, then kill what bears the marker. Return 0."""
+    marker = sys.argv[1]
+    while os.read(0, 1024):
+        pass
+    for _ in range(ROUNDS):
+        if not kill_marked(marker):
+            break
+        time.sleep(PAUSE_S)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
