@@ -30,9 +30,9 @@ for number in range(16):
 
 def line_of(way: str, readme: str) -> str:
     """Return the command of the README for `way`."""
-    found = re.findall(rf"^    (\S.*?)\s+# with {way}$", readme, re.MULTILINE)
+    found = re.findall(rf"^(?:    )?(\S.*?)\s+# with {way}$", readme, re.MULTILINE)
     if len(found) != 1:
-        raise SystemExit(f"README.md has {len(found)} lines that end in `# with {way}`, not 1")
+        raise SystemExit(f"the page has {len(found)} lines that end in `# with {way}`, not 1")
     return str(found[0])
 
 

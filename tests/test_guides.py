@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,14 +20,21 @@ PAGES = [
     *(f"{kind}/{path.stem}" for kind in ("guides", "concepts") for path in sorted((DOCS / kind).glob("*.md"))),
 ]
 ELSEWHERE = {
+    "aws s3 sync": "needs AWS; tests/datasets reads from stores",
+    "docker": "no container engine: tests/setup/test_install.py checks the Dockerfile",
     "pip install": "scripts/setup.sh installs the same requirements for these tests",
     "headrace cost refresh": "asks AWS: tests/cost/test_live_prices.py runs it against recorded answers",
     "headrace demo": "tests/demo",
     "headrace diagnose -- python train_keras.py": "needs TensorFlow: tests/diagnosis/test_tensorflow.py",
     "headrace launch": "tests/launch",
     "headrace trials": "tests/trials",
+    "make wheel": "scripts/check_wheel.py and scripts/check_wheel_aarch64.sh, which it ends with",
+    "python3 -m venv env": "scripts/try_install.py pip",
+    "uv venv env": "scripts/try_install.py uv",
 }
 """Beginnings of command lines that do not run here, and where they do."""
+RUN_HERE = ("headrace", "mkdir", "pip", "tar")
+"""Programs that a guide's command lines may start here."""
 FIRST = {"guides/loader": "headrace pack /data/imagenet/train /data/packed/train"}
 """What was done before a page begins, by page."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -59,6 +67,11 @@ def missing(text: str) -> list[str]:
     return [name for name in packages(text) if importlib.util.find_spec(name) is None]
 
 
+def needs_shell(command: str) -> bool:
+    """Whether a command line has operators of the shell outside of quotes."""
+    return bool({"&&", ">", "|"} & set(shlex.shlex(command, posix=True, punctuation_chars=True)))
+
+
 def failures(world: World, page: str, language: str, text: str) -> Iterator[str]:
     """Run a block; yield what failed, with its output."""
     if language == "toml":
@@ -74,11 +87,12 @@ def failures(world: World, page: str, language: str, text: str) -> Iterator[str]
             done = world.run(["python", script.name])
             if done.returncode:
                 yield f"{text}\n{done.stderr[-2000:]}"
-    elif language in ("", "sh", "bash") and text.split()[0] in ("headrace", "mkdir", "tar", "pip"):
+    elif language in ("", "sh", "bash"):
         for line in text.replace("\\\n", " ").splitlines():
             command = re.split(r"\s+#", line.strip())[0]
             if command and not command.startswith(tuple(ELSEWHERE)):
-                words = world.small_command(command)
+                assert command.split()[0] in RUN_HERE, f"{page}: nothing runs {command!r}: name in ELSEWHERE what does"
+                words = ["bash", "-ec", command] if needs_shell(command) else world.small_command(command)
                 done = world.run(words)
                 if done.returncode:
                     yield f"{command}\n{words}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
@@ -113,6 +127,13 @@ def test_blocks_for_other_frameworks(package: str, world: World) -> None:
 def test_every_package_that_a_block_needs_is_tested_somewhere() -> None:
     needed = {name for page in PAGES for language, text in blocks(page) if language == "python" for name in missing(text)}
     assert needed <= set(OTHER_FRAMEWORKS)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_block_is_indented_only(page: str) -> None:
+    """Only fenced blocks are run."""
+    prose = BLOCK.sub("", (DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    assert not re.findall(r"(?:^|\n)\n    .*", prose)
 
 
 def test_most_commands_of_the_guides_run_here_and_the_others_are_still_there() -> None:

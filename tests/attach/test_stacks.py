@@ -312,3 +312,12 @@ def test_stacks_survive_saving_and_merge(tmp_path: Path) -> None:
         file.write(json.dumps(line) + "\n")
     loaded = Session.load(tmp_path)
     assert {(one.role, one.count) for one in loaded.stacks} == {("batch", 5), ("step", 2)}
+
+
+def test_the_table_of_functions_and_the_flame_chart_have_the_same_shares() -> None:
+    blur, load = (StackFrame(name, "/home/me/train.py", 4) for name in ("blur", "load"))
+    made = (Stack(7, "batch", 60, False, (blur,)), Stack(7, "batch", 40, False, (load,)))
+    session = Session(stacks=(*made, Stack(7, "batch", 25, False, ())))  # the last: beyond the most stacks that are kept
+    listed = {one.function: one.share for one in hot_functions(session)}
+    (chart,) = flame_charts(session)
+    assert listed == {bar.function: bar.share for bar in chart.bars} == {"blur": 0.6, "load": 0.4}

@@ -116,8 +116,8 @@ def training_stacks(session: Session, loader: int) -> Session:
 
 
 def _of_role(session: Session, role: str) -> list[Stack]:
-    """Return the stacks of one kind of work: making a batch includes collating."""
-    return [stack for stack in session.stacks if (stack.role == "step") == (role == "step")]
+    """Return the stacks of one kind of work, without those beyond the most kept. Making a batch includes collating."""
+    return [stack for stack in session.stacks if stack.frames and (stack.role == "step") == (role == "step")]
 
 
 def _functions(stacks: Sequence[Stack]) -> list[_Function]:
@@ -225,7 +225,7 @@ def flame_charts(session: Session) -> tuple[FlameChart, ...]:
     """Return the flame chart of making batches and that of the training step, where enough stacks were sampled."""
     charts = []
     for name in ("batch", "step"):
-        stacks = [stack for stack in _of_role(session, name) if stack.frames]
+        stacks = _of_role(session, name)
         total = sum(stack.count for stack in stacks)
         if total >= LEAST_SAMPLES:
             root = _tree(stacks, _common_callers(stacks) if name == "step" else 0)
