@@ -1,7 +1,7 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
 .PHONY: setup demo test check fuzz lock results docs wheel bench bench-augmentation bench-cost bench-decode bench-demo bench-diagnosis bench-exactness \
-	bench-gpu bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-tf-input bench-trainer-wait \
+	bench-gpu bench-gpu-decoder-model bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-tf-input bench-trainer-wait \
 	miri test-frameworks
 
 setup:
@@ -62,6 +62,9 @@ bench-exactness: setup # the table of docs/reference/exactness.md
 
 bench-gpu: setup # needs a CUDA GPU
 	$(PY) benchmarks/gpu_feed.py --write $(ARGS)
+
+bench-gpu-decoder-model: setup # what the CUDA decoder's rate should be; needs no GPU
+	$(PY) benchmarks/gpu_decoder_model.py --write $(ARGS)
 
 bench-loaders: setup # beside the peers of benchmarks/peers.txt that are installed; ARGS="--quick" takes about ten minutes
 	$(PY) benchmarks/loaders.py --write $(ARGS)

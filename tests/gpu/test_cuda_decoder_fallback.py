@@ -119,6 +119,19 @@ def test_a_missing_driver_library_is_the_reason(monkeypatch: pytest.MonkeyPatch,
     assert (available("cuda") or "").startswith("the CUDA driver cannot be loaded: import of cuda.bindings.driver")
 
 
+def test_a_machine_without_a_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real bindings, where torch believes in a GPU: the first call that needs the driver's library fails."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a driver")
+    pytest.importorskip("cuda.bindings.driver")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    reason = available("cuda:0") or ""
+    assert reason.startswith("the CUDA driver cannot be loaded: ") and "\n" not in reason
+    found = choice.choose_decoder("cuda:0", (224, 224), frozenset({"bilinear"}))
+    assert found.reasons[0] == f"headrace's CUDA decoder: {reason}"
+
+
 def test_a_missing_compiler_or_an_old_gpu_is_the_reason(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> None:
     def no_compiler(capability: tuple[int, int]) -> str:
         raise MissingDependencyError("NVRTC, CUDA's run-time compiler, cannot be loaded: gone", hint="pip install …")

@@ -110,15 +110,13 @@ class CudaBatch:
     def started(self, statuses: Any, staged: Any, on_gpu: bool) -> None:
         """Take the statuses of a launch, a tensor on the device, and fetch them without waiting."""
         self._staged = staged
-        self._statuses = (
-            statuses.to("cpu", non_blocking=True)
-            if not on_gpu
-            else _torch().empty(statuses.shape, dtype=statuses.dtype, pin_memory=True)
-        )
+        self._statuses = statuses
         if on_gpu:
+            torch = _torch()
+            self._statuses = torch.empty(statuses.shape, dtype=statuses.dtype, pin_memory=True)
             self._statuses.copy_(statuses, non_blocking=True)
-            self._copied = _torch().cuda.Event()
-            self._copied.record()
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(statuses.device))
 
     def statuses(self) -> npt.NDArray[np.uint8]:
         """Wait for the GPU, and return 0 for each image that it decoded, otherwise the number in `REFUSALS`: uint8 [N]."""
@@ -183,7 +181,8 @@ class CudaJpegDecoder:
             raise UsageError(f"size {size}, threads {threads} and scratch_bytes {scratch_bytes} must be positive")
         if launcher is None:
             try:
-                launcher = _launcher(self.device)
+                launcher = own = _launcher(self.device)
+                self.device = own.device  # with an index: what is current may change
             except HeadraceError as error:
                 raise UsageError(f"the CUDA decoder cannot be used: {error}", hint=error.hint) from error
         self._launcher = launcher

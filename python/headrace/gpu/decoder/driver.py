@@ -32,14 +32,14 @@ class CudaLauncher:
     def __init__(self, device: torch.device) -> None:
         import torch
 
-        self._device = device
+        self.device = device
         try:
             self._driver: Any = importlib.import_module("cuda.bindings.driver")
             self._call("cuInit", 0)
         except (ImportError, RuntimeError, OSError) as error:
             raise MissingDependencyError(
                 f"the CUDA driver cannot be loaded: {str(error).splitlines()[0]}",
-                hint="headrace doctor shows the driver; pip install cuda-bindings",
+                hint="headrace doctor shows the driver; pip install 'headrace[gpu]'",
             ) from error
         cubin = cubin_for(target_for(torch.cuda.get_device_capability(device)))
         # The primary context is the one that torch uses.
@@ -52,7 +52,7 @@ class CudaLauncher:
         """Launch the kernels in order. Raises `HeadraceError` if the driver refuses; what fails later, torch reports."""
         import torch
 
-        stream = torch.cuda.current_stream(self._device).cuda_stream
+        stream = torch.cuda.current_stream(self.device).cuda_stream
         # The driver copies the arguments before it returns.
         pointer = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         with self._current():

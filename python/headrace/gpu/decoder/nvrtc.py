@@ -64,7 +64,7 @@ def _nvrtc() -> Any:
     except (ImportError, RuntimeError, OSError) as error:
         raise MissingDependencyError(
             f"NVRTC, CUDA's run-time compiler, cannot be loaded: {str(error).splitlines()[0]}",
-            hint="pip install cuda-bindings nvidia-cuda-nvrtc  (torch for CUDA 13 brings both)",
+            hint="pip install 'headrace[gpu]'",
         ) from error
     return bindings
 
