@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from headrace.errors import HeadraceError, MissingDependencyError, UsageError
 from headrace.gpu import choice
 from headrace.gpu.decoder import CudaJpegDecoder, available, batch_decoder, driver
 from headrace.gpu.decoder.arguments import KERNELS, BatchArguments
+from headrace.gpu.decoder.self_check import CHECKED_SIZE, check_pixels
 from headrace.gpu.decoders import NOT_DECODED, Place
 from headrace.images.restart_markers import restart_markers
 from sample_images import jpeg
@@ -70,6 +73,7 @@ def put(monkeypatch: pytest.MonkeyPatch, module: FakeDriver) -> FakeDriver:
     monkeypatch.setattr(driver, "target_for", lambda capability: f"sm_{capability[0]}{capability[1]}")
     monkeypatch.setattr(driver, "cubin_for", lambda target: target.encode())
     monkeypatch.setattr(batch_decoder, "_launchers", {})
+    monkeypatch.setattr(batch_decoder, "check_pixels", lambda decoder: None)  # the fake computes nothing
     return module
 
 
@@ -146,6 +150,41 @@ def test_each_gpu_has_its_own_kernels(fake: FakeDriver) -> None:
         "the current device, then the other, once each"
     )
     assert available("cuda:2") == "there is no device cuda:2: torch sees 2"
+
+
+class Faulty(HostLauncher):
+    """Kernels with a fault, as a GPU or a compiler may have it."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+
+    def run(self, arguments: BatchArguments, chunks: list[int]) -> None:
+        if self.fault == "fails":
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nand a long explanation")
+        super().run(arguments, chunks)
+        if self.fault == "pixel":
+            ctypes.c_uint8.from_address(arguments.out + 5000).value ^= 1
+        if self.fault == "status":
+            ctypes.c_int32.from_address(arguments.statuses).value = 6
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("pixel", r"0\.0% of its values differ from the CPU kernel's on this GPU"),
+        ("status", "it takes sound images for damaged ones on this GPU"),
+        ("fails", "its first batch failed: CUDA error: an illegal memory access was encountered$"),
+    ],
+)
+def test_kernels_that_compute_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch, fault: str, words: str) -> None:
+    """The check that `available` makes, with a device on the host in the GPU's place."""
+    check_pixels(CudaJpegDecoder("cpu", CHECKED_SIZE, launcher=HostLauncher()))
+    put(monkeypatch, FakeDriver())
+    checked = CudaJpegDecoder("cpu", CHECKED_SIZE, launcher=Faulty(fault))
+    monkeypatch.setattr(batch_decoder, "check_pixels", lambda decoder: check_pixels(checked))
+    assert re.search(words, available("cuda:0") or "")
+    assert batch_decoder._launchers == {}
 
 
 def files() -> list[bytes]:

@@ -13,6 +13,7 @@ from headrace._native import CudaPlan
 from headrace.errors import HeadraceError, MissingDependencyError, UsageError
 from headrace.gpu.decoder.arguments import BatchArguments, Group, Launcher
 from headrace.gpu.decoder.driver import CudaLauncher
+from headrace.gpu.decoder.self_check import CHECKED_SIZE, check_pixels
 from headrace.images.decode import decode_into
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _torch() -> Any:
 
 
 def _launcher(device: torch.device) -> CudaLauncher:
-    """Return the kernels on `device`, loaded once per process."""
+    """Return the kernels on `device`, loaded and checked once per process."""
     torch = _torch()
     if device.type != "cuda":
         raise HeadraceError(f"device {device} is no CUDA device")
@@ -58,12 +59,15 @@ def _launcher(device: torch.device) -> CudaLauncher:
     if index >= torch.cuda.device_count():
         raise HeadraceError(f"there is no device {device}: torch sees {torch.cuda.device_count()}")
     if index not in _launchers:
-        _launchers[index] = CudaLauncher(torch.device("cuda", index))
+        launcher = CudaLauncher(torch.device("cuda", index))
+        check_pixels(CudaJpegDecoder(launcher.device, CHECKED_SIZE, launcher=launcher))
+        _launchers[index] = launcher
     return _launchers[index]
 
 
 def available(device: torch.device | str) -> str | None:
-    """Return why the CUDA decoder cannot be used on `device`; None if it can. The kernels are compiled and loaded by this call.
+    """Return why the CUDA decoder cannot be used on `device`; None if it can. This call compiles and loads the kernels, and
+    compares their pixels with the CPU kernel's.
 
     device: torch's device, for example "cuda" or torch.device("cuda", 1).
 
