@@ -89,6 +89,16 @@ def test_several_hosts_or_gpus_start_torchrun(tmp_path: Path) -> None:
         container_command(found, {"HEADRACE_SCRIPT": "other.py"}, gpus=0)
 
 
+@pytest.mark.parametrize(
+    ("distribution", "count", "added"), [("ShardedByS3Key", 2, 1), ("ShardedByS3Key", 1, 0), ("FullyReplicated", 2, 0)]
+)
+def test_hosts_with_parts_of_the_data_are_told_so(tmp_path: Path, distribution: str, count: int, added: int) -> None:
+    names = [f"algo-{number + 1}" for number in range(count)]
+    files = {**hosts(*names), "inputdataconfig.json": {"train": {"S3DistributionType": distribution}}}
+    command, _ = container_command(read_container({"SAGEMAKER_BASE_DIR": str(container(tmp_path, files))}), {}, gpus=1)
+    assert command.count("--sharded-data") == added
+
+
 class Entry:
     """A running entry, alone or as process 1 of a PID namespace."""
 

@@ -112,6 +112,27 @@ def test_two_hosts_train_on_their_shards(tmp_path: Path, images: Path) -> None:
     assert found[0]["sums"][0] == found[0]["sums"][1] == found[1]["sums"][0]
 
 
+def test_headrace_train_on_two_hosts_reads_each_shard_once(tmp_path: Path, images: Path) -> None:
+    """The hosts' parts hold neither the same classes' names nor the manifest; all ranks make equally many steps."""
+    pack(images, tmp_path / "packed", shard_size=1 << 16)
+    options = {**OPTIONS, "epochs": "2", "batch-size": "3"}
+    job = train(tmp_path, tmp_path / "packed", channel={"distribution": "ShardedByS3Key"}, hyperparameters=options, count=2)
+    assert job.status == "Completed", logs(job)
+    hosts = [json.loads((host / "input/config/inputdataconfig.json").read_text()) for host in (job.folder / "hosts").iterdir()]
+    assert len(hosts) == 2 and {one["train"]["S3DistributionType"] for one in hosts} == {"ShardedByS3Key"}
+    shards = [len(list((host / "input/data/train").glob("*.tar"))) for host in (job.folder / "hosts").iterdir()]
+    assert all(shards) and sum(shards) == len(list((tmp_path / "packed").glob("*.tar")))
+    lines = [json.loads(line) for line in next((tmp_path / "s3").rglob("metrics.jsonl")).read_text().splitlines()]
+    assert lines[0]["images"] == 24 and lines[0]["classes"] == 2 and lines[0]["world_size"] == 2
+    smallest = min(_records(host / "input/data/train") for host in (job.folder / "hosts").iterdir())
+    assert lines[0]["total_steps"] == 2 * (smallest // 3)
+    assert weights(tmp_path)
+
+
+def _records(folder: Path) -> int:
+    return len(headrace.open(folder, part=True))
+
+
 def test_a_model_trains_from_a_pipe(tmp_path: Path, images: Path) -> None:
     pack(images, tmp_path / "packed")
     job = train(tmp_path, tmp_path / "packed", channel={"mode": "Pipe"}, hyperparameters={**OPTIONS, "epochs": "1"})

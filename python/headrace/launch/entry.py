@@ -96,6 +96,8 @@ def _find_script(container: Container, script: str) -> Path:
 def _train_words(container: Container) -> list[str]:
     """Return the options of `headrace train`: its folders, then the hyperparameters, which may name others."""
     words = ["--data", str(container.channel("train")), "--out", str(container.checkpoints), "--resume", "auto"]
+    if len(container.hosts) > 1 and container.inputs.get("train", {}).get("S3DistributionType") == "ShardedByS3Key":
+        words.append("--sharded-data")
     if "validation" in container.inputs:
         words += ["--val", str(container.channel("validation"))]
     return [*words, *script_arguments(container)]

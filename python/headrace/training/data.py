@@ -22,13 +22,13 @@ def open_data(options: Options) -> tuple[Dataset, Dataset | None]:
     data, val = options.data, options.val
     if (inside := train_and_validation(Path(data))) is not None and val is None:
         data, val = map(str, inside)
-    training = open_stored(data)
-    if len(training.classes) < 2:
+    training = open_stored(data, part=options.sharded_data)
+    if len(training.classes) < 2 and not options.sharded_data:  # of a part, the hosts decide together (sharded_data.py)
         raise SourceError(f"{data} holds one class only", hint="give data of two or more classes")
     if val is None:
         return training, None
     validation = open_stored(val)
-    if validation.classes != training.classes:
+    if validation.classes != training.classes and not options.sharded_data:
         raise SourceError(
             f"{val}: {_class_difference(training.classes, validation.classes)}", hint="use the same class folders"
         )

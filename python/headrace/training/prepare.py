@@ -23,6 +23,7 @@ from headrace.training.nonfinite_loss import BadStep, LossMonitor
 from headrace.training.options import Options, check_options
 from headrace.training.preflight import check_model, claim_folder
 from headrace.training.resume import broadcast_checkpoint, find_checkpoint, loader_epoch
+from headrace.training.sharded_data import agree_on_classes
 from headrace.training.state import TrainingProgress, TrainingRun, restore
 from headrace.training.step_timer import StepTimer
 from headrace.training.uploads import Uploads
@@ -50,6 +51,9 @@ def prepare(options: Options, on_progress: OnProgress) -> TrainingRun:
     if ranks.main and (note := enlargement_note(data, options.image_size)):
         _report_remark(on_progress, f"note: {note}")
     join_group(ranks, device)
+    images = len(data)
+    if options.sharded_data:
+        data, images = agree_on_classes(data, val, ranks)
     found = broadcast_checkpoint(found, ranks)
     training_input = TrainingInput(options, data, device, ranks)
     loader, epoch = _open_loader(training_input, found)
@@ -79,14 +83,15 @@ def prepare(options: Options, on_progress: OnProgress) -> TrainingRun:
         total_steps=learner.total_steps,
         trained_side=short_side(data) if ranks.main else None,
     )
-    _begin(run, found, images=len(data))
+    _begin(run, found, images=images)
     return run
 
 
 def _open_loader(training_input: TrainingInput, found: Checkpoint | None) -> tuple[Loader, int]:
     """Open the loader of the epoch that the run continues in; return it and the epoch. Raise SourceError for too few images."""
     options, data = training_input.options, training_input.data
-    check_batch_size(options, data, ranks=training_input.ranks.world_size)
+    if not options.sharded_data:  # the Loader knows the parts
+        check_batch_size(options, data, ranks=training_input.ranks.world_size)
     loader = training_input.loader(0)
     epoch = 0 if found is None else loader_epoch(int(found.state["step"]), len(loader))
     if training_input.size(epoch) != training_input.size(0):
