@@ -110,6 +110,13 @@ def test_programs_are_not_read_while_the_machine_is_quiet(tmp_path: Path, monkey
     assert "foreign_programs" not in sample
 
 
+def test_a_job_that_has_ended_says_nothing_about_the_kernels_statistics() -> None:
+    sampler = Sampler(2**22 + 1)  # beyond the largest pid
+    sampler.prepare()
+    known = Path("/proc/self/schedstat").exists() and not Path("/proc/self/schedstat").read_text().startswith("0 ")
+    assert ("run-queue delay" in sampler.not_measured) is not known
+
+
 def test_absent_counters_are_listed_as_not_measured(tmp_path: Path) -> None:
     put(tmp_path, process(100, 1, 1.0))
     (tmp_path / "100/task/100/schedstat").unlink()

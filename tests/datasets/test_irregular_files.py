@@ -13,7 +13,7 @@ from types import FrameType
 import headrace
 import pytest
 from headrace.cli.main import main
-from headrace.errors import HeadraceError, SourceError
+from headrace.errors import FormatError, HeadraceError, SourceError
 from headrace.inspection.inspect import inspect_dataset as inspect
 from headrace.system.regular_file import read_regular
 from sample_images import jpeg
@@ -159,6 +159,17 @@ def test_a_container_in_a_folder_is_not_left_out(tmp_path: Path, kind: str) -> N
     put(kind, tmp_path / "b.tar")
     with pytest.raises(SourceError, match=r"b\.tar: a "):
         headrace.open(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder", "link to a pipe"])
+def test_what_stands_in_place_of_a_shard_is_said(image_folder: Callable[..., Path], tmp_path: Path, kind: str) -> None:
+    packed = tmp_path / "packed"
+    headrace.pack(image_folder(), packed)
+    (shard,) = packed.glob("*.tar")
+    shard.unlink()
+    put(kind, shard)
+    with pytest.raises(FormatError, match=f"{shard.name}: a .*, not a file"):
+        headrace.open(packed)
 
 
 @pytest.mark.parametrize("kind", KINDS)

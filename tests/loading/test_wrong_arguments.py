@@ -21,8 +21,9 @@ def test_loader_names_the_argument_and_an_example(image_folder: Callable[..., Pa
 
 @pytest.mark.parametrize("size", ["big", None, 2.5, (1, 2, 3), ("a", "b"), 0])
 def test_resize_names_its_size(size: object) -> None:
-    with pytest.raises(UsageError, match="Resize: size must be"):
+    with pytest.raises(UsageError, match="Resize: size must be") as caught:
         headrace.transforms.Resize(size)  # type: ignore[arg-type]
+    assert "Resize(224)" in (caught.value.hint or "")
 
 
 def test_a_second_pack_says_that_nothing_was_left(

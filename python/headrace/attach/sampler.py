@@ -99,7 +99,7 @@ class Sampler:
             self.not_measured["CPU throttling"] = f"the cgroup (version {self.cgroup.version}) has no cpu.stat"
         if self._pressure("cpu") is None:
             self.not_measured["pressure (PSI)"] = "the kernel has none (/proc/pressure)"
-        if procfs.tree_use([self.pid], self.proc).queue_s is None:
+        if procfs.tree_use([self.pid, os.getpid()], self.proc).queue_s is None:  # the job may have ended already
             self.not_measured["run-queue delay"] = "the kernel keeps no scheduler statistics (schedstat)"
         if procfs.disk_counters(self.proc) is None:
             self.not_measured["disks"] = "no /proc/diskstats"

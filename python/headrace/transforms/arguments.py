@@ -20,13 +20,15 @@ __all__ = [
 ]
 
 
-def size_pair(size: Size, what: str) -> tuple[int, int]:
-    """Return (height, width) of one or two positive ints."""
+def size_pair(size: Size, what: str, *, example: int = 224) -> tuple[int, int]:
+    """Return (height, width) of one or two positive ints. `example`: a usual size, for the hint."""
     values = (size, size) if isinstance(size, int) or not isinstance(size, Sequence) or isinstance(size, str) else tuple(size)
     if len(values) == 1:
         values = (values[0], values[0])
     if len(values) != 2 or any(not isinstance(value, int) or value < 1 for value in values):
-        raise UsageError(f"{what}: size must be a positive int or (height, width), not {size!r}")
+        raise UsageError(
+            f"{what}: size must be a positive int or (height, width), not {size!r}", hint=f"for example {what}({example})"
+        )
     return (values[0], values[1])
 
 

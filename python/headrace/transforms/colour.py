@@ -117,7 +117,7 @@ class GaussianBlur(Transform):
     sigma: float | Sequence[float] = (0.1, 2.0)
 
     def __post_init__(self) -> None:
-        kernel = size_pair(self.kernel_size, "GaussianBlur")
+        kernel = size_pair(self.kernel_size, "GaussianBlur", example=5)
         if any(side % 2 == 0 or side > _MAX_KERNEL for side in kernel):
             raise UsageError(f"GaussianBlur: kernel_size must be odd and at most {_MAX_KERNEL}, not {self.kernel_size!r}")
         sigma = (self.sigma, self.sigma) if isinstance(self.sigma, int | float) else self.sigma

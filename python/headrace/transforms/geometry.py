@@ -92,7 +92,7 @@ class Resize(Transform):
             height, width = size_pair(self.size, "Resize")
             object.__setattr__(self, "size", height if len(self.size) == 1 else (height, width))
         if isinstance(self.size, int) and self.size < 1:
-            raise UsageError(f"Resize: size must be positive, not {self.size}")
+            raise UsageError(f"Resize: size must be positive, not {self.size}", hint="for example Resize(224)")
         if self.max_size is not None and (not isinstance(self.size, int) or self.max_size <= self.size):
             raise UsageError("Resize: max_size needs a single int as size, and must be larger than it")
         object.__setattr__(self, "interpolation", interpolation_name(self.interpolation, "Resize"))

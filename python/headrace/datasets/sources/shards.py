@@ -5,6 +5,7 @@ The index is memory-mapped, so opening takes milliseconds at any size.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from dataclasses import replace
@@ -18,6 +19,7 @@ from headrace.datasets.shards.index import Columns, read_columns, selected
 from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.datasets.sources.containers import record_table
 from headrace.errors import FormatError, SourceError
+from headrace.system.regular_file import check_regular
 
 __all__ = ["contradiction", "has_manifest", "is_packed", "no_manifest", "open_shards"]
 
@@ -87,10 +89,12 @@ def _missing(folder: Path, manifest: Manifest) -> str | None:
     """Return which shard is missing or has another size than the manifest says, or None. Shards are not read."""
     for shard in manifest.shards:
         path = folder / shard.file
-        if not path.is_file():
-            return f"{path} is missing"
-        if path.stat().st_size != shard.size:
-            return f"{path} has {path.stat().st_size} bytes, the manifest says {shard.size}"
+        try:
+            size = check_regular(path).st_size
+        except OSError as error:
+            return f"{path} is missing" if error.errno == errno.ENOENT else f"cannot read {path}: {error.strerror}"
+        if size != shard.size:
+            return f"{path} has {size} bytes, the manifest says {shard.size}"
     return None
 
 
