@@ -60,8 +60,8 @@ bench-diagnosis: setup # jobs with one known fault each; needs a quiet machine: 
 bench-exactness: setup # the table of docs/reference/exactness.md
 	$(PY) benchmarks/exactness.py --write $(ARGS)
 
-bench-gpu: setup # needs a CUDA GPU
-	$(PY) benchmarks/gpu_feed.py --write $(ARGS)
+bench-gpu: setup # all that awaits a CUDA GPU, the most valuable first; continues where it ended
+	$(PY) benchmarks/gpu/run.py --minutes 9 --resume --write $(ARGS)
 
 bench-gpu-decoder-model: setup # what the CUDA decoder's rate should be; needs no GPU
 	$(PY) benchmarks/gpu_decoder_model.py --write $(ARGS)

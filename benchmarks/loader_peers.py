@@ -282,7 +282,9 @@ def repeated(data: Any) -> Any:
     """Return the dataset with every record listed REPEAT times."""
     table = data.table
     columns = {name: np.tile(getattr(table, name), REPEAT) for name in ("file", "offset", "size", "label")}
-    known = {name: np.tile(column, REPEAT) for name in ("width", "height") if (column := getattr(table, name)) is not None}
+    known = {
+        name: np.tile(column, REPEAT) for name in ("width", "height", "crc32c") if (column := getattr(table, name)) is not None
+    }
     return replace(data, table=replace(table, keys=list(table.keys) * REPEAT, **columns, **known))
 
 

@@ -1,4 +1,4 @@
-"""The page of benchmarks/gpu_feed.py."""
+"""The page of benchmarks/gpu/feed.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def render(document: Document) -> str:
         "# One GPU: model, loaders, and both together",
         f"Batches of {settings['batch_size']}, {settings['size']}×{settings['size']}, bf16 autocast, channels-last, eager; "
         f"{settings['photographs']} photographs in the page cache; {settings['workers']} workers or threads.\n"
-        "`benchmarks/gpu_feed.py` describes the method.",
+        "`benchmarks/gpu/feed.py` describes the method.",
         facts(document),
         table(["model", "source", "img/s", "of compute only", "GPU utilisation, median"], rows),
         note("gpu"),

@@ -1,0 +1,216 @@
+"""The measurements in the process of their own: decoders, kernels, copies, the loader, the model. Each returns its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import headrace
+import numpy as np
+import torch
+from headrace.gpu.choice import DECODERS
+from headrace.gpu.decoders import Place
+from headrace.gpu.prepare import Erase, Mix, prepare, prepare_torch
+from headrace.gpu.resample import batch_pixels, resample
+from headrace.images.decode import decode_into
+
+from gpu.setting import CORES, MODELS, Row, Run, endless, trainer
+
+__all__ = ["batch_sizes", "compute", "correctness", "decoders", "placement", "stage", "timm", "transfers"]
+
+
+def _files(run: Run, count: int) -> list[bytes]:
+    found = sorted((run.folder / "folder").rglob("*.jpg"))
+    return [found[number % len(found)].read_bytes() for number in range(count)]
+
+
+def _boxes(files: list[bytes]) -> list[tuple[int, int, int, int]]:
+    from headrace._native import image_size
+    from sample import random_resized_crops
+
+    return random_resized_crops([image_size(file) for file in files], seed=0)
+
+
+def correctness(run: Run) -> list[Row]:
+    """Compare kernels with their twins, and the loader's batches with the CPU's."""
+    random = np.random.default_rng(0)
+    images = torch.from_numpy(random.integers(0, 256, (8, 61, 83, 3), dtype=np.uint8)).to(run.device)
+    rows: list[Row] = []
+
+    def compare(what: str, found: torch.Tensor, wanted: torch.Tensor) -> None:
+        found, wanted = found.float().cpu(), wanted.float().cpu()
+        different = int((found != wanted).sum())
+        rows.append(
+            {"what": what, "values": found.numel(), "different": different, "greatest": float((found - wanted).abs().max())}
+        )
+
+    places = [Place((3, 5, 70, 50), (32, 24), (0, 0, 32, 24), bool(number % 2)) for number in range(8)]
+    twin = resample(batch_pixels(images.cpu()), places, (24, 32))
+    compare("crop, resize, flip", resample(batch_pixels(images), places, (24, 32)), twin)
+    erase = Erase([None, (2, 3, 20, 30), *[None] * 6], (0.5, 0.25, 0.0))
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        table = torch.linspace(-2, 2, 768, device=run.device).view(3, 256).to(dtype)
+        for name, mix in (("no mix", None), ("MixUp", Mix(0.3)), ("CutMix", Mix(0.5, (4, 30, 2, 50)))):
+            found = prepare(images, table, erase=erase, mix=mix)
+            compare(f"fused kernel, {dtype}, {name}", found, prepare_torch(images.cpu(), table.cpu(), None, erase, mix))
+    for decode in ("cpu", "split", "gpu") if run.is_gpu else ("cpu",):
+        transform = headrace.transforms.imagenet_train(48, normalize=True)
+        options = {"seed": 1, "dtype": "float32", "threads": 2}
+        with (
+            headrace.Loader(run.folder / "folder", 8, transform, device=run.device, decode=decode, **options) as found,
+            headrace.Loader(run.folder / "folder", 8, transform, **options) as wanted,
+        ):
+            pairs = [(a, b) for (a, _), (b, _), _ in zip(found, wanted, range(4), strict=False)]
+            compare(f"loader, decode={decode}", *(torch.cat([pair[side].cpu() for pair in pairs]) for side in (0, 1)))
+    return rows
+
+
+def decoders(run: Run) -> list[Row]:
+    """Time each decoder: JPEGs in memory to uint8 crops of 224 pixels on the device."""
+    size, count = (32, 8) if run.is_tiny else (224, 256)
+    files = _files(run, count)
+    boxes = _boxes(files)
+    whole = ((size, size), (0, 0, size, size))
+    places = [Place(box, *whole, bool(number % 2)) for number, box in enumerate(boxes)]
+    out = np.empty((count, size, size, 3), np.uint8)
+    rows: list[Row] = []
+
+    def on_cpu() -> None:
+        decode_into(files, out, boxes=boxes, threads=CORES)
+
+    rows.append(
+        {"decoder": f"CPU kernel, {CORES} threads", "files": "as they are", "img_s": run.rate(on_cpu, count), "reason": ""}
+    )
+    marked = [headrace.restart_markers(file) for file in files]
+    for name, make in DECODERS.items():
+        decoder = make(run.device, (size, size), frozenset({"bilinear"})) if run.is_gpu else "not a GPU"
+        for kind, data in (("as they are", files), ("with restart markers", marked)):
+            row: Row = {"decoder": name, "files": kind, "img_s": None, "reason": ""}
+            if isinstance(decoder, str):
+                row["reason"] = decoder
+            else:
+                left = sum(1 for status in decoder.decode(data, places).statuses if status)
+                row["reason"] = f"{left} of {count} left to the CPU" if left else ""
+                if left < count:
+                    row["img_s"] = run.rate(lambda: decoder.decode(data, places), count - left)  # noqa: B023
+            rows.append(row)
+    return rows
+
+
+def placement(run: Run) -> list[Row]:
+    """Train ResNet-18 from packed JPEGs with each `decode=`, with 2 threads and with all."""
+    size, batch = (32, 8) if run.is_tiny else (224, 256)
+    step, rows = trainer(run, "resnet18"), []
+    transform = headrace.transforms.imagenet_train(size, normalize=True)
+    for threads in sorted({2, CORES}):
+        for decode in ("cpu", "auto", "split", "gpu") if run.is_gpu else ("cpu", "auto"):
+            options = {"device": run.device, "dtype": "bfloat16" if run.is_gpu else "float32", "decode": decode}
+            with headrace.Loader(run.folder / "pack", batch, transform, threads=threads, **options) as loader:
+                batches = endless(loader)
+                for _ in range(2 if run.is_tiny else 40):  # until the share has settled
+                    step(*next(batches))
+                img_s = run.rate(lambda: step(*next(batches)), batch)  # noqa: B023
+                same = next(batches)
+                alone = run.rate(lambda: step(*same), batch)  # noqa: B023
+                batches.close()
+                decided = [line.strip() for line in loader.explain().splitlines() if line.startswith("decoded ")]
+            rows.append(
+                {"threads": threads, "decode": decode, "img_s": img_s, "compute_img_s": alone, "of_compute": img_s / alone,
+                 "decided": "; ".join(decided)}
+            )  # fmt: skip
+    return rows
+
+
+def compute(run: Run) -> list[Row]:
+    """Time the trainer's step on one batch: in float32 and AMP, and with torch.compile and CUDA graphs."""
+    cases = [("fp32", "off"), ("auto", "off")] + ([("auto", "on"), ("auto", "graphs")] if run.is_gpu else [])
+    rows = []
+    for model in ("resnet20",) if run.is_tiny else MODELS:
+        base = None
+        for precision, compiled in cases:
+            rate = _compute_rate(run, model, 4 if run.is_tiny else 128, precision=precision, compile=compiled)
+            base = base or rate["img_s"]
+            gain = rate["img_s"] / base if rate["img_s"] and base else None
+            rows.append({"model": model, "precision": precision, "compile": compiled, "img_s": rate["img_s"], "gain": gain})
+    return rows
+
+
+def _compute_rate(run: Run, model: str, batch_size: int, **options: Any) -> Row:
+    from headrace.training.options import Options
+    from headrace.training.tune.compute_rate import measure_compute_rate
+
+    size = 32 if run.is_tiny else 224
+    given = Options(model, ".", ".", batch_size=batch_size, image_size=size, device=run.device, **options)
+    found = measure_compute_rate(given, classes=10 if run.is_tiny else 1000)
+    return {"img_s": found.img_s, "memory_bytes": found.memory_bytes}
+
+
+def batch_sizes(run: Run) -> list[Row]:
+    """Time ResNet-50 with growing batches until one does not fit."""
+    rows: list[Row] = []
+    total = torch.cuda.get_device_properties(0).total_memory if run.is_gpu else None
+    for size in (2, 4) if run.is_tiny else (32, 64, 128, 256, 512, 1024, 2048):
+        found = _compute_rate(run, "resnet20" if run.is_tiny else "resnet50", size)
+        share = found["memory_bytes"] / total if total and found["memory_bytes"] else None
+        rows.append({"batch_size": size, "img_s": found["img_s"], "memory_share": share})
+        if found["img_s"] is None:
+            break
+    return rows
+
+
+def stage(run: Run) -> list[Row]:
+    """Time the last steps of a batch in one kernel and in torch's steps, and resampling, in bytes read and written."""
+    count, size = (2, 32) if run.is_tiny else (256, 224)
+    images = torch.randint(0, 256, (count, size, size, 3), dtype=torch.uint8, device=run.device)
+    table = torch.linspace(-2, 2, 768, device=run.device).view(3, 256)
+    offset, slope = table[:, 0].view(3, 1, 1), ((table[:, 255] - table[:, 0]) / 255).view(3, 1, 1)
+    moved, rows = images.numel() * 3, []  # one byte in, two out
+
+    def steps() -> torch.Tensor:
+        return torch.addcmul(offset, images.permute(0, 3, 1, 2).float(), slope).to(torch.bfloat16)
+
+    half = table.to(torch.bfloat16)
+    for name, work in (("torch: three steps", steps), ("prepare", lambda: prepare(images, half))):
+        rows.append({"what": f"values, bfloat16: {name}", "gb_s": run.rate(work, moved) / 1e9, "img_s": None})
+    mixed = run.rate(lambda: prepare(images, half, mix=Mix(0.3)), moved) / 1e9
+    rows.append({"what": "values and MixUp, bfloat16: prepare", "gb_s": mixed, "img_s": None})
+    large = torch.randint(0, 256, (count, 2 * size, 2 * size, 3), dtype=torch.uint8, device=run.device)
+    places = [Place((0, 0, 2 * size, 2 * size), (size, size), (0, 0, size, size))] * count
+    img_s = run.rate(lambda: resample(batch_pixels(large), places, (size, size)), count)
+    rows.append({"what": f"resample {2 * size} to {size} pixels", "gb_s": None, "img_s": img_s})
+    return rows
+
+
+def transfers(run: Run) -> list[Row]:
+    """Time copies from the host, pinned and not."""
+    rows = []
+    for mib in (1,) if run.is_tiny else (1, 16, 64, 256):
+        for pinned in (True, False) if run.is_gpu else (False,):
+            host = torch.empty(mib << 20, dtype=torch.uint8, pin_memory=pinned)
+            device = torch.empty_like(host, device=run.device)
+            gb_s = run.rate(lambda: device.copy_(host, non_blocking=True), mib << 20) / 1e9  # noqa: B023
+            rows.append({"mib": mib, "pinned": pinned, "gb_s": gb_s})
+    return rows
+
+
+def timm(run: Run) -> list[Row]:
+    """Time timm's ResNet-50 in a plain AMP loop beside the trainer's step on the same model and batch."""
+    try:
+        import timm as package
+    except ImportError:
+        return [{"what": "timm is not installed", "img_s": None}]
+    name, batch, size = ("resnet18", 2, 32) if run.is_tiny else ("resnet50", 128, 224)
+    model = package.create_model(name).to(run.device, memory_format=torch.channels_last).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    images = torch.rand(batch, 3, size, size, device=run.device).contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(0, 1000, (batch,), device=run.device)
+    kind = "cuda" if run.is_gpu else "cpu"
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(kind, dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+
+    ours = _compute_rate(run, name, batch)["img_s"]
+    return [{"what": f"timm {name}, AMP, plain loop", "img_s": run.rate(step, batch)}, {"what": "trainer", "img_s": ours}]

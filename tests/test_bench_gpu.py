@@ -1,0 +1,103 @@
+"""`make bench-gpu` on the CPU: a dry run starts, goes on after a kill, renders its page, and leaves results/data alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+DATA = BENCHMARKS / "results" / "data"
+
+
+def command(out: Path, images: Path, *more: str) -> list[str]:
+    script = str(BENCHMARKS / "gpu" / "run.py")
+    return [sys.executable, script, "--dry-run", "--out", str(out), "--images", str(images), "--write", *more]
+
+
+def names() -> list[str]:
+    return re.findall(r'Measurement\(\s*"(\w+)"', (BENCHMARKS / "gpu" / "measurements.py").read_text(encoding="utf-8"))
+
+
+def test_a_killed_dry_run_goes_on_and_renders(tmp_path: Path, image_folder: object) -> None:
+    images = image_folder(classes=2, per_class=8)  # type: ignore[operator]
+    out, before = tmp_path / "out", {path: path.read_bytes() for path in DATA.iterdir()}
+    chosen = ["--only", "correctness", "decoders", "placement", "stage", "transfers"]
+    first = subprocess.Popen(command(out, images, *chosen), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    done = out / "correctness.json"
+    end = time.monotonic() + 300
+    while not done.exists():
+        assert first.poll() is None and time.monotonic() < end
+        time.sleep(0.1)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    finished = {path.name for path in out.glob("*.json")}
+    stamp = done.stat().st_mtime_ns
+    again = subprocess.run(command(out, images, *chosen, "--resume"), capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert done.stat().st_mtime_ns == stamp, "what was measured is not measured again"
+    assert "correctness:" not in again.stderr and "transfers:" in again.stderr
+    page = (out / "awaits_gpu.md").read_text(encoding="utf-8")
+    assert finished <= {path.name for path in out.glob("*.json")}
+    for name in names():
+        assert f"| {name} |" in page, "all that awaits a GPU still does"
+    assert "## stage:" in page and "dry run" in page
+    rows = json.loads(done.read_text(encoding="utf-8"))["rows"]
+    assert rows and all(row["different"] == 0 for row in rows)
+    assert before == {path: path.read_bytes() for path in DATA.iterdir()}
+
+
+def test_without_time_left_nothing_is_begun_and_that_is_said(tmp_path: Path, image_folder: object) -> None:
+    images = image_folder(classes=1, per_class=8)  # type: ignore[operator]
+    run = subprocess.run(command(tmp_path / "out", images, "--minutes", "0.1"), capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr.count("no time left; --resume goes on") == len(names())
+
+
+def test_a_measurement_that_fails_or_hangs_gives_a_reason(tmp_path: Path) -> None:
+    program = f"""
+import argparse
+from pathlib import Path
+from gpu.measurements import Measurement
+from gpu.run import _run_one
+args, folder = argparse.Namespace(device="cpu", tiny=True), Path({str(tmp_path)!r})
+for limit_s in (100, 0.1):
+    print(_run_one(Measurement("decoders", "", "", 60), args, folder / "decoders.json", folder, limit_s))
+"""
+    run = subprocess.run([sys.executable, "-c", program], cwd=BENCHMARKS, capture_output=True, text=True, check=True)
+    failed, late = run.stdout.splitlines()
+    assert "ZeroDivisionError" in failed, "there is no image in the folder"
+    assert late.startswith("took longer than")
+
+
+def test_every_declared_measurement_exists() -> None:
+    program = "import gpu.measures, gpu.feed, gpu.job_measures, gpu.measurements as m\n" + (
+        "have = {n for module in (gpu.measures, gpu.feed, gpu.job_measures) for n in module.__all__}\n"
+        "print(sorted({one.name for one in m.MEASUREMENTS} - have), len(m.MEASUREMENTS))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=BENCHMARKS, capture_output=True, text=True, check=True, env={**os.environ}
+    )
+    assert run.stdout.split("] ")[0] == "["
+    assert len(names()) == int(run.stdout.split()[-1])
+
+
+def test_without_a_gpu_the_command_says_what_works() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    script = str(BENCHMARKS / "gpu" / "run.py")
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "--dry-run" in run.stderr
