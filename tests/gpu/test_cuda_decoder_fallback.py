@@ -132,8 +132,9 @@ def test_a_machine_without_a_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     reason = available("cuda:0") or ""
     assert reason.startswith("the CUDA driver cannot be loaded: ") and "\n" not in reason
-    found = choice.choose_decoder("cuda:0", (224, 224), frozenset({"bilinear"}))
-    assert found.reasons[0] == f"headrace's CUDA decoder: {reason}"
+    candidates = choice.Candidates("cuda:0", (224, 224), frozenset({"bilinear"}), exact_only=False)
+    candidates.next()
+    assert candidates.reasons[0] == f"headrace's CUDA decoder: {reason}"
 
 
 def test_a_missing_compiler_or_an_old_gpu_is_the_reason(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> None:

@@ -177,6 +177,31 @@ def test_a_decoder_that_leaves_most_files_is_given_up(image_folder: MakeFolder, 
     assert sum(made[0].calls) < 48
 
 
+def test_the_next_decoder_takes_over_from_one_that_leaves_most_files(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As nvJPEG does after headrace's own decoder on files without restart markers."""
+    root = image_folder(classes=2, per_class=8)
+    on_cpu = epoch(root, TRANSFORMS["train"])
+    monkeypatch.setattr("headrace.loading.gpu_decode.ENOUGH_FILES", 8)
+    fake_gpu.install(monkeypatch)
+    picky = fake_gpu.FakeDecoder((48, 48), trouble=lambda files: set(range(len(files))), name="a picky decoder")
+    other = fake_gpu.FakeDecoder((48, 48), is_exact=False, name="another decoder")
+    monkeypatch.setattr(choice, "DECODERS", {"first": lambda *_: picky, "second": lambda *_: other})
+    loader = headrace.Loader(root, 8, TRANSFORMS["train"], seed=3, threads=2, device="cuda", decode="gpu")
+    with (
+        loader,
+        pytest.warns(RuntimeWarning, match="a picky decoder decoded only 0 of .*: another decoder decodes from now on"),
+    ):
+        found = [[part.clone() for part in batch] for batch in loader]
+        list(loader)
+        assert "by another decoder" in loader.explain()
+    assert are_equal(found, on_cpu)
+    assert sum(other.calls) >= 16
+    with headrace.Loader(root, 8, TRANSFORMS["train"], seed=3, threads=2, device="cuda") as unasked:
+        assert "second" not in unasked.explain(), "the next one is not made before it is needed"
+
+
 def test_resuming_gives_the_remaining_batches(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     root = image_folder(classes=4, per_class=8)
     fake_gpu.install(monkeypatch)

@@ -5,34 +5,37 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from headrace.gpu.decoders import NOT_DECODED, Decoded, GpuDecoder, Place
 
-__all__ = ["DECODERS", "ChosenDecoder", "choose_decoder"]
+__all__ = ["DECODERS", "Candidates"]
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenDecoder:
-    """The decoder of a device, or None with the reasons why each candidate cannot be used there."""
-
-    decoder: GpuDecoder | None
-    reasons: tuple[str, ...]
-
-
-def choose_decoder(device: str, size: tuple[int, int], filters: frozenset[str]) -> ChosenDecoder:
-    """Return the first decoder of `DECODERS` that works on a CUDA device.
+class Candidates:
+    """The decoders of a CUDA device in the order of `DECODERS`; each is made when it is asked for.
 
     device: "cuda" or "cuda:N". size: height and width of the output. filters: Pillow's names of the resize filters in use.
+    exact_only: leave out decoders whose pixels are not the CPU kernel's. `reasons` says why decoders were left out.
     """
-    reasons: list[str] = []
-    for name, make in DECODERS.items():
-        found = make(device, size, filters)
-        if not isinstance(found, str):
-            return ChosenDecoder(found, tuple(reasons))
-        reasons.append(f"{name}: {found}")
-    return ChosenDecoder(None, tuple(reasons))
+
+    def __init__(self, device: str, size: tuple[int, int], filters: frozenset[str], *, exact_only: bool) -> None:
+        self._arguments, self._exact_only = (device, size, filters), exact_only
+        self._waiting = list(DECODERS.items())
+        self.reasons: list[str] = []
+
+    def next(self) -> GpuDecoder | None:
+        """Return the next decoder that works, or None when there is no further one."""
+        while self._waiting:
+            name, make = self._waiting.pop(0)
+            found = make(*self._arguments)
+            if isinstance(found, str):
+                self.reasons.append(f"{name}: {found}")
+            elif self._exact_only and not found.is_exact:
+                self.reasons.append(f"{name}: slightly different pixels; decode='gpu' or 'split' allows it")
+            else:
+                return found
+        return None
 
 
 def _own(device: str, size: tuple[int, int], filters: frozenset[str]) -> GpuDecoder | str:

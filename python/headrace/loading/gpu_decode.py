@@ -21,7 +21,7 @@ import numpy.typing as npt
 from headrace._native import crc32c, sound_jpeg
 from headrace.datasets.records import Dataset
 from headrace.errors import HeadraceError, UsageError
-from headrace.gpu.choice import ChosenDecoder, choose_decoder
+from headrace.gpu.choice import Candidates
 from headrace.gpu.decoders import GpuDecoder, Place
 from headrace.gpu.placement import Decode, Placement, Seen
 from headrace.loading.options import LoaderOptions
@@ -155,10 +155,12 @@ class GpuDecoding:
         pipeline: Pipeline,
         options: LoaderOptions,
         decoder: GpuDecoder,
+        candidates: Candidates,
         placement: Placement,
         clock: StepClock,
     ) -> None:
         self.decoder, self.placement, self.clock = decoder, placement, clock
+        self._candidates = candidates  # the decoders after `decoder`
         self._dataset, self._pipeline, self._seed, self._device = dataset, pipeline, options.seed, options.device
         self._threads = options.threads
         self._pool: ThreadPoolExecutor | None = None
@@ -287,11 +289,17 @@ class GpuDecoding:
 
     def _count(self, tried: int, left: int) -> None:
         self._tried, self._left = self._tried + tried, self._left + left
-        if self._tried >= ENOUGH_FILES and 2 * self._left > self._tried and self.placement.refusal is None:
-            reason = f"{self.decoder.name} decoded only {self._tried - self._left} of {self._tried} files"
+        if self._tried < ENOUGH_FILES or 2 * self._left <= self._tried or self.placement.refusal is not None:
+            return
+        reason = f"{self.decoder.name} decoded only {self._tried - self._left} of {self._tried} files"
+        follower = self._candidates.next()
+        if follower is None:
             self.placement.refuse(reason)
-            if self.placement.mode != "auto":
-                warnings.warn(f"{reason}: the CPU decodes all from now on", RuntimeWarning, stacklevel=2)
+        else:
+            self.decoder, self._tried, self._left = follower, 0, 0
+        if self.placement.mode != "auto":
+            then = "the CPU decodes all" if follower is None else f"{follower.name} decodes"
+            warnings.warn(f"{reason}: {then} from now on", RuntimeWarning, stacklevel=2)
 
     def _read(self, record: int) -> bytes | None:
         """Return a record's bytes; None where the CPU shall say what is wrong with it."""
@@ -365,21 +373,13 @@ def gpu_decoding(
             raise UsageError(f"decode={mode!r} is not possible here: {reason}", hint="use decode='auto' or 'cpu'")
         return None, Placement(mode, options.batch_size, refusal=reason)
     filters = frozenset(name for _, _, name in pipeline.operations if name)
-    chosen = choose_decoder(options.device, (pipeline.height, pipeline.width), filters)
-    reason = _unusable(chosen, mode)
-    if reason is not None or chosen.decoder is None:
+    candidates = Candidates(options.device, (pipeline.height, pipeline.width), filters, exact_only=not asked)
+    decoder = candidates.next()
+    if decoder is None:
+        reason = f"no GPU decoder can be used here ({'; '.join(candidates.reasons)})"
         if asked:
             warnings.warn(f"decode={mode!r}: the CPU decodes, because {reason}", RuntimeWarning, stacklevel=5)
         return None, Placement(mode, options.batch_size, refusal=reason)
     placement = Placement(mode, options.batch_size)
     clock = EventClock(options.device) if on_gpu(options.device) else HostClock()
-    return GpuDecoding(dataset, pipeline, options, chosen.decoder, placement, clock), placement
-
-
-def _unusable(chosen: ChosenDecoder, mode: Decode) -> str | None:
-    if chosen.decoder is None:
-        return f"no GPU decoder works here ({'; '.join(chosen.reasons)})"
-    if mode == "auto" and not chosen.decoder.is_exact:
-        # Which images go to the GPU depends on timing: by itself it may not change a single pixel.
-        return f"{chosen.decoder.name} gives slightly different pixels; decode='gpu' or 'split' allows it"
-    return None
+    return GpuDecoding(dataset, pipeline, options, decoder, candidates, placement, clock), placement

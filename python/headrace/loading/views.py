@@ -109,7 +109,7 @@ class LoaderViews:
             for pipeline in pipelines
         ]
         gpu, self._placement = gpu_decoding(dataset, pipelines[0], options, several=self.several, masked=masks is not None)
-        self._decoder_name = None if gpu is None else gpu.decoder.name
+        self._gpu = gpu
         views: list[View] = []
         for number, (pipeline, transfer) in enumerate(zip(pipelines, transfers, strict=True)):
             feed = Feed(
@@ -184,7 +184,7 @@ class LoaderViews:
                 yield f"view {number}:"
             yield from view.describe(options.batch_size, on_gpu=options.device != "cpu")
         if options.device != "cpu" or options.decode != "auto":
-            yield from self._placement.describe(self._decoder_name)
+            yield from self._placement.describe(None if self._gpu is None else self._gpu.decoder.name)
         if self._masks is not None:
             size = f"[N, {self.pipeline.height}, {self.pipeline.width}]"
             yield f"masks: native, uint8 {size}, the geometry above with the nearest pixel; {self._masks.fill} outside"
