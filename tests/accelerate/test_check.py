@@ -61,6 +61,28 @@ STACKS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
     ),
     "augmented": ([v2.Resize((60, 50)), v2.TrivialAugmentWide(), v2.RandAugment(3), v2.AutoAugment(), v2.PILToTensor()], ()),
     "augmented, v1": ([v1.Resize((60, 50)), v1.RandAugment(3), v1.ToTensor()], ()),
+    "SimCLR": (
+        [
+            v1.RandomResizedCrop(48),
+            v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.2, 0.1), v1.ColorJitter(0)], p=0.8),
+            v1.RandomGrayscale(0.2),
+            v2.RandomApply([v1.RandomSolarize(128, 0.6), v1.RandomApply([v1.RandomHorizontalFlip()])], 0.3),
+            v1.ToTensor(),
+        ],
+        (
+            *("crop boxes", "RandomApply rate", "ColorJitter factors", "RandomGrayscale rate", "RandomSolarize rate"),
+            "RandomHorizontalFlip rate",
+        ),
+    ),
+    "v2, tensors": (
+        [v2.ToImage(), v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)],
+        ("crop boxes", "RandomHorizontalFlip rate"),
+    ),
+    "v2, tensors, evaluation": ([v2.PILToTensor(), v2.Resize(60, v2.InterpolationMode.BICUBIC), v2.CenterCrop((48, 70))], ()),
+    "v2, tensors, padded": (
+        [v2.ToImage(), v2.ToDtype(torch.uint8, scale=True), v2.Resize((30, 20)), v2.RandomCrop(32, 9), v2.RandomVerticalFlip()],
+        ("RandomVerticalFlip rate",),
+    ),
     "no resize": ([v1.RandomCrop(32, padding=4), v1.ToTensor()], ()),
     "erasing": ([v1.Resize((40, 40)), v1.ToTensor(), v1.RandomErasing(p=1.0)], ()),
 }
@@ -102,6 +124,15 @@ def test_different_distributions_fail(folder: Path, index: int, arguments: dict[
 def test_arguments_that_headrace_refuses_are_unsupported(folder: Path) -> None:
     with pytest.raises(Unsupported, match="bits"):
         compiled_for(folder, v1.Resize((40, 40)), v1.RandomPosterize(0), v1.ToTensor())
+
+
+def test_different_rates_inside_random_apply_fail(folder: Path) -> None:
+    transforms = [v1.Resize((40, 40)), v1.RandomApply([v1.RandomInvert(0.5), v1.RandomInvert(0.9)], 0.5), v1.ToTensor()]
+    compiled = compiled_for(folder, *transforms)
+    apply = compiled.recognition.transform.geometry[1]
+    second = apply.arguments["transforms"][1]
+    assert check(changed(compiled, 1, p=0.6), 1).draws_different == ("RandomApply rate",)
+    assert check(changed(compiled, 1, transforms=(second, second)), 1).draws_different == ("RandomInvert rate",)
 
 
 def test_different_angles_fail(folder: Path) -> None:

@@ -36,7 +36,7 @@ STACKS: dict[str, tuple[Any, str]] = {
         "RandomPerspective",
     ),
     "tensors, v2": (
-        v2.Compose([v2.ToImage(), v2.RandomResizedCrop((40, 30), antialias=True), v2.RandomHorizontalFlip(), TO_FLOAT]),
+        v2.Compose([v2.ToImage(), v2.RandomResizedCrop((40, 30), antialias=True), v2.ColorJitter(0.4), TO_FLOAT]),
         "on a tensor",
     ),
     "tensors, v1": (

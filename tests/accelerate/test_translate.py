@@ -166,6 +166,35 @@ SUPPORTED = {
     "a module that hands over": (ModulePreset(v1.CenterCrop((30, 40)), v1.ToTensor()), ["CenterCrop"]),
     "deprecated v2.ToTensor": (with_v2_to_tensor(), ["RandomResizedCrop"]),
     "uint8": (v1.Compose([v1.CenterCrop(8), v1.PILToTensor()]), ["CenterCrop"]),
+    "SimCLR": (
+        v1.Compose(
+            [
+                v1.RandomResizedCrop(32),
+                v1.RandomApply([v1.ColorJitter(0.8, 0.8, 0.8, 0.2), v1.ColorJitter(0, 0, 0)], p=0.8),
+                v1.RandomGrayscale(p=0.2),
+                v2.RandomApply(torch.nn.ModuleList([torch.nn.Sequential(v1.RandomSolarize(128), v2.RandomInvert())])),
+                v1.ToTensor(),
+            ]
+        ),
+        ["RandomResizedCrop", "RandomApply", "RandomGrayscale", "RandomApply"],
+    ),
+    "torchvision's page on v2": (
+        v2.Compose(
+            [
+                v2.ToImage(),
+                v2.ToDtype(torch.uint8, scale=True),
+                v2.RandomResizedCrop(size=(32, 32), antialias=True),
+                v2.RandomHorizontalFlip(p=0.5),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(mean=MEAN, std=STD),
+            ]
+        ),
+        ["RandomResizedCrop", "RandomHorizontalFlip"],
+    ),
+    "v2 on tensors, evaluation": (
+        v2.Compose([v2.PILToTensor(), v2.Resize(40, InterpolationMode.BICUBIC), v2.CenterCrop(32), v2.ToDtype(torch.float)]),
+        ["Resize", "CenterCrop"],
+    ),
 }
 
 UNSUPPORTED = {
@@ -173,7 +202,12 @@ UNSUPPORTED = {
     "colour on a tensor": (v1.Compose([v1.CenterCrop(8), v1.ToTensor(), v1.ColorJitter(0.4)]), "ColorJitter on a tensor"),
     "lambda": (v1.Compose([v1.CenterCrop(8), v1.ToTensor(), v1.Lambda(lambda image: image)]), "<lambda>"),
     "two views": (Twice(v1.CenterCrop(8), v1.ToTensor()), "Twice"),
-    "tensor resize": (v2.Compose([v2.ToImage(), v2.Resize((8, 8)), v2.ToDtype(torch.float32, scale=True)]), "tensor"),
+    "float resize": (v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Resize((8, 8))]), "tensor"),
+    "v1 tensor resize": (v1.Compose([v1.PILToTensor(), v1.Resize((8, 8))]), "tensor"),
+    "aliased resize": (v2.Compose([v2.ToImage(), v2.Resize((8, 8), antialias=False)]), "antialiasing"),
+    "nearest tensor resize": (v2.Compose([v2.ToImage(), v2.Resize((8, 8), InterpolationMode.NEAREST)]), "nearest"),
+    "blur at random": (v1.Compose([v1.RandomApply([v1.GaussianBlur(3)]), v1.ToTensor()]), "GaussianBlur"),
+    "tensors at random": (v1.Compose([v1.RandomApply([v1.ToTensor()])]), "ToTensor"),
     "no tensor": (v1.CenterCrop(8), "no tensor"),
     "none": (None, "no transform"),
     "padding": (v1.Compose([v1.RandomCrop(32, padding=4, fill=1), v1.ToTensor()]), "not black"),
@@ -187,7 +221,7 @@ UNSUPPORTED = {
     "bicubic rotation": (v1.Compose([v1.RandomRotation(5, InterpolationMode.BICUBIC), v1.ToTensor()]), "bicubic"),
     "one channel": (v1.Compose([v1.Grayscale(), v1.ToTensor()]), "one channel"),
     "reflected border": (v1.Compose([v1.Pad(3, padding_mode="reflect"), v1.ToTensor()]), "reflect"),
-    "function": (v1.Compose([v1.CenterCrop(8), lambda image: image, v1.ToTensor()]), "<lambda>"),
+    "function": (v1.Compose([v1.CenterCrop(8), lambda image: image.rotate(3), v1.ToTensor()]), "<lambda>"),
 }
 
 
@@ -229,6 +263,19 @@ def test_arguments_come_from_the_scripts_objects() -> None:
         "interpolation": "bicubic",
     }
     assert dict(flip.arguments) == {"p": 0.25}
+
+
+def test_resizes_of_tensors_have_torchs_weights() -> None:
+    for mode in (InterpolationMode.BILINEAR, InterpolationMode.BICUBIC):
+        crop = translate(v2.Compose([v2.ToImage(), v2.RandomResizedCrop(9, interpolation=mode)])).geometry[0]
+        assert crop.arguments["interpolation"] == f"{mode.value}-int16"
+
+
+def test_random_apply_holds_its_transforms() -> None:
+    inner = [v1.Compose([v1.RandomInvert(1.0)]), v1.RandomApply([v1.Grayscale(3)], 0.25)]
+    (apply,) = translate(v1.Compose([v1.RandomApply(inner, p=0.75), v1.PILToTensor()])).geometry
+    nested = "RandomApply(transforms=(Grayscale(num_output_channels=3),), p=0.25)"
+    assert str(apply) == f"RandomApply(transforms=(RandomInvert(p=1.0), {nested}), p=0.75)"
 
 
 def test_random_erasing_is_left_to_the_script() -> None:

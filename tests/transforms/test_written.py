@@ -40,7 +40,14 @@ def test_a_transform_is_written_as_python_that_makes_an_equal_one(step: Transfor
 def test_every_public_transform_has_a_short_form() -> None:
     made = [t.Dilation(3), t.Erosion(3), t.GaussianBlur(3), t.Grayscale(3), t.RandomAdjustSharpness(2), t.RandomAutocontrast()]
     made += [t.RandomEqualize(), t.RandomGrayscale(), t.RandomPosterize(4), t.RandomSolarize(128), t.RandomVerticalFlip()]
-    made += [t.AutoAugment(), t.TrivialAugmentWide(), t.RandomAffine(10, translate=(0.1, 0.1)), t.CutMix()]
+    made += [
+        t.AutoAugment(),
+        t.TrivialAugmentWide(),
+        t.PillowBlur((0.1, 2.0)),
+        t.PillowBlur(1),
+        t.RandomAffine(10, translate=(0.1, 0.1)),
+        t.CutMix(),
+    ]
     made += [t.Normalize(t.IMAGENET_MEAN, t.IMAGENET_STD), t.ToDtype("float32", scale=True)]
     for step in made:
         assert eval(written(step), vars(t)) == step, written(step)

@@ -20,6 +20,7 @@ fn operation(name: &str, value: f64) -> ColourOp {
         "solarize" => ColourOp::Solarize(value as u16),
         "autocontrast" => ColourOp::Autocontrast,
         "equalize" => ColourOp::Equalize,
+        "blur" => ColourOp::PillowBlur(value as f32),
         "dilate" => ColourOp::Dilate,
         "erode" => ColourOp::Erode,
         other => panic!("{other}"),
@@ -114,6 +115,35 @@ fn blur_is_the_rounded_convolution() {
 }
 
 #[test]
+fn every_extension_blurs_alike_and_mirrored() {
+    for (width, height) in [(1, 1), (2, 3), (5, 1), (37, 29), (130, 6)] {
+        let image = common::pattern(width, height, 0);
+        for radius in [0.0, 0.1, 0.7, 1.0, 2.0, 5.3, 40.0] {
+            let run = |extension, image: &[u8]| {
+                let mut out = image.to_vec();
+                Colourist::with_extension(extension)
+                    .apply(ColourOp::PillowBlur(radius), &mut out, width)
+                    .unwrap();
+                out
+            };
+            let expected = run(Extension::Scalar, &image);
+            if radius == 0.0 || radius > 0.5 {
+                assert_eq!(expected == image, radius == 0.0 || width * height == 1);
+            }
+            for extension in Extension::available() {
+                assert!(run(extension, &image) == expected, "{extension:?} {radius}");
+            }
+            let mirrored = |image: &[u8]| -> Vec<u8> {
+                let rows = image.chunks_exact(width as usize * 3).rev();
+                rows.flat_map(|row| row.chunks_exact(3).rev().flatten().copied())
+                    .collect()
+            };
+            assert!(mirrored(&run(Extension::Scalar, &mirrored(&image))) == expected);
+        }
+    }
+}
+
+#[test]
 fn every_extension_shifts_every_hue_alike() {
     let mut shades: Vec<u8> = (0..64 * 64 * 64_u32)
         .flat_map(|i| {
@@ -149,6 +179,9 @@ fn invalid_operations_are_refused_and_change_nothing() {
     for op in [
         ColourOp::Brightness(f32::NAN),
         ColourOp::Hue(0.6),
+        ColourOp::PillowBlur(-0.1),
+        ColourOp::PillowBlur(f32::NAN),
+        ColourOp::PillowBlur(1001.0),
         ColourOp::Posterize(0),
         ColourOp::Posterize(9),
         blur((4, 3), (1.0, 1.0)),

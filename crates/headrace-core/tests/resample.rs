@@ -9,13 +9,15 @@ use headrace_core::error::Status;
 use headrace_core::geometry::{Rect, RgbView};
 use headrace_core::resample::{Filter, PassOrder, Resampler, ResizeSpec};
 
-const FILTERS: [Filter; 6] = [
+const FILTERS: [Filter; 8] = [
     Filter::Nearest,
     Filter::Box,
     Filter::Bilinear,
     Filter::Hamming,
     Filter::Bicubic,
     Filter::Lanczos,
+    Filter::BilinearInt16,
+    Filter::BicubicInt16,
 ];
 
 /// Resize from a buffer that holds exactly the needed region, so that a read outside is detected.
@@ -76,7 +78,7 @@ fn every_extension_equals_scalar() {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 8) % limit
     };
-    for round in 0..150 {
+    for round in 0..200 {
         let (width, height) = (sides[random(14) as usize], sides[random(12) as usize]);
         let (grid_w, grid_h) = (1 + random(260), 1 + random(120));
         let (left, top) = (random(grid_w), random(grid_h));
@@ -92,7 +94,7 @@ fn every_extension_equals_scalar() {
             grid_w,
             grid_h,
             window,
-            filter: FILTERS[random(6) as usize],
+            filter: FILTERS[random(8) as usize],
             flip_x: random(2) == 1,
             flip_y: random(2) == 1,
         };

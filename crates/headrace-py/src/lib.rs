@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod buffer;
+mod colour;
 mod crc;
 mod cuda_plan;
 mod decode;
@@ -30,6 +31,8 @@ use pyo3::prelude::*;
 mod _native {
     use super::*;
 
+    #[pymodule_export]
+    use super::colour::pillow_blur;
     #[pymodule_export]
     use super::crc::crc32c;
     #[pymodule_export]

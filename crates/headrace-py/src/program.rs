@@ -26,13 +26,15 @@ pub struct Program {
     pub inner: Arc<program::Program>,
 }
 
-const FILTERS: [(&str, Filter); 6] = [
+const FILTERS: [(&str, Filter); 8] = [
     ("nearest", Filter::Nearest),
     ("box", Filter::Box),
     ("bilinear", Filter::Bilinear),
     ("hamming", Filter::Hamming),
     ("bicubic", Filter::Bicubic),
     ("lanczos", Filter::Lanczos),
+    ("bilinear-int16", Filter::BilinearInt16),
+    ("bicubic-int16", Filter::BicubicInt16),
 ];
 
 /// Return the filter by torchvision's name.
@@ -40,7 +42,8 @@ pub fn filter(name: &str) -> PyResult<Filter> {
     let found = FILTERS.iter().find(|(known, _)| *known == name);
     found.map(|(_, filter)| *filter).ok_or_else(|| {
         PyValueError::new_err(format!(
-            "no resampling filter {name:?}; there are nearest, box, bilinear, hamming, bicubic, lanczos"
+            "no resampling filter {name:?}; there are {}",
+            FILTERS.map(|(known, _)| known).join(", ")
         ))
     })
 }
@@ -232,6 +235,9 @@ fn colour(name: &str, numbers: &mut Numbers<'_>) -> PyResult<ColourStep> {
                 .map(|(width, height)| (width as u16, height as u16))?,
             sigma: numbers.pair()?,
         },
+        "pillow_blur" => ColourStep::PillowBlur {
+            radius: numbers.pair()?,
+        },
         "dilate" | "erode" => ColourStep::Morphology {
             dilate: name == "dilate",
             radius: numbers.one()? as u32,
@@ -268,6 +274,7 @@ fn colour_name(op: ColourOp) -> (&'static str, f64) {
         ColourOp::Autocontrast => ("autocontrast", f64::NAN),
         ColourOp::Equalize => ("equalize", f64::NAN),
         ColourOp::GaussianBlur { sigma, .. } => ("gaussian_blur", f64::from(sigma.0)),
+        ColourOp::PillowBlur(radius) => ("pillow_blur", f64::from(radius)),
         ColourOp::Dilate => ("dilate", 3.0),
         ColourOp::Erode => ("erode", 3.0),
     }
@@ -352,6 +359,7 @@ fn colour_described(op: ColourOp, arguments: &Bound<'_, PyDict>) -> PyResult<&'s
             arguments.set_item("kernel_size", vec![kernel.0, kernel.1])?;
             arguments.set_item("sigma", vec![sigma.0, sigma.1])?;
         }
+        ColourOp::PillowBlur(radius) => arguments.set_item("radius", radius)?,
         ColourOp::Posterize(bits) => arguments.set_item("bits", bits)?,
         ColourOp::Solarize(threshold) => arguments.set_item("threshold", threshold)?,
         ColourOp::Grayscale => arguments.set_item("num_output_channels", 3)?,
@@ -399,7 +407,7 @@ impl Program {
     }
 
     /// Return the operations on an image of this size, in order, as (torchvision's functional name, its arguments). `dilate` and
-    /// `erode`, which torchvision lacks, take a `size`. Raise ValueError if the image is too small.
+    /// `erode`, which torchvision lacks, take a `size`, `pillow_blur` takes a `radius`. Raise ValueError if the image is too small.
     fn parameters<'py>(
         &self,
         py: Python<'py>,

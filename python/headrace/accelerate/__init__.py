@@ -27,7 +27,9 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `lazy_trial`: The comparison of lazy with ordinary items during the first batches: CPU time an item, on the script's own data.
 - `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
 - `native_readers`: Native decode of the JPEGs that OpenCV and torchvision.io read, while a dataset item is made.
+- `own_transforms`: Transform classes of the script's own that only apply operations which headrace knows.
 - `partly_native`: A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it.
+- `pillow_blur`: Pillow's Gaussian blur: whether the native one equals it on this machine.
 - `pillow_version`: The version of Pillow that the script uses, which the native resize follows.
 - `plain_frames`: Warnings of torch's iterators name the same line of torch as without headrace.
 - `planned_images`: Images that are planned, not opened: what stands for them while the script's own code makes an item.
@@ -39,6 +41,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `refusal`: The words for a loader that is not taken over.
 - `shared_indexes`: The JPEG indexes that the training process and its workers share.
 - `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
+- `tensor_resize`: The resize of uint8 tensors: whether the native one equals torchvision's on this machine.
 - `translate`: Translate torchvision and timm transforms into headrace's.
 - `type_comparisons`: Modules of the script that compare the class of a tensor by `type()`.
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own

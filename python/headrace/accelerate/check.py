@@ -11,6 +11,7 @@ Kolmogorov-Smirnov test compares the distributions. Its false alarm rate is one 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,20 +23,21 @@ import numpy.typing as npt
 import torch
 
 from headrace._native import Program
-from headrace.accelerate.compile import CompiledLoader, engine
+from headrace.accelerate.compile import CompiledLoader, engine, transform_of
 from headrace.accelerate.item_loader import CompiledItems, plan_item, view_seed
 from headrace.accelerate.item_proof import SEED, native_views
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import FolderDataset, open_rgb
-from headrace.accelerate.translate import NativeTransform, TransformParts, flatten, full_name, translate
+from headrace.accelerate.translate import NativeTransform, TransformParts, display_name, flatten, is_own, steps_of, translate
 from headrace.transforms.compile import compile_pipeline
 from headrace.transforms.composition import Compose
-from headrace.transforms.native_operations import NATIVE_TRANSFORMS
 
 __all__ = ["CheckResult", "check", "check_items"]
 
 DRAWS = 3000
 IMAGE_SIZE = (500, 375)  # the width and height in pixels for which draws are compared: ImageNet's most frequent size
+
+RESULT_SIDE = 9  # the width and height in pixels of the image on which transforms of the script's own are compared
 
 #: Kolmogorov-Smirnov: the two-sample statistic exceeds this times sqrt(2 / n) with probability 2 exp(-2 x²) = 1e-6.
 KOLMOGOROV_LIMIT = math.sqrt(math.log(2 / 1e-6) / 2)
@@ -90,7 +92,8 @@ def check(compiled: CompiledLoader, count: int) -> CheckResult:
             for slot, (folder, at) in enumerate(places)
             if statuses[slot] == 0 and not _equal(images[slot], _reference(_source(compiled, folder, at), slot))
         )
-        results = dict(_compare_draws(folders[0].dataset.transform, compiled.recognition.transform))
+        results: dict[str, bool] = {}
+        _add(results, "", _compare_draws(folders[0].dataset.transform, compiled.recognition.transform.geometry))
     return _result(statuses, different, results)
 
 
@@ -112,9 +115,14 @@ def check_items(dataset: Any, compiled: CompiledItems, count: int) -> CheckResul
                     different[path] = None
             if not any(view.chain is other.chain for other in recognition.views[:number]):
                 place = f"view {number + 1}: " if number else ""
-                drawn = _compare_draws(view.chain.operations, view.transform)
-                results |= {f"{place}{name}": alike for name, alike in drawn}
+                _add(results, place, _compare_draws(view.chain.operations, view.transform.geometry))
     return _result(statuses, tuple(different), results)
+
+
+def _add(results: dict[str, bool], place: str, compared: Iterator[tuple[str, bool]]) -> None:
+    """Add the results of a comparison. Of parameters with one name, all must agree."""
+    for name, alike in compared:
+        results[f"{place}{name}"] = results.get(f"{place}{name}", True) and alike
 
 
 def _result(statuses: Sequence[int], different: tuple[str, ...], results: dict[str, bool]) -> CheckResult:
@@ -171,6 +179,8 @@ def _reference(source: _Source, draw: int) -> torch.Tensor:
     cut = image
     for name, arguments in source.program.parameters(image.width, image.height, source.seed, 0, draw):
         cut = _apply(functional, cut, name, arguments)
+    if isinstance(cut, torch.Tensor):
+        cut = functional.to_pil_image(cut)
     for operation in copy.deepcopy(parts.pointwise):
         cut = operation(cut)
     return _plain(cut)
@@ -189,40 +199,82 @@ def _plain(image: Any) -> torch.Tensor:
 
 def _apply(functional: Any, image: Any, name: str, arguments: dict[str, Any]) -> Any:
     """Apply one transform by torchvision's function of that name."""
+    if str(arguments.get("interpolation")).endswith(OF_TENSORS):
+        functional = sys.modules["torchvision.transforms.v2.functional"]
+        image = functional.to_image(image)
+        arguments = arguments | {"interpolation": arguments["interpolation"].removesuffix(OF_TENSORS), "antialias": True}
+    if name == "pillow_blur":
+        return image.filter(sys.modules["PIL.ImageFilter"].GaussianBlur(arguments["radius"]))
     if "interpolation" in arguments:
         mode = sys.modules["torchvision.transforms"].InterpolationMode
         arguments = arguments | {"interpolation": mode(arguments["interpolation"])}
     return getattr(functional, V1_NAMES.get(name, name))(image, **arguments)
 
 
+#: The end of the names of filters of uint8 tensors.
+OF_TENSORS = "-int16"
+
 V1_NAMES = {"horizontal_flip": "hflip", "vertical_flip": "vflip"}
 
 
-def _compare_draws(transform: Any, parts: TransformParts) -> Iterator[tuple[str, bool]]:
+def _compare_draws(transform: Any, geometry: Sequence[NativeTransform]) -> Iterator[tuple[str, bool]]:
     """Yield the name of each random parameter, and whether the two distributions agree."""
-    script_own = copy.deepcopy(list(flatten(transform)))
-    own = [operation for operation in script_own if _is_random_transform(operation)]
-    steps = [step for step in parts.geometry if _is_random(step.name)]
-    for operation, transform in zip(own, steps, strict=True):
-        if transform.name.endswith("Flip"):
-            program = _program([NativeTransform("CenterCrop", _arguments(size=8)), transform])
-            flip = 3 if "Horizontal" in transform.name else 4
-            rate = sum(bool(program.place(*IMAGE_SIZE, SEED, 0, draw)[flip]) for draw in range(DRAWS)) / DRAWS
-            yield f"{transform.name} rate", _expected_rate(rate, float(operation.p))
-        elif transform.name in APPLIED_AT_RANDOM:
-            rate = sum(bool(drawn) for drawn in _native_draws(transform)) / DRAWS
-            yield f"{transform.name} rate", _expected_rate(rate, float(operation.p))
-        elif transform.name in ("RandomRotation", "RandomAffine"):
-            yield f"{transform.name} parameters", _same_motions(transform, operation)
-        elif transform.name == "ColorJitter":
-            yield "ColorJitter factors", _same_factors(transform, operation)
-        elif transform.name == "RandomResizedCrop":
-            program = _program([transform])
-            ours = np.array([program.place(*IMAGE_SIZE, SEED, 0, draw)[0] for draw in range(DRAWS)], dtype=np.float64)
-            theirs = np.array([_script_box(operation) for _ in range(DRAWS)], dtype=np.float64)
-            yield "crop boxes", all(_same_distribution(a, b) for a, b in zip(_features(ours), _features(theirs), strict=True))
-            if not isinstance(filters := transform.arguments["interpolation"], str):
-                yield "interpolation", _same_filters(program, filters)
+    steps = iter(geometry)
+    for operation in copy.deepcopy(list(flatten(transform))):
+        of_operation = list(itertools.islice(steps, len(steps_of(operation))))
+        if is_own(operation) and of_operation:
+            yield f"{display_name(operation)} results", _same_results(operation, of_operation)
+        elif of_operation and _is_random(of_operation[0].name):
+            yield from _compare_transform(operation, of_operation[0])
+
+
+def _same_results(operation: Any, steps: list[NativeTransform]) -> bool:
+    """Whether a transform of the script's own gives the same results as often on a small image: its middle pixel, its mean."""
+    functional = sys.modules["torchvision.transforms.functional"]
+    program = _program([NativeTransform("CenterCrop", _arguments(size=RESULT_SIDE)), *steps])
+    pixels = np.random.default_rng(SEED).integers(0, 256, (RESULT_SIDE, RESULT_SIDE, 3), dtype=np.uint8)
+    image = sys.modules["PIL.Image"].fromarray(pixels)
+    theirs, ours = np.array([_summary(operation(image)) for _ in range(DRAWS)]), []
+    for draw in range(DRAWS):
+        drawn = image
+        for name, arguments in program.parameters(RESULT_SIDE, RESULT_SIDE, SEED, 0, draw)[1:]:
+            drawn = _apply(functional, drawn, name, arguments)
+        ours.append(_summary(drawn))
+    return all(_same_distribution(np.array(ours)[:, at], theirs[:, at]) for at in range(2))
+
+
+def _summary(image: Any) -> tuple[float, float]:
+    pixels = np.asarray(image, dtype=np.float64)
+    return float(pixels[RESULT_SIDE // 2, RESULT_SIDE // 2, 0]), float(pixels.mean())
+
+
+def _compare_transform(operation: Any, transform: NativeTransform) -> Iterator[tuple[str, bool]]:
+    """Yield the same for one transform of a library."""
+    if transform.name.endswith("Flip"):
+        program = _program([NativeTransform("CenterCrop", _arguments(size=8)), transform])
+        flip = 3 if "Horizontal" in transform.name else 4
+        rate = sum(bool(program.place(*IMAGE_SIZE, SEED, 0, draw)[flip]) for draw in range(DRAWS)) / DRAWS
+        yield f"{transform.name} rate", _expected_rate(rate, float(operation.p))
+    elif transform.name in APPLIED_AT_RANDOM:
+        rate = sum(bool(drawn) for drawn in _native_draws(transform)) / DRAWS
+        yield f"{transform.name} rate", _expected_rate(rate, float(operation.p))
+    elif transform.name == "RandomApply":
+        always = NativeTransform("RandomInvert", _arguments(p=1.0))
+        shown = NativeTransform("RandomApply", _arguments(transforms=(always,), p=transform.arguments["p"]))
+        rate = sum(bool(drawn) for drawn in _native_draws(shown)) / DRAWS
+        yield "RandomApply rate", _expected_rate(rate, float(operation.p))
+        yield from _compare_draws(tuple(operation.transforms), transform.arguments["transforms"])
+    elif transform.name in ("RandomRotation", "RandomAffine"):
+        yield f"{transform.name} parameters", _same_motions(transform, operation)
+    elif transform.name == "ColorJitter":
+        yield "ColorJitter factors", _same_factors(transform, operation)
+    elif transform.name == "RandomResizedCrop":
+        program = _program([transform])
+        ours = np.array([program.place(*IMAGE_SIZE, SEED, 0, draw)[0] for draw in range(DRAWS)], dtype=np.float64)
+        theirs = np.array([_script_box(operation) for _ in range(DRAWS)], dtype=np.float64)
+        yield "crop boxes", all(_same_distribution(a, b) for a, b in zip(_features(ours), _features(theirs), strict=True))
+        if not isinstance(filters := transform.arguments["interpolation"], str):
+            yield "interpolation", _same_filters(program, filters)
 
 
 def _same_filters(program: Program, filters: Sequence[str]) -> bool:
@@ -299,11 +351,6 @@ def _script_factors(operation: Any) -> list[float]:
     return [math.nan if factor is None else float(factor) for factor in drawn[1:]]
 
 
-def _is_random_transform(operation: Any) -> bool:
-    kind = full_name(operation).rsplit(".", 1)[1]
-    return _is_random(kind) and kind != "RandomErasing"
-
-
 def _is_random(name: str) -> bool:
     return name.startswith("Random") or name == "ColorJitter"
 
@@ -313,7 +360,7 @@ def _arguments(**arguments: Any) -> Any:
 
 
 def _program(steps: list[NativeTransform]) -> Program:
-    return compile_pipeline(Compose([NATIVE_TRANSFORMS[transform.name](**transform.arguments) for transform in steps])).program
+    return compile_pipeline(Compose([transform_of(transform) for transform in steps])).program
 
 
 def _script_box(operation: Any) -> tuple[int, int, int, int]:

@@ -16,16 +16,26 @@ from headrace._native import Engine, IndexStore, Store, Table
 from headrace.accelerate.data_map import mapped
 from headrace.accelerate.pointwise import ValueTable
 from headrace.accelerate.recognise import FolderDataset, RecognisedLoader
-from headrace.accelerate.translate import TransformParts, Unsupported
+from headrace.accelerate.translate import NativeTransform, TransformParts, Unsupported
 from headrace.errors import UsageError
 from headrace.loading.feed import INDEX_BYTES
 from headrace.loading.jpeg_index_cache import index_file, shared_index_file
 from headrace.system.machine import memory
+from headrace.transforms.base import Transform
 from headrace.transforms.compile import Pipeline, compile_pipeline
-from headrace.transforms.composition import Compose
+from headrace.transforms.composition import Compose, RandomApply
 from headrace.transforms.native_operations import NATIVE_TRANSFORMS
 
-__all__ = ["CompiledLoader", "CompiledView", "compile_loader", "compile_view", "engine", "index_limit_bytes", "index_store"]
+__all__ = [
+    "CompiledLoader",
+    "CompiledView",
+    "compile_loader",
+    "compile_view",
+    "engine",
+    "index_limit_bytes",
+    "index_store",
+    "transform_of",
+]
 
 #: Keep at most this many tables of files for the next epoch.
 MOST_TABLES = 8
@@ -70,13 +80,20 @@ def compile_view(parts: TransformParts, values: ValueTable) -> CompiledView:
     """Compile a transform. Raise `Unsupported` if the native engine cannot apply it."""
     table = None if values.identity else values.values.to(torch.float32).numpy()
     try:
-        steps = [NATIVE_TRANSFORMS[step.name](**step.arguments) for step in parts.geometry]
+        steps = [transform_of(step) for step in parts.geometry]
         dtype: Any = str(values.dtype).removeprefix("torch.")
         # Without fusing, so that only the random draws change.
         pipeline = compile_pipeline(Compose(steps), dtype=dtype, layout="chw", table=table, fuse="off")
     except UsageError as error:
         raise Unsupported(str(error)) from error
     return CompiledView(pipeline, pipeline.store(), values.dtype)
+
+
+def transform_of(step: NativeTransform) -> Transform:
+    """Return the transform of `headrace.transforms`. Raise `UsageError` if it refuses an argument."""
+    if step.name == "RandomApply":
+        return RandomApply([transform_of(inner) for inner in step.arguments["transforms"]], step.arguments["p"])
+    return NATIVE_TRANSFORMS[step.name](**step.arguments)
 
 
 _tables: dict[tuple[int, ...], tuple[list[list[Any]], Table]] = {}

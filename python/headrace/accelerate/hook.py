@@ -167,7 +167,8 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
         except Exception as error:
             return _leave_alone(loader, original, f"{refusal}; internal error, {_error_text(error)}", settings)
         where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
-        words = f"{PARTLY}{changed.native} are native in {where}; the rest is the script's own ({refusal})"
+        verb = "is" if changed.native.startswith("the decode of ") else "are"
+        words = f"{PARTLY}{changed.native} {verb} native in {where}; the rest is the script's own ({refusal})"
         checked = changed.check if settings.check else None
         _report(loader, Decision(describe(loader.dataset), True, words, check=checked), settings)
         return iterator

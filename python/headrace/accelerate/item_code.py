@@ -14,6 +14,7 @@ import ast
 import copy
 import functools
 import linecache
+import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ ALLOWED = frozenset(
             ast.comprehension,
         ),
         *(ast.GeneratorExp, ast.Compare, ast.Call, ast.keyword, ast.FormattedValue, ast.JoinedStr, ast.Constant, ast.Attribute),
-        *(ast.Subscript, ast.Starred, ast.Name, ast.List, ast.Tuple, ast.Slice),
+        *(ast.Subscript, ast.Starred, ast.Name, ast.List, ast.Tuple, ast.Slice, ast.Import, ast.ImportFrom, ast.alias),
     }
 )
 
@@ -226,6 +227,19 @@ class _Rewriter(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         """Refuse functions inside the function."""
         raise self._refuse("defines a function")
+
+    def visit_Import(self, node: ast.Import) -> Any:
+        """Refuse to load a module: its code would run. Of one that is loaded, the statement only takes the name."""
+        if not all(one.name in sys.modules for one in node.names):
+            raise self._refuse("imports a module that is not loaded yet")
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
+        """Refuse to load a module, or what a module makes when it is asked for."""
+        known = {} if node.level else vars(sys.modules.get(node.module or "", types.ModuleType("absent")))
+        if not all(one.name in known for one in node.names):
+            raise self._refuse("imports a name that is not loaded yet")
+        return node
 
     def visit_With(self, node: ast.With) -> Any:
         """Rewrite a block whose object is the result of a call."""

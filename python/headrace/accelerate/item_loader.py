@@ -277,7 +277,7 @@ def _collate(function: Any) -> CollateKind:
     try:
         return collate_kind(function)
     except Unsupported:
-        if isinstance(function, types.FunctionType):
+        if isinstance(function, types.FunctionType | types.MethodType) or hasattr(type(function).__call__, "__code__"):
             return "code"
         raise
 

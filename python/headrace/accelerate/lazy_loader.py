@@ -173,7 +173,8 @@ class LazyFetcher:
         if self._batches > WARM_UP_BATCHES:
             items = len(index) if isinstance(index, list | tuple) else 1
             decided = self._trial.add(self._worker, lazy=lazy, items=items, cpu_s=spent_s)
-            if self._batches == BATCHES_WITHOUT_JPEG and _opened_natively() == self._opened_before:
+            undecided = self._trial.state is TrialState.MEASURING  # another worker may have decided, and said so
+            if undecided and self._batches == BATCHES_WITHOUT_JPEG and _opened_natively() == self._opened_before:
                 decided = self._trial.give_up(TrialState.NO_JPEG)
             if decided in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
                 self._say()

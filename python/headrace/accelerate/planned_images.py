@@ -37,12 +37,14 @@ class NotUnderstood(BaseException):
 
 
 def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Call a function. Return its result, and the first reason for which something in it was refused."""
-    _refusals.first = None
+    """Call a function. Return its result, and the first reason for which something in it was refused. Calls may be nested."""
+    outer, _refusals.first = _refusals.first, None
     try:
         return make(), _refusals.first
     except NotUnderstood:
         return None, _refusals.first
+    finally:
+        _refusals.first = outer
 
 
 class Chain:
@@ -56,17 +58,18 @@ class Chain:
     def __init__(self, operations: tuple[Any, ...] = (), *, is_tensor: bool = False) -> None:
         self.operations = operations
         self.is_tensor = is_tensor
-        self._next: dict[int, Chain] = {}
+        self._next: dict[int, tuple[Any, Chain | None]] = {}  # the transform is kept, so that its id stays its own
 
     def after(self, operation: Any) -> Chain | None:
         """Return the chain with one more transform. None if headrace does not know the transform."""
         known = self._next.get(id(operation))
         if known is None:
-            if not is_known(operation):
-                return None
-            tensor = self.is_tensor or makes_tensor(operation)
-            known = self._next[id(operation)] = Chain((*self.operations, operation), is_tensor=tensor)
-        return known
+            chain = None
+            if is_known(operation):
+                tensor = self.is_tensor or makes_tensor(operation)
+                chain = Chain((*self.operations, operation), is_tensor=tensor)
+            known = self._next[id(operation)] = (operation, chain)
+        return known[1]
 
 
 class _Planned:

@@ -34,6 +34,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace.accelerate import own_transforms as own_transforms  # it lets `translate` trace them
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.randomness import holds_generator
 from headrace.accelerate.translate import TransformParts, Unsupported, display_name, full_name, translate

@@ -22,16 +22,22 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from headrace.accelerate.tensor_resize import resizes_tensors_alike
+
 __all__ = [
     "NativeTransform",
     "TransformParts",
     "Unsupported",
+    "changes_nothing",
     "display_name",
     "flatten",
     "full_name",
     "interpolation_name",
     "is_known",
+    "is_own",
     "makes_tensor",
+    "steps_of",
+    "trace_with",
     "translate",
 ]
 
@@ -61,15 +67,17 @@ class Unsupported(Exception):
         self.remedy = remedy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class NativeTransform:
-    """One transform of `headrace.transforms`: its name and its arguments."""
+    """One transform of `headrace.transforms`: its name and its arguments, among them other `NativeTransform` objects."""
 
     name: str
     arguments: MappingProxyType[str, Any]
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{key}={value}' for key, value in self.arguments.items())})"
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +185,19 @@ def _is_replaced(kind: type, name: str) -> bool:
 def is_known(transform: object) -> bool:
     """Whether each step of a transform is one that `translate` knows. It may still refuse an argument or the order."""
     try:
-        names = [full_name(operation) for operation in flatten(transform)]
+        operations = list(flatten(transform))
+        known = (_IDENTITY, _TO_TENSOR, _POINTWISE, _PER_IMAGE, _GEOMETRY)
+        return bool(operations) and all(
+            any(full_name(one) in table for table in known) or (is_own(one) and callable(one) and _is_traced(one))
+            for one in operations
+        )
     except Unsupported:
         return False
-    known = (_IDENTITY, _TO_TENSOR, _POINTWISE, _PER_IMAGE, _GEOMETRY)
-    return bool(names) and all(any(name in table for table in known) for name in names)
+
+
+def _is_traced(operation: Any) -> bool:
+    _on_image(operation)  # raises Unsupported
+    return True
 
 
 def makes_tensor(transform: object) -> bool:
@@ -193,43 +209,105 @@ def translate(transform: object) -> TransformParts:
     """Split a transform into its three parts. Raise `Unsupported` naming the first transform without an equivalent.
 
     A flip after the conversion to a tensor moves before it. That cannot change a value: a flip only moves pixels, and a
-    pointwise transform does not depend on the position.
+    pointwise transform does not depend on the position. Crops and resizes of torchvision v2's uint8 tensors move before the
+    conversion too.
     """
     geometry: list[NativeTransform] = []
     pointwise: list[Callable[[Any], Any]] = []
     per_image: list[Callable[[Any], Any]] = []
-    tensor = False
     for operation in flatten(transform):
         name = full_name(operation)
         kind = display_name(operation)
-        if name in _IDENTITY or (name in _COLOUR_JITTER and _changes_no_colour(operation)):
+        if changes_nothing(operation):
             continue
         if per_image and name not in _PER_IMAGE:
             raise Unsupported(f"transform {kind} after {type(per_image[-1]).__name__}")
         if name in _TO_TENSOR:
-            if not tensor:
-                pointwise.append(operation)
-            elif name not in _TO_TENSOR_TWICE:
+            if pointwise and name not in _TO_TENSOR_TWICE:
                 raise Unsupported(f"transform {kind} on a tensor")
-            tensor = True
-        elif name in _POINTWISE:
-            if not tensor:
-                raise Unsupported(f"transform {kind} on a Pillow image")
             pointwise.append(operation)
-        elif name in _PER_IMAGE:
-            if not tensor:
+        elif name in _POINTWISE or name in _PER_IMAGE:
+            if not pointwise:
                 raise Unsupported(f"transform {kind} on a Pillow image")
-            per_image.append(operation)
-        elif (make := _GEOMETRY.get(name)) is not None:
-            if tensor and kind not in _MOVES_PIXELS_ONLY:
-                raise Unsupported(f"transform {kind} on a tensor (its arithmetic differs from Pillow's)")
-            geometry.append(make(operation))
+            (pointwise if name in _POINTWISE else per_image).append(operation)
+        elif pointwise:
+            geometry.append(_on_tensor(operation, pointwise))
         else:
-            raise Unsupported(f"transform {kind}{' of timm' if name.startswith(TIMM) else ''} has no exact native equivalent")
-    if not tensor:
+            geometry += _on_image(operation)
+    if not pointwise:
         reason = "its transform yields no tensor" if transform is not None else "it has no transform"
         raise Unsupported(reason, "a transform that ends in ToTensor or PILToTensor")
     return TransformParts(tuple(geometry), tuple(pointwise), tuple(per_image))
+
+
+def changes_nothing(operation: Any) -> bool:
+    """Whether a transform returns each image as it is. timm makes ColorJitter(0, 0, 0, 0) for `--color-jitter 0`."""
+    name = full_name(operation)
+    factors = ("brightness", "contrast", "saturation", "hue")
+    return name in _IDENTITY or (name in _COLOUR_JITTER and all(getattr(operation, factor) is None for factor in factors))
+
+
+def steps_of(operation: Any) -> tuple[NativeTransform, ...]:
+    """Return the geometric steps of one transform: none for those that make a tensor, or change the values of one."""
+    if changes_nothing(operation) or any(full_name(operation) in table for table in (_TO_TENSOR, _POINTWISE, _PER_IMAGE)):
+        return ()
+    return _on_image(operation)
+
+
+def is_own(operation: Any) -> bool:
+    """Whether a transform is a callable object or function of the script, not of a library."""
+    return full_name(operation) == V1 + "Lambda" or type(operation).__module__.partition(".")[0] not in LIBRARIES
+
+
+def _on_image(operation: Any) -> tuple[NativeTransform, ...]:
+    """Translate a transform of a Pillow image. One of the script's own may be several steps, or none."""
+    name = full_name(operation)
+    make = _GEOMETRY.get(name)
+    if make is not None:
+        return (make(operation),)
+    if is_own(operation) and _tracers:
+        return _tracers[-1](operation.lambd if name == V1 + "Lambda" else operation, _traced_part)
+    of_timm = " of timm" if name.startswith(TIMM) else ""
+    raise Unsupported(f"transform {display_name(operation)}{of_timm} has no exact native equivalent")
+
+
+#: What translates a transform of the script's own, given also the translation of what it calls (`own_transforms.trace`).
+_tracers: list[Callable[[Any, Callable[[Any], tuple[NativeTransform, ...]]], tuple[NativeTransform, ...]]] = []
+
+
+def trace_with(tracer: Callable[[Any, Callable[[Any], tuple[NativeTransform, ...]]], tuple[NativeTransform, ...]]) -> None:
+    """Let a function translate the transforms of the script's own, which are refused otherwise. It imports this module."""
+    _tracers.append(tracer)
+
+
+def _traced_part(operation: Any) -> tuple[NativeTransform, ...]:
+    """Translate a transform of a library that code of the script calls."""
+    if is_own(operation):
+        raise Unsupported("a transform of the script's own")  # its code is run as part of the code that calls it
+    parts = [part for part in flatten(operation) if not changes_nothing(part)]
+    return tuple(step for part in parts for step in _on_image(part))
+
+
+def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
+    """Translate a transform of a tensor. `before`: the transforms that made the tensor.
+
+    A uint8 tensor of torchvision v2 is cut and resized exactly. What else moves pixels only does the same as on an image.
+    """
+    name, kind = full_name(operation), display_name(operation)
+    make = _GEOMETRY.get(name) if kind in _MOVES_PIXELS_ONLY else _ON_TENSORS.get(name)
+    if make is None or not (kind in _MOVES_PIXELS_ONLY or all(_keeps_uint8(one) for one in before)):
+        if name in _GEOMETRY:
+            raise Unsupported(f"transform {kind} on a tensor (its arithmetic differs from Pillow's)")
+        raise Unsupported(f"transform {kind} has no exact native equivalent")
+    return make(operation)
+
+
+def _keeps_uint8(operation: Any) -> bool:
+    """Whether a transform makes a uint8 tensor of a Pillow image, or keeps the values of one."""
+    uint8 = sys.modules["torch"].uint8
+    return full_name(operation) in _TO_UINT8 or (
+        full_name(operation) in _CONVERTS and getattr(operation, "dtype", None) is uint8
+    )
 
 
 def _native(name: str, **arguments: Any) -> NativeTransform:
@@ -292,6 +370,21 @@ def _resize(operation: Any) -> NativeTransform:
     return _native("Resize", size=size, interpolation=_interpolation(operation.interpolation))
 
 
+def _of_uint8_tensor(make: Callable[[Any], NativeTransform]) -> Callable[[Any], NativeTransform]:
+    """Return the translation of a transform that resizes, for uint8 tensors: torch rounds the filter's weights to 16 bits."""
+
+    def translated(operation: Any) -> NativeTransform:
+        step = make(operation)
+        kind, interpolation = display_name(operation), step.arguments["interpolation"]
+        if operation.antialias is not True:
+            raise Unsupported(f"transform {kind} of tensors without antialiasing", "antialias=True")
+        if not resizes_tensors_alike(interpolation):
+            raise Unsupported(f"transform {kind} of uint8 tensors, interpolation {interpolation!r}: its results differ here")
+        return _native(step.name, **{**step.arguments, "interpolation": f"{interpolation}-int16"})
+
+    return translated
+
+
 def _center_crop(operation: Any) -> NativeTransform:
     return _native("CenterCrop", size=_pair(operation.size))
 
@@ -311,6 +404,12 @@ def _is_black(fill: Any) -> bool:
     if isinstance(fill, dict):
         return all(_is_black(value) for value in fill.values())
     return not any(fill) if isinstance(fill, Sequence) else not fill
+
+
+def _random_apply(operation: Any) -> NativeTransform:
+    parts = [part for part in flatten(tuple(operation.transforms)) if not changes_nothing(part)]
+    inner = tuple(step for part in parts for step in _on_image(part))
+    return _native("RandomApply", transforms=inner, p=float(operation.p))
 
 
 def _color_jitter(operation: Any) -> NativeTransform:
@@ -412,11 +511,6 @@ def _auto_augment(operation: Any) -> NativeTransform:
     return _native("AutoAugment", policy=str(operation.policy.value), version=_version(operation), **_sampling(operation))
 
 
-def _changes_no_colour(operation: Any) -> bool:
-    """Whether a ColorJitter changes nothing: timm makes ColorJitter(0, 0, 0, 0) for `--color-jitter 0`."""
-    return all(getattr(operation, name) is None for name in ("brightness", "contrast", "saturation", "hue"))
-
-
 _COLOUR_JITTER = frozenset({V1 + "ColorJitter", V2 + "ColorJitter"})
 _IDENTITY = frozenset(
     {
@@ -432,6 +526,14 @@ _TO_TENSOR = frozenset(
         *(TIMM + "transforms." + name for name in ("MaybeToTensor", "MaybePILToTensor")),
     }
 )
+_TO_UINT8 = frozenset(
+    {
+        V1 + "PILToTensor",
+        *(V2 + name for name in ("PILToTensor", "ToImage", "ToImageTensor")),
+        TIMM + "transforms.MaybePILToTensor",
+    }
+)
+_CONVERTS = frozenset({V2 + "ConvertImageDtype", V2 + "ToDtype"})
 _TO_TENSOR_TWICE = frozenset({V2 + "ToTensor", V2 + "PILToTensor", V2 + "ToImage"})  # v2 passes tensors through
 _POINTWISE = frozenset({V1 + "ConvertImageDtype", V1 + "Normalize", V2 + "ConvertImageDtype", V2 + "ToDtype", V2 + "Normalize"})
 _PER_IMAGE = frozenset({V1 + "RandomErasing", V2 + "RandomErasing", TIMM + "random_erasing.RandomErasing"})
@@ -445,6 +547,7 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProx
             "Resize": _resize,
             "CenterCrop": _center_crop,
             "RandomCrop": _random_crop,
+            "RandomApply": _random_apply,
             "RandomHorizontalFlip": _flip,
             "RandomVerticalFlip": _flip,
             "RandomGrayscale": _flip,
@@ -471,4 +574,12 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProx
         }.items()
     }
     | {TIMM + "transforms.RandomResizedCropAndInterpolation": _random_resized_crop}
+)
+_ON_TENSORS: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProxyType(
+    {
+        V2 + "RandomResizedCrop": _of_uint8_tensor(_random_resized_crop),
+        V2 + "Resize": _of_uint8_tensor(_resize),
+        V2 + "CenterCrop": _center_crop,
+        V2 + "RandomCrop": _random_crop,
+    }
 )

@@ -36,6 +36,7 @@ NOT_DECODED = (UNKNOWN_FORMAT, UNSUPPORTED)
 MAX_PIXELS = 178_956_970
 """Images with more pixels are TOO_LARGE (the limit of headrace-core, and Pillow's limit for an error)."""
 
+Resample = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "bilinear-int16", "bicubic-int16"]
 Box = Sequence[int]
 Size = Sequence[int]
 
@@ -51,7 +52,7 @@ def decode_into(
     index: Sequence[Index | bytes | None] | None = None,
     dct_scale: Literal["off", "auto"] = "off",
     exif: bool = False,
-    resample: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear",
+    resample: Resample = "bilinear",
     sizes: Sequence[Size] | None = None,
     windows: Sequence[Box] | None = None,
 ) -> npt.NDArray[np.int32]:
@@ -65,7 +66,7 @@ def decode_into(
     index: for each image its JPEG index (`checkpoint_index`, or its bytes) or None. It saves time and changes no pixel.
     dct_scale: "auto": at half or quarter size if the crop is that much larger: faster, not exact (docs/reference/exactness.md).
     exif: apply the EXIF orientation first, as `ImageOps.exif_transpose` does; boxes refer to the upright image (default: no).
-    resample: Pillow's filter for the resize (default "bilinear").
+    resample: Pillow's filter for the resize (default "bilinear"); "…-int16" are torchvision v2's for uint8 tensors.
     sizes: the (width, height) in pixels that each image is resized to (default: those of `out`).
     windows: the part (x, y, width, height) of each resized image to decode and write, as large as `out` (default: the whole).
 

@@ -13,7 +13,8 @@ Size: TypeAlias = int | Sequence[int]
 """One int, or (height, width), in pixels."""
 
 Interpolation: TypeAlias = str | Enum
-"""A filter's name ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"), or torchvision's InterpolationMode."""
+"""A filter's name ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"), or torchvision's InterpolationMode. Results
+are Pillow's; those of "bilinear-int16" and "bicubic-int16" are torchvision v2's on uint8 tensors."""
 
 Fill: TypeAlias = float | Sequence[float] | None
 """A colour, 0 to 255: one number for R, G and B, or three; None is black."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,6 +17,7 @@ __all__ = [
     "Erosion",
     "GaussianBlur",
     "Grayscale",
+    "PillowBlur",
     "RandomAdjustSharpness",
     "RandomAutocontrast",
     "RandomEqualize",
@@ -123,6 +125,28 @@ class GaussianBlur(Transform):
         sigma = (self.sigma, self.sigma) if isinstance(self.sigma, int | float) else self.sigma
         object.__setattr__(self, "kernel_size", kernel)
         object.__setattr__(self, "sigma", positive_range(sigma, "GaussianBlur: sigma"))
+
+
+_MAX_RADIUS = 1000.0  # headrace_core::colour::pillow_blur::MAX_RADIUS
+
+
+@dataclass(frozen=True, slots=True)
+class PillowBlur(Transform):
+    """Blur as Pillow's `ImageFilter.GaussianBlur`: three box blurs across and three down. torchvision has no such transform.
+
+    radius: range of the Gaussian's standard deviation in pixels, 0 to 1000; one number: always this.
+
+    Raises UsageError for an argument out of range. Example: `RandomApply([PillowBlur((0.1, 2.0))], p=0.5)`.
+    """
+
+    radius: float | Sequence[float]
+
+    def __post_init__(self) -> None:
+        given = self.radius if isinstance(self.radius, Sequence) else (self.radius, self.radius)
+        low, high = (float(given[0]), float(given[1])) if len(given) == 2 else (math.nan, math.nan)
+        if not 0 <= low <= high <= _MAX_RADIUS:
+            raise UsageError(f"PillowBlur: radius must be a number or a range in [0, {_MAX_RADIUS:g}], not {self.radius!r}")
+        object.__setattr__(self, "radius", (low, high))
 
 
 @dataclass(frozen=True, slots=True)

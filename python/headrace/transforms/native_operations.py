@@ -15,6 +15,7 @@ from headrace.transforms.colour import (
     Erosion,
     GaussianBlur,
     Grayscale,
+    PillowBlur,
     RandomAdjustSharpness,
     RandomAutocontrast,
     RandomEqualize,
@@ -47,7 +48,7 @@ NATIVE_TRANSFORMS: dict[str, type[Transform]] = {
         *(RandomResizedCrop, Resize, CenterCrop, RandomCrop, Pad),
         *(RandomHorizontalFlip, RandomVerticalFlip, RandomRotation, RandomAffine),
         *(ColorJitter, RandomGrayscale, Grayscale, GaussianBlur, RandomInvert, RandomPosterize, RandomSolarize),
-        *(RandomAutocontrast, RandomEqualize, RandomAdjustSharpness, Dilation, Erosion),
+        *(RandomAutocontrast, RandomEqualize, RandomAdjustSharpness, PillowBlur, Dilation, Erosion),
         *(RandAugment, TrivialAugmentWide, AutoAugment),
     )
 }
@@ -61,7 +62,7 @@ _POINTWISE = {"color_jitter", "grayscale", "invert", "autocontrast", "equalize",
 #: Operations that may turn or shear the image: `fuse` decides how many samplings they take.
 NEEDS_AFFINE = _POLICIES | {"rotation", "affine"}
 #: Operations that may change values in place.
-CHANGES_COLOUR = _POLICIES | _POINTWISE | {"sharpness", "blur", "dilate", "erode"}
+CHANGES_COLOUR = _POLICIES | _POINTWISE | {"sharpness", "blur", "pillow_blur", "dilate", "erode"}
 
 _ABSENT = (math.nan, math.nan)
 
@@ -134,6 +135,8 @@ def _colour(step: Transform) -> Operation | None:
             return ("grayscale", [1.0], "")
         case GaussianBlur():
             return ("blur", [*_floats(step.kernel_size), *_floats(step.sigma)], "")
+        case PillowBlur():
+            return ("pillow_blur", _floats(step.radius), "")
         case RandomInvert():
             return ("invert", [step.p], "")
         case RandomPosterize():

@@ -1,6 +1,7 @@
 //! Random colour operations as data, drawn with torchvision's algorithms.
 
 use super::neighbours::MAX_KERNEL;
+use super::pillow_blur::MAX_RADIUS;
 use super::ColourOp;
 use crate::rng::Rng;
 
@@ -34,6 +35,11 @@ pub enum ColourStep {
         kernel: (u16, u16),
         /// Range of sigma in pixels.
         sigma: (f64, f64),
+    },
+    /// Pillow's `ImageFilter.GaussianBlur`.
+    PillowBlur {
+        /// Range of the radius in pixels.
+        radius: (f64, f64),
     },
     /// The largest or smallest value of a square neighbourhood: a 3 × 3 filter, repeated `radius` times.
     Morphology {
@@ -83,6 +89,9 @@ impl ColourStep {
                 }
                 within("sigma", Some(sigma), f64::MIN_POSITIVE, f64::from(f32::MAX))
             }
+            ColourStep::PillowBlur { radius } => {
+                within("radius", Some(radius), 0.0, f64::from(MAX_RADIUS))
+            }
             ColourStep::Morphology { radius, .. } if !(1..=64).contains(&radius) => {
                 Err(format!("a neighbourhood of {}", 2 * u64::from(radius) + 1))
             }
@@ -109,6 +118,9 @@ impl ColourStep {
                     kernel,
                     sigma: (sigma, sigma),
                 });
+            }
+            ColourStep::PillowBlur { radius } => {
+                give(ColourOp::PillowBlur(rng.uniform(radius.0, radius.1) as f32));
             }
             ColourStep::Morphology { dilate, radius } => {
                 for _ in 0..radius {

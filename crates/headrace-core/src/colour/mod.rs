@@ -6,6 +6,7 @@ mod chain;
 pub mod draw;
 mod hue;
 pub mod neighbours;
+pub mod pillow_blur;
 mod planes;
 mod tables;
 
@@ -45,6 +46,8 @@ pub enum ColourOp {
         /// Standard deviation across and down.
         sigma: (f32, f32),
     },
+    /// Pillow's `ImageFilter.GaussianBlur` of this radius in pixels.
+    PillowBlur(f32),
     /// The largest value of each 3 × 3 neighbourhood, per channel.
     Dilate,
     /// The smallest value of each 3 × 3 neighbourhood, per channel.
@@ -80,6 +83,7 @@ impl ColourOp {
             | ColourOp::Contrast(factor)
             | ColourOp::Saturation(factor)
             | ColourOp::Sharpness(factor) => factor.is_finite(),
+            ColourOp::PillowBlur(radius) => (0.0..=pillow_blur::MAX_RADIUS).contains(&radius),
             ColourOp::Hue(share) => (-0.5..=0.5).contains(&share),
             ColourOp::Posterize(bits) => (1..=8).contains(&bits),
             ColourOp::GaussianBlur { kernel, sigma } => {
@@ -99,6 +103,7 @@ impl ColourOp {
 pub struct Colourist {
     extension: Extension,
     scratch: neighbours::Scratch,
+    blur: pillow_blur::Scratch,
 }
 
 impl Default for Colourist {
@@ -117,6 +122,7 @@ impl Colourist {
         Colourist {
             extension,
             scratch: neighbours::Scratch::default(),
+            blur: pillow_blur::Scratch::default(),
         }
     }
 
@@ -171,6 +177,7 @@ impl Colourist {
                 let kernel = (usize::from(kernel.0), usize::from(kernel.1));
                 self.scratch.blur(extension, pixels, width, kernel, sigma);
             }
+            ColourOp::PillowBlur(radius) => self.blur.blur(extension, pixels, width, radius),
             ColourOp::Dilate => self.scratch.morphology(extension, pixels, width, true),
             ColourOp::Erode => self.scratch.morphology(extension, pixels, width, false),
         }

@@ -4,7 +4,7 @@ use crate::resample::Filter;
 use crate::rng::Rng;
 
 /// Largest number of filters: all that exist.
-const MOST: usize = 6;
+const MOST: usize = 8;
 
 /// Filters that are drawn with equal probability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl From<Filter> for Filters {
 }
 
 impl Filters {
-    /// Make a choice of one to six filters; `None` for another number.
+    /// Make a choice of one to eight filters; `None` for another number.
     pub fn new(filters: &[Filter]) -> Option<Self> {
         let mut found = Filters::from(*filters.first()?);
         found
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn none_and_too_many_are_refused() {
         assert_eq!(Filters::new(&[]), None);
-        assert_eq!(Filters::new(&[Filter::Box; 7]), None);
-        assert!(Filters::new(&[Filter::Box; 6]).is_some());
+        assert_eq!(Filters::new(&[Filter::Box; 9]), None);
+        assert!(Filters::new(&[Filter::Box; 8]).is_some());
     }
 }

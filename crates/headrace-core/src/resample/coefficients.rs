@@ -3,6 +3,10 @@
 //! Source of the formulas: Pillow `src/libImaging/Resample.c` (`precompute_coeffs`, `normalize_coeffs_8bpc`) and, for nearest,
 //! `Geometry.c` (`ImagingScaleAffine`). Weights are normalised in double precision, then rounded to 22 fraction bits; the order
 //! of the floating-point operations below is the same, because the last bit matters.
+//!
+//! torch resizes uint8 tensors with the same weights, rounded to 16 bits (`aten/src/ATen/native/cpu/UpSampleKernel.cpp`,
+//! `_compute_index_ranges_int16_weights`): all weights of an axis have as many fraction bits as the largest of them allows. Such
+//! a weight, shifted left to 22 fraction bits, gives the same sums and the same rounding, so the kernels are shared.
 
 use std::f64::consts::PI;
 
@@ -11,7 +15,7 @@ use crate::cpu::{vectorised, Extension};
 /// Fraction bits of a weight: 32 bits minus 8 for the pixel, minus 2 for filters that overshoot (Pillow's `PRECISION_BITS`).
 pub const WEIGHT_BITS: u32 = 32 - 8 - 2;
 
-/// A resampling filter; names and results are Pillow's.
+/// A resampling filter; names and results are Pillow's, those of `…Int16` torch's for uint8 tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Filter {
     /// The pixel under the centre, without averaging.
@@ -27,6 +31,10 @@ pub enum Filter {
     Bicubic,
     /// Sinc windowed to three lobes.
     Lanczos,
+    /// `Bilinear` with weights of 16 bits, as torch resizes uint8 tensors.
+    BilinearInt16,
+    /// `Bicubic` with weights of 16 bits, as torch resizes uint8 tensors.
+    BicubicInt16,
 }
 
 impl Filter {
@@ -34,8 +42,8 @@ impl Filter {
     fn support(self) -> f64 {
         match self {
             Filter::Nearest | Filter::Box => 0.5,
-            Filter::Bilinear | Filter::Hamming => 1.0,
-            Filter::Bicubic => 2.0,
+            Filter::Bilinear | Filter::BilinearInt16 | Filter::Hamming => 1.0,
+            Filter::Bicubic | Filter::BicubicInt16 => 2.0,
             Filter::Lanczos => 3.0,
         }
     }
@@ -45,12 +53,18 @@ impl Filter {
     fn value(self, x: f64) -> f64 {
         match self {
             Filter::Nearest | Filter::Box => f64::from(u8::from(x > -0.5 && x <= 0.5)),
-            Filter::Bilinear => (1.0 - x.abs()).max(0.0),
+            Filter::Bilinear | Filter::BilinearInt16 => (1.0 - x.abs()).max(0.0),
             Filter::Hamming => hamming(x.abs()),
             Filter::Bicubic => cubic(x.abs()),
+            Filter::BicubicInt16 => torch_cubic(x.abs()),
             Filter::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
             Filter::Lanczos => 0.0,
         }
+    }
+
+    /// Return true for the filters of uint8 tensors, with weights of 16 bits.
+    pub fn is_int16(self) -> bool {
+        matches!(self, Filter::BilinearInt16 | Filter::BicubicInt16)
     }
 }
 
@@ -80,6 +94,18 @@ fn cubic(x: f64) -> f64 {
         ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
     } else if x < 2.0 {
         (((x - 5.0) * x + 8.0) * x - 4.0) * A
+    } else {
+        0.0
+    }
+}
+
+/// [`cubic`] with torch's order of operations.
+fn torch_cubic(x: f64) -> f64 {
+    const A: f64 = -0.5;
+    if x < 1.0 {
+        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A
     } else {
         0.0
     }
@@ -128,6 +154,37 @@ impl Axis {
             return 1;
         }
         self.footing().support.ceil() as u32 * 2 + 1
+    }
+
+    /// Return the fraction bits of the weights.
+    fn weight_bits(&self) -> u32 {
+        if self.filter.is_int16() {
+            int16_bits(self.largest_weight())
+        } else {
+            WEIGHT_BITS
+        }
+    }
+
+    /// Return the largest weight of the whole axis, computed or not.
+    fn largest_weight(&self) -> f64 {
+        let footing = self.footing();
+        let mut largest = 0.0_f64;
+        for position in 0..self.grid {
+            let (start, count) = footing.span(position);
+            let center = footing.center(position);
+            let value = |tap: u32| {
+                let x =
+                    (f64::from(start) + f64::from(tap) - center + 0.5) * footing.inverse_stretch;
+                self.filter.value(x)
+            };
+            let sum: f64 = (0..count).map(value).sum();
+            if sum != 0.0 {
+                largest = (0..count)
+                    .map(|tap| value(tap) / sum)
+                    .fold(largest, f64::max);
+            }
+        }
+        largest
     }
 
     /// Return the half-open range of source positions that the computed positions read.
@@ -247,7 +304,7 @@ impl Weights {
         self.exact.resize(self.taps * LANES, 0.0);
         // Filters of simple arithmetic vectorise; the others spend their time in sine and cosine.
         let fill = match axis.filter {
-            Filter::Bilinear => fill_bilinear,
+            Filter::Bilinear | Filter::BilinearInt16 => fill_bilinear,
             Filter::Bicubic => fill_bicubic,
             _ => fill_any,
         };
@@ -291,6 +348,7 @@ fn fill_any(_: Extension, weights: &mut Weights, axis: &Axis, origin: u32) {
 #[inline(always)]
 fn fill_values(weights: &mut Weights, axis: &Axis, origin: u32, value: impl Fn(f64) -> f64) {
     let footing = axis.footing();
+    let bits = axis.weight_bits();
     let taps = weights.taps;
     let (starts, counts) = (&weights.starts, &weights.counts);
     for first in (0..starts.len()).step_by(LANES) {
@@ -318,7 +376,7 @@ fn fill_values(weights: &mut Weights, axis: &Axis, origin: u32, value: impl Fn(f
         for (tap, exact) in weights.exact.chunks_exact(LANES).enumerate() {
             let mut fixed = [0; LANES];
             for lane in 0..LANES {
-                fixed[lane] = to_fixed(exact[lane] / divisors[lane]);
+                fixed[lane] = to_fixed(exact[lane] / divisors[lane], bits);
             }
             for (lane, fixed) in fixed.into_iter().take(lanes).enumerate() {
                 weights.values[(first + lane) * taps + tap] = fixed;
@@ -327,12 +385,21 @@ fn fill_values(weights: &mut Weights, axis: &Axis, origin: u32, value: impl Fn(f
     }
 }
 
-/// Round half away from zero to [`WEIGHT_BITS`] fraction bits.
-fn to_fixed(weight: f64) -> i32 {
-    let scaled = weight * f64::from(1 << WEIGHT_BITS);
-    (if weight < 0.0 {
+/// Return the most fraction bits, at most [`WEIGHT_BITS`], with which a weight fits into 16 bits.
+fn int16_bits(largest: f64) -> u32 {
+    (0..WEIGHT_BITS)
+        .find(|bits| (0.5 + largest * f64::from(1 << (bits + 1))) as i64 >= 1 << 15)
+        .unwrap_or(WEIGHT_BITS)
+}
+
+/// Round half away from zero to `bits` fraction bits; the result has [`WEIGHT_BITS`].
+#[inline(always)]
+fn to_fixed(weight: f64, bits: u32) -> i32 {
+    let scaled = weight * f64::from(1 << bits);
+    let rounded = (if weight < 0.0 {
         scaled - 0.5
     } else {
         scaled + 0.5
-    }) as i32
+    }) as i32;
+    rounded << (WEIGHT_BITS - bits)
 }

@@ -151,7 +151,9 @@ impl PassOrder {
     fn vertical_first(self, spec: &ResizeSpec) -> bool {
         let shrink = |source: u32, grid: u32| i64::from(source) - i64::from(grid);
         let rows = shrink(spec.box_.h, spec.grid_h);
-        self == PassOrder::Pillow13 && rows > 0 && rows > 2 * shrink(spec.box_.w, spec.grid_w)
+        // torch resizes tensors horizontally first.
+        let pillow13 = self == PassOrder::Pillow13 && !spec.filter.is_int16();
+        pillow13 && rows > 0 && rows > 2 * shrink(spec.box_.w, spec.grid_w)
     }
 }
 

@@ -143,6 +143,11 @@ def colour_cases() -> list[str]:
             value = float(rng.choice([0, 128, 256, rng.randint(0, 255)]))
         out = COLOUR_OPS[name](Image.fromarray(pattern(width, height, kind)), value)
         lines.append(f"{width} {height} {kind} {name} {value!r} {fnv1a(out.tobytes()):016x}")
+    for case in range(40):
+        width, height, kind = rng.choice([1, 2, 3, 10, 41, 90]), rng.choice([1, 3, 20, 77]), case % 3
+        radius = rng.choice([0.0, 0.1, 1.0, 2.0, rng.uniform(0.1, 2), rng.uniform(0, 12), 60.0])
+        out = Image.fromarray(pattern(width, height, kind)).filter(ImageFilter.GaussianBlur(radius))
+        lines.append(f"{width} {height} {kind} blur {radius!r} {fnv1a(out.tobytes()):016x}")
     return lines
 
 
