@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 from headrace.errors import HeadraceError
+from headrace.launch import entry
 from headrace.launch.container import read_container, sagemaker_variables, script_arguments
 from headrace.launch.entry import container_command
+from headrace.launch.request import training_image
 
 TOOLKIT: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "sagemaker_toolkit.json").read_text())
 WAIT_S = 60.0
@@ -97,6 +99,13 @@ def test_hosts_with_parts_of_the_data_are_told_so(tmp_path: Path, distribution: 
     files = {**hosts(*names), "inputdataconfig.json": {"train": {"S3DistributionType": distribution}}}
     command, _ = container_command(read_container({"SAGEMAKER_BASE_DIR": str(container(tmp_path, files))}), {}, gpus=1)
     assert command.count("--sharded-data") == added
+
+
+def test_the_example_container_starts_the_entry_on_the_default_base() -> None:
+    text = (Path(__file__).parents[2] / "examples" / "sagemaker.Dockerfile").read_text(encoding="utf-8")
+    lines = dict(line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#"))
+    assert lines["ARG"] == f"BASE={training_image('us-east-1', 'ml.g5.xlarge')}"
+    assert json.loads(lines["ENTRYPOINT"]) == ["python", "-m", entry.__name__]
 
 
 class Entry:

@@ -104,6 +104,21 @@ def test_a_spot_job_is_followed_through_an_interruption_and_priced(stubbed: tupl
     answers.assert_no_pending_responses()
 
 
+def test_the_screen_of_a_spot_job_is_the_one_in_the_guide(stubbed: tuple[Any, Any]) -> None:
+    found, answers = stubbed
+    for upto, (name, _) in enumerate(STEPS[:-1]):
+        answers.add_response("describe_training_job", described("InProgress", name, STEPS[: upto + 1]))
+    end = described("Completed", "Completed", STEPS, TrainingTimeInSeconds=3120, BillableTimeInSeconds=1000,
+                    EnableManagedSpotTraining=True)  # fmt: skip
+    answers.add_response("describe_training_job", end)
+    lines: list[str] = []
+    done = follow(
+        found, None, "job-1", table=PriceTable.load(), expected=Prediction(0.8, 0.9), sleep=lambda s: None, log=lines.append
+    )
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "spot-job.md").read_text(encoding="utf-8")
+    assert "\n".join([*lines, *done.lines()]).replace("job-1", "flowers-1") in page
+
+
 @pytest.mark.parametrize(
     ("code", "hint"),
     [("ResourceLimitExceeded", "Service Quotas"), ("AccessDeniedException", "lack the right"), ("ResourceInUse", None)],

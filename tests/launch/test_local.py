@@ -21,6 +21,7 @@ from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.job import LocalJob, run_local
 from headrace.launch.local.store import LocalStore
 from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
+from object_store import Bucket, needs_obstore, serving
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -355,6 +356,36 @@ time.sleep(600)
     environment = {"HEADRACE_READS_PIPES": "1", "DATA": str(data)}
     job = run(script, channel={"mode": "Pipe"}, environment=environment)
     assert job.status == "Failed" and "channel train" in job.description["FailureReason"], logs(job)
+
+
+@needs_obstore
+@pytest.mark.parametrize("way", [["--channel", "train=s3://my-bucket/photos"], ["--fetch"]])
+def test_the_data_comes_from_a_store(
+    way: list[str], tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From an S3-compatible endpoint, once: the second job finds the copy. The request is the one that AWS would get."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    channels = [Channel("train", "s3://my-bucket/photos", mode="File")]
+    job = TrainingJob("job", "ml.m5.xlarge", "arn:aws:iam::000000000000:role/x", "my-bucket", channels,
+                      hyperparameters={"epochs": "3"}, script="train.py")  # fmt: skip
+    Path("job.json").write_text(json.dumps(build_request(job)))
+    made = Bucket()
+    made.fill(data, "photos")
+    with serving(made) as endpoint:
+        for name, value in {"AWS_ENDPOINT_URL": endpoint, "AWS_SKIP_SIGNATURE": "true", "AWS_REGION": "us-east-1"}.items():
+            monkeypatch.setenv(name, value)
+        read = []
+        for number in range(2):
+            words = ["launch", "local", "--request", "job.json", "--script", "train.py", *way, "--out", f"job{number}"]
+            assert main(words) == 0, capsys.readouterr().err
+            read.append(sum(".jpg" in one for one in made.requests))
+    assert read[0] >= 7 and read[1] == read[0]
+    (result,) = Path("job1/s3").rglob("algo-1.json")
+    assert len(json.loads(result.read_text())["names"]) == 7
+    assert json.loads(result.read_text())["names"] == sorted(path.relative_to(data).as_posix() for path in data.rglob("*.jpg"))
+    assert "copying s3://my-bucket/photos" in capsys.readouterr().err
 
 
 LONG = """

@@ -16,6 +16,8 @@ from headrace.cli import output
 from headrace.cli.other_launchers import OTHER_LAUNCHERS, add_other_launcher_options, write_launcher
 from headrace.cost.live_prices import read_table
 from headrace.cost.prices import PriceTable
+from headrace.datasets.open import local_copy
+from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, UsageError
 from headrace.launch.aws import aws_client
 from headrace.launch.follow import (
@@ -31,9 +33,10 @@ from headrace.launch.follow import (
 from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
 from headrace.launch.plan import ExpectedCost, Work, expected_cost
-from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
+from headrace.launch.request import CODE, Channel, InstanceGroup, TrainingJob, build_request
 from headrace.launch.validate import check_request, refuse_mistakes
 from headrace.system.atomic_write import atomic_write
+from headrace.system.redaction import without_url_secrets
 from headrace.system.sizes import count_text
 from headrace.training.stop_signal import StopRequest
 
@@ -84,8 +87,11 @@ def _local_arguments(parser: argparse.ArgumentParser) -> None:
         "--channel",
         action="append",
         default=[],
-        metavar="NAME=FOLDER",
-        help="folder in place of a channel's data; may be repeated",
+        metavar="NAME=PLACE",
+        help="folder, or URL of an object store, in place of a channel's data; may be repeated",
+    )
+    group.add_argument(
+        "--fetch", action="store_true", help="copy the channels without such a place from their own addresses, once"
     )
     group.add_argument("--store", type=Path, metavar="FOLDER", help="folder in place of S3 (default: OUT/s3)")
     group.add_argument(
@@ -301,15 +307,21 @@ def _after(seconds: float) -> Interruption:
 
 def _folders(args: argparse.Namespace, request: dict[str, Any]) -> dict[str, Path]:
     """Return the folder that stands for the address of each channel that is given here."""
-    given = {name: Path(folder) for name, folder in _pairs(args.channel, "--channel").items()}
+    given = _pairs(args.channel, "--channel")
     for name, place in (("train", args.data), ("validation", args.val)):
-        if place is not None and "://" not in place and name not in given:
-            given[name] = Path(place)
+        if place is not None and not is_url(place) and name not in given:
+            given[name] = place
     sources = {one["ChannelName"]: one["DataSource"].get("S3DataSource") for one in request.get("InputDataConfig") or []}
+    if args.fetch:
+        own = {name: source["S3Uri"] for name, source in sources.items() if source is not None and name != CODE}
+        given = {**own, **given}
     found = {}
-    for name, folder in given.items():
+    for name, place in given.items():
         if sources.get(name) is None:
             raise UsageError(f"the request has no channel {name} in S3", hint=f"its channels: {', '.join(sources)}")
+        if is_url(place):
+            output.log(f"{name}: copying {without_url_secrets(place)} to the cache, once")
+        folder = local_copy(place) if is_url(place) else Path(place)
         if not folder.exists():
             raise UsageError(f"--channel {name}: there is no {folder}")
         found[sources[name]["S3Uri"]] = folder

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from headrace._native import __version__
 from headrace.launch.metrics import metric_definitions
 
-__all__ = ["Channel", "Distribution", "InputMode", "InstanceGroup", "TrainingJob", "build_request", "training_image"]
+__all__ = ["CODE", "Channel", "Distribution", "InputMode", "InstanceGroup", "TrainingJob", "build_request", "training_image"]
 
 InputMode = Literal["File", "FastFile", "Pipe"]
 Distribution = Literal["FullyReplicated", "ShardedByS3Key"]
