@@ -23,7 +23,10 @@ class Measurement:
 
 MEASUREMENTS = (
     Measurement(
-        "correctness", "do the Triton kernels and the loader's batches on the GPU equal the CPU's", "0 values differ", 90
+        "correctness",
+        "do the Triton kernels and the loader's batches of packed JPEGs on the GPU equal the CPU's",
+        "0 values differ",
+        90,
     ),
     Measurement(
         "decoders",

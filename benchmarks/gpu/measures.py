@@ -56,8 +56,8 @@ def correctness(run: Run) -> list[Row]:
         transform = headrace.transforms.imagenet_train(48, normalize=True)
         options = {"seed": 1, "dtype": "float32", "threads": 2}
         with (
-            headrace.Loader(run.folder / "folder", 8, transform, device=run.device, decode=decode, **options) as found,
-            headrace.Loader(run.folder / "folder", 8, transform, **options) as wanted,
+            headrace.Loader(run.folder / "pack", 8, transform, device=run.device, decode=decode, **options) as found,
+            headrace.Loader(run.folder / "pack", 8, transform, **options) as wanted,
         ):
             pairs = [(a, b) for (a, _), (b, _), _ in zip(found, wanted, range(4), strict=False)]
             compare(f"loader, decode={decode}", *(torch.cat([pair[side].cpu() for pair in pairs]) for side in (0, 1)))
@@ -207,10 +207,10 @@ def timm(run: Run) -> list[Row]:
 
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast(kind, dtype=torch.bfloat16):
+        with torch.autocast(kind, dtype=torch.bfloat16, enabled=run.is_gpu):
             loss = torch.nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
 
-    ours = _compute_rate(run, name, batch)["img_s"]
+    ours = _compute_rate(run, "resnet20" if run.is_tiny else name, batch)["img_s"]
     return [{"what": f"timm {name}, AMP, plain loop", "img_s": run.rate(step, batch)}, {"what": "trainer", "img_s": ours}]

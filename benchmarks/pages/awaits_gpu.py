@@ -40,12 +40,12 @@ def _rows(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows of equal keys as a table."""
     if not rows:
         return "No rows."
-    return table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
+    return table(list(rows[0]), [[_cell(name, value) for name, value in row.items()] for row in rows])
 
 
-def _cell(value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
     if value is None:
-        return "not measured"
+        return "none" if name == "model" else "not measured"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,.4g}" if isinstance(value, float) else str(value)

@@ -95,7 +95,7 @@ class Transfer:
         if self._stream is not None:
             on_gpu.pixels.record_stream(self._stream)  # it belongs to the decoder's stream, which has finished
         if len(on_gpu.slots) == len(host):
-            return on_gpu.pixels
+            return on_gpu.pixels.contiguous()  # the kernel reads NHWC
         images = torch.empty(host.shape, dtype=torch.uint8, device=self.device)
         at = 0
         for first, end, is_decoded in _runs(on_gpu.slots, len(host)):
