@@ -20,12 +20,17 @@ PAGES = [
     *(f"{kind}/{path.stem}" for kind in ("guides", "concepts") for path in sorted((DOCS / kind).glob("*.md"))),
 ]
 ELSEWHERE = {
+    "aws cloudwatch": "needs AWS; tests/launch/test_finished_job.py reads such files",
+    "aws s3 cp": "needs AWS; tests/launch/test_finished_job.py reads such files",
     "aws s3 sync": "needs AWS; tests/datasets reads from stores",
+    "aws sagemaker": "needs AWS; tests/launch/test_finished_job.py reads such files",
     "docker": "no container engine: tests/setup/test_install.py checks the Dockerfile",
     "pip install": "scripts/setup.sh installs the same requirements for these tests",
     "headrace cost refresh": "asks AWS: tests/cost/test_live_prices.py runs it against recorded answers",
     "headrace demo": "tests/demo",
     "headrace diagnose -- python train_keras.py": "needs TensorFlow: tests/diagnosis/test_tensorflow.py",
+    "headrace diagnose --from-files": "tests/launch/test_finished_job.py",
+    "headrace diagnose --sagemaker-job": "tests/launch/test_finished_job.py, with a stubbed AWS",
     "headrace launch": "tests/launch",
     "headrace trials": "tests/trials",
     "make wheel": "scripts/check_wheel.py and scripts/check_wheel_aarch64.sh, which it ends with",
