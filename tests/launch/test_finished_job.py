@@ -146,6 +146,7 @@ def test_files_give_the_fields_of_a_diagnosis_and_a_report(capsys: pytest.Captur
     assert found["verdict"] == "STORAGE_LATENCY" and found["findings"][0]["cause_seen"] is False
     assert {"rules", "wasted_usd", "idle_s", "seconds", "command"} <= set(found["job"])
     page = Path(found["report"]).read_text()
+    assert "CPU, mean of 4 cores" in page and "1 CPU cores" not in page
     assert "The job on SageMaker" in page and "all_low" in page and "CPUBottleneck" not in page
     assert main(["report", str(out)]) == 0  # the folder is a session like any other
     assert "STORAGE_LATENCY" in capsys.readouterr().out

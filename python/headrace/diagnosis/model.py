@@ -111,12 +111,16 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """The use of CPU cores and GPUs over time. `cores[c][t]` and `gpus[g][t]` are 0 to 1; None means not measured."""
+    """The use of CPU cores and GPUs over time. `cores[c][t]` and `gpus[g][t]` are 0 to 1; None means not measured.
+
+    mean_of_cores: how many cores the one row of `cores` is the mean of; None where each core has its row.
+    """
 
     time_s: tuple[float, ...]
     cores: tuple[tuple[float | None, ...], ...]
     gpus: tuple[tuple[float | None, ...], ...]
     gpu_names: tuple[str, ...] = ()
+    mean_of_cores: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

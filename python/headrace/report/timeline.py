@@ -153,6 +153,8 @@ def _heat_lanes(heat_map: HeatMap, end_s: float) -> list[Html]:
     if heat_map.cores:
         height = max(36, min(240, 12 * len(heat_map.cores)))
         title = f"{len(heat_map.cores)} CPU cores"
+        if heat_map.mean_of_cores is not None:
+            title = f"CPU, mean of {heat_map.mean_of_cores} cores"
         lanes.append(_lane(title, _mean_words(heat_map.cores), _map(heat_map, heat_map.cores, CORE_COLOUR, end_s, title),
                            kind="cores", height=height))  # fmt: skip
     return lanes

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.cost.prices import PriceTable
-from headrace.diagnosis.model import Diagnosis, Percentiles
+from headrace.diagnosis.model import Diagnosis, HeatMap, Percentiles
 from headrace.diagnosis.series import heat_map, percentiles
 from headrace.diagnosis.tables import environment
 from headrace.launch.finished_job.documents import JobDocuments, Series, host_names
@@ -128,7 +128,7 @@ def diagnose_job(documents: JobDocuments, table: PriceTable, *, gpu_usd_per_hour
         duration_s=session.duration_s,
         environment=environment(session),
         percentiles=_percentiles(uses, times),
-        heat_map=heat_map(session),
+        heat_map=_heat_map(session, uses[0]),
         notes=_notes(documents, times, uses, steady),
     )
     return JobDiagnosis(session, diagnosis, account)
@@ -262,6 +262,11 @@ def _samples(use: HostUse, gpus: Mapping[int, Series], zero_s: float) -> tuple[S
             )
         )
     return tuple(found)
+
+
+def _heat_map(session: Session, use: HostUse) -> HeatMap | None:
+    found = heat_map(session)
+    return found if found is None or use.core_rows else replace(found, mean_of_cores=use.cores)
 
 
 def _cells(series: Series, width_s: float) -> dict[int, float]:
