@@ -51,6 +51,7 @@ def test_a_killed_dry_run_goes_on_and_renders(tmp_path: Path, image_folder: obje
     assert finished <= {path.name for path in out.glob("*.json")}
     for name in names():
         assert f"| {name} |" in page, "all that awaits a GPU still does"
+    assert not list(out.glob(".work-*")), "photographs of the killed run are removed"
     assert "## stage:" in page and "dry run" in page
     rows = json.loads(done.read_text(encoding="utf-8"))["rows"]
     assert rows and all(row["different"] == 0 for row in rows)

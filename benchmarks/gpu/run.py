@@ -59,7 +59,9 @@ def main() -> int:
             (out / f"{one.name}.json").unlink(missing_ok=True)
         for page in out.glob("document-*.json"):
             page.unlink()
-    with tempfile.TemporaryDirectory(prefix="gpu-bench-") as temporary:
+    for left in out.glob(".work-*"):  # by a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".work-", dir=out) as temporary:
         images = _prepare(args.images, Path(temporary), 24 if args.tiny else 400)
         ended = _run_all(chosen, args, out, images)
     document = _document(out, args)
