@@ -39,7 +39,7 @@ def render(document: Document) -> str:
 
 def experiment(name: str, found: Mapping[str, Any]) -> list[str]:
     """Return the parts of one experiment."""
-    settings = f"`headrace trials {name}`, {found['date']}, {count_text(round(found['elapsed_s'] / 60), 'minute')}"
+    settings = f"`headrace trials {name}`, {found['date']}, {took(found['elapsed_s'])}"
     rows = found["rows"]
     shown = [row for row in rows if "error" not in row]
     failed: dict[str, str] = {}
@@ -51,6 +51,11 @@ def experiment(name: str, found: Mapping[str, Any]) -> list[str]:
     return [f"## {found['title']}", f"{settings}.", cells(shown), "\n".join(lines)]
 
 
+def took(seconds: float) -> str:
+    """Return a duration in words."""
+    return f"{seconds:.0f} seconds" if seconds < 100 else count_text(round(seconds / 60), "minute")
+
+
 def cells(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows with the columns that hold anything."""
     chosen = [
@@ -60,4 +65,4 @@ def cells(rows: Sequence[Mapping[str, Any]]) -> str:
         and (column[0] not in DESCRIPTIONS or len({row.get(column[0]) for row in rows}) > 1)
     ]
     texts = [[form.format(row[key]) if key in row else "" for key, _, form in chosen] for row in rows]
-    return table([title for _, title, _ in chosen], texts, right=1)
+    return table([title for _, title, _ in chosen], texts)
