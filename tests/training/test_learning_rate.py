@@ -42,6 +42,13 @@ def test_no_rate_is_chosen_where_the_loss_does_not_fall() -> None:
     assert found.learning_rate is None and "less than 2 %" in str(found.note)
 
 
+def test_no_rate_is_chosen_from_the_low_end_of_the_range_alone() -> None:
+    falling = points([2.0, 1.9, 1.7, 1.8])
+    found = choose_rate(falling, OPTIONS, global_batch=64, diverged=False, complete=False)
+    assert found.learning_rate is found.rate is None and "longer --time-limit" in str(found.note)
+    assert choose_rate(falling, OPTIONS, global_batch=64, diverged=True, complete=False).learning_rate is not None
+
+
 def test_the_range_test_is_deterministic_and_writes_page_and_settings(
     two_colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -229,7 +229,8 @@ def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | No
         setting = f"{both.prefetch} batches ahead"
         waits = f"{percent_text(both.wait_share, digits=1)} of the time waiting for input{noise}"
         table.add_row("together", setting, f"{both.img_s:,.0f}", waits)
-    output.stdout_console.print(table, markup=False)
+    if table.row_count:
+        output.stdout_console.print(table, markup=False)
     if found.binds == "not measured":
         output.say(f"what binds on the {found.device} is not measured: {found.advice}")
     else:

@@ -94,7 +94,7 @@ def find_learning_rate(
     )  # fmt: skip
     learner = _RangeLearner(alone, device, classes=len(data.classes), updates=updates)
     points: list[RangePoint] = []
-    diverged, mean, pending = False, 0.0, list[float]()
+    diverged, complete, mean, pending = False, True, 0.0, list[float]()
     for step, (images, labels) in enumerate(_batches(alone, data, device, updates * accumulate)):
         pending.append(float(learner.train_step(step, images, labels)))
         if len(pending) < accumulate:
@@ -108,12 +108,19 @@ def find_learning_rate(
         points.append(RangePoint(rate_at(len(points), updates), loss, smoothed))
         if deadline.passed:
             log(deadline.left_out(f"rates above {points[-1].rate:.2g}"))
+            complete = len(points) >= updates
             break
-    return choose_rate(points, options, global_batch=options.batch_size * accumulate, diverged=diverged)
+    batch = options.batch_size * accumulate
+    return choose_rate(points, options, global_batch=batch, diverged=diverged, complete=complete)
 
 
-def choose_rate(points: list[RangePoint], options: Options, *, global_batch: int, diverged: bool) -> RangeTest:
-    """Apply RULE to the measured points."""
+def choose_rate(
+    points: list[RangePoint], options: Options, *, global_batch: int, diverged: bool, complete: bool = True
+) -> RangeTest:
+    """Apply RULE to the measured points. `complete`: False if the time was over before the loss diverged."""
+    if not complete and not diverged:
+        note = f"the time was over at a rate of {points[-1].rate:.2g}, before the loss diverged: nothing is chosen"
+        return RangeTest(tuple(points), global_batch, None, None, None, diverged, f"{note}; give a longer --time-limit")
     lowest = min(points, key=lambda one: one.smoothed, default=None)
     if lowest is None or lowest.smoothed > (1 - LEAST_FALL) * points[0].smoothed:
         note = f"the loss fell by less than {percent_text(LEAST_FALL)} at any rate: nothing is chosen"
