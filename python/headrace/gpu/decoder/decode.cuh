@@ -5,7 +5,7 @@
 // The same source compiles for the host. A kernel is a struct with phases: a CUDA block runs phase 0 with all its threads, waits,
 // runs phase 1, and so on; on the host, loops over blocks and threads do. What outlives a phase is in `Shared`.
 //
-// The records of the plan are written by crates/headrace-core/src/cuda_plan.rs. Formats: ITU-T T.81.
+// The records of the plan are written by crates/headrace-core/src/cuda_plan. Formats: ITU-T T.81.
 #pragma once
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)

@@ -5,6 +5,8 @@
 //! 32-bit words, so neither side pads. The buffer holds the records of all planned images, then, for each image, its Huffman tables,
 //! its segments and their bytes.
 
+mod group;
+
 use std::thread;
 
 use crate::cpu::Extension;
@@ -15,6 +17,8 @@ use crate::jpeg::header::{self, Class, Colour, Header, HuffmanSpec};
 use crate::jpeg::huffman::Codes;
 use crate::jpeg::{region, structure};
 use crate::resample::{Axis, ResizeSpec};
+
+pub use group::Group;
 
 /// Threads of a CUDA block, and the pieces of work that it takes, as `decode.cuh` names them.
 pub mod chunk {
@@ -62,45 +66,6 @@ pub struct Ask {
     pub window: Rect,
     /// Mirror left to right.
     pub flip: bool,
-}
-
-/// Images whose scratch memory fits the limit together: the kernels run once for each group.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Group {
-    /// First record, and their number.
-    pub first: u32,
-    /// Number of images.
-    pub images: u32,
-    /// Blocks of 64 coefficients (16 bits each), and of 64 samples.
-    pub blocks: u32,
-    /// Bytes of pixels between the two passes of the resize.
-    pub middle: u32,
-    /// 32-bit words of filter weights.
-    pub table: u32,
-    /// CUDA blocks of the five kernels: entropy, IDCT, weights, first pass, second pass.
-    pub chunks: [u32; 5],
-}
-
-impl Group {
-    fn scratch_bytes(&self) -> u64 {
-        u64::from(self.blocks) * (128 + 64) + u64::from(self.middle) + u64::from(self.table) * 4
-    }
-
-    /// Return the sum of both, or `None` if a field overflows.
-    fn plus(&self, other: &Group) -> Option<Group> {
-        let mut sum = Group {
-            first: self.first,
-            images: self.images + other.images,
-            blocks: self.blocks.checked_add(other.blocks)?,
-            middle: self.middle.checked_add(other.middle)?,
-            table: self.table.checked_add(other.table)?,
-            chunks: self.chunks,
-        };
-        for (chunks, more) in sum.chunks.iter_mut().zip(other.chunks) {
-            *chunks = chunks.checked_add(more).filter(|&n| n < 1 << 31)?;
-        }
-        Some(sum)
-    }
 }
 
 /// A component's record.
@@ -624,113 +589,4 @@ impl Words<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::geometry::Orientation;
-    use crate::pack::{encode_pixels, EncodeOptions};
-
-    struct File(Vec<u8>);
-
-    impl ItemBytes for File {
-        fn get<'a>(&'a self, _: &'a mut Vec<u8>) -> &'a [u8] {
-            &self.0
-        }
-    }
-
-    /// Return a 4:2:0 JPEG of noise with a restart marker every 32 pixels.
-    fn marked(width: u32, height: u32) -> File {
-        let pixels: Vec<u8> = (0..width * height * 3)
-            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
-            .collect();
-        let how = EncodeOptions {
-            gray: false,
-            quality: 80,
-            tile_px: Some(32),
-            orientation: Orientation::Upright,
-        };
-        let mut out = Vec::new();
-        encode_pixels(&pixels, Size { width, height }, &how, &mut out).expect("encodes");
-        File(out)
-    }
-
-    fn ask(box_: Rect) -> Ask {
-        Ask {
-            box_: Some(box_),
-            size: (16, 16),
-            window: Rect::new(0, 0, 16, 16),
-            flip: false,
-        }
-    }
-
-    #[test]
-    fn only_segments_under_the_crop_are_planned() {
-        let file = marked(320, 160); // 10 tiles across, 10 MCU rows
-        let whole = plan_image(&file.0, &ask(Rect::new(0, 0, 320, 160))).ok();
-        assert_eq!(whole.map(|order| order.segments.len()), Some(100));
-        // Pixels 40 to 55 lie in the second tile; chroma is upsampled from its neighbours, which lie there too.
-        let one = plan_image(&file.0, &ask(Rect::new(40, 36, 16, 8))).ok();
-        let segments = one.map(|order| order.segments).unwrap_or_default();
-        assert_eq!(
-            segments.iter().map(|s| (s.mcu, s.end)).collect::<Vec<_>>(),
-            [(42, 44)]
-        );
-        // A box that begins at a tile's edge needs the chroma column before it.
-        let two = plan_image(&file.0, &ask(Rect::new(64, 36, 8, 8))).ok();
-        assert_eq!(two.map(|order| order.segments.len()), Some(2));
-    }
-
-    #[test]
-    fn images_share_a_group_until_the_memory_is_full() {
-        let files: Vec<File> = (0..5).map(|_| marked(96, 64)).collect();
-        let asks = [ask(Rect::new(0, 0, 96, 64)); 5];
-        let all = Plan::new(&files, &asks, 1 << 30, 2);
-        assert_eq!(all.groups().len(), 1);
-        let one = all.groups()[0].scratch_bytes() / 5;
-        let two = Plan::new(&files, &asks, 2 * one + 1, 2);
-        let shape = |plan: &Plan| {
-            plan.groups()
-                .iter()
-                .map(|g| (g.first, g.images))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(shape(&two), [(0, 2), (2, 2), (4, 1)]);
-        let none = Plan::new(&files, &asks, one - 1, 2);
-        assert_eq!(none.refusals(), [Refusal::TooLarge as u8; 5]);
-        assert_eq!((none.groups().len(), none.size()), (0, 0));
-    }
-
-    #[test]
-    fn the_buffer_is_the_same_for_any_number_of_threads_and_covers_every_byte() {
-        let files: Vec<File> = (1..6).map(|i| marked(40 * i, 30 * i)).collect();
-        let asks: Vec<Ask> = (1..6)
-            .map(|i| ask(Rect::new(i, 2 * i, 30 * i, 20 * i)))
-            .collect();
-        let plan = Plan::new(&files, &asks, 1 << 30, 1);
-        let fill = |content: u8, threads: usize| {
-            let mut out = vec![content; plan.size()];
-            assert!(plan.fill(&files, &mut out, threads));
-            out
-        };
-        assert!(fill(0, 1) == fill(0xFF, 4));
-        assert!(!plan.fill(&files, &mut vec![0; plan.size() + 1], 1));
-        assert!(!plan.fill(&files[1..], &mut vec![0; plan.size()], 1));
-    }
-
-    #[test]
-    fn cut_and_changed_files_are_refused_or_planned_within_their_bytes() {
-        let sound = marked(90, 70);
-        let whole = ask(Rect::new(0, 0, 90, 70));
-        for cut in 0..sound.0.len() {
-            assert!(plan_image(&sound.0[..cut], &whole).is_err(), "{cut} bytes");
-        }
-        for at in 0..sound.0.len() {
-            let mut changed = File(sound.0.clone());
-            changed.0[at] ^= 0x5A;
-            let plan = Plan::new(&[changed], &[whole], 1 << 26, 1);
-            let mut out = vec![0; plan.size()];
-            let file = File(sound.0.clone()); // bytes that another thread changed back meanwhile
-            assert!(plan.fill(&[file], &mut out, 1));
-            assert!(plan.fill(&[File(Vec::new())], &mut out, 1));
-        }
-    }
-}
+mod tests;
