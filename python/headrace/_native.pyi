@@ -153,7 +153,7 @@ class Engine:
         data: list[bytes] | None = None,
         masks: tuple[Table, _Buffer, int] | None = None,
         further: Sequence[tuple[Program, Store, int, _Buffer, tuple[Table, _Buffer, int] | None]] | None = None,
-        files: tuple[list[str], bool, IndexStore] | None = None,
+        files: tuple[Sequence[str | bytes], bool, bool, IndexStore] | None = None,
     ) -> Job: ...
     def submit_items(
         self,

@@ -16,7 +16,7 @@ from accelerate_helpers import own_batches
 from headrace.accelerate import item_proof
 from headrace.accelerate.item_iterator import ItemIterator
 from headrace.accelerate.settings import CHECK
-from PIL import Image
+from PIL import Image, ImageOps
 from torch.nn.functional import one_hot
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate, random_split
 from torchvision import transforms as v1
@@ -26,6 +26,7 @@ from torchvision.transforms import v2
 EVALUATE = v1.Compose([v1.Resize(72), v1.CenterCrop(64), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.25] * 3)])
 SMALL = v2.Compose([v2.Resize((40, 32)), v2.RandomHorizontalFlip(1.0), v2.PILToTensor()])
 TRAIN = v1.Compose([v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), v1.ToTensor()])
+SQUARE = v1.Resize((30, 30))
 Sample = namedtuple("Sample", "image target")
 
 
@@ -312,6 +313,63 @@ def test_other_collate_functions_are_left_to_the_script(collate: Any, reason: st
     random.seed(1)
     assert_equal(ours, own_batches(DataLoader(WithPath(str(folder), EVALUATE), 3, collate_fn=collate)))
     assert "in part" in taken_over[-1] and reason in taken_over[-1]
+
+
+class Upright(Dataset[Any]):
+    """It turns its images by their EXIF orientation."""
+
+    def __init__(self, paths: list[str], transform: Any) -> None:
+        self.paths, self.transform = paths, transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(ImageOps.exif_transpose(Image.open(self.paths[index])).convert("RGB"))
+
+
+class UprightLater(Upright):
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(ImageOps.exif_transpose(Image.open(self.paths[index]).convert("RGB")))
+
+
+class Turned(Upright):
+    """It turns its images behind a transform, which keeps the EXIF data."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(ImageOps.exif_transpose(SQUARE(Image.open(self.paths[index]).convert("RGB"))))
+
+
+@pytest.fixture
+def turned(tmp_path: Path) -> list[str]:
+    """Make JPEGs of all EXIF orientations, and without one."""
+    paths = []
+    for number in range(10):
+        exif = Image.Exif()
+        if number:
+            exif[0x0112] = number
+        pixels = np.random.default_rng(number).integers(0, 256, (9, 13, 3), dtype=np.uint8)
+        paths.append(str(tmp_path / f"{number}.jpg"))
+        Image.fromarray(pixels).resize((100 + number, 70)).save(paths[-1], exif=exif)
+    return paths
+
+
+@pytest.mark.parametrize("kind", [Upright, UprightLater])
+def test_images_are_turned_by_their_exif_orientation(
+    kind: Any, turned: list[str], taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_equal(*ours_and_theirs(lambda: DataLoader(kind(turned, EVALUATE), 4)))
+    monkeypatch.setenv(CHECK, "10")
+    from headrace.accelerate import hook
+
+    _, checked = hook._compiled(DataLoader(kind(turned, TRAIN), 4), hook.Settings.read())
+    assert checked is not None and "10 images equal in every value" in checked
+
+
+def test_images_that_are_turned_behind_a_transform_are_left_to_the_script(turned: list[str], taken_over: list[str]) -> None:
+    loader = DataLoader(Turned(turned, v1.ToTensor()), 4)
+    assert_equal(list(loader), own_batches(loader))
+    assert "EXIF orientation behind a transform" in taken_over[-1]
 
 
 def test_torchvisions_other_datasets(folder: Path, tmp_path: Path, taken_over: list[str]) -> None:

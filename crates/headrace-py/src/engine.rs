@@ -30,6 +30,25 @@ type Further<'py> = (
     Option<Beside<'py>>,
 );
 
+/// A file of a record: its bytes, or its path.
+#[derive(FromPyObject)]
+enum FileSource {
+    Bytes(PyBackedBytes),
+    Path(PathBuf),
+}
+
+impl From<FileSource> for engine::FileSource {
+    fn from(source: FileSource) -> Self {
+        match source {
+            FileSource::Bytes(bytes) => engine::FileSource::Bytes(Box::new(bytes)),
+            FileSource::Path(path) => engine::FileSource::Path(path),
+        }
+    }
+}
+
+/// The files of the records, whether only RGB images are taken, whether they are turned upright, and the JPEG indexes.
+type FilesTuple<'py> = (Vec<FileSource>, bool, bool, PyRef<'py, IndexStore>);
+
 /// The table of masks, their memory, and the class of pixels from outside the image.
 type Beside<'py> = (PyRef<'py, Table>, PyBuffer<u8>, u8);
 
@@ -121,8 +140,8 @@ impl Engine {
     /// `data`: the encoded bytes of the records; without it they are read through the table.
     /// `masks`: (table of the masks, with the same records as `table`; memory with one byte per pixel of each slot; class of
     /// pixels from outside the image).
-    /// `files`: (the path of each record, whether what Pillow opens in another mode than RGB is refused, JPEG indexes), in place
-    /// of the table, whose records then only number the images.
+    /// `files`: (the path or the bytes of each record, whether what Pillow opens in another mode than RGB is refused, whether images
+    /// are turned upright by their EXIF orientation, JPEG indexes), in place of the table, whose records then only number the images.
     /// `further`: more views of the same records, each (program, store, seed, out, masks). Each image is decoded once for all
     /// views if that is less work, and has one status.
     #[allow(clippy::too_many_arguments)]
@@ -141,7 +160,7 @@ impl Engine {
         data: Option<Vec<PyBackedBytes>>,
         masks: Option<Beside<'_>>,
         further: Option<Vec<Further<'_>>>,
-        files: Option<(Vec<PathBuf>, bool, PyRef<'_, IndexStore>)>,
+        files: Option<FilesTuple<'_>>,
     ) -> PyResult<Job> {
         let count = match (&data, &files) {
             (None, None) => table.inner.len(),
@@ -180,7 +199,7 @@ impl Engine {
         let batch = engine::Batch {
             table: Arc::clone(&table.inner),
             indexes: match &files {
-                Some((_, _, store)) => store.cache(),
+                Some((_, _, _, store)) => store.cache(),
                 None => Arc::clone(&table.indexes),
             },
             epoch,
@@ -191,7 +210,11 @@ impl Engine {
                     .map(|bytes| Box::new(bytes) as Encoded)
                     .collect()
             }),
-            files: files.map(|(paths, only_rgb, _)| engine::Files { paths, only_rgb }),
+            files: files.map(|(sources, only_rgb, upright, _)| engine::Files {
+                sources: sources.into_iter().map(engine::FileSource::from).collect(),
+                only_rgb,
+                upright,
+            }),
             views,
         };
         let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);

@@ -101,6 +101,7 @@ def check_items(dataset: Any, compiled: CompiledItems, count: int) -> CheckResul
     """Compare up to `count` items of the script's own code, and the random parameters of each of their views."""
     recognition = compiled.recognition
     chosen = np.unique(np.linspace(0, len(recognition.indices) - 1, min(count, len(recognition.indices))).astype(np.int64))
+    open_image = _open_upright if recognition.is_upright else open_rgb
     results: dict[str, bool] = {}
     with separate_randomness(SEED):
         items = [plan_item(recognition.calls, dataset, recognition.indices[at]) for at in chosen]
@@ -110,7 +111,7 @@ def check_items(dataset: Any, compiled: CompiledItems, count: int) -> CheckResul
             program = compiled.views[number].pipeline.program
             for slot, item in enumerate(items):
                 path = item.views[number].path
-                source = _Source(path, open_rgb, view.chain.operations, view.transform, program, view_seed(SEED, number))
+                source = _Source(path, open_image, view.chain.operations, view.transform, program, view_seed(SEED, number))
                 if statuses[slot] == 0 and not _equal(tensors[number][slot], _reference(source, slot)):
                     different[path] = None
             if not any(view.chain is other.chain for other in recognition.views[:number]):
@@ -148,6 +149,10 @@ def _native_images(compiled: CompiledLoader, records: npt.NDArray[np.int64]) -> 
 
 def _equal(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return bool(ours.shape == theirs.shape and ours.dtype == theirs.dtype and torch.equal(ours, theirs))
+
+
+def _open_upright(path: Any) -> Any:
+    return sys.modules["PIL.ImageOps"].exif_transpose(open_rgb(path))
 
 
 @dataclass(frozen=True, slots=True)

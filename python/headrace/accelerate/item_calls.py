@@ -172,6 +172,8 @@ class ItemCalls:
         ]
         if image is not None:
             special.append((image.open, self._open_image))
+        if (operations := sys.modules.get("PIL.ImageOps")) is not None:
+            special.append((operations.exif_transpose, self._upright))
         if folder is not None:
             special += [(folder.pil_loader, self._open_rgb), (folder.default_loader, self._open_by_default)]
         return special
@@ -296,6 +298,11 @@ class ItemCalls:
         if sys.modules["torchvision"].get_image_backend() != "PIL":
             raise self.refuse("torchvision's image backend is not Pillow")
         return self._open_rgb(path)
+
+    def _upright(self, image: Any) -> PlannedImage:
+        if type(image) is not PlannedImage:
+            raise self.refuse("its items turn images that are not files")
+        return image.upright()
 
     def _open_file(self, path: Any, mode: str = "r") -> PlannedFile:
         text = path_text(path)

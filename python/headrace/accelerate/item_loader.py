@@ -89,14 +89,16 @@ class ItemView:
 class RecognisedItems:
     """A loader whose items can be planned.
 
-    `is_rgb`: the code converts its images to RGB. `groups`: the numbers of the views of each file of an item.
-    `paths`: the files of the items that were planned. `indices`: their indices. `length`: the number of items.
+    `is_rgb`: the code converts its images to RGB. `is_upright`: the code turns them by their EXIF orientation.
+    `groups`: the numbers of the views of each file of an item. `paths`: the files of the items that were planned.
+    `indices`: their indices. `length`: the number of items.
     `collate`: the kind of the collate function; "code" for one that is run as the code of the items is.
     """
 
     calls: ItemCalls
     views: tuple[ItemView, ...]
     is_rgb: bool
+    is_upright: bool
     groups: tuple[tuple[int, ...], ...]
     paths: tuple[str, ...]
     indices: tuple[int, ...]
@@ -108,7 +110,8 @@ class RecognisedItems:
         return (
             len(item.views) == len(self.views)
             and all(
-                one.chain is view.chain and one.is_rgb == self.is_rgb for one, view in zip(item.views, self.views, strict=True)
+                one.chain is view.chain and one.is_rgb == self.is_rgb and one.is_upright == self.is_upright
+                for one, view in zip(item.views, self.views, strict=True)
             )
             and all(item.views[number].path == item.views[group[0]].path for group in self.groups for number in group)
         )
@@ -147,7 +150,7 @@ class CompiledItems:
             draws,
             block,
             further=[(*view, None) for view in views[1:]],
-            files=(paths, not self.recognition.is_rgb, index_store()),
+            files=(paths, not self.recognition.is_rgb, self.recognition.is_upright, index_store()),
         )
 
 
@@ -251,7 +254,8 @@ def recognise_items(loader: Any) -> RecognisedItems:
     views = tuple(_item_view(one.chain) for one in first.views)
     paths = tuple(view.path for item in items for view in item.views)
     groups, kind = _groups(items), _collate(loader.collate_fn)
-    recognition = RecognisedItems(calls, views, first.views[0].is_rgb, groups, paths, indices, length, kind)
+    is_rgb, is_upright = first.views[0].is_rgb, first.views[0].is_upright
+    recognition = RecognisedItems(calls, views, is_rgb, is_upright, groups, paths, indices, length, kind)
     if not all(recognition.fits(item) for item in items):
         raise Unsupported("its items do not all have the same views")
     require_native_endings(paths)

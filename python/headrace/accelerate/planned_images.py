@@ -112,14 +112,16 @@ class PlannedImage(_Planned):
     """A Pillow image of a file.
 
     `is_rgb`: the code has converted it to RGB. Otherwise its mode is RGB only if that of the file is.
+    `is_upright`: the code has turned it by its EXIF orientation.
     """
 
-    __slots__ = ("chain", "is_rgb", "path")
+    __slots__ = ("chain", "is_rgb", "is_upright", "path")
 
-    def __init__(self, path: str, chain: Chain, *, is_rgb: bool) -> None:
+    def __init__(self, path: str, chain: Chain, *, is_rgb: bool, is_upright: bool = False) -> None:
         self.path = path
         self.chain = chain
         self.is_rgb = is_rgb
+        self.is_upright = is_upright
 
     def __bool__(self) -> bool:
         return True  # as Pillow's images
@@ -133,7 +135,7 @@ class PlannedImage(_Planned):
     def method(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return the result of a method of Pillow's image."""
         if name == "convert" and (*arguments, *named.values()) == ("RGB",) and set(named) <= {"mode"}:
-            return PlannedImage(self.path, self.chain, is_rgb=True)
+            return PlannedImage(self.path, self.chain, is_rgb=True, is_upright=self.is_upright)
         if name == "copy" and not (arguments or named):
             return self
         if name in ("load", "close") and not (arguments or named):
@@ -151,20 +153,26 @@ class PlannedImage(_Planned):
         chain = self.chain.after(operation)
         if chain is None:
             return None
-        if chain.is_tensor:
-            return PlannedView(self.path, chain, is_rgb=self.is_rgb)
-        return PlannedImage(self.path, chain, is_rgb=self.is_rgb)
+        made = PlannedView if chain.is_tensor else PlannedImage
+        return made(self.path, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
+
+    def upright(self) -> PlannedImage:
+        """Return the image turned by its EXIF orientation."""
+        if self.chain.operations:
+            raise NotUnderstood("its items turn images by their EXIF orientation behind a transform")
+        return PlannedImage(self.path, self.chain, is_rgb=self.is_rgb, is_upright=True)
 
 
 class PlannedView(_Planned):
     """The tensor that a chain of transforms makes of an image."""
 
-    __slots__ = ("chain", "is_rgb", "path")
+    __slots__ = ("chain", "is_rgb", "is_upright", "path")
 
-    def __init__(self, path: str, chain: Chain, *, is_rgb: bool) -> None:
+    def __init__(self, path: str, chain: Chain, *, is_rgb: bool, is_upright: bool = False) -> None:
         self.path = path
         self.chain = chain
         self.is_rgb = is_rgb
+        self.is_upright = is_upright
 
     def words(self) -> str:
         """Name what the object stands for, in the plural."""
@@ -173,7 +181,7 @@ class PlannedView(_Planned):
     def transformed(self, operation: Any) -> PlannedView | None:
         """Return the result of a transform. None if headrace does not know it."""
         chain = self.chain.after(operation)
-        return None if chain is None else PlannedView(self.path, chain, is_rgb=self.is_rgb)
+        return None if chain is None else PlannedView(self.path, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
 
 
 def path_text(path: Any) -> str | None:

@@ -60,10 +60,20 @@ pub struct Batch {
 
 /// The image files of a batch that has no table. JPEG indexes are found by the bytes of the images.
 pub struct Files {
-    /// One path per record.
-    pub paths: Vec<PathBuf>,
+    /// One file per record.
+    pub sources: Vec<FileSource>,
     /// Refuse what Pillow opens in another mode than RGB, or may: [`Status::Unsupported`].
     pub only_rgb: bool,
+    /// Turn images upright by their EXIF orientation, as Pillow's `ImageOps.exif_transpose` does.
+    pub upright: bool,
+}
+
+/// Where the bytes of a file are.
+pub enum FileSource {
+    /// On a disk.
+    Path(PathBuf),
+    /// In memory.
+    Bytes(Encoded),
 }
 
 /// One output image of each record of a batch.
@@ -186,7 +196,7 @@ impl Engine {
                 && batch
                     .files
                     .as_ref()
-                    .is_none_or(|files| files.paths.len() == count),
+                    .is_none_or(|files| files.sources.len() == count),
             "one draw, one slot and one piece of data or file a record"
         );
         self.queue(Work::Batch(batch))

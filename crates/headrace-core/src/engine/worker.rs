@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::file::read_file;
 use super::indexes::content_key;
-use super::{add, Batch, Counters, View};
+use super::{add, Batch, Counters, FileSource, View};
 use crate::decode::{DecodeOptions, Decoder, Opened};
 use crate::error::{or_internal, Result, Status};
 use crate::geometry::{Rect, Scale, Size};
@@ -89,22 +89,29 @@ impl Worker {
     fn try_fill(&mut self, batch: &Batch, image: usize, counters: &Counters) -> Result<()> {
         let record = batch.records[image] as usize;
         let began = Instant::now();
-        match &batch.files {
-            Some(files) => read_file(&files.paths[image], &mut self.bytes)?,
-            None if batch.data.is_none() => batch.table.read(record, &mut self.bytes)?,
-            None => {}
-        }
+        let given = match (&batch.files, &batch.data) {
+            (Some(files), _) => match &files.sources[image] {
+                FileSource::Path(path) => {
+                    read_file(path, &mut self.bytes)?;
+                    None
+                }
+                FileSource::Bytes(bytes) => Some(bytes),
+            },
+            (None, Some(data)) => Some(&data[image]),
+            (None, None) => {
+                batch.table.read(record, &mut self.bytes)?;
+                None
+            }
+        };
         // Taken out of `self`, so that the calls below can borrow the rest of the worker's memory.
         let own = std::mem::take(&mut self.bytes);
-        let bytes = match &batch.data {
-            Some(data) => data[image].as_ref().as_ref(),
-            None => &own[..],
-        };
+        let bytes = given.map_or(&own[..], |given| given.as_ref().as_ref());
         add(&counters.read_ns, began.elapsed());
         counters
             .bytes
             .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
-        self.decoder.set_exif(false); // which items may have set
+        let upright = batch.files.as_ref().is_some_and(|files| files.upright);
+        self.decoder.set_exif(upright);
         let result = self.decoder.open(bytes).and_then(|opened| {
             if batch.files.as_ref().is_some_and(|files| files.only_rgb) && !opened.is_rgb_jpeg() {
                 return Err(Status::Unsupported);
