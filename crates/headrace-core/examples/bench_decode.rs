@@ -1,8 +1,9 @@
 //! Decoding speed of random-resized-crop boxes, one thread: `bench_decode FOLDER [RESTART_MARKED_FOLDER]`.
 //!
 //! Rows are interleaved in chunks of images, so that other load on the machine affects all rows alike. The time of a row is the
-//! sum over chunks of the median over rounds of the thread's CPU time. The feature `profile` adds the time of each stage. ROUNDS
-//! and LIMIT (number of images) are environment variables.
+//! sum over chunks of the median over rounds of the thread's CPU time. The feature `profile` adds the time of each stage. ROUNDS,
+//! LIMIT (number of images) and ROWS (measure only rows whose names contain one of these words, separated by commas) are environment
+//! variables.
 
 use headrace_core::decode::{DecodeOptions, Decoder};
 use headrace_core::geometry::Rect;
@@ -125,6 +126,7 @@ fn main() {
     let (mut first, mut whole, mut with_markers) = (Decoder::new(), Decoder::new(), Decoder::new());
     let (mut with_index, mut making_index, mut made_index) =
         (Decoder::new(), Decoder::new(), Index::new());
+    let (mut whole_marked, mut whole_index) = (Decoder::new(), Decoder::new());
     let mut rows: Vec<Row<'_>> = vec![
         (
             "libjpeg-turbo, full",
@@ -177,6 +179,28 @@ fn main() {
                 assert!(with_markers.region(data, i.region).is_ok());
             }),
         ));
+        rows.push((
+            "headrace, full, restart markers",
+            Box::new(|i| {
+                let data = i.marked.as_deref().unwrap_or(&i.original);
+                assert!(whole_marked.region(data, i.whole).is_ok());
+            }),
+        ));
+    }
+    rows.push((
+        "headrace, full, with index",
+        Box::new(|i| {
+            let options = DecodeOptions {
+                index: Some(&i.index),
+                ..DecodeOptions::default()
+            };
+            assert!(whole_index
+                .region_with(&i.original, i.whole, &options, None)
+                .is_ok());
+        }),
+    ));
+    if let Ok(wanted) = std::env::var("ROWS") {
+        rows.retain(|(name, _)| wanted.split(',').any(|word| name.contains(word)));
     }
     let chunks: Vec<&[Image]> = images.chunks(CHUNK).collect();
     let mut times = vec![vec![Vec::with_capacity(rounds); chunks.len()]; rows.len()];
@@ -202,7 +226,7 @@ fn main() {
         rounds
     );
     println!(
-        "{:28} {:>9} {:>9} {:>8} {:>8} {:>8}",
+        "{:31} {:>9} {:>9} {:>8} {:>8} {:>8}",
         "", "us/image", "images/s", "ratio", "quarter", "least"
     );
     // If other work shares the core, minimum and first quartile tell more about the code than the median.
@@ -215,7 +239,7 @@ fn main() {
         let us = total(row, 0.5) / images.len() as f64 / 1000.0;
         let ratio = |share: f64| total(&times[0], share) / total(row, share);
         println!(
-            "{name:28} {us:9.1} {:9.0} {:8.2} {:8.2} {:8.2}",
+            "{name:31} {us:9.1} {:9.0} {:8.2} {:8.2} {:8.2}",
             1e6 / us,
             ratio(0.5),
             ratio(0.25),
@@ -229,6 +253,8 @@ fn main() {
         ("first sight", &first),
         ("index", &with_index),
         ("restart markers", &with_markers),
+        ("full, restart markers", &whole_marked),
+        ("full, index", &whole_index),
     ] {
         println!("{name}: {}", decoder.profile());
     }

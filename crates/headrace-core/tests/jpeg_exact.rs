@@ -435,7 +435,7 @@ fn requantised(jpeg: &[u8], steps: impl Fn(usize) -> Option<u8>) -> Vec<u8> {
     changed
 }
 
-/// Up to 8191 a dequantised DC value gives libjpeg-turbo's pixels; above, ours saturate (docs/exactness.md).
+/// Up to 8191 a dequantised DC value gives libjpeg-turbo's pixels; above, ours saturate (docs/reference/exactness.md).
 #[test]
 fn flat_blocks_beyond_the_range_saturate() {
     let size = Size {

@@ -282,7 +282,7 @@ impl Judge {
         let stride = turbo::region(data, whole, &mut pixels)
             .unwrap_or_else(|status| panic!("{what}: taken, but for libjpeg-turbo {status:?}"));
         // Beyond the range of any encoder our scalar code equals libjpeg-turbo's x86 kernels, not its NEON kernels
-        // (docs/exactness.md).
+        // (docs/reference/exactness.md).
         assert!(
             full == &pixels[..stride * size.height as usize]
                 || cfg!(not(target_arch = "x86_64")) && !is_in_range(data),

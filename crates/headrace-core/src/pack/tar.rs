@@ -1,4 +1,4 @@
-//! Tar members as `docs/format.md` defines them; `headrace/datasets/shards/tar.py` writes the same bytes and explains the choices.
+//! Tar members as `docs/reference/format.md` defines them; `headrace/datasets/shards/tar.py` writes the same bytes and explains the choices.
 
 /// Bytes of a tar block.
 pub const BLOCK: usize = 512;
