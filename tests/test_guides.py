@@ -40,7 +40,8 @@ ELSEWHERE = {
 """Beginnings of command lines that do not run here, and where they do."""
 RUN_HERE = ("headrace", "mkdir", "pip", "tar")
 """Programs that a guide's command lines may start here."""
-FIRST = {"guides/loader": "headrace pack /data/imagenet/train /data/packed/train"}
+PACK = "headrace pack /data/imagenet/train /data/packed/train"
+FIRST = {"guides/gpu": PACK, "guides/loader": PACK}
 """What was done before a page begins, by page."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -21,6 +21,7 @@ from real_stores import missing, running
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SMALL = ["--epochs", "2", "--batch-size", "4", "--image-size", "32"]
+TESTS = Path(__file__).resolve().parent.parent
 LIMIT_S = 280  # importing a framework takes most of it on a busy machine
 pytestmark = pytest.mark.timeout(300)
 
@@ -57,9 +58,9 @@ def test_the_list_of_examples_is_complete() -> None:
     listed = re.findall(r"^\| \[([\w.]+)\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert all(name == target for name, target in listed)
     assert sorted(name for name, _ in listed) == sorted(
-        path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")
+        path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb", ".Dockerfile")
     )
-    tested = Path(__file__).read_text(encoding="utf-8")
+    tested = "".join(file.read_text(encoding="utf-8") for file in (Path(__file__), TESTS / "launch/test_entry.py"))
     assert all(f'"{name}"' in tested for name, _ in listed)
 
 

@@ -64,7 +64,8 @@ class World:
         text = re.sub(r"((?:Loader\(|\"), ?)(?:8|16|64|256)(?=, hr)", r"\g<1>4", text)
         text = re.sub(r"imagenet_train\(\d+", "imagenet_train(32", text)
         text = text.replace("weights=None", "weights=None, input_shape=(32, 32, 3)")
-        return text.replace('device="cuda"', 'device="cpu"').replace("default=200", "default=10")
+        text = text.replace('device="cuda"', 'device="cpu"').replace('decode="split"', 'decode="auto"')
+        return text.replace("default=200", "default=10")
 
     def small_command(self, line: str) -> list[str]:
         """Return a command line with paths of this world and with options that make it small."""
