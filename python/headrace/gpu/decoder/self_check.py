@@ -9,6 +9,7 @@ import numpy as np
 from headrace._native import encode_jpeg
 from headrace.errors import HeadraceError
 from headrace.images.decode import decode_into
+from headrace.system.sizes import percent_text
 
 if TYPE_CHECKING:
     from headrace.gpu.decoder.batch_decoder import CudaJpegDecoder
@@ -46,4 +47,5 @@ def check_pixels(decoder: CudaJpegDecoder) -> None:
     if statuses.any():
         raise HeadraceError("it takes sound images for damaged ones on this GPU")
     if not np.array_equal(found, expected):
-        raise HeadraceError(f"{np.mean(found != expected):.1%} of its values differ from the CPU kernel's on this GPU")
+        share = percent_text(float(np.mean(found != expected)), digits=1)
+        raise HeadraceError(f"{share} of its values differ from the CPU kernel's on this GPU")
