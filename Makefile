@@ -1,7 +1,7 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
 .PHONY: setup demo test check fuzz lock results docs wheel bench bench-augmentation bench-cost bench-decode bench-demo bench-diagnosis bench-exactness \
-	bench-gpu bench-gpu-decoder-model bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-tf-input bench-trainer-wait \
+	bench-gpu bench-gpu-decoder-model bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-tf-input bench-trainer-wait bench-trials \
 	miri test-frameworks
 
 setup:
@@ -99,6 +99,9 @@ fuzz: # every fuzz target for SECONDS each (60); installs cargo-fuzz where it is
 
 lock: # requirements.lock, the versions of the Python packages that setup installs; ARGS=--upgrade takes the newest
 	@scripts/lock.sh $(ARGS)
+
+bench-trials: setup # the published experiments: an hour on two quiet cores; ARGS="--only workers" measures some, and keeps the rest
+	$(PY) benchmarks/trials.py --write $(ARGS)
 
 results docs: setup # renders every page from its JSON, docs/reference/cli.md and docs/reference/diagnosis.schema.json from the code
 	$(PY) benchmarks/render.py

@@ -20,7 +20,7 @@ from pages.document import RESULTS, read
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = (
     *("augmentation", "awaits_gpu", "cost", "decode", "demo", "diagnosis", "gpu", "gpu_decoder_model", "loaders"),
-    *("measured_once", "object_store", "pack", "parity", "run", "tf_input", "train_parity", "trainer_wait"),
+    *("measured_once", "object_store", "pack", "parity", "run", "tf_input", "train_parity", "trainer_wait", "trials"),
 )
 """The pages in benchmarks/results, by the names of their documents and of their modules in benchmarks/pages."""
 

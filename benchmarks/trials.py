@@ -19,9 +19,9 @@ from typing import Any
 import record
 from headrace.trials.cells import experiment_names
 from pages.document import DATA
+from pages.trials import COLUMNS
 
 PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
-LEFT_OUT = ("report", "accelerator", "next_fix_words", "images_per_epoch")
 
 
 def measured(name: str, folder: Path, simulate: str | None) -> dict[str, Any]:
@@ -33,9 +33,11 @@ def measured(name: str, folder: Path, simulate: str | None) -> dict[str, Any]:
     if done.returncode != 0:
         raise SystemExit(f"headrace trials {name} ended with {done.returncode}")
     document: dict[str, Any] = json.loads(done.stdout)
-    rows = [{key: rounded(value) for key, value in row.items() if value is not None and key not in LEFT_OUT}
-            for row in document["rows"]]  # fmt: skip
-    kept = ("title", "simulate", "scale", "seconds", "elapsed_s", "sentences", "notes")
+    shown = {key for key, _, _ in COLUMNS} | {"error"}
+    rows = [
+        {key: rounded(value) for key, value in row.items() if value is not None and key in shown} for row in document["rows"]
+    ]
+    kept = ("title", "simulate", "elapsed_s", "sentences", "notes")
     return {key: document[key] for key in kept} | {"date": time.strftime("%Y-%m-%d"), "rows": rows}
 
 
