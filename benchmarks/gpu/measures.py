@@ -181,7 +181,7 @@ def stage(run: Run) -> list[Row]:
 
 
 def transfers(run: Run) -> list[Row]:
-    """Time copies from the host, pinned and not."""
+    """Time copies from host memory to the GPU, from pinned memory and from ordinary memory."""
     rows = []
     for mib in (1,) if run.is_tiny else (1, 16, 64, 256):
         for pinned in (True, False) if run.is_gpu else (False,):

@@ -62,7 +62,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 
 def put(monkeypatch: pytest.MonkeyPatch, module: FakeDriver) -> FakeDriver:
-    """Let torch see two GPUs, whose driver is `module`."""
+    """Make torch report two GPUs, and use `module` as the CUDA driver."""
     found = importlib.import_module
     monkeypatch.setattr(driver.importlib, "import_module", lambda name: module if name == module.__name__ else found(name))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -60,7 +60,7 @@ def test_a_verdict_on_curves_is_less_sure_than_a_watched_one_and_says_how_to_rai
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_invented(name: str) -> None:
-    """No step, rate or prediction comes out of curves, and what is missing is listed."""
+    """A job of which only curves exist has no steps, rates or predictions, and the diagnosis lists what is missing."""
     found = found_in(name).diagnosis
     assert found.steps == 0 and found.step_s is None and found.img_s is None and found.share_of_step == {}
     assert all(fix.predicted_img_s is None and fix.gain is None for fix in found.fixes)

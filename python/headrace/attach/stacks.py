@@ -128,16 +128,18 @@ class StackSampler:
         self._thread.start()
 
     def _run(self, end: threading.Event) -> None:
-        begin_cpu_s, taken, busy_s = time.thread_time(), 0, time.monotonic()
+        taken, spent_s, highest_s, busy_s = 0, 0.0, 0.0, time.monotonic()
         interval_s = INTERVAL_S
+        before_s = time.thread_time()
         try:
             while not end.wait(interval_s * self._random.uniform(0.6, 1.4)):
                 now_s = time.monotonic()
                 busy_s = now_s if self.sample() else busy_s
                 if now_s - busy_s > IDLE_S:
                     break
-                taken += 1
-                each_s = (time.thread_time() - begin_cpu_s) / taken
+                cost_s, before_s = time.thread_time() - before_s, time.thread_time()
+                taken, spent_s, highest_s = taken + 1, spent_s + cost_s, max(highest_s, cost_s)
+                each_s = (spent_s - highest_s) / max(1, taken - 1)  # the first sample after a fork costs 8 ms once: cold pages
                 least_s = INTERVAL_S if self._samples < EARLY_SAMPLES else LATE_INTERVAL_S
                 interval_s = max(least_s, each_s / COST_SHARE)
         except Exception:  # the script goes on without samples

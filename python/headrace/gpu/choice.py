@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,14 +37,13 @@ class Candidates:
 
 
 def _own(device: str, size: tuple[int, int], filters: frozenset[str]) -> GpuDecoder | str:
-    """Return headrace's own CUDA decoder, which lives in `headrace.gpu.decoder` where this build has it."""
-    if importlib.util.find_spec("headrace.gpu.decoder") is None:
-        return "this build does not have it"
-    if filters - {"bilinear"}:
-        return f"it resizes by bilinear, not by {', '.join(sorted(filters - {'bilinear'}))}"
-    module = importlib.import_module("headrace.gpu.decoder")
-    reason = module.available(device)
-    return str(reason) if reason is not None else _Own(module.CudaJpegDecoder(device, size))
+    from headrace.gpu.decoder import CudaJpegDecoder, available
+
+    others = filters - {"bilinear"}
+    if others:
+        return f"it resizes by bilinear, not by {', '.join(sorted(others))}"
+    reason = available(device)
+    return reason if reason is not None else _Own(CudaJpegDecoder(device, size))
 
 
 class _Own:

@@ -112,7 +112,7 @@ def axis_weights(
         value = _filter(resample, (start + tap - center + 0.5) * (1.0 / stretch))
         exact.append(torch.where(tap < taps, value, 0.0))
         total = total + exact[-1]
-    # Pillow divides by the sum, and rounds half away from zero; an axis that keeps its length is copied.
+    # As Pillow does: divide the weights by their sum, and round halves away from zero. An axis of unchanged length is copied.
     weights = torch.stack(exact, -1) / torch.where(total == 0, 1.0, total)[..., None] * (1 << WEIGHT_BITS)
     fixed = (weights + torch.where(weights < 0, -0.5, 0.5)).trunc().to(torch.int32)
     same = (source == grid)[..., None]

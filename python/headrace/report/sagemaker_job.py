@@ -20,7 +20,7 @@ def is_finished_job(session: Session | None) -> bool:
 
 
 def panel(session: Session | None) -> Html | None:
-    """Return the panel; None for a session of another kind."""
+    """Return the panel of a SageMaker job. Return None if the session was not made from one."""
     if session is None or not is_finished_job(session):
         return None
     job: Mapping[str, Any] = session.facts["sagemaker_job"]

@@ -33,9 +33,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=f"headrace-{purpose}-"))
     lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        with suppress(
-            OSError
-        ):  # a file system without locks: the folder is younger than a minute, or may be taken for abandoned
+        with suppress(OSError):  # a file system without locks: after a minute the folder may be taken for abandoned
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
     finally:
@@ -46,9 +44,8 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
 def _remove_abandoned(parent: Path, purpose: str) -> None:
     for folder in parent.glob(f"headrace-{purpose}-*"):
         with suppress(OSError):
-            if not _is_abandoned(folder):
-                continue
-            shutil.rmtree(folder, ignore_errors=True)
+            if _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_abandoned(folder: Path) -> bool:

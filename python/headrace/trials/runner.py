@@ -113,43 +113,29 @@ def run_groups(
     _remember(experiment, settings)
     with only_run(settings.out):
         materials_of(experiment, settings).remove_unfinished()
-        try:
-            return _all_groups(experiment, settings, began, log, on_start, on_group)
-        except OSError as error:
-            raise HeadraceError(
-                f"cannot write results in {settings.out}: {error.strerror or error}",
-                hint="what was measured is kept; the same command continues there",
-            ) from error
-
-
-def _all_groups(
-    experiment: Experiment,
-    settings: Settings,
-    began: float,
-    log: Callable[[str], None],
-    on_start: Callable[[int], None],
-    on_group: Callable[[Group], None],
-) -> Run:
-    groups = _groups(experiment)
-    on_start(len(groups))
-    runnable = [cells for cells in groups if missing(cells[0].loader, cells[0].data) is None]
-    seconds = settings.seconds or _seconds(settings.budget_s, runnable)
-    pixels: dict[str, dict[str, Any]] = {}
-    done: list[Group] = []
-    taken: list[float] = []
-    for cells in groups:
-        start = time.monotonic()
-        group, fresh = _group(experiment, settings, cells, pixels, seconds, log, _left(began, settings, taken))
-        if fresh:
-            taken.append(time.monotonic() - start)
-        done.append(group)
-        on_group(group)
-    return Run(experiment, settings, tuple(done), pixels, seconds, time.monotonic() - began)
+        groups = _groups(experiment)
+        on_start(len(groups))
+        runnable = [cells for cells in groups if missing(cells[0].loader, cells[0].data) is None]
+        seconds = settings.seconds or _seconds(settings.budget_s, runnable)
+        pixels: dict[str, dict[str, Any]] = {}
+        done: list[Group] = []
+        taken: list[float] = []
+        for cells in groups:
+            start = time.monotonic()
+            group, fresh = _group(experiment, settings, cells, pixels, seconds, log, _left(began, settings, taken))
+            if fresh:
+                taken.append(time.monotonic() - start)
+            done.append(group)
+            on_group(group)
+        return Run(experiment, settings, tuple(done), pixels, seconds, time.monotonic() - began)
 
 
 @contextlib.contextmanager
 def only_run(out: Path) -> Iterator[None]:
-    """Hold the lock of a folder of results while the block runs. Raise `UsageError` if another run holds it."""
+    """Hold the lock of a folder of results while the block runs.
+
+    Raises `UsageError` if another run holds it, and `HeadraceError` for an `OSError` of the block: results cannot be written.
+    """
     with open(out / LOCK_FILE, "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,7 +143,13 @@ def only_run(out: Path) -> Iterator[None]:
             raise UsageError(
                 f"another run of headrace trials works in {out}", hint="wait for it, stop it, or choose another --out"
             ) from None
-        yield
+        try:
+            yield
+        except OSError as error:
+            raise HeadraceError(
+                f"cannot write results in {out}: {error.strerror or error}",
+                hint="what was measured is kept; the same command continues there",
+            ) from error
 
 
 def _left(began: float, settings: Settings, taken: Sequence[float]) -> bool:

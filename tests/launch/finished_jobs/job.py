@@ -101,7 +101,7 @@ class Meter:
                 file.flush()
 
     def cores_used_s(self) -> float:
-        """A thread that always ran or was ready to run counts as a core; others by their time on one."""
+        """Count a thread that was always running or ready to run as one busy core, and any other by its CPU time."""
         after = threads()
         for name, (now, ran, waited) in after.items():
             begun, ran_before, waited_before = self.before.get(name, (now, ran, waited))

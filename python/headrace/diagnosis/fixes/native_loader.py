@@ -33,7 +33,7 @@ def is_native_input(job: MeasuredJob, found: Finding) -> bool:
 
 
 def add_native_fixes(job: MeasuredJob, found: Finding) -> Finding:
-    """Return the finding with the fixes of headrace's own loader, the largest predicted gain first."""
+    """Return the finding with fixes for a `headrace.Loader`, ordered by their predicted gain, the largest first."""
     is_blocked = KINDS[found.kind].is_blocked
     proposals = [_threads(job)]
     if found.cause_seen:

@@ -563,15 +563,18 @@ HD Pixel weighted(const Batch& batch, const Axis& axis, u32 output, Source sourc
   return result;
 }
 
-// The first pass of the resize, from samples: one thread per pixel between the passes.
-struct FirstPass {
+// A pass of the resize: its threads share nothing.
+struct OneThreadAPixel {
   static constexpr u32 threads = PIXELS;
   static constexpr u32 resident = RESIDENT / threads;
   static constexpr u32 phases = 1;
   struct Shared {
     u32 unused;
   };
+};
 
+// The first pass of the resize, from samples: one thread per pixel between the passes.
+struct FirstPass : OneThreadAPixel {
   template <u32 PHASE>
   static HD void run(const Batch& batch, u32 block, u32 thread, Shared&) {
     const Image& image = image_of<&Image::first_chunk>(batch, block);
@@ -592,14 +595,7 @@ struct FirstPass {
 };
 
 // The second pass, the flip, and the store: one thread per pixel of the batch.
-struct SecondPass {
-  static constexpr u32 threads = PIXELS;
-  static constexpr u32 resident = RESIDENT / threads;
-  static constexpr u32 phases = 1;
-  struct Shared {
-    u32 unused;
-  };
-
+struct SecondPass : OneThreadAPixel {
   template <u32 PHASE>
   static HD void run(const Batch& batch, u32 block, u32 thread, Shared&) {
     const Image& image = image_of<&Image::second_chunk>(batch, block);

@@ -241,7 +241,7 @@ def _session(
 
 
 def _samples(use: HostUse, gpus: Mapping[int, Series], zero_s: float) -> tuple[Sample, ...]:
-    """Return one sample for each interval of a host's curves; what a curve lacks there is not measured."""
+    """Return one sample for each interval of a host's curves. Where a curve has no point, the sample has no value of it."""
     cores = use.core_rows or ({0: use.cpu} if use.cpu else {})
     if not cores and not gpus:
         return ()

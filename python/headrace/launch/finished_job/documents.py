@@ -193,7 +193,7 @@ class _System:
 
 
 def _read_input_wait(files: Iterable[Path], problems: list[str]) -> InputWait | None:
-    """Return how long the script waited for batches; None without such events (they exist for PyTorch only)."""
+    """Return how long the script waited for batches. Return None if no such events were recorded: only PyTorch has them."""
     waits_s, steps_s, batches = 0.0, 0.0, 0
     for path in files:
         try:

@@ -6,6 +6,7 @@ The numbers below make them countable; a sign that was not measured cannot tell.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.launch.finished_job.steady import Steady
@@ -44,7 +45,11 @@ class RuleAnswer:
 
 def apply_job_rules(times: JobTimes, steady: Steady) -> tuple[RuleAnswer, ...]:
     """Return the outcome of the three rules."""
-    return (_long_start(times, steady), _gpu_low_cpu_high(steady), _all_low(steady))
+    return (
+        _long_start(times, steady),
+        _low_gpu("gpu_low_cpu_high", steady, lambda cpu: cpu >= CPU_FULL, percent_text(CPU_FULL)),
+        _low_gpu("all_low", steady, lambda cpu: cpu < CPU_LOW, f"below {percent_text(CPU_LOW)}"),
+    )
 
 
 def start_share(times: JobTimes, steady: Steady) -> float:
@@ -58,29 +63,23 @@ def _long_start(times: JobTimes, steady: Steady) -> RuleAnswer:
         return RuleAnswer("long_start", None, "the times of the statuses are not known")
     share = start_share(times, steady)
     start_s = share * times.billed_s
+    needed = f"{percent_text(LONG_START_SHARE)} and {LONG_START_S:.0f} s"
     what = "download and start" if steady.start_s is not None else "the download alone"
-    why = f"{what} take {start_s:,.0f} s, {percent_text(share)} of the billed time; 30 % and {LONG_START_S:.0f} s needed"
+    why = f"{what} take {start_s:,.0f} s, {percent_text(share)} of the billed time; {needed} needed"
     if share < LONG_START_SHARE and steady.start_s is None and steady.gpus != 0:
         return RuleAnswer("long_start", None, f"{why}; when the GPU first worked was not measured")
     return RuleAnswer("long_start", share >= LONG_START_SHARE and start_s >= LONG_START_S, why)
 
 
-def _gpu_low_cpu_high(steady: Steady) -> RuleAnswer:
+def _low_gpu(rule: str, steady: Steady, cpu_fits: Callable[[float], bool], cpu_needed: str) -> RuleAnswer:
+    """Return the answer of a rule for a low GPU and a certain use of the CPU."""
     missing = _missing(steady)
     if missing:
-        return RuleAnswer("gpu_low_cpu_high", None, missing)
+        return RuleAnswer(rule, None, missing)
     assert steady.gpu is not None and steady.cpu is not None
-    why = f"GPU {percent_text(steady.gpu)} (below 80 % needed), CPU {percent_text(steady.cpu)} of all cores (80 % needed)"
-    return RuleAnswer("gpu_low_cpu_high", steady.gpu < GPU_BUSY and steady.cpu >= CPU_FULL, why)
-
-
-def _all_low(steady: Steady) -> RuleAnswer:
-    missing = _missing(steady)
-    if missing:
-        return RuleAnswer("all_low", None, missing)
-    assert steady.gpu is not None and steady.cpu is not None
-    why = f"GPU {percent_text(steady.gpu)} (below 80 % needed), CPU {percent_text(steady.cpu)} of all cores (below 30 % needed)"
-    return RuleAnswer("all_low", steady.gpu < GPU_BUSY and steady.cpu < CPU_LOW, why)
+    gpu = f"GPU {percent_text(steady.gpu)} (below {percent_text(GPU_BUSY)} needed)"
+    cpu = f"CPU {percent_text(steady.cpu)} of all cores ({cpu_needed} needed)"
+    return RuleAnswer(rule, steady.gpu < GPU_BUSY and cpu_fits(steady.cpu), f"{gpu}, {cpu}")
 
 
 def _missing(steady: Steady) -> str:

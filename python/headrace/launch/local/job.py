@@ -100,7 +100,7 @@ class _Run:
         self.hosts = _hosts(request, folder, self.marker)
 
     def run(self) -> LocalJob:
-        """Run attempts until the job has ended, then store its results. Nothing outlives this process."""
+        """Run the job, and again after each interruption, until it ends; store its results. Nothing outlives this process."""
         self._clear_folder()
         with Watchdog(self.marker):
             return self._run()
