@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from headrace.errors import UsageError
 from headrace.trials import accelerator, cells, charts, containers, outputs
-from headrace.trials.measure_input import measure_pass
+from headrace.trials.materials import Materials
+from headrace.trials.measure_input import _Job, measure_pass, steady_rate
 from headrace.trials.pixels import compare_pixels
 from headrace.trials.projection import Projection
 from headrace.trials.rows import Row, _with_gain
@@ -47,31 +48,63 @@ def test_busy_shares_are_those_of_each_window() -> None:
     assert shares == pytest.approx([0.5, 0.5, 1.0, 0.0])
 
 
-def test_a_pass_leaves_out_the_batches_that_workers_had_ready_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
+def test_a_steady_rate_counts_whole_rounds_whatever_the_phase_of_the_workers() -> None:
+    together = [5.0 + 2.0 * (number // 2) for number in range(6)]  # two workers, two seconds a batch, done at the same time
+    assert steady_rate(together, [10] * 6, 2) == (pytest.approx(10.0), 2)
+    in_turn = [5.0 + number for number in range(6)]
+    assert steady_rate(in_turn, [10] * 6, 2) == (pytest.approx(10.0), 2)
+    assert steady_rate([1.0, 1.0], [10] * 2, 2) == (None, 0)
+
+
+def test_a_steady_rate_leaves_out_the_rounds_that_fill_and_that_drain() -> None:
+    seconds = [9.0, 9.0, *[2.0] * 11, 7.0]  # rounds of three workers: queues fill, steady, workers run out of work
+    arrivals, now = [], 0.0
+    for taken in seconds:
+        arrivals += [now] * 3
+        now += taken
+    assert steady_rate([*arrivals, now], [10] * (len(arrivals) + 1), 3) == (pytest.approx(15.0), 11)
+
+
+def test_a_pass_has_its_start_and_the_cpu_time_of_taking_over_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, used = [0.0], [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "thread_time", lambda: used[0])
 
     def batches() -> Iterator[Any]:
-        for seconds in (5.0, 0.0, 2.0, 0.0, 2.0, 0.0):  # two workers, two seconds a batch, after three seconds of starting
+        for seconds in (5.0, *[1.0] * 8):
             clock[0] += seconds
+            used[0] += 0.01 if seconds == 1.0 else 3.0  # the first starts the workers
             yield None, [0] * 10
 
-    found = measure_pass(batches(), lambda images, labels: None, together=2)
-    assert found.images == 60 and found.first_s == 5.0
-    assert found.img_s == pytest.approx(10.0)  # 40 images in 4 s
-
-
-def test_a_pass_whose_computing_takes_longer_counts_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-
     def step(images: Any, labels: Any) -> None:
-        clock[0] += 1.0
+        used[0] += 0.5
 
-    found = measure_pass(iter([(None, [0] * 10)] * 6), step, together=2)
-    assert found.img_s == pytest.approx(10.0)
+    found = measure_pass(batches(), step, together=2)
+    assert found.images == 90 and found.first_s == 5.0 and found.img_s == pytest.approx(10.0)
+    assert found.handover_s == pytest.approx(0.01)
     with pytest.raises(UsageError):
         measure_pass(iter([]), step, together=1)
+
+
+@pytest.mark.parametrize(
+    ("workers", "longest_s", "rate", "batches"),
+    [
+        (8, 31.0, 130.0, 14 * 8),  # slow batches: each worker's rounds, where there is time
+        (8, 4.0, 130.0, 16),  # no time for them: two a worker
+        (1, 4.0, 0.0, 4),  # nothing known yet
+        (1, 4.0, 400.0, 40),  # fast batches: as many as four seconds hold, in half octaves
+        (7, 20.0, 366.0, 14 * 7),
+    ],
+)
+def test_a_pass_is_long_enough_for_ten_batches_of_each_worker(
+    workers: int, longest_s: float, rate: float, batches: int, tmp_path: Path
+) -> None:
+    cell = cells.Cell(batch_size=32, workers=workers)
+    job = _Job({"longest_s": longest_s}, cell, Materials(tmp_path, 100, 0), workers)
+    images = job.images_in(4.0, rate)
+    assert images == 32 * batches and job.longest_epoch >= min(images, 2048)
+    rounds = steady_rate([float(number) for number in range(batches)], [32] * batches, workers)[1]
+    assert rounds >= 10 or batches < 14 * workers
 
 
 @pytest.mark.parametrize(("shift", "equal"), [(0, True), (1, True), (3, False)])

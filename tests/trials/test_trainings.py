@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,44 @@ def test_ranks_that_read_the_same_batches_are_counted() -> None:
     assert shared_batches([["a", "b"], ["x", "b"], ["a", "z"]]) == 2
 
 
+def one_worker(**values: float) -> Row:
+    return Row("pytorch", "resnet50", 1, 32, "corrected", workers=1, img_s=50, **({"ingest_img_s": 50.0, "compute_img_s": 370.0,
+               "cpu_ms": 10.0, "own_cpu_ms": 0.0, "handover_ms": 0.0} | values))  # fmt: skip
+
+
 def test_expected_rates_grow_with_workers_until_cores_or_computing_bind() -> None:
-    one = Row("pytorch", "resnet50", 1, 32, "corrected", workers=1, img_s=50, ingest_img_s=50, cpu_ms=10, compute_img_s=370)
-    assert expected_rate(one, 2, 8) == 100
-    assert expected_rate(one, 4, 2) == pytest.approx(200)  # 10 ms an image on two cores
-    assert expected_rate(one, 16, 64) == 370
+    assert expected_rate(one_worker(), 2, 8) == pytest.approx(100, rel=0.001)
+    assert expected_rate(one_worker(), 16, 2) == pytest.approx(200, rel=0.001)  # 10 ms an image on two cores
+    assert expected_rate(one_worker(), 16, 64) == pytest.approx(370, rel=0.01)
     four = Row("pytorch", "resnet50", 1, 32, "corrected", workers=4, img_s=180)
-    found = with_expected_rates([one, four], 2)
-    assert found[0].expected_img_s is None and found[1].expected_img_s == pytest.approx(200)
+    found = with_expected_rates([one_worker(), four], 2)
+    assert found[0].expected_img_s is None and found[1].expected_img_s == pytest.approx(200, rel=0.01)
+    assert with_expected_rates([replace(one_worker(), handover_ms=None), four], 2)[1].expected_img_s is None
+
+
+def test_the_time_to_take_over_a_batch_adds_to_computing_however_many_workers_there_are() -> None:
+    one = one_worker(ingest_img_s=200.0, cpu_ms=5.0, handover_ms=4.0)
+    free = 32 / (32 / 370 + 0.004)
+    assert expected_rate(one, 16, 64) == pytest.approx(free, rel=0.001)
+    busy = 0.16 / (32 / 370 + 0.004)  # workers that compute meanwhile, of any number of them
+    shared = 32 / (32 / 370 + 0.004 * (busy + 1) / 2)
+    assert expected_rate(one, 4, 2) == expected_rate(one, 7, 2)
+    assert 0.96 * shared < (expected_rate(one, 7, 2) or 0) < shared < free  # steps vary: the two sides wait for each other
+
+
+#: Rates of the input alone and CPU times with one worker, and rates of training with more, in images/s and ms: measured on two
+#: quiet cores of an AMD EPYC with `headrace trials` (ResNet-50 at 366 images/s, batches of 32, simulated).
+MEASURED = [
+    (one_worker(ingest_img_s=237.9, compute_img_s=365.7, cpu_ms=4.92, own_cpu_ms=0.41, handover_ms=4.44),
+     {2: 325.8, 4: 314.4, 7: 327.7}),
+    (one_worker(ingest_img_s=18.0, compute_img_s=365.7, cpu_ms=6.11, own_cpu_ms=0.47, handover_ms=5.2), {8: 139.7}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "measured"), MEASURED)
+def test_expected_rates_are_within_ten_per_cent_of_what_was_measured(one: Row, measured: dict[int, float]) -> None:
+    for workers, rate in measured.items():
+        assert expected_rate(one, workers, 2) == pytest.approx(rate, rel=0.1)
 
 
 def trained(loader: str, batch: int, epoch: int, elapsed: float, top1: float) -> Row:

@@ -13,7 +13,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,17 @@ from headrace.trials.loaders import open_loader
 from headrace.trials.materials import Materials
 from headrace.trials.source import Source, workers_of
 
-__all__ = ["PIXEL_IMAGES", "Pass", "main", "measure_pass"]
+__all__ = ["PIXEL_IMAGES", "ROUNDS", "Pass", "main", "measure_pass", "steady_rate"]
 
 #: Images of a tree or pack; a longer pass is several epochs.
 LONGEST_EPOCH = 2048
 
-#: Computing is the limit of a pass that waits for batches for less than this share of its time, after the first.
-COMPUTE_BOUND_WAIT = 0.05
+#: Rounds that a steady rate leaves out: the first, in which a DataLoader fills its queues of two batches a worker
+#: (`prefetch_factor` of torch's documentation), and the last, in which workers have no next batch.
+FILL_ROUNDS, DRAIN_ROUNDS = 2, 1
+
+#: Batches that each worker makes in a pass, where time allows it: ten and more in the steady part.
+ROUNDS = FILL_ROUNDS + 11 + DRAIN_ROUNDS
 
 #: Images whose pixels are compared between loaders.
 PIXEL_IMAGES = 24
@@ -48,49 +52,88 @@ PIXEL_IMAGES = 24
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One pass over a loader. seconds, first_s: of the whole pass, and until its first batch. img_s: the steady rate.
-    cpu_s: CPU time of this process and of workers that ended, per image."""
+    cpu_s: CPU time of this process and of workers that ended, per image. own_cpu_s: of this process alone, per image.
+    handover_s: CPU time of this thread between two steps, per batch. rounds: turns of all workers in the steady rate."""
 
     images: int
     seconds: float
     first_s: float
     img_s: float
     cpu_s: float
+    own_cpu_s: float
+    handover_s: float
     begin_s: float
     end_s: float
+    rounds: int
 
 
 def measure_pass(batches: Iterable[Any], step: Callable[[Any, Any], None], *, together: int) -> Pass:
     """Take all batches of a pass, call `step` with each, and return what it took.
 
-    together: batches that are done at the same time as the first: one a worker process. Where the input is what takes long,
-    they are not part of the steady rate, which begins when the first arrives. Where computing takes longer, they are.
+    together: batches that are made at the same time: one a worker process. See `steady_rate`.
+    Raises `UsageError` when there is no batch.
     """
     sizes: list[int] = []
-    waited_s, cpu = 0.0, _cpu_s()
-    begin = asked = time.monotonic()
-    first_s = 0.0
+    arrivals: list[float] = []
+    takeovers: list[float] = []
+    own, workers, begin, asked_cpu = _own_cpu_s(), _ended_cpu_s(), time.monotonic(), time.thread_time()
     for images, labels in batches:
-        arrived = time.monotonic()
-        if sizes:
-            waited_s += arrived - asked
-        else:
-            first_s = arrived - begin
+        takeovers.append(time.thread_time() - asked_cpu)
+        arrivals.append(time.monotonic())
         sizes.append(len(labels))
         step(images, labels)
-        asked = time.monotonic()
+        asked_cpu = time.thread_time()
     end = time.monotonic()
-    used = _cpu_s() - cpu
+    own, workers = _own_cpu_s() - own, _ended_cpu_s() - workers
     if not sizes:
         raise UsageError("the loader gave no batch")
-    steady_s, skipped = end - begin - first_s, 0
-    if waited_s > COMPUTE_BOUND_WAIT * steady_s:
-        skipped = min(together, len(sizes) - 1)
-    return Pass(sum(sizes), end - begin, first_s, sum(sizes[skipped:]) / steady_s, used / sum(sizes), begin, end)
+    count = sum(sizes)
+    rate, rounds = steady_rate(arrivals, sizes, together)
+    return Pass(
+        images=count,
+        seconds=end - begin,
+        first_s=arrivals[0] - begin,
+        img_s=rate or count / (end - begin),
+        cpu_s=(own + workers) / count,
+        own_cpu_s=own / count,
+        handover_s=sum(takeovers[1:]) / max(1, len(sizes) - 1),  # the first also starts the workers
+        begin_s=begin,
+        end_s=end,
+        rounds=rounds,
+    )
 
 
-def _cpu_s() -> float:
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+def steady_rate(arrivals: Sequence[float], sizes: Sequence[int], together: int) -> tuple[float | None, int]:
+    """Return images/s of the steady part of a pass, and the rounds in it; None where no round is whole.
+
+    A DataLoader gives its workers their batches in turn and hands them out in order, so batch i and batch i + `together` come
+    from the same worker, and the time between their arrivals is that worker's time for one batch, whatever the phase of the
+    others. Only whole rounds count: workers that are done at the same time would otherwise give some of their batches for
+    nothing. The first rounds fill the queues and in the last the workers run out of work. They are left out where there are
+    enough others.
+
+    arrivals: seconds. sizes: images of each batch. together: worker processes.
+    """
+    rounds = (len(sizes) - 1) // together
+    if rounds < 1:
+        return None, 0
+    skipped = min(FILL_ROUNDS, rounds // 4)
+    counted = rounds - skipped - min(DRAIN_ROUNDS, rounds // 8)
+    first = skipped * together
+    last = first + counted * together
+    taken = arrivals[last] - arrivals[first]
+    return (sum(sizes[first + 1 : last + 1]) / taken if taken > 0 else None), counted
+
+
+def _own_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _ended_cpu_s() -> float:
+    """CPU time of child processes that ended: a DataLoader's workers end with their pass."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main(arguments: list[str]) -> int:
@@ -144,9 +187,14 @@ class _Job:
     materials: Materials
     together: int
 
+    @property
+    def fewest(self) -> int:
+        """Batches of the shortest pass: four or more, two for each worker."""
+        return max(4, 2 * self.together)
+
     def batches(self, split: str, images: int) -> Iterator[Any]:
-        """Return the batches of a pass over `images` images, in epochs of at most `LONGEST_EPOCH` images."""
-        epoch = min(images, LONGEST_EPOCH)
+        """Return the batches of a pass over `images` images, in epochs of at most `longest_epoch` images."""
+        epoch = min(images, self.longest_epoch)
         source = Source(self.materials.path(self.cell, split, epoch), validation=split == "val")
         loader = open_loader(self.cell, source)
         for _ in range(images // epoch):
@@ -154,26 +202,37 @@ class _Job:
 
     def prepared(self, split: str, images: int) -> Iterator[Any]:
         """Return `batches`, with the data made before the clock runs."""
-        self.materials.path(self.cell, split, min(images, LONGEST_EPOCH))
+        self.materials.path(self.cell, split, min(images, self.longest_epoch))
         return self.batches(split, images)
 
+    @property
+    def longest_epoch(self) -> int:
+        """Images of the longest epoch: every worker's rounds, as a new epoch starts new workers."""
+        return max(LONGEST_EPOCH, ROUNDS * self.together * self.cell.batch_size)
+
     def images_in(self, seconds: float, rate: float) -> int:
-        """Return the length of a pass that takes about `seconds` at `rate` img/s: four batches or more, two for each worker."""
-        batches = max(4, 2 * self.together)
-        least = batches * self.cell.batch_size
-        wanted = max(least, int(seconds * rate))
-        if wanted > LONGEST_EPOCH:
-            return LONGEST_EPOCH * min(8, round(wanted / LONGEST_EPOCH))
-        steps = int(math.log2(wanted / least) * 2)  # few different lengths, as each is a tree or a pack of its own
-        return min(LONGEST_EPOCH, self.cell.batch_size * round(batches * 2 ** (steps / 2)))
+        """Return the length of a pass at `rate` img/s: about `seconds`, and `ROUNDS` of all workers where time allows it.
+
+        The time for the rounds is the spec's `longest_s`. A pass has `fewest` batches or more.
+        """
+        batch = self.cell.batch_size
+        rounds = ROUNDS * self.together
+        least = rounds if rounds * batch <= rate * max(seconds, self.spec["longest_s"]) else self.fewest
+        wanted = int(seconds * rate)
+        if wanted <= least * batch:
+            return least * batch
+        if wanted > self.longest_epoch:
+            return self.longest_epoch * min(8, round(wanted / self.longest_epoch))
+        steps = int(math.log2(wanted / (least * batch)) * 2)  # few different lengths, as each is a tree or a pack of its own
+        return min(self.longest_epoch, batch * round(least * 2 ** (steps / 2)))
 
     def long_pass(self, split: str, step: Callable[[Any, Any], None], seconds: float, *, rate: float = 0.0) -> Pass:
-        """Measure passes until one takes more than half of `seconds`, and return that one."""
+        """Measure passes until one is long enough for its own rate, or half as long, and return that one."""
         images = self.images_in(seconds, rate)
         while True:
             found = measure_pass(self.prepared(split, images), step, together=self.together)
             longer = self.images_in(seconds, found.img_s)
-            if found.seconds > 0.5 * seconds or longer <= images:
+            if longer < 2 * images:
                 return found
             images = longer
 

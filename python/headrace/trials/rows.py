@@ -23,7 +23,8 @@ class Row:
     seconds_per_epoch: of a training and a validation pass over all images of the dataset, from the steady rates and the start
     of each pass. images_per_epoch: how many those are. img_s: of training. ingest_img_s: the input alone, with the host's share
     of a step. compute_img_s: the model alone. wait_share: part of the training pass that is not computing (0 to 1).
-    cpu_ms, val_cpu_ms: CPU time of the input, in ms an image of training and of validation.
+    cpu_ms, val_cpu_ms: CPU time of the input, in ms an image of training and of validation. own_cpu_ms: the part of `cpu_ms`
+    that the training process takes. handover_ms: CPU time in which the training thread takes over a batch, in ms.
     cpu_p50 to gpu_p99: use in per cent.
     published_s: seconds per epoch that were published for this cell. projected_s: seconds per epoch on the machine of the
     publication, with `projected_low_s` and `projected_high_s`. gain_percent: less time than the reference's row.
@@ -47,6 +48,8 @@ class Row:
     wait_share: float | None = None
     cpu_ms: float | None = None
     val_cpu_ms: float | None = None
+    own_cpu_ms: float | None = None
+    handover_ms: float | None = None
     first_batch_s: float | None = None
     cpu_p50: float | None = None
     cpu_p90: float | None = None
@@ -192,6 +195,8 @@ def _measured_row(row: Row, run: Run, group: Group, cell: Cell, counts: tuple[in
         wait_share=max(0.0, 1 - train["img_s"] / found["compute_img_s"]),
         cpu_ms=1000 * ingest["cpu_s"],
         val_cpu_ms=1000 * validation["cpu_s"] if validation else None,
+        own_cpu_ms=1000 * ingest["own_cpu_s"],
+        handover_ms=1000 * ingest["handover_s"],
         first_batch_s=train["first_s"],
         pixel_levels=run.pixels.get(cell.loader, {}).get("mean_levels"),
         **_shares("cpu", verdict.cpu_percent),

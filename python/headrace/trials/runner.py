@@ -46,6 +46,9 @@ TRAINING_LIMIT_S = 900.0
 #: With less free space than that a failed group is taken for one that met a full disk.
 LEAST_FREE_BYTES = 1_000_000
 
+#: Number of the way of measuring; a folder with results of another is not continued. 2: rates of whole rounds.
+METHOD = 2
+
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = ".lock"
 
@@ -116,18 +119,18 @@ def run_groups(
         groups = _groups(experiment)
         on_start(len(groups))
         runnable = [cells for cells in groups if missing(cells[0].loader, cells[0].data) is None]
-        seconds = settings.seconds or _seconds(settings.budget_s, runnable)
+        allowed = settings.seconds or _allowed_seconds(settings.budget_s, runnable)
         pixels: dict[str, dict[str, Any]] = {}
         done: list[Group] = []
         taken: list[float] = []
         for cells in groups:
             start = time.monotonic()
-            group, fresh = _group(experiment, settings, cells, pixels, seconds, log, _left(began, settings, taken))
+            group, fresh = _group(experiment, settings, cells, pixels, allowed, log, _left(began, settings, taken))
             if fresh:
                 taken.append(time.monotonic() - start)
             done.append(group)
             on_group(group)
-        return Run(experiment, settings, tuple(done), pixels, seconds, time.monotonic() - began)
+        return Run(experiment, settings, tuple(done), pixels, _seconds(settings, allowed), time.monotonic() - began)
 
 
 @contextlib.contextmanager
@@ -165,13 +168,18 @@ def _groups(experiment: Experiment) -> list[tuple[Cell, ...]]:
     return [tuple(cells) for cells in by_group.values()]
 
 
-def _seconds(budget_s: float, groups: Sequence[Sequence[Cell]]) -> float:
+def _allowed_seconds(budget_s: float, groups: Sequence[Sequence[Cell]]) -> float:
     """Return the seconds of one measurement that let all groups fit into the budget."""
     models = sum(len(cells) for cells in groups)
     fixed = len(groups) * START_S + models * VERDICT_S
     # A group measures its input (once too short, once right) and that of validation; a model computing, training, validation.
     shares = len(groups) * 2.0 + models * 1.9
-    return min(LONGEST_S, max(SHORTEST_S, (budget_s - fixed) / max(1.0, shares)))
+    return max(SHORTEST_S, (budget_s - fixed) / max(1.0, shares))
+
+
+def _seconds(settings: Settings, allowed_s: float) -> float:
+    """Return the seconds of one measurement: as asked for, or as long as a rate needs that is not held up by slow batches."""
+    return settings.seconds or min(LONGEST_S, allowed_s)
 
 
 def _remember(experiment: Experiment, settings: Settings) -> None:
@@ -183,6 +191,7 @@ def _remember(experiment: Experiment, settings: Settings) -> None:
         "gpu": settings.gpu,
         "device": settings.device,
         "headrace": __version__,
+        "method": METHOD,
     }
     file = settings.out / SETTINGS_FILE
     try:
@@ -208,7 +217,7 @@ def _group(
     settings: Settings,
     cells: tuple[Cell, ...],
     pixels: dict[str, dict[str, Any]],
-    seconds: float,
+    allowed_s: float,
     log: Callable[[str], None],
     time_left: bool,
 ) -> tuple[Group, bool]:
@@ -227,7 +236,7 @@ def _group(
         if difference is not None:
             return Group(cells, error=difference), fresh
         if document is None:
-            document = _measured(experiment, settings, cells, seconds, file)
+            document = _measured(experiment, settings, cells, allowed_s, file)
     except HeadraceError as error:
         if shutil.disk_usage(settings.out).free < LEAST_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error  # every further group would fail as well
@@ -240,14 +249,14 @@ def _verdicts(document: dict[str, Any]) -> dict[str, Verdict]:
 
 
 def _measured(
-    experiment: Experiment, settings: Settings, cells: tuple[Cell, ...], seconds: float, file: Path
+    experiment: Experiment, settings: Settings, cells: tuple[Cell, ...], allowed_s: float, file: Path
 ) -> dict[str, Any]:
     """Run the process of a group, judge its sessions, and keep both in `file`."""
     if experiment.kind == "training":
         return _trained(experiment, settings, cells[0], file)
     sessions = settings.out / "sessions" / f"{file.stem}-{os.getpid()}-{time.monotonic_ns()}"
-    spec = _spec(experiment, settings, cells, seconds) | {"phase": "measure", "sessions": str(sessions)}
-    expected = START_S + seconds * (2 + 2 * len(cells))
+    spec = _spec(experiment, settings, cells, allowed_s) | {"phase": "measure", "sessions": str(sessions)}
+    expected = START_S + allowed_s * (2 + 2 * len(cells))
     result = run_measuring(settings.out, cells[0], spec, limit_s=max(PATIENCE_S, PATIENCE * expected))
     full = cells[0].matches(experiment.reference)
     verdicts = {model: judge(Path(found["session"]), full=full) for model, found in result["models"].items()}
@@ -309,7 +318,7 @@ def _pixel_difference(
     return f"not the same work: {found['words']}"
 
 
-def _spec(experiment: Experiment, settings: Settings, cells: Sequence[Cell], seconds: float) -> dict[str, Any]:
+def _spec(experiment: Experiment, settings: Settings, cells: Sequence[Cell], allowed_s: float) -> dict[str, Any]:
     return {
         "cells": [asdict(cell) for cell in cells],
         "train_images": experiment.train_images,
@@ -320,7 +329,8 @@ def _spec(experiment: Experiment, settings: Settings, cells: Sequence[Cell], sec
         "scale": settings.scale,
         "gpu": settings.gpu,
         "device": settings.device,
-        "seconds": seconds,
+        "seconds": _seconds(settings, allowed_s),
+        "longest_s": allowed_s,
     }
 
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from headrace.system.sizes import count_text
 from headrace.trials.charts import training_name
+from headrace.trials.measure_input import ROUNDS
 from headrace.trials.rows import Row
-from headrace.trials.runner import Run
+from headrace.trials.runner import Group, Run
 
 __all__ = ["notes_of", "sentences_of"]
 
@@ -173,9 +174,13 @@ def notes_of(run: Run, rows: Sequence[Row], projection_source: str | None) -> li
             "(estimated)."
         )
     notes.append(
-        f"Each figure is one measurement of about {run.seconds:.1f} s, from the arrival of the first batch on; seconds per "
-        "epoch extend it to all images, and add the start of each pass. Files are in the page cache."
+        f"Each figure is one measurement of about {run.seconds:.1f} s, or longer where each worker of a DataLoader needs it "
+        f"to make {ROUNDS} batches and the budget allows it. A rate is that of whole rounds of all workers, without the first "
+        "and the last. Seconds per epoch extend it to all images, and add the start of each pass. Files are in the page cache."
     )
+    rounds = [_rounds(group) for group in run.groups if group.cells[0].loader == "pytorch" and "models" in (group.result or {})]
+    if rounds:
+        notes.append(f"The shortest training of a DataLoader has {count_text(min(rounds), 'such round')}.")
     foreign = [row.foreign_cores for row in rows if row.foreign_cores is not None]
     if foreign:
         notes.append(f"Other programs used {max(foreign):.2f} cores at most while a cell was measured.")
@@ -184,3 +189,9 @@ def notes_of(run: Run, rows: Sequence[Row], projection_source: str | None) -> li
     if projection_source:
         notes.append(f"Projection: {projection_source}")
     return notes
+
+
+def _rounds(group: Group) -> int:
+    """Rounds of all workers in the shortest training of a group; 0 where none was whole."""
+    assert group.result is not None
+    return min((int(found["train"].get("rounds", 0)) for found in group.result["models"].values()), default=0)
