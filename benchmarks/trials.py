@@ -19,7 +19,7 @@ from typing import Any
 import record
 from headrace.trials.cells import experiment_names
 from pages.document import DATA
-from pages.trials import COLUMNS
+from pages.trials import COLUMNS, KEPT
 
 PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
 
@@ -33,7 +33,7 @@ def measured(name: str, folder: Path, simulate: str | None) -> dict[str, Any]:
     if done.returncode != 0:
         raise SystemExit(f"headrace trials {name} ended with {done.returncode}")
     document: dict[str, Any] = json.loads(done.stdout)
-    shown = {key for key, _, _ in COLUMNS} | {"error"}
+    shown = {key for key, _, _ in COLUMNS} | {"error", *KEPT}
     rows = [
         {key: rounded(value) for key, value in row.items() if value is not None and key in shown} for row in document["rows"]
     ]

@@ -162,3 +162,44 @@ def test_a_benchmark_writes_what_its_page_is_rendered_from(
     assert before == {path: path.read_text(encoding="utf-8") for path in DATA.iterdir()}, (
         "with a file of its own, no page changes"
     )
+
+
+def target_rows() -> list[dict[str, Any]]:
+    """Rows of a trial: two loads of three loaders, and two numbers of workers."""
+    rows = [
+        {"loader": loader, "model": "resnet18", "mode": "corrected", "load": load, "cpu_ms": cpu_ms, "val_cpu_ms": 6.0}
+        for loader, light, heavy in (("headrace", 1.5, 1.6), ("headrace-exact", 1.5, 4.5), ("pytorch", 8.0, 17.6))
+        for load, cpu_ms in ((1, light), (12, heavy))
+    ]
+    rows[0] |= {"img_s": 99.0, "ingest_img_s": 200.0, "compute_img_s": 100.0, "handover_ms": 3.0}
+    rows[1] |= {"img_s": 50.0, "ingest_img_s": 105.0, "compute_img_s": 100.0}
+    rows[4] |= {"img_s": 95.0, "expected_img_s": 100.0, "workers": 2}
+    return rows
+
+
+def targets_of(rows: list[dict[str, Any]], name: str = "dali") -> list[str]:
+    found: list[str] = page_module("trial_targets").targets(name, rows)
+    return found
+
+
+def test_the_page_of_trials_says_of_each_target_whether_it_holds_and_by_how_much(render: ModuleType) -> None:
+    load, exact, published, predicted, reached = targets_of(target_rows())
+    assert ": holds. 1.60 ÷ 1.50 ms = 1.07." in load and "3.00 times" in exact
+    ratio = (9469 * 17.6 + 3925 * 6) / (9469 * 8 + 3925 * 6)
+    assert f": holds. 190.2 ÷ 99.3 s = {ratio:.2f}." in published
+    assert ": holds." in predicted and "1 error is 5.3 %, with 2 workers" in predicted
+    assert ": holds. 1 of 1 cell." in reached
+
+
+def test_the_page_of_trials_says_which_targets_do_not_hold_and_why(render: ModuleType) -> None:
+    rows = target_rows()
+    rows[0] |= {"img_s": 80.0}
+    rows[1] |= {"cpu_ms": 1.8}
+    rows[4] |= {"expected_img_s": 120.0}
+    rows[5] |= {"cpu_ms": 9.0}
+    load, _, published, predicted, reached = targets_of(rows)
+    assert all(": does not hold." in sentence for sentence in (load, published, predicted, reached))
+    assert "0.09 ms an image here and all else, decoding included, 7.91 ms" in published
+    assert "26.3 %" in predicted and "headrace load 1 80.0 %" in reached and "3.0 to 3.0 ms of CPU time" in reached
+    verdict = targets_of([{"loader": "pytorch", "mode": "corrected", "load": 1, "verdict": "CPU_PREP"}], "slow-source")
+    assert verdict == ["Target, verdict STORAGE_LATENCY: does not hold. 0 of 1 cell."]

@@ -8,6 +8,7 @@ from typing import Any
 from headrace.system.sizes import count_text
 
 from pages.document import Document, facts, note, page, table
+from pages.trial_targets import targets
 
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("loader", "loader", "{}"), ("recipe", "recipe", "{}"), ("model", "model", "{}"), ("load", "load", "{}"),
@@ -21,6 +22,9 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("gpu_p95", "GPU p95", "{:.0f}"), ("verdict", "verdict", "{}"),
 )  # fmt: skip
 """Key of a row, title of the column, format. A column is shown where it holds anything, or differs between rows."""
+
+KEPT = ("val_cpu_ms", "own_cpu_ms", "handover_ms")
+"""Keys that the targets need and no column shows."""
 
 DESCRIPTIONS = ("recipe", "model", "load", "mode", "data", "workers", "batch_size", "precision", "ranks")
 
@@ -46,7 +50,7 @@ def experiment(name: str, found: Mapping[str, Any]) -> list[str]:
     for row in rows:
         if "error" in row:
             failed.setdefault(row["loader"], row["error"])
-    lines = [f"- {sentence}" for sentence in (*found["sentences"], *found["notes"])]
+    lines = [f"- {sentence}" for sentence in (*targets(name, shown), *found["sentences"], *found["notes"])]
     lines += [f"- {loader}: {error}." for loader, error in failed.items()]
     return [f"## {found['title']}", f"{settings}.", cells(shown), "\n".join(lines)]
 
