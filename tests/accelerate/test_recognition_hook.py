@@ -58,7 +58,7 @@ class Own(Dataset):
 CROP, TENSOR = transforms.RandomResizedCrop(32), transforms.ToTensor()
 TRANSFORMS = {
     "whole": [CROP, transforms.RandomHorizontalFlip(), TENSOR, transforms.Normalize([0.5] * 3, [0.2] * 3)],
-    "part": [CROP, transforms.GaussianBlur(3), TENSOR],
+    "part": [CROP, transforms.RandomPerspective(), TENSOR],
     "noise": [CROP, TENSOR, Noise()],
 }
 
@@ -111,7 +111,12 @@ def no_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
     ("kind", "take_over", "part", "reason"),
     [
         ("whole", "whole", None, None),
-        ("part", "part", "resized", "decode and RandomResizedCrop only: transform GaussianBlur has no exact native equivalent"),
+        (
+            "part",
+            "part",
+            "resized",
+            "decode and RandomResizedCrop only: transform RandomPerspective has no exact native equivalent",
+        ),
         ("noise", "part", "resized", "decode and RandomResizedCrop only: transform Noise has no exact native equivalent"),
         ("own", "part", None, LAZY_ONLY + "dataset Own is not an image folder, and its items use Image.resize"),
     ],
@@ -278,11 +283,11 @@ def test_items_that_may_open_jpegs_are_taken_over_in_part(folder: Path, make: Ca
 STACKS: dict[str, list[Any]] = {
     "whole": [v1.RandomResizedCrop(32), v1.ColorJitter(0.2), v1.ToTensor()],
     "uint8": [v1.Resize((32, 32)), v1.PILToTensor()],
-    "blur": [v1.RandomResizedCrop(32), v1.GaussianBlur(3), v1.ToTensor()],
+    "blur": [v1.RandomResizedCrop(32), v1.RandomPerspective(), v1.ToTensor()],
     "lambda": [v1.Resize((32, 40)), v1.ToTensor(), v1.Lambda(lambda image: image * 2)],
     "tensors": [v2.ToImage(), v2.RandomResizedCrop(32, antialias=True), v2.ToDtype(torch.float32, scale=True)],
     "float64": [v2.RandomResizedCrop(32), v2.ToImage(), v2.ToDtype(torch.float64)],
-    "nothing": [v1.GaussianBlur(3), v1.Resize((32, 32)), v1.ToTensor()],
+    "nothing": [v1.RandomPerspective(), v1.Resize((32, 32)), v1.ToTensor()],
     "nearest": [v1.Resize((32, 32), interpolation=v1.InterpolationMode.NEAREST), v1.ToTensor()],
 }
 
@@ -313,7 +318,7 @@ def test_generators_are_found_where_transforms_hold_them() -> None:
     assert holds_generator(v1.Lambda(lambda image: image * GLOBAL_RNG.random()))
     assert holds_generator([{"a": torch.Generator()}])
     assert holds_generator(random.Random(3).random)
-    for transform in (v1.RandomResizedCrop(8), v2.GaussianBlur(3), v1.Lambda(lambda image: image * random.random()), None):
+    for transform in (v1.RandomResizedCrop(8), v2.RandomPerspective(), v1.Lambda(lambda image: image * random.random()), None):
         assert not holds_generator(transform), transform
     assert not holds_generator(lambda image: image * np.random.rand() * torch.rand(1))
 

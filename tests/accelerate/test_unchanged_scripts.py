@@ -161,7 +161,7 @@ def test_images_with_other_metadata_are_not_equal(folder: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "workers"), [("whole", 0), ("whole", 1), ("part", 0), ("own", 1)])
 def test_warnings_name_the_same_line(folder: Path, taken_over: list[str], kind: str, workers: int) -> None:
-    transform = v1.Compose([v1.RandomResizedCrop(32), *([v1.GaussianBlur(3)] if kind == "part" else []), v1.ToTensor()])
+    transform = v1.Compose([v1.RandomResizedCrop(32), *([v1.RandomPerspective()] if kind == "part" else []), v1.ToTensor()])
     data: Any = torch.utils.data.TensorDataset(torch.zeros(4, 1)) if kind == "own" else ImageFolder(str(folder), transform)
     loader = DataLoader(data, 4, num_workers=workers, pin_memory=True)
     places = []
@@ -323,7 +323,11 @@ def test_check_reports_loaders_that_are_taken_over_in_part(
     monkeypatch.setenv(CHECK, "12")
     lines: list[str] = request.getfixturevalue("taken_over")
     next(
-        iter(DataLoader(ImageFolder(str(folder), v1.Compose([v1.RandomResizedCrop(32), v1.GaussianBlur(3), v1.ToTensor()])), 5))
+        iter(
+            DataLoader(
+                ImageFolder(str(folder), v1.Compose([v1.RandomResizedCrop(32), v1.RandomPerspective(), v1.ToTensor()])), 5
+            )
+        )
     )
     assert "taken over in part" in lines[0]
     assert lines[1] == "headrace run:   check: 12 images and the random draws equal"

@@ -1,6 +1,8 @@
-//! A colour operation on pixels, for comparisons with other libraries.
+//! Colour operations on pixels for comparisons with other libraries, and the weights of torch's blurs.
 
+use headrace_core::colour::torch_blur::{self, BlurKey};
 use headrace_core::colour::{ColourOp, Colourist};
+use headrace_core::cpu::Extension;
 use headrace_core::error::Status;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -23,4 +25,65 @@ pub fn pillow_blur<'py>(
     })?
     .map_err(|status: Status| PyValueError::new_err(status.message()))?;
     Ok(PyBytes::new(py, &blurred))
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes
+        .chunks_exact(4)
+        .map(|four| f32::from_ne_bytes([four[0], four[1], four[2], four[3]]))
+        .collect()
+}
+
+/// Keep torch's weights of a blur, float32 row by row, for `torch_blur` operations. `kernel`: width and height in pixels, odd.
+/// `version`: 1 for `torchvision.transforms`, 2 for its `v2`. Raise ValueError if the number of weights does not fit.
+#[pyfunction]
+pub fn give_blur_weights(
+    kernel: (u16, u16),
+    sigma: f32,
+    version: u8,
+    weights: &[u8],
+) -> PyResult<()> {
+    let key = BlurKey {
+        kernel,
+        sigma: sigma.to_bits(),
+        version,
+    };
+    if torch_blur::give(key, &floats(weights)) {
+        Ok(())
+    } else {
+        Err(PyValueError::new_err("another number of weights"))
+    }
+}
+
+/// Return the sums of a `torch_blur` of RGB pixels, in rows of `width` pixels, before they are rounded: float32, one for each
+/// value. Raise ValueError for bytes that are not whole rows, and for a kernel that does not fit the image or the weights.
+#[pyfunction]
+pub fn torch_blur_sums<'py>(
+    py: Python<'py>,
+    pixels: &[u8],
+    width: usize,
+    kernel: (usize, usize),
+    weights: &[u8],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let weights = floats(weights);
+    let odd = kernel.0 % 2 == 1 && kernel.1 % 2 == 1;
+    let rows = width > 0 && pixels.len() % (width * 3) == 0;
+    let fits = |height: usize| kernel.0 / 2 < width && kernel.1 / 2 < height;
+    if !rows
+        || !odd
+        || !fits(pixels.len() / (width * 3))
+        || kernel.0.checked_mul(kernel.1) != Some(weights.len())
+    {
+        return Err(PyValueError::new_err(
+            "pixels, kernel and weights do not fit",
+        ));
+    }
+    let sums = detached(py, || {
+        let mut sums = Vec::new();
+        let extension = Extension::best();
+        torch_blur::Scratch::default().sums(extension, pixels, width, kernel, &weights, &mut sums);
+        sums
+    })?;
+    let bytes: Vec<u8> = sums.into_iter().flat_map(f32::to_ne_bytes).collect();
+    Ok(PyBytes::new(py, &bytes))
 }

@@ -32,7 +32,7 @@ mod _native {
     use super::*;
 
     #[pymodule_export]
-    use super::colour::pillow_blur;
+    use super::colour::{give_blur_weights, pillow_blur, torch_blur_sums};
     #[pymodule_export]
     use super::crc::crc32c;
     #[pymodule_export]

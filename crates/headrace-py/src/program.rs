@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use headrace_core::colour::draw::{ColourStep, Range};
+use headrace_core::colour::torch_blur::{self, BlurKey};
 use headrace_core::colour::ColourOp;
 use headrace_core::geometry::Size;
 use headrace_core::program;
@@ -238,6 +239,13 @@ fn colour(name: &str, numbers: &mut Numbers<'_>) -> PyResult<ColourStep> {
         "pillow_blur" => ColourStep::PillowBlur {
             radius: numbers.pair()?,
         },
+        "torch_blur" => ColourStep::TorchBlur {
+            kernel: numbers
+                .pair()
+                .map(|(width, height)| (width as u16, height as u16))?,
+            sigma: numbers.pair()?,
+            version: numbers.one()? as u8,
+        },
         "dilate" | "erode" => ColourStep::Morphology {
             dilate: name == "dilate",
             radius: numbers.one()? as u32,
@@ -275,6 +283,7 @@ fn colour_name(op: ColourOp) -> (&'static str, f64) {
         ColourOp::Equalize => ("equalize", f64::NAN),
         ColourOp::GaussianBlur { sigma, .. } => ("gaussian_blur", f64::from(sigma.0)),
         ColourOp::PillowBlur(radius) => ("pillow_blur", f64::from(radius)),
+        ColourOp::TorchBlur(key) => ("torch_blur", f64::from(f32::from_bits(key.sigma))),
         ColourOp::Dilate => ("dilate", 3.0),
         ColourOp::Erode => ("erode", 3.0),
     }
@@ -359,6 +368,13 @@ fn colour_described(op: ColourOp, arguments: &Bound<'_, PyDict>) -> PyResult<&'s
             arguments.set_item("kernel_size", vec![kernel.0, kernel.1])?;
             arguments.set_item("sigma", vec![sigma.0, sigma.1])?;
         }
+        ColourOp::TorchBlur(BlurKey {
+            kernel, version, ..
+        }) => {
+            arguments.set_item("kernel_size", vec![kernel.0, kernel.1])?;
+            arguments.set_item("sigma", vec![value, value])?;
+            arguments.set_item("version", version)?;
+        }
         ColourOp::PillowBlur(radius) => arguments.set_item("radius", radius)?,
         ColourOp::Posterize(bits) => arguments.set_item("bits", bits)?,
         ColourOp::Solarize(threshold) => arguments.set_item("threshold", threshold)?,
@@ -407,7 +423,8 @@ impl Program {
     }
 
     /// Return the operations on an image of this size, in order, as (torchvision's functional name, its arguments). `dilate` and
-    /// `erode`, which torchvision lacks, take a `size`, `pillow_blur` takes a `radius`. Raise ValueError if the image is too small.
+    /// `erode`, which torchvision lacks, take a `size`, `pillow_blur` takes a `radius`, `torch_blur`
+    /// also the `version` of torchvision. Raise ValueError if the image is too small.
     fn parameters<'py>(
         &self,
         py: Python<'py>,
@@ -429,6 +446,29 @@ impl Program {
                 size = step.size_after(size).map_err(refuse)?;
             }
             Ok(found)
+        })
+    }
+
+    /// Return the blurs of the images with these `draws` whose weights torch computes, without those that are known, as
+    /// (kernel width, kernel height, sigma, version of torchvision).
+    fn torch_blurs(
+        &self,
+        py: Python<'_>,
+        seed: u64,
+        epoch: u64,
+        draws: Vec<u64>,
+    ) -> PyResult<Vec<(u16, u16, f32, u8)>> {
+        detached(py, || {
+            let mut keys = Vec::new();
+            for draw in draws {
+                self.inner.torch_blurs(Key { seed, epoch, draw }, &mut keys);
+            }
+            let unknown = |key: &BlurKey| torch_blur::find(*key).is_none();
+            let described = |key: BlurKey| {
+                let sigma = f32::from_bits(key.sigma);
+                (key.kernel.0, key.kernel.1, sigma, key.version)
+            };
+            keys.into_iter().filter(unknown).map(described).collect()
         })
     }
 

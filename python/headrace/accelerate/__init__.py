@@ -42,6 +42,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `shared_indexes`: The JPEG indexes that the training process and its workers share.
 - `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
 - `tensor_resize`: The resize of uint8 tensors: whether the native one equals torchvision's on this machine.
+- `torch_blur`: torchvision's Gaussian blur of uint8 images: its weights, and whether the native one equals it on this machine.
 - `translate`: Translate torchvision and timm transforms into headrace's.
 - `type_comparisons`: Modules of the script that compare the class of a tensor by `type()`.
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own

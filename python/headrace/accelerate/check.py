@@ -28,6 +28,7 @@ from headrace.accelerate.item_loader import CompiledItems, plan_item, view_seed
 from headrace.accelerate.item_proof import SEED, native_views
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import FolderDataset, open_rgb
+from headrace.accelerate.torch_blur import provide_weights
 from headrace.accelerate.translate import NativeTransform, TransformParts, display_name, flatten, is_own, steps_of, translate
 from headrace.transforms.compile import compile_pipeline
 from headrace.transforms.composition import Compose
@@ -141,6 +142,7 @@ def _native_images(compiled: CompiledLoader, records: npt.NDArray[np.int64]) -> 
     memory = np.zeros(count * compiled.image_bytes(), dtype=np.uint8)
     draws = np.arange(count, dtype=np.uint64)
     pipeline = compiled.pipeline
+    provide_weights(pipeline.program, SEED, 0, draws)
     job = engine(compiled.threads).submit(compiled.table, pipeline.program, compiled.store, SEED, 0, records, draws, memory)
     while not job.wait(None):
         pass
@@ -210,6 +212,10 @@ def _apply(functional: Any, image: Any, name: str, arguments: dict[str, Any]) ->
         arguments = arguments | {"interpolation": arguments["interpolation"].removesuffix(OF_TENSORS), "antialias": True}
     if name == "pillow_blur":
         return image.filter(sys.modules["PIL.ImageFilter"].GaussianBlur(arguments["radius"]))
+    if name == "torch_blur":
+        version, name = arguments["version"], "gaussian_blur"
+        arguments = {key: value for key, value in arguments.items() if key != "version"}
+        functional = functional if version == 1 else sys.modules["torchvision.transforms.v2.functional"]
     if "interpolation" in arguments:
         mode = sys.modules["torchvision.transforms"].InterpolationMode
         arguments = arguments | {"interpolation": mode(arguments["interpolation"])}
@@ -273,6 +279,10 @@ def _compare_transform(operation: Any, transform: NativeTransform) -> Iterator[t
         yield f"{transform.name} parameters", _same_motions(transform, operation)
     elif transform.name == "ColorJitter":
         yield "ColorJitter factors", _same_factors(transform, operation)
+    elif transform.name == "TorchBlur":
+        ours = np.array([drawn[0][1]["sigma"][0] for drawn in _native_draws(transform)], dtype=np.float64)
+        theirs = np.array([_script_sigma(operation) for _ in range(DRAWS)], dtype=np.float64)
+        yield "GaussianBlur sigma", _same_distribution(ours, theirs)
     elif transform.name == "RandomResizedCrop":
         program = _program([transform])
         ours = np.array([program.place(*IMAGE_SIZE, SEED, 0, draw)[0] for draw in range(DRAWS)], dtype=np.float64)
@@ -280,6 +290,13 @@ def _compare_transform(operation: Any, transform: NativeTransform) -> Iterator[t
         yield "crop boxes", all(_same_distribution(a, b) for a, b in zip(_features(ours), _features(theirs), strict=True))
         if not isinstance(filters := transform.arguments["interpolation"], str):
             yield "interpolation", _same_filters(program, filters)
+
+
+def _script_sigma(operation: Any) -> float:
+    """Return a standard deviation, drawn by the script's GaussianBlur."""
+    if hasattr(operation, "make_params"):
+        return float(operation.make_params([])["sigma"][0])
+    return float(operation.get_params(*operation.sigma))
 
 
 def _same_filters(program: Program, filters: Sequence[str]) -> bool:
@@ -357,7 +374,7 @@ def _script_factors(operation: Any) -> list[float]:
 
 
 def _is_random(name: str) -> bool:
-    return name.startswith("Random") or name == "ColorJitter"
+    return name.startswith("Random") or name in ("ColorJitter", "PillowBlur", "TorchBlur")
 
 
 def _arguments(**arguments: Any) -> Any:

@@ -32,6 +32,7 @@ from headrace.accelerate.recognise import (
     require_native_endings,
     require_native_values,
 )
+from headrace.accelerate.torch_blur import provide_weights
 from headrace.accelerate.translate import TransformParts, Unsupported, translate
 
 __all__ = [
@@ -138,6 +139,8 @@ class CompiledItems:
             (self.views[number].pipeline.program, self.views[number].store, view_seed(seed, number), memory[number])
             for number in group
         ]
+        for program, _, seed_of_view, _ in views:
+            provide_weights(program, seed_of_view, epoch, draws)
         program, store, first_seed, block = views[0]
         paths = ["" if item is None else mapped(item.views[group[0]].path) for item in items]
         return engine(self.threads).submit(

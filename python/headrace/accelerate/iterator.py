@@ -33,6 +33,7 @@ from headrace.accelerate.compile import CompiledLoader, engine
 from headrace.accelerate.plain_frames import initialise
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import FolderDataset
+from headrace.accelerate.torch_blur import provide_weights
 from headrace.accelerate.worker_copies import WorkerCopies
 from headrace.transforms.compile import Pipeline
 
@@ -157,11 +158,13 @@ class NativeIterator(_BaseDataLoaderIter):
         records = np.fromiter((folder.first + at for folder, at in places), dtype=np.int64, count=count)
         draws = np.arange(self._draws, self._draws + count, dtype=np.uint64)
         images, memory = self._memory(count, 0, self._compiled.pipeline, self._compiled.dtype)
+        program, seed = self._compiled.pipeline.program, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF
+        provide_weights(program, seed, self._pass, draws)
         job = self._engine.submit(
             self._compiled.table,
-            self._compiled.pipeline.program,
+            program,
             self._compiled.store,
-            self._base_seed & 0xFFFF_FFFF_FFFF_FFFF,
+            seed,
             self._pass,
             records,
             draws,

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.accelerate.tensor_resize import resizes_tensors_alike
+from headrace.accelerate.torch_blur import blur_refusal
 
 __all__ = [
     "NativeTransform",
@@ -237,6 +238,8 @@ def translate(transform: object) -> TransformParts:
     if not pointwise:
         reason = "its transform yields no tensor" if transform is not None else "it has no transform"
         raise Unsupported(reason, "a transform that ends in ToTensor or PILToTensor")
+    if (refusal := blur_refusal(geometry)) is not None:
+        raise Unsupported(*refusal)
     return TransformParts(tuple(geometry), tuple(pointwise), tuple(per_image))
 
 
@@ -294,6 +297,9 @@ def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
     A uint8 tensor of torchvision v2 is cut and resized exactly. What else moves pixels only does the same as on an image.
     """
     name, kind = full_name(operation), display_name(operation)
+    if kind == "RandomApply" and name in _GEOMETRY:
+        inner = tuple(_on_tensor(part, before) for part in flatten(tuple(operation.transforms)) if not changes_nothing(part))
+        return _native("RandomApply", transforms=inner, p=float(operation.p))
     make = _GEOMETRY.get(name) if kind in _MOVES_PIXELS_ONLY else _ON_TENSORS.get(name)
     if make is None or not (kind in _MOVES_PIXELS_ONLY or all(_keeps_uint8(one) for one in before)):
         if name in _GEOMETRY:
@@ -416,6 +422,12 @@ def _color_jitter(operation: Any) -> NativeTransform:
     return _native(
         "ColorJitter", **{name: getattr(operation, name) for name in ("brightness", "contrast", "saturation", "hue")}
     )
+
+
+def _gaussian_blur(operation: Any) -> NativeTransform:
+    """Translate `GaussianBlur`, whose weights the two versions of torchvision's transforms round differently."""
+    version = 1 if full_name(operation).startswith(V1) else 2
+    return _native("TorchBlur", kernel_size=_pair(operation.kernel_size), sigma=_interval(operation.sigma), version=version)
 
 
 def _flip(operation: Any) -> NativeTransform:
@@ -562,6 +574,7 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProx
             "RandomPosterize": _posterize,
             "RandomSolarize": _solarize,
             "RandomAdjustSharpness": _sharpness,
+            "GaussianBlur": _gaussian_blur,
         }.items()
     }
     | {
@@ -581,5 +594,7 @@ _ON_TENSORS: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingPr
         V2 + "Resize": _of_uint8_tensor(_resize),
         V2 + "CenterCrop": _center_crop,
         V2 + "RandomCrop": _random_crop,
+        V1 + "GaussianBlur": _gaussian_blur,
+        V2 + "GaussianBlur": _gaussian_blur,
     }
 )

@@ -25,6 +25,7 @@ __all__ = [
     "RandomInvert",
     "RandomPosterize",
     "RandomSolarize",
+    "TorchBlur",
 ]
 
 Jitter: TypeAlias = float | Sequence[float] | None
@@ -125,6 +126,30 @@ class GaussianBlur(Transform):
         sigma = (self.sigma, self.sigma) if isinstance(self.sigma, int | float) else self.sigma
         object.__setattr__(self, "kernel_size", kernel)
         object.__setattr__(self, "sigma", positive_range(sigma, "GaussianBlur: sigma"))
+
+
+@dataclass(frozen=True, slots=True)
+class TorchBlur(Transform):
+    """Blur exactly as torchvision's `GaussianBlur`, with weights that torch computes.
+
+    kernel_size: width and height of the kernel in pixels, odd, at most 127.
+    sigma: range of the standard deviation in pixels.
+    version: 1 for `torchvision.transforms`, 2 for its `v2`.
+
+    The weights of each image are given to the native engine before it makes the image (`accelerate/torch_blur.py`); so this
+    transform is not for pipelines of `headrace.Loader`.
+
+    Raises UsageError for an argument out of range. Example: `TorchBlur((23, 23), (0.1, 2.0), 1)`.
+    """
+
+    kernel_size: tuple[int, int]
+    sigma: tuple[float, float]
+    version: int
+
+    def __post_init__(self) -> None:
+        if any(side % 2 == 0 or side > _MAX_KERNEL for side in self.kernel_size):
+            raise UsageError(f"GaussianBlur: kernel_size must be odd and at most {_MAX_KERNEL}, not {self.kernel_size!r}")
+        positive_range(self.sigma, "GaussianBlur: sigma")
 
 
 _MAX_RADIUS = 1000.0  # headrace_core::colour::pillow_blur::MAX_RADIUS

@@ -23,6 +23,7 @@ from headrace.transforms.colour import (
     RandomInvert,
     RandomPosterize,
     RandomSolarize,
+    TorchBlur,
 )
 from headrace.transforms.composition import Compose, RandomApply, Repeat
 from headrace.transforms.geometry import (
@@ -48,7 +49,7 @@ NATIVE_TRANSFORMS: dict[str, type[Transform]] = {
         *(RandomResizedCrop, Resize, CenterCrop, RandomCrop, Pad),
         *(RandomHorizontalFlip, RandomVerticalFlip, RandomRotation, RandomAffine),
         *(ColorJitter, RandomGrayscale, Grayscale, GaussianBlur, RandomInvert, RandomPosterize, RandomSolarize),
-        *(RandomAutocontrast, RandomEqualize, RandomAdjustSharpness, PillowBlur, Dilation, Erosion),
+        *(RandomAutocontrast, RandomEqualize, RandomAdjustSharpness, PillowBlur, TorchBlur, Dilation, Erosion),
         *(RandAugment, TrivialAugmentWide, AutoAugment),
     )
 }
@@ -62,7 +63,7 @@ _POINTWISE = {"color_jitter", "grayscale", "invert", "autocontrast", "equalize",
 #: Operations that may turn or shear the image: `fuse` decides how many samplings they take.
 NEEDS_AFFINE = _POLICIES | {"rotation", "affine"}
 #: Operations that may change values in place.
-CHANGES_COLOUR = _POLICIES | _POINTWISE | {"sharpness", "blur", "pillow_blur", "dilate", "erode"}
+CHANGES_COLOUR = _POLICIES | _POINTWISE | {"sharpness", "blur", "pillow_blur", "torch_blur", "dilate", "erode"}
 
 _ABSENT = (math.nan, math.nan)
 
@@ -137,6 +138,8 @@ def _colour(step: Transform) -> Operation | None:
             return ("blur", [*_floats(step.kernel_size), *_floats(step.sigma)], "")
         case PillowBlur():
             return ("pillow_blur", _floats(step.radius), "")
+        case TorchBlur():
+            return ("torch_blur", [*_floats(step.kernel_size), *step.sigma, float(step.version)], "")
         case RandomInvert():
             return ("invert", [step.p], "")
         case RandomPosterize():

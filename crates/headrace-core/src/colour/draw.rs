@@ -2,6 +2,7 @@
 
 use super::neighbours::MAX_KERNEL;
 use super::pillow_blur::MAX_RADIUS;
+use super::torch_blur::BlurKey;
 use super::ColourOp;
 use crate::rng::Rng;
 
@@ -41,6 +42,15 @@ pub enum ColourStep {
         /// Range of the radius in pixels.
         radius: (f64, f64),
     },
+    /// torchvision's `GaussianBlur` with torch's own weights.
+    TorchBlur {
+        /// Kernel width and height in pixels, odd.
+        kernel: (u16, u16),
+        /// Range of sigma in pixels.
+        sigma: (f64, f64),
+        /// See [`BlurKey::version`].
+        version: u8,
+    },
     /// The largest or smallest value of a square neighbourhood: a 3 × 3 filter, repeated `radius` times.
     Morphology {
         /// True for the largest value, false for the smallest.
@@ -79,7 +89,7 @@ impl ColourStep {
                     Err(format!("{op:?}"))
                 }
             }
-            ColourStep::Blur { kernel, sigma } => {
+            ColourStep::Blur { kernel, sigma } | ColourStep::TorchBlur { kernel, sigma, .. } => {
                 let odd = |side: u16| side % 2 == 1 && usize::from(side) <= MAX_KERNEL;
                 if !odd(kernel.0) || !odd(kernel.1) {
                     return Err(format!(
@@ -118,6 +128,18 @@ impl ColourStep {
                     kernel,
                     sigma: (sigma, sigma),
                 });
+            }
+            ColourStep::TorchBlur {
+                kernel,
+                sigma,
+                version,
+            } => {
+                let sigma = (rng.uniform(sigma.0, sigma.1) as f32).to_bits();
+                give(ColourOp::TorchBlur(BlurKey {
+                    kernel,
+                    sigma,
+                    version,
+                }));
             }
             ColourStep::PillowBlur { radius } => {
                 give(ColourOp::PillowBlur(rng.uniform(radius.0, radius.1) as f32));

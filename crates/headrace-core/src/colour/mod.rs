@@ -1,5 +1,5 @@
 //! Operations on the colours of an image, in place on uint8 RGB. Results equal those of Pillow (and of torchvision's PIL path)
-//! bit for bit, rounding included. Only Gaussian blur may differ by one level in rare values (see [`neighbours`]).
+//! bit for bit, rounding included. Only [`ColourOp::GaussianBlur`] may differ by one level in rare values (see [`neighbours`]).
 
 mod blend;
 mod chain;
@@ -9,10 +9,12 @@ pub mod neighbours;
 pub mod pillow_blur;
 mod planes;
 mod tables;
+pub mod torch_blur;
 
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use neighbours::MAX_KERNEL;
+use torch_blur::BlurKey;
 
 /// One operation. Factors have torchvision's meaning; 1 changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,6 +50,8 @@ pub enum ColourOp {
     },
     /// Pillow's `ImageFilter.GaussianBlur` of this radius in pixels.
     PillowBlur(f32),
+    /// torchvision's `gaussian_blur` with torch's own weights, which must have been given.
+    TorchBlur(BlurKey),
     /// The largest value of each 3 × 3 neighbourhood, per channel.
     Dilate,
     /// The smallest value of each 3 × 3 neighbourhood, per channel.
@@ -72,7 +76,7 @@ impl ColourOp {
     /// Return true if mirroring the image before or after the operation gives the same bits. The blur adds in a fixed order, so
     /// it does not.
     pub fn is_symmetric(&self) -> bool {
-        !matches!(self, ColourOp::GaussianBlur { .. })
+        !matches!(self, ColourOp::GaussianBlur { .. } | ColourOp::TorchBlur(_))
     }
 
     /// Return true if the parameters are numbers in their ranges and a blur kernel's border can be reflected in an image of this
@@ -86,6 +90,9 @@ impl ColourOp {
             ColourOp::PillowBlur(radius) => (0.0..=pillow_blur::MAX_RADIUS).contains(&radius),
             ColourOp::Hue(share) => (-0.5..=0.5).contains(&share),
             ColourOp::Posterize(bits) => (1..=8).contains(&bits),
+            ColourOp::TorchBlur(BlurKey { kernel, .. }) => {
+                usize::from(kernel.0 / 2) < width && usize::from(kernel.1 / 2) < height
+            }
             ColourOp::GaussianBlur { kernel, sigma } => {
                 let side = |kernel: u16, sigma: f32, length: usize| {
                     let kernel = usize::from(kernel);
@@ -104,6 +111,7 @@ pub struct Colourist {
     extension: Extension,
     scratch: neighbours::Scratch,
     blur: pillow_blur::Scratch,
+    torch_blur: torch_blur::Scratch,
 }
 
 impl Default for Colourist {
@@ -123,13 +131,14 @@ impl Colourist {
             extension,
             scratch: neighbours::Scratch::default(),
             blur: pillow_blur::Scratch::default(),
+            torch_blur: torch_blur::Scratch::default(),
         }
     }
 
     /// Apply `op` in place to `pixels`, uint8 RGB in rows of `width` pixels without gaps.
     ///
-    /// Errors: [`Status::Internal`] if the buffer is not whole rows or the parameters are out of range; the pixels are then
-    /// unchanged.
+    /// Errors: [`Status::Internal`] if the buffer is not whole rows or the parameters are out of range,
+    /// [`Status::Unsupported`] for a blur whose weights are not known; the pixels are then unchanged.
     pub fn apply(&mut self, op: ColourOp, pixels: &mut [u8], width: u32) -> Result<()> {
         let width = width as usize;
         if width == 0 || pixels.is_empty() || pixels.len() % (width * 3) != 0 {
@@ -178,6 +187,12 @@ impl Colourist {
                 self.scratch.blur(extension, pixels, width, kernel, sigma);
             }
             ColourOp::PillowBlur(radius) => self.blur.blur(extension, pixels, width, radius),
+            ColourOp::TorchBlur(key) => {
+                let weights = torch_blur::find(key).ok_or(Status::Unsupported)?;
+                let kernel = (usize::from(key.kernel.0), usize::from(key.kernel.1));
+                self.torch_blur
+                    .blur(extension, pixels, width, kernel, &weights);
+            }
             ColourOp::Dilate => self.scratch.morphology(extension, pixels, width, true),
             ColourOp::Erode => self.scratch.morphology(extension, pixels, width, false),
         }

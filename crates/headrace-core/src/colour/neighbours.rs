@@ -28,7 +28,7 @@ pub fn gaussian(size: usize, sigma: f32, weights: &mut Vec<f32>) {
 }
 
 /// Return the position that a reflected border repeats (the edge pixel itself is not repeated).
-fn reflect(at: isize, length: usize) -> usize {
+pub(super) fn reflect(at: isize, length: usize) -> usize {
     let last = length as isize - 1;
     let at = at.abs();
     (if at > last { 2 * last - at } else { at }).clamp(0, last) as usize
@@ -139,7 +139,7 @@ impl Scratch {
 }
 
 /// Copy a row with `side` reflected pixels at each end.
-fn pad_row(source: &[u8], side: usize, padded: &mut [u8]) {
+pub(super) fn pad_row(source: &[u8], side: usize, padded: &mut [u8]) {
     let width = source.len() / 3;
     padded[side * 3..][..source.len()].copy_from_slice(source);
     for i in 0..side {

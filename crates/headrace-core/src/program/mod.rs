@@ -11,6 +11,8 @@ pub mod route;
 mod sizes;
 pub mod step;
 
+use crate::colour::draw::ColourStep;
+use crate::colour::torch_blur::BlurKey;
 use crate::colour::ColourOp;
 use crate::error::{Result, Status};
 use crate::geometry::Size;
@@ -84,6 +86,24 @@ impl Program {
         for (number, op) in self.ops.iter().enumerate() {
             if let Op::Colour(step) = op {
                 step.draw(&mut Rng::new(key, number as u64), ops);
+            }
+        }
+    }
+
+    /// Add to `keys` the blurs that an image takes under this key and whose weights torch computes.
+    pub fn torch_blurs(&self, key: Key, keys: &mut Vec<BlurKey>) {
+        let mut number = 0;
+        while let Some(op) = self.ops.get(number) {
+            let mut rng = Rng::new(key, number as u64);
+            number += 1;
+            match op {
+                Op::Apply { p, count } if rng.unit() >= *p => number += *count as usize,
+                Op::Colour(step @ ColourStep::TorchBlur { .. }) => step.draw_each(&mut rng, |op| {
+                    if let ColourOp::TorchBlur(key) = op {
+                        keys.push(key);
+                    }
+                }),
+                _ => {}
             }
         }
     }

@@ -237,7 +237,8 @@ impl Op {
             Op::RandomAffine { .. } => steps.extend(self.draw_affine(size, rng)),
             Op::Augment(augment) => augment.draw(size, rng, steps),
             Op::Colour(step) => {
-                if let ColourStep::Blur { kernel, .. } = step {
+                if let ColourStep::Blur { kernel, .. } | ColourStep::TorchBlur { kernel, .. } = step
+                {
                     // A reflected border needs that many pixels.
                     if width <= i64::from(kernel.0 / 2) || height <= i64::from(kernel.1 / 2) {
                         return Err(Status::TooSmall);

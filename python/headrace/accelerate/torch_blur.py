@@ -1,0 +1,124 @@
+"""torchvision's Gaussian blur of uint8 images: its weights, and whether the native one equals it on this machine.
+
+torchvision blurs with a convolution in float32. The native blur adds the products in the order of torch's convolution (oneDNN's
+depthwise kernels: row by row, one rounding for each product). Which kernel torch takes depends on the processor, the build and
+the settings, so the sums are compared bit for bit. torch itself computes the weights of each blur.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace._native import Program, give_blur_weights, torch_blur_sums
+
+__all__ = ["blur_refusal", "blurs_alike", "provide_weights"]
+
+COMPARED_SIGMAS = 3
+"""The number of sigmas that are compared, between the smallest and the largest."""
+
+#: For each version of the transforms: the module of the public function, and that of the function that makes the weights.
+MODULES = {
+    1: ("torchvision.transforms.functional", "torchvision.transforms._functional_tensor"),
+    2: ("torchvision.transforms.v2.functional", "torchvision.transforms.v2.functional._misc"),
+}
+
+
+def blur_refusal(steps: Sequence[Any]) -> tuple[str, str] | None:
+    """Return why a blur among these steps (`NativeTransform`) does not give torch's own values, and with what it would.
+
+    None if each of them does, or there is none. The image's size before a blur must be known: it is compared at that size.
+    """
+    return _walk(steps, None)[1]
+
+
+def _walk(steps: Sequence[Any], size: tuple[int, int] | None) -> tuple[tuple[int, int] | None, tuple[str, str] | None]:
+    """Return height and width after the steps, None if they are not fixed, and the refusal."""
+    for step in steps:
+        arguments = step.arguments
+        if step.name == "RandomApply":
+            after, refusal = _walk(arguments["transforms"], size)
+            if refusal is not None:
+                return None, refusal
+            size = size if after == size else None
+        elif step.name == "TorchBlur":
+            if size is None:
+                return None, ("transform GaussianBlur of images without a fixed size", "a crop to a fixed size before it")
+            kernel = arguments["kernel_size"]
+            if kernel[0] // 2 >= size[1] or kernel[1] // 2 >= size[0]:
+                return None, (f"transform GaussianBlur with a kernel too large for {size[1]} × {size[0]} pixels", "")
+            if not blurs_alike(arguments["version"], kernel, arguments["sigma"], size):
+                return None, ("transform GaussianBlur: its results differ here", "")
+        elif step.name in ("RandomResizedCrop", "CenterCrop", "RandomCrop", "Resize"):
+            size = arguments["size"] if isinstance(arguments["size"], tuple) else None
+        elif step.name == "Pad" or arguments.get("expand"):
+            size = None
+    return size, None
+
+
+def blurs_alike(version: int, kernel: tuple[int, int], sigmas: tuple[float, float], size: tuple[int, int]) -> bool:
+    """Whether torchvision's `gaussian_blur` gives the sums of the native one, bit for bit.
+
+    `version`: 1 for `torchvision.transforms`, 2 for its `v2`. `kernel`: width and height in pixels. `sigmas`: the smallest and
+    the largest in pixels. `size`: height and width of the image in pixels.
+    """
+    if not (kernel[0] // 2 < size[1] and kernel[1] // 2 < size[0]):
+        return False
+    settings = (torch.get_num_threads(), torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision())
+    return _compared(version, kernel, sigmas, size, settings)
+
+
+@functools.lru_cache(maxsize=64)
+def _compared(
+    version: int, kernel: tuple[int, int], sigmas: tuple[float, float], size: tuple[int, int], settings: tuple[Any, ...]
+) -> bool:
+    threads: int = settings[0]
+    try:
+        for count in {threads, 1}:  # a worker process has one thread
+            torch.set_num_threads(count)
+            if not all(_equal(version, kernel, float(sigma), size) for sigma in np.linspace(*sigmas, COMPARED_SIGMAS)):
+                return False
+    except (AttributeError, ImportError, TypeError, ValueError):  # a torchvision with other functions
+        return False
+    finally:
+        torch.set_num_threads(threads)
+    return True
+
+
+def _equal(version: int, kernel: tuple[int, int], sigma: float, size: tuple[int, int]) -> bool:
+    """Compare one blur: the sums, with the strides of an image from Pillow and without gaps, and the rounded values."""
+    blur = sys.modules[MODULES[version][0]].gaussian_blur
+    sigma = float(np.float32(sigma))
+    pixels = np.random.default_rng(20_25).integers(0, 256, (*size, 3), dtype=np.uint8)
+    weights = _weights(version, kernel, sigma)
+    found = np.frombuffer(torch_blur_sums(pixels.tobytes(), size[1], kernel, weights.tobytes()), dtype=np.float32)
+    ours = torch.from_numpy(found.reshape(pixels.shape).copy()).permute(2, 0, 1)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    numbers = list(kernel), [sigma, sigma]
+    floats = (image.to(torch.float32), image.to(torch.float32).contiguous())
+    return all(torch.equal(blur(one, *numbers), ours) for one in floats) and torch.equal(
+        blur(image, *numbers), ours.round().to(torch.uint8)
+    )
+
+
+def _weights(version: int, kernel: tuple[int, int], sigma: float) -> npt.NDArray[np.float32]:
+    """Return the weights [height, width] as torchvision computes them."""
+    make = sys.modules[MODULES[version][1]]._get_gaussian_kernel2d
+    with torch.no_grad():
+        weights: npt.NDArray[np.float32] = make(list(kernel), [sigma, sigma], torch.float32, torch.device("cpu")).numpy()
+    return weights
+
+
+def provide_weights(program: Program, seed: int, epoch: int, draws: npt.NDArray[np.uint64]) -> None:
+    """Give the native engine the weights of the blurs in images with these draws, before it makes them.
+
+    An image whose weights are not known is made by the script's own dataset.
+    """
+    for width, height, sigma, version in dict.fromkeys(program.torch_blurs(seed, epoch, draws.tolist())):
+        give_blur_weights((width, height), sigma, version, _weights(version, (width, height), sigma).tobytes())

@@ -1,0 +1,125 @@
+"""torchvision's GaussianBlur: taken over whole, equal in every value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from headrace.accelerate import torch_blur
+from headrace.accelerate.check import check, check_items
+from headrace.accelerate.compile import compile_loader
+from headrace.accelerate.item_loader import compile_items, recognise_items
+from headrace.accelerate.recognise import recognise
+from headrace.accelerate.torch_blur import blurs_alike
+from headrace.accelerate.translate import Unsupported, translate
+from torch.utils.data import DataLoader
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+#: Kernel (width, height), sigmas, image (height, width).
+CASES = (
+    ((3, 3), (0.1, 2.0), (32, 32)),
+    ((23, 23), (0.1, 2.0), (61, 97)),
+    ((5, 9), (0.5, 0.5), (7, 41)),
+    ((9, 9), (0.1, 2.0), (5, 5)),
+    ((1, 1), (1.0, 2.0), (1, 3)),
+    ((1, 7), (0.2, 30.0), (40, 1)),
+    ((127, 3), (10.0, 30.0), (20, 64)),
+)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("kernel", "sigmas", "size"), CASES)
+def test_the_sums_of_the_blur_have_torchs_bits(version: int, kernel: Any, sigmas: Any, size: Any) -> None:
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    assert blurs_alike(version, kernel, sigmas, size)
+    assert torch.get_num_threads() == threads and torch.equal(torch.get_rng_state(), state)
+
+
+def test_another_arithmetic_of_torch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = (1, (5, 5), (0.5, 2.0), (31, 33))
+    assert blurs_alike(*case)
+    own = torch_blur._weights
+    torch_blur._compared.cache_clear()
+    monkeypatch.setattr(torch_blur, "_weights", lambda *key: own(*key).T[::-1] * 1.000001)
+    assert not blurs_alike(*case)
+    with pytest.raises(Unsupported, match="its results differ here"):
+        translate(v1.Compose([v1.CenterCrop((31, 33)), v1.GaussianBlur(5, (0.5, 2.0)), v1.ToTensor()]))
+    torch_blur._compared.cache_clear()
+
+
+def simclr(module: Any, *, size: Any = 48, kernel: Any = 5) -> list[Any]:
+    """Return SimCLR's steps on a Pillow image."""
+    return [
+        module.RandomResizedCrop(size, scale=(0.2, 1.0)),
+        module.RandomHorizontalFlip(),
+        module.RandomApply([module.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
+        module.RandomGrayscale(p=0.2),
+        module.RandomApply([module.GaussianBlur(kernel, (0.1, 2.0))], p=0.5),
+    ]
+
+
+FLOATS = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])]
+TAKEN = {
+    "SimCLR": v1.Compose([*simclr(v1), v1.ToTensor()]),
+    "SimCLR, v2": v2.Compose([*simclr(v2), v2.ToImage(), *FLOATS]),
+    "odd size": v1.Compose([*simclr(v1, size=(37, 51), kernel=23), v1.PILToTensor()]),
+    "always, one sigma": v1.Compose([v1.Resize((33, 35)), v1.GaussianBlur((3, 7), 1.5), v1.ToTensor()]),
+    "flip behind": v1.Compose([v1.Resize((33, 35)), v1.GaussianBlur(3), v1.RandomHorizontalFlip(), v1.ToTensor()]),
+    "tensor": v1.Compose([v1.RandomCrop(30, pad_if_needed=True), v1.PILToTensor(), v1.GaussianBlur(9)]),
+    "tensor, v2": v2.Compose([v2.ToImage(), v2.RandomResizedCrop(40), v2.GaussianBlur(9), *FLOATS]),
+    "tensor, at random": v2.Compose([v2.ToImage(), v2.RandomResizedCrop(40), v2.RandomApply([v2.GaussianBlur(23)]), *FLOATS]),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_blur_is_taken_over_equal_in_every_value(folder: Path, name: str) -> None:
+    found = check(compile_loader(recognise(DataLoader(ImageFolder(str(folder), TAKEN[name]), 5)), 1), 50)
+    assert found.passed, str(found)
+    assert found.compared >= 17 and found.left <= 3, str(found)
+    assert "GaussianBlur sigma" in found.draws
+
+
+class Views:
+    """SimCLR's two views of an image."""
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __call__(self, image: Any) -> Any:
+        return [self.transform(image) for _ in range(2)]
+
+
+def test_two_views_with_a_blur_are_taken_over_whole(folder: Path) -> None:
+    loader = DataLoader(ImageFolder(str(folder), Views(v1.Compose([*simclr(v1), v1.ToTensor()]))), 5)
+    found = check_items(loader.dataset, compile_items(recognise_items(loader), 1), 12)
+    assert found.passed and found.compared >= 9, str(found)
+
+
+def test_other_sigmas_fail_the_check(folder: Path) -> None:
+    transform = v1.Compose([v1.Resize((32, 32)), v1.GaussianBlur(3, (0.1, 2.0)), v1.ToTensor()])
+    compiled = compile_loader(recognise(DataLoader(ImageFolder(str(folder), transform), 5)), 1)
+    transform.transforms[1].sigma = (0.1, 1.5)
+    assert check(compiled, 1).draws_different == ("GaussianBlur sigma",)
+
+
+LEFT = {
+    "kernel too large": ([v1.CenterCrop(10), v1.GaussianBlur(21), v1.ToTensor()], "a kernel too large for 10 × 10 pixels"),
+    "no fixed size": ([v1.Resize(32), v1.GaussianBlur(3), v1.ToTensor()], "without a fixed size"),
+    "padded": ([v1.CenterCrop(9), v1.Pad(1), v1.GaussianBlur(3), v1.ToTensor()], "without a fixed size"),
+    "floats": ([v1.CenterCrop(9), v1.ToTensor(), v1.GaussianBlur(3)], "GaussianBlur on a tensor"),
+    "floats at random": (
+        [v2.CenterCrop(9), v2.ToImage(), *FLOATS, v2.RandomApply([v2.GaussianBlur(3)])],
+        "GaussianBlur on a tensor",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_other_blurs_are_left_to_the_script(name: str) -> None:
+    steps, words = LEFT[name]
+    with pytest.raises(Unsupported, match=words):
+        translate(v2.Compose(steps))
