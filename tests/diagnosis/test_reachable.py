@@ -34,6 +34,18 @@ def test_headline_is_what_the_best_fix_reaches_and_the_ceiling_has_its_own_name(
         assert "ceiling" in text
 
 
+def test_a_fix_beyond_the_ceiling_is_explained() -> None:
+    """`threads=N` can shorten computing too: what it reaches is no contradiction to the ceiling of the input."""
+    plain, more = "if the input kept up", "if only the input kept up; the best fix also shortens the rest of the step"
+    below, beyond = predicted("pack", 150.0, 120.0, 170.0), predicted("threads=1", 400.0, 300.0, 500.0)
+    lucky = replace(below, verified_img_s=210.0, verified_change=2.1)
+    for fix, words in ((below, plain), (beyond, more), (lucky, "the best fix was measured above it")):
+        found = replace(with_fixes(fix), ceiling_img_s=200.0)
+        for text in (terminal.render(found, width=240).plain, html.render(found)):
+            assert words in text
+            assert (more in text) == (words == more)
+
+
 def test_a_measured_gain_replaces_a_predicted_one() -> None:
     fix = replace(predicted("num_workers=4", 200.0, 150.0, 250.0), verified_img_s=120.0, verified_change=1.2)
     diagnosis = with_fixes(fix)

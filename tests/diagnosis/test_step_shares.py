@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from diagnosis_checks import check_agreement
+from headrace.report import html, terminal
 from headrace.session.model import Session
 from session_factory import make_session
 
@@ -50,6 +51,7 @@ def test_bar_wait_share_percentiles_and_stages_agree(seed: int) -> None:
     session = random_session(seed)
     diagnosis = check_agreement(session)
     assert diagnosis.step_s is not None
+    assert diagnosis.share_of_step["other"] == 0, "every measured time has a name"
     if not session.loaders[0].num_workers and session.steps[0].gpu_wait_s is None:
         (row,) = diagnosis.stages
         parts = {"input_cpu": row.cpu_s, "input_queue": row.queue_s, "input_storage": row.blocked_s}
@@ -63,7 +65,7 @@ def test_queueing_for_a_core_while_a_batch_is_made_is_waiting_for_input() -> Non
     diagnosis = check_agreement(make_session(workers=0, cpu_s=0.02, queue_s=0.07, compute_s=0.005, cores=2, foreign_cores=1.9))
     assert diagnosis.wait_share is not None
     assert diagnosis.wait_share > 0.9
-    assert diagnosis.share_of_step["other"] < 0.01
+    assert diagnosis.share_of_step["core_wait"] < 0.01
     assert diagnosis.share_of_step["input_queue"] > 0.5
     assert diagnosis.verdict == "EXTERNAL_CPU"
     assert any(found.kind == "NO_OVERLAP" and (found.share or 0) > 0.9 for found in diagnosis.findings)
@@ -75,6 +77,19 @@ def test_queueing_of_the_training_thread_beside_workers_is_no_slow_input() -> No
     assert diagnosis.share_of_step["input_queue"] > 0.3
     assert diagnosis.verdict == "EXTERNAL_CPU"
     assert not any(found.kind.startswith(("STORAGE", "CPU_PREP")) for found in diagnosis.findings)
+
+
+def test_queueing_of_the_training_thread_outside_the_input_is_called_waiting_for_a_core() -> None:
+    """As in `headrace train` beside other programs: batches are ready, and the training thread gets no core."""
+    session = make_session(workers=2, cpu_s=0.002, compute_s=0.1, compute_queue_s=0.075, cores=2, foreign_cores=1.9)
+    diagnosis = check_agreement(session)
+    assert diagnosis.share_of_step["core_wait"] == pytest.approx(0.75, abs=0.05)
+    assert diagnosis.share_of_step["other"] == 0
+    assert diagnosis.verdict == "EXTERNAL_CPU"
+    screen = terminal.render(diagnosis, width=120).plain
+    assert "wait for a core 7" in screen and "other 7" not in screen
+    page = html.render(diagnosis)
+    assert "<span>waiting for a core</span><b>7" in page and "<span>other</span>" not in page
 
 
 def test_times_that_overlap_do_not_shrink_the_wait_for_input() -> None:

@@ -236,6 +236,7 @@ def example_diagnosis() -> Diagnosis:
             "input_collate": 0.01,
             "h2d": 0.01,
             "compute": 0.37,
+            "core_wait": 0.0,
             "communication": 0.0,
             "sync": 0.0,
             "periodic": 0.02,

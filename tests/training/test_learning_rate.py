@@ -37,6 +37,14 @@ def test_the_chosen_rate_is_a_tenth_of_that_of_the_smallest_loss() -> None:
     assert found.steepest == measured[2].rate and found.note is None
 
 
+def test_a_higher_rate_is_suggested_only_where_the_loss_is_smallest_at_the_end() -> None:
+    falling, bent = [2.0 - 0.01 * update for update in range(100)], [abs(update - 60) / 60 + 1.0 for update in range(100)]
+    at_the_end = choose_rate(points(falling), OPTIONS, global_batch=64, diverged=False)
+    behind = choose_rate(points(bent), OPTIONS, global_batch=64, diverged=False)
+    assert "may be higher" in str(at_the_end.note)
+    assert behind.note is None and behind.learning_rate is not None
+
+
 def test_no_rate_is_chosen_where_the_loss_does_not_fall() -> None:
     found = choose_rate(points([2.0, 2.0, 1.99, 2.5]), OPTIONS, global_batch=64, diverged=True)
     assert found.learning_rate is None and "less than 2 %" in str(found.note)

@@ -23,8 +23,6 @@ STYLE = """
 .chart circle.beaten { fill: var(--quiet); opacity: 0.5; }
 .chart circle.chosen { fill: var(--warn); }
 .chart text { font-size: 11px; fill: currentColor; }
-.chart p.axis { display: flex; justify-content: space-between; margin: 0.2rem 0 0; font-size: 0.8125rem; color: var(--quiet); }
-.chart p.axis { max-width: none; }
 @media (max-width: 40rem) { .chart text { font-size: 20px; } .chart circle { r: 9px; } }
 details { margin: 0.3rem 0; } details ul { margin: 0.3rem 0 0.6rem; }
 """
@@ -112,7 +110,7 @@ def _chart(found: Answer) -> Html | None:
         tag("p", f"Vertical: {_money(low)} to {_money(high)} a run, logarithmic. {NAMED}", class_="note"),
         svg,
         tag("p", tag("span", f"{min(row.total_hours for row in rows):.2g} h"), tag("span", "hours, logarithmic"),
-            tag("span", f"{max(row.total_hours for row in rows):.3g} h"), class_="axis"),
+            tag("span", f"{max(row.total_hours for row in rows):.3g} h"), class_="ends"),
         class_="chart",
     )  # fmt: skip
 

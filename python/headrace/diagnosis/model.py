@@ -33,10 +33,11 @@ __all__ = [
 SHARES: Mapping[str, str] = {
     "input_storage": "waiting for input: storage",
     "input_cpu": "waiting for input: decode and augment",
-    "input_queue": "waiting for input: workers queue for a core",
+    "input_queue": "waiting for input: queueing for a core",
     "input_collate": "waiting for input: collate and transport",
     "h2d": "copy to the GPU",
     "compute": "compute",
+    "core_wait": "training thread waits for a core, outside the input",
     "communication": "gradient exchange",
     "sync": "waiting for the device",
     "periodic": "pauses (checkpoint, validation, gc)",
@@ -237,7 +238,8 @@ class Diagnosis:
     provisional: whether more steps may still change the verdict (`headrace.diagnosis.enough_steps`).
     share_of_step: parts of the step by the names in `SHARES`, each 0 to 1.
     findings, configuration: causes, the verdict first; and findings about settings.
-    img_s, ceiling_img_s: images/s of all ranks now, and without any wait for input.
+    img_s, ceiling_img_s: images/s of all ranks now, and without any wait for input. A fix that changes more than the input
+        (`threads=N`, `batch_size=N`, `more_gpus`) can exceed the ceiling.
     wait_share: share of the step that waits for input.
     wasted_gpu_hours_per_100: GPU-hours lost of each 100, whether or not a fix is known.
     reachable_img_s, reachable_fix, recoverable_gpu_hours_per_100: images/s with the best fix, measured or else predicted, its

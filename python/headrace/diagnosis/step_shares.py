@@ -27,14 +27,14 @@ def share_of_step(job: MeasuredJob) -> dict[str, float]:
         "communication": (rank.collective_s or 0.0) if len(job.ranks) > 1 else 0.0,
         "sync": _sync_s(job),
         "periodic": rank.pauses.gc_s + rank.pauses.periodic_s,
-        "other": rank.compute_queue_s or 0.0,
+        "core_wait": rank.compute_queue_s or 0.0,
     }
     outside = {name: min(rest_s, seconds) for name, seconds in outside.items()}
     scale = min(1.0, rest_s / max(1e-12, math.fsum(outside.values())))  # times that overlap must not shrink the wait for input
     parts = _input_parts_s(job, waiting_s) | {name: scale * seconds for name, seconds in outside.items()}
     parts["compute"] = max(0.0, rank.step_s - math.fsum(parts.values()))
     total_s = math.fsum(parts.values())
-    return {name: parts[name] / total_s for name in SHARES}
+    return {name: parts.get(name, 0.0) / total_s for name in SHARES}
 
 
 def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:

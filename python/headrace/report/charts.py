@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from headrace.report import numbers
-from headrace.report.markup import Html, join, tag
+from headrace.report.markup import Html, join, no_break, tag
 from headrace.report.screen import FixLine, StepPart
 from headrace.report.step_parts import part_style
 
@@ -43,8 +43,8 @@ def _brackets(parts: Sequence[StepPart]) -> Html:
         members = list(group)
         share, percent = sum(part.share for part in members), sum(part.percent for part in members)
         if share >= MIN_BRACKET_SHARE:
-            text = tag("span", f"{name} ", tag("b", f"{percent} %"))
-            spans.append(tag("div", text, style=f"left:{left:.3f}%;width:{100 * share:.3f}%"))
+            words = (tag("span", name), tag("b", no_break(f"{percent} %")))  # a narrow bracket shortens the name only
+            spans.append(tag("div", *words, style=f"left:{left:.3f}%;width:{100 * share:.3f}%"))
         left += 100 * share
     return tag("div", *spans, class_="brackets", aria_hidden="true")
 

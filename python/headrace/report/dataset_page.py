@@ -23,8 +23,7 @@ MAX_LISTED = 50  # images that cannot be read
 STYLE = """
 .balance svg { display: block; margin-top: 1rem; width: 100%; height: 9rem; border-bottom: 1px solid var(--hair); }
 .balance rect { fill: var(--compute); }
-.ends { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 2rem; max-width: none; margin-top: 0.4rem;
-  font-size: 0.8125rem; color: var(--quiet); }
+.balance .ends { gap: 0 2rem; margin-top: 0.4rem; }
 .sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: 1.4rem 1rem; align-items: end; }
 figure { margin: 0; min-width: 0; }
 figure img, .missing-image { display: block; max-width: 100%; border-radius: 0.2rem; }

@@ -97,7 +97,7 @@ def _money(screen: FirstScreen) -> Html:
     if screen.reachable_img_s is not None:
         words = f"with the best fix below ({screen.reachable_words}){label}"
         cells.append(figure(numbers.image_rate(screen.reachable_img_s), words, accent=True))
-    cells.append(figure(ceiling, f"ceiling: if the input kept up{label}"))
+    cells.append(figure(ceiling, f"ceiling: {screen.ceiling_words}{label}"))
     if screen.usd is not None:
         words = "saved by the best fix" if screen.recoverable is not None else "lost"
         cells.append(figure(f"${screen.usd:,.0f}", f"{words} per 100 {screen.wasted_unit}"))

@@ -19,7 +19,6 @@ STYLE = """
 .range polyline { fill: none; stroke: var(--compute); stroke-width: 1.6; vector-effect: non-scaling-stroke; }
 .range polyline.raw { opacity: 0.35; stroke-width: 1; }
 .range line { stroke: var(--warn); stroke-dasharray: 5 3; vector-effect: non-scaling-stroke; }
-.range p { display: flex; justify-content: space-between; margin: 0.2rem 0 0; font-size: 0.8125rem; color: var(--quiet); }
 """
 
 
@@ -80,10 +79,10 @@ def _drawing(found: RangeTest) -> Html:
     )
     svg = tag("svg", *marks, viewbox="0 0 100 100", preserveaspectratio="none", role="img", aria_label=label)
     axis = tag("p", tag("span", f"rate {points[0].rate:.2g}"), tag("span", "learning rate of an update, logarithmic"),
-               tag("span", f"rate {points[-1].rate:.2g}"))  # fmt: skip
+               tag("span", f"rate {points[-1].rate:.2g}"), class_="ends")  # fmt: skip
     return tag(
         "div",
-        tag("p", tag("span", f"loss (cross entropy): {low:.3g} to {high:.3g}; bold: smoothed; dashed: chosen")),
+        tag("p", tag("span", f"loss (cross entropy): {low:.3g} to {high:.3g}; bold: smoothed; dashed: chosen"), class_="ends"),
         svg,
         axis,
     )

@@ -26,6 +26,7 @@ __all__ = ["MAX_FIXES", "FirstScreen", "FixLine", "StepPart", "capitalised", "fi
 
 MAX_FIXES = 5
 ORDER_NOTE = "The order of these fixes is not established: their intervals overlap."
+ROUNDING = 1.005  # rates that differ by less are called equal: they are printed with three digits
 SIMULATED = re.compile(r"sim:[A-Za-z0-9-]+")
 
 
@@ -86,6 +87,7 @@ class FirstScreen:
     reachable_img_s: float | None
     reachable_words: str
     ceiling_img_s: float | None
+    ceiling_words: str
     wasted: float | None
     recoverable: float | None
     wasted_unit: str
@@ -143,6 +145,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         evidence=tuple(sentence for sentence in (primary.evidence if primary else ()) if sentence != diagnosis.summary),
         img_s=img_s,
         ceiling_img_s=ceiling,
+        ceiling_words=_ceiling_words(diagnosis),
         reachable_img_s=diagnosis.reachable_img_s,
         reachable_words=_reachable_words(diagnosis),
         wasted=wasted,
@@ -173,6 +176,17 @@ def capitalised(clause: str) -> str:
 def _kind(diagnosis: Diagnosis) -> VerdictKind:
     primary = diagnosis.primary
     return verdict_kind(diagnosis.verdict, cause_seen=primary is None or primary.cause_seen)
+
+
+def _ceiling_words(diagnosis: Diagnosis) -> str:
+    """What the ceiling assumes. A fix that also shortens computing, such as `threads=N`, can exceed it: the words say so."""
+    best = next((fix for fix in diagnosis.fixes if fix.id == diagnosis.reachable_fix), None)
+    reached, limit = diagnosis.reachable_img_s, (diagnosis.ceiling_img_s or math.inf) * ROUNDING
+    if best is None or reached is None or reached <= limit:
+        return "if the input kept up"
+    if (best.predicted_img_s or 0.0) <= limit:
+        return "if the input kept up, as predicted; the best fix was measured above it"
+    return "if only the input kept up; the best fix also shortens the rest of the step"
 
 
 def _reachable_words(diagnosis: Diagnosis) -> str:

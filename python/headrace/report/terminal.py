@@ -117,7 +117,7 @@ def _money(screen: FirstScreen, width: int) -> list[Text]:
         line.append(f" with the best fix ({screen.reachable_words})")
     more = []
     if screen.ceiling_img_s is not None:
-        more.append(f"ceiling {numbers.image_rate(screen.ceiling_img_s)} img/s if the input kept up")
+        more.append(f"ceiling {numbers.image_rate(screen.ceiling_img_s)} img/s {screen.ceiling_words}")
     money = f" (${screen.usd:,.0f})" if screen.usd is not None else ""
     if screen.recoverable is not None:
         more.append(f"best fix saves {numbers.hours(screen.recoverable)} of 100 {screen.wasted_unit}{money}")

@@ -45,7 +45,6 @@ STYLE = """
 .pairs dt { color: var(--quiet); flex: 1 1 auto; }
 .pairs dd { margin: 0; text-align: right; overflow-wrap: break-word; flex: 0 1 auto; max-width: 75%; }
 #configuration .default { opacity: 0.65; }
-.curve p { display: flex; justify-content: space-between; margin: 0.2rem 0 0; font-size: 0.8125rem; color: var(--quiet); }
 """
 
 Row = Mapping[str, Any]
@@ -261,7 +260,7 @@ def _curve(
     heading = [title, tag("span", _number(points[-1][1], form), class_="now")]
     if second and others:
         heading[1:1] = [tag("span", f", dashed {second[0]} {_number(others[-1][1], form)}", class_="key second")]
-    return tag("div", tag("h2", *heading), drawing, tag("p", scale), class_="curve")
+    return tag("div", tag("h2", *heading), drawing, tag("p", scale, class_="ends"), class_="curve")
 
 
 def _points(rows: Sequence[Row], field: str) -> list[tuple[int, float]]:

@@ -129,7 +129,8 @@ def choose_rate(
     falls = [(later.smoothed - one.smoothed, one.rate) for one, later in pairwise(before)]
     rate = lowest.rate / BELOW_MINIMUM
     value = rate / math.pow(global_batch / 256, DEFAULTS[options.optimization.optimizer][2])
-    why = None if diverged else "the loss did not diverge: the best rate may be higher"
+    at_the_end = not diverged and lowest.rate * BELOW_MINIMUM > points[-1].rate  # else the loss rose again behind the minimum
+    why = "the loss did not diverge: the best rate may be higher" if at_the_end else None
     return RangeTest(tuple(points), global_batch, rate, float(f"{value:.3g}"), min(falls)[1], diverged, why)
 
 
