@@ -15,7 +15,7 @@ run tests/diagnosis/test_tensorflow.py -k keras_fit
 run tests/training/test_inference.py -k each_export_format
 run tests/frameworks/test_tensorflow_batches.py
 run tests/frameworks/test_jax_batches.py
-run tests/accelerate/test_native_readers.py
+run tests/accelerate/test_native_readers.py tests/accelerate/test_hf_datasets.py
 run tests/test_guides.py -k other_frameworks
 run tests/examples/test_examples.py -k "lightning or accelerate or hugging or keras"
 run tests/frameworks/test_framework_scripts.py

@@ -536,13 +536,12 @@ def test_code_with_effects_or_a_look_at_the_pixels_is_left_to_the_script(
 def test_items_that_come_out_different_are_left_to_the_script(
     folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = item_proof.plan_item
+    planned = item_proof.plan_items
 
     def other(*arguments: Any) -> Any:
-        item = planned(*arguments)
-        return type(item)((item.content[0], item.content[1] + 1), item.views)
+        return [type(item)((item.content[0], item.content[1] + 1), item.views) for item in planned(*arguments)]
 
-    monkeypatch.setattr(item_proof, "plan_item", other)
+    monkeypatch.setattr(item_proof, "plan_items", other)
     data = Wrapped(ImageFolder(str(folder)), EVALUATE)
     assert_equal(list(DataLoader(data, 4)), own_batches(DataLoader(data, 4)))
     assert "in part" in taken_over[-1] and "item 0 came out different" in taken_over[-1]

@@ -13,6 +13,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `deferred_tensor`: Deferred tensors: tensors whose values are described until something looks at them.
 - `deferred_values`: The values of deferred tensors: the result of the script's pointwise operations for each uint8 value.
 - `explain`: The lines of `headrace run --explain` on a loader that is taken over.
+- `hf_datasets`: Rows of Hugging Face `datasets`: what they hold, with planned images in place of decoded ones.
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
 - `image_description`: The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
 - `item_calls`: The calls in the code that makes a dataset's items: what is made, what is planned instead, and what is refused.

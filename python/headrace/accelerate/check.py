@@ -26,6 +26,7 @@ from headrace._native import Program
 from headrace.accelerate.compile import CompiledLoader, engine, transform_of
 from headrace.accelerate.item_loader import CompiledItems, plan_item, view_seed
 from headrace.accelerate.item_proof import SEED, native_views
+from headrace.accelerate.planned_images import Source
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import FolderDataset, open_rgb
 from headrace.accelerate.torch_blur import provide_weights
@@ -111,8 +112,9 @@ def check_items(dataset: Any, compiled: CompiledItems, count: int) -> CheckResul
         for number, view in enumerate(recognition.views):
             program = compiled.views[number].pipeline.program
             for slot, item in enumerate(items):
-                path = item.views[number].path
-                source = _Source(path, open_image, view.chain.operations, view.transform, program, view_seed(SEED, number))
+                file, operations, seed = item.views[number].source, view.chain.operations, view_seed(SEED, number)
+                path = file if isinstance(file, str) else f"item {recognition.indices[chosen[slot]]}"
+                source = _Source(file, open_image, operations, view.transform, program, seed)
                 if statuses[slot] == 0 and not _equal(tensors[number][slot], _reference(source, slot)):
                     different[path] = None
             if not any(view.chain is other.chain for other in recognition.views[:number]):
@@ -161,7 +163,7 @@ def _open_upright(path: Any) -> Any:
 class _Source:
     """An image to compare: how it is opened, the script's transform, its parts, and the program and seed of the draws."""
 
-    path: str
+    path: Source
     open_image: Callable[[Any], Any]
     transform: Any
     parts: TransformParts

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from headrace.accelerate.hf_datasets import DatasetRows, is_rows_dataset
 from headrace.accelerate.item_code import RewrittenCode, rewritten
 from headrace.accelerate.planned_images import (
     Chain,
@@ -54,8 +55,9 @@ class ItemCalls:
         self._empty = Chain()
         self._handlers: dict[int, tuple[Any, Callable[..., Any]]] = {}
         self._methods: dict[tuple[type, str], Callable[..., Any] | None] = {}
-        self._rewritten: dict[tuple[Any, type | None], Callable[..., Any]] = {}
+        self._rewritten: dict[tuple[Any, type | None, int | None], Callable[..., Any]] = {}
         self._plain: dict[type, bool] = {}
+        self._datasets: dict[int, DatasetRows] = {}
         for function in pure_functions():
             self._handlers[id(function)] = (function, self._pure(function))
         for function, handler in self._special():
@@ -71,6 +73,11 @@ class ItemCalls:
     def run(self, function: Any, *arguments: Any) -> Any:
         """Return the result of a function of the script. Raise `Unsupported` if its code does something that is refused."""
         return self._understood(lambda: self.call(function, *arguments))
+
+    def plan_rows(self, dataset: Any, indices: list[Any]) -> list[Any]:
+        """Return the items of several rows of a `datasets.Dataset`, as its `__getitems__` makes them."""
+        made: list[Any] = self._understood(lambda: self._rows(dataset).rows(indices))
+        return made
 
     def length(self, dataset: Any) -> int:
         """Return the length of a dataset. Raise `Unsupported` if its code does something that is refused."""
@@ -101,6 +108,19 @@ class ItemCalls:
         handler = self._handler(function)
         self._handlers[id(function)] = (function, handler)
         return handler(*arguments, **named)
+
+    def call_with_own(self, function: Any, /, own: dict[str, Any]) -> Any:
+        """Decide about the call of a function of the script with a dict that nothing else refers to: it may change the dict."""
+        if isinstance(function, types.FunctionType):
+            return self._code(function, None, fresh=0)(own)
+        if type(function) is types.MethodType and isinstance(function.__func__, types.FunctionType):
+            kind = type(function.__self__)
+            return self._code(function.__func__, kind, fresh=1)(function.__self__, own)
+        kind = type(function)
+        called = vars_of(kind, "__call__")
+        if isinstance(called, types.FunctionType) and not isinstance(function, torch.nn.Module):
+            return self._code(called, kind, fresh=1)(function, own)
+        return self.call(function, own)
 
     def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
         """Decide about a call of a method."""
@@ -134,6 +154,8 @@ class ItemCalls:
             return thing[index]
         if isinstance(thing, PlannedImage | PlannedView | PlannedFile):
             return thing[index]
+        if is_rows_dataset(thing):
+            return self._rows(thing).row(index)
         return self.method(thing, "__getitem__", index)
 
     def attribute(self, thing: Any, name: str, /) -> Any:
@@ -234,13 +256,16 @@ class ItemCalls:
             raise self.refuse(f"its items call {kind.__name__}.{name}")
         return self._code(function, kind)
 
-    def _code(self, function: types.FunctionType, owner: type | None) -> Callable[..., Any]:
-        """Return the rewritten copy of a function. `owner`: the type of its first argument if it is a method."""
-        key = (function, owner)
+    def _code(self, function: types.FunctionType, owner: type | None, fresh: int | None = None) -> Callable[..., Any]:
+        """Return the rewritten copy of a function.
+
+        `owner`: the type of its first argument if it is a method. `fresh`: the number of an argument that it may change.
+        """
+        key = (function, owner, fresh)
         made = self._rewritten.get(key)
         if made is None:
             try:
-                code = rewritten(function, self, is_method=owner is not None)
+                code = rewritten(function, self, is_method=owner is not None, fresh=fresh)
                 if owner is not None:
                     self._require_simple(owner, code)
             except Unsupported as error:
@@ -286,10 +311,10 @@ class ItemCalls:
         return plain
 
     def _open_image(self, file: Any, *arguments: Any, **named: Any) -> PlannedImage:
-        path = file.path if type(file) is PlannedFile else path_text(file)
-        if path is None or arguments or named:
+        source = file.source if type(file) is PlannedFile else path_text(file)
+        if source is None or arguments or named:
             raise self.refuse("its items open images that are not files")
-        return PlannedImage(path, self._empty, is_rgb=False)
+        return PlannedImage(source, self._empty, is_rgb=False)
 
     def _open_rgb(self, path: Any) -> PlannedImage:
         return self._open_image(path).method("convert", ("RGB",), {})  # type: ignore[no-any-return]
@@ -311,6 +336,8 @@ class ItemCalls:
         return PlannedFile(text)
 
     def _bytes(self, data: Any) -> PlannedFile:
+        if type(data) is bytes:
+            return PlannedFile(data)
         if type(data) is not PlannedFile:
             raise self.refuse("its items open images that are not files")
         return data
@@ -329,8 +356,14 @@ class ItemCalls:
     def _is_tensor(self, thing: Any) -> bool:
         return isinstance(thing, torch.Tensor | PlannedView)
 
+    def _rows(self, dataset: Any) -> DatasetRows:
+        rows = self._datasets.get(id(dataset))
+        if rows is None or rows.dataset is not dataset:
+            rows = self._datasets[id(dataset)] = DatasetRows(dataset, self._empty, self.call_with_own, self.item)
+        return rows
+
     def _len(self, thing: Any) -> Any:
-        return len(thing) if self._is_plain(type(thing)) else self.method(thing, "__len__")
+        return len(thing) if self._is_plain(type(thing)) or is_rows_dataset(thing) else self.method(thing, "__len__")
 
     def _getattr(self, thing: Any, name: str, *default: Any) -> Any:
         try:

@@ -58,7 +58,7 @@ NAMES = {name: f"_headrace_{name}" for name in ("call", "method", "item", "attri
 #: The statements and expressions that change nothing but variables of the function.
 ALLOWED = frozenset(
     {
-        *(ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.For, ast.While),
+        *(ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.If, ast.For, ast.While),
         *(
             ast.Try,
             ast.ExceptHandler,
@@ -101,13 +101,18 @@ CHANGES = frozenset(
 )
 
 
-def rewritten(function: types.FunctionType, decisions: Decisions, *, is_method: bool) -> RewrittenCode:
+def rewritten(
+    function: types.FunctionType, decisions: Decisions, *, is_method: bool, fresh: int | None = None
+) -> RewrittenCode:
     """Return the copy of a function. `is_method`: its first argument is its own object.
+
+    `fresh`: the number of an argument that nothing else refers to, such as a batch that was made for this call. The function
+    may store into it, as into what it has made itself.
 
     Raise `Unsupported` if its source is not found, or if it stores something outside of its own variables.
     """
     node = _as_function(copy.deepcopy(_definition(function)))
-    rewriter = _Rewriter(node, is_method=is_method, owner=_owner(function))
+    rewriter = _Rewriter(node, is_method=is_method, owner=_owner(function), fresh=fresh)
     body = [rewriter.visit(statement) for statement in node.body]
     inner = ast.FunctionDef("inner", _plain_arguments(node.args), body, [], None, **_NO_TYPES)
     captured = [*NAMES.values(), *function.__code__.co_freevars]
@@ -203,13 +208,15 @@ def _owner(function: types.FunctionType) -> str:
 class _Rewriter(ast.NodeTransformer):
     """Rewrite the statements of one function. Raise `Unsupported` for one that may change something outside of it."""
 
-    def __init__(self, node: ast.FunctionDef, *, is_method: bool, owner: str) -> None:
+    def __init__(self, node: ast.FunctionDef, *, is_method: bool, owner: str, fresh: int | None) -> None:
         self._name = node.name
         self._owner = owner.lstrip("_")
         arguments = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
         bound = _bound_names(node)
         self._own = arguments[0] if is_method and arguments and arguments[0] not in bound else None
         self._fresh = {name for name in _made_here(node) if name not in arguments}
+        if fresh is not None and fresh < len(arguments) and arguments[fresh] not in bound:
+            self._fresh.add(arguments[fresh])
         self.own_attributes: set[str] = set()
 
     def _refuse(self, what: str) -> Unsupported:
@@ -286,7 +293,7 @@ class _Rewriter(ast.NodeTransformer):
         """Rewrite an item that is read."""
         if isinstance(node.ctx, ast.Load):
             return self._decided("item", [self.visit(node.value), self._index(node.slice)], node)
-        if isinstance(node.ctx, ast.Del) or not isinstance(node.value, ast.Name) or node.value.id not in self._fresh:
+        if not isinstance(node.value, ast.Name) or node.value.id not in self._fresh:
             raise self._refuse("stores an item of something outside of its own variables")
         return ast.copy_location(ast.Subscript(node.value, self._index(node.slice), node.ctx), node)
 

@@ -6,6 +6,7 @@ else than before, or whose file is not decoded natively, is made by the script's
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,8 @@ import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from headrace.accelerate.compile import index_store
-from headrace.accelerate.item_loader import CompiledItems, Jobs, PlannedItem, Slot, filled, plan_item
+from headrace.accelerate.hf_datasets import rows_at_once
+from headrace.accelerate.item_loader import CompiledItems, Jobs, PlannedItem, Slot, filled, holds_image, plan_item, plan_items
 from headrace.accelerate.iterator import NativeFailure, NativeIterator, apply_per_image
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.translate import Unsupported
@@ -51,7 +53,7 @@ class ItemIterator(NativeIterator):
     def _start(self, indices: list[Any]) -> Any:
         first = self._draws
         count = len(indices)
-        items = [self._plan(index) for index in indices]
+        items = self._plan_all(indices)
         images, memory = [], []
         for number, view in enumerate(self._items.views):
             tensor, block = self._memory(count, number, view.pipeline, view.dtype)
@@ -60,6 +62,15 @@ class ItemIterator(NativeIterator):
         job = self._items.submit(items, memory, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF, self._pass, first) if count else None
         self._draws += count
         return _PendingItems(indices, items, images, job, first)
+
+    def _plan_all(self, indices: list[Any]) -> list[PlannedItem | None]:
+        recognition = self._items.recognition
+        if rows_at_once(self._dataset, ()) is not None:
+            with contextlib.suppress(Exception):  # raised again where the items are made one by one
+                items = plan_items(recognition.calls, self._dataset, indices)
+                if len(items) == len(indices):
+                    return [item if recognition.fits(item) else None for item in items]
+        return [self._plan(index) for index in indices]
 
     def _plan(self, index: Any) -> PlannedItem | None:
         recognition = self._items.recognition
@@ -92,9 +103,12 @@ class ItemIterator(NativeIterator):
             if recognition.collate != "code":
                 return self._pinned(self._copies.collate(items))
             try:
-                return self._pinned(recognition.calls.run(self._collate_fn, items))
+                batch = recognition.calls.run(self._collate_fn, items)
             except Unsupported as refusal:
                 raise NativeFailure(str(refusal)) from refusal
+            if holds_image(batch):
+                raise NativeFailure("its collate_fn hands on images")
+            return self._pinned(batch)
 
     def _takes(self, contents: list[Any], images: list[torch.Tensor], slot: int, item: Any) -> bool:
         """Put an item of the script into the batch. Return False if it has another structure than the planned items."""

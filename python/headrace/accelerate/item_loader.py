@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 import types
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,9 @@ import torch
 from headrace._native import Job, Table, hashed
 from headrace.accelerate.compile import CompiledView, compile_view, engine, index_store
 from headrace.accelerate.data_map import mapped
+from headrace.accelerate.hf_datasets import is_rows_dataset, rows_at_once
 from headrace.accelerate.item_calls import ItemCalls
-from headrace.accelerate.planned_images import Chain, PlannedFile, PlannedImage, PlannedView
+from headrace.accelerate.planned_images import Chain, PlannedFile, PlannedImage, PlannedView, Source, source_name
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.randomness import holds_generator, separate_randomness
 from headrace.accelerate.recognise import (
@@ -44,7 +46,9 @@ __all__ = [
     "Slot",
     "compile_items",
     "filled",
+    "holds_image",
     "plan_item",
+    "plan_items",
     "recognise_items",
     "view_seed",
     "with_parts",
@@ -71,10 +75,14 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class PlannedItem:
-    """An item with `Slot` objects in place of its views, and the views in their order."""
+    """An item with `Slot` objects in place of its views, and the views in their order.
+
+    `has_images`: it holds images as well, which only a collate function that is run as code may get.
+    """
 
     content: Any
     views: tuple[PlannedView, ...]
+    has_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class RecognisedItems:
     """A loader whose items can be planned.
 
     `is_rgb`: the code converts its images to RGB. `is_upright`: the code turns them by their EXIF orientation.
-    `groups`: the numbers of the views of each file of an item. `paths`: the files of the items that were planned.
+    `groups`: the numbers of the views of each file of an item. `paths`: the names of the files of the items that were planned.
     `indices`: their indices. `length`: the number of items.
     `collate`: the kind of the collate function; "code" for one that is run as the code of the items is.
     """
@@ -110,11 +118,12 @@ class RecognisedItems:
         """Whether an item has the views of the other items."""
         return (
             len(item.views) == len(self.views)
+            and (self.collate == "code" or not item.has_images)
             and all(
                 one.chain is view.chain and one.is_rgb == self.is_rgb and one.is_upright == self.is_upright
                 for one, view in zip(item.views, self.views, strict=True)
             )
-            and all(item.views[number].path == item.views[group[0]].path for group in self.groups for number in group)
+            and all(item.views[number].source == item.views[group[0]].source for group in self.groups for number in group)
         )
 
 
@@ -142,7 +151,7 @@ class CompiledItems:
         for program, _, seed_of_view, _ in views:
             provide_weights(program, seed_of_view, epoch, draws)
         program, store, first_seed, block = views[0]
-        paths = ["" if item is None else mapped(item.views[group[0]].path) for item in items]
+        paths = ["" if item is None else _mapped(item.views[group[0]].source) for item in items]
         return engine(self.threads).submit(
             _NO_TABLE,
             program,
@@ -179,6 +188,10 @@ class Jobs:
             job.cancel()
 
 
+def _mapped(source: Source) -> Source:
+    return mapped(source) if isinstance(source, str) else source
+
+
 def view_seed(seed: int, number: int) -> int:
     """Return the seed of a view. The draws of several views of an image are independent."""
     return hashed(seed, number) if number else seed
@@ -198,7 +211,29 @@ def plan_item(calls: ItemCalls, dataset: Any, index: Any) -> PlannedItem:
     """Plan the item of an index. Raise `Unsupported`, or what the item's code raises."""
     views: list[PlannedView] = []
     content = _with_slots(calls.plan(dataset, index), views)
-    return PlannedItem(content, tuple(views))
+    return PlannedItem(content, tuple(views), holds_image(content))
+
+
+def plan_items(calls: ItemCalls, dataset: Any, indices: Sequence[Any]) -> list[PlannedItem]:
+    """Plan the items of a batch, in one call where torch's loader asks for them in one. Raise as `plan_item` does."""
+    together = rows_at_once(dataset, indices)
+    if together is None:
+        return [plan_item(calls, dataset, index) for index in indices]
+    planned = []
+    for made in calls.plan_rows(*together):
+        views: list[PlannedView] = []
+        content = _with_slots(made, views)
+        planned.append(PlannedItem(content, tuple(views), holds_image(content)))
+    return planned
+
+
+def holds_image(content: Any) -> bool:
+    """Whether something holds a planned image, view or file."""
+    if isinstance(content, dict):
+        return any(holds_image(one) for one in content.values())
+    if isinstance(content, list | tuple | set | frozenset | deque):
+        return any(holds_image(one) for one in content)
+    return isinstance(content, PlannedImage | PlannedView | PlannedFile)
 
 
 def _with_slots(content: Any, views: list[PlannedView]) -> Any:
@@ -206,8 +241,8 @@ def _with_slots(content: Any, views: list[PlannedView]) -> Any:
     if kind is PlannedView:
         views.append(content)
         return Slot(len(views) - 1)
-    if kind is PlannedImage or kind is PlannedFile:
-        raise Unsupported("its items hold images that are no tensors", "a transform that ends in ToTensor or PILToTensor")
+    if kind is PlannedFile:
+        raise Unsupported("its items hold the bytes of files", "a transform that ends in ToTensor or PILToTensor")
     return with_parts(content, lambda one: _with_slots(one, views))
 
 
@@ -245,6 +280,9 @@ def recognise_items(loader: Any) -> RecognisedItems:
         length = _length(calls, loader.dataset)
         indices = tuple(dict.fromkeys(int(at) for at in np.linspace(0, length - 1, min(length, PLANNED_ITEMS))))
         first = _planned(calls, loader.dataset, indices[0])
+        kind = _collate(loader.collate_fn)
+        if first.has_images and kind != "code":
+            raise Unsupported("its items hold images that are no tensors", "a transform that ends in ToTensor or PILToTensor")
         if not first.views:
             raise Unsupported("its items hold no tensor of an image file")
         start_s = time.thread_time()
@@ -255,8 +293,8 @@ def recognise_items(loader: Any) -> RecognisedItems:
             if spent_s > MOST_ITEM_S * MEASURED_ITEMS and spent_s > MOST_ITEM_S * (number + 1):
                 raise Unsupported("the rest of its items' code takes longer in one process than native decoding saves")
     views = tuple(_item_view(one.chain) for one in first.views)
-    paths = tuple(view.path for item in items for view in item.views)
-    groups, kind = _groups(items), _collate(loader.collate_fn)
+    paths = tuple(source_name(view.source) for item in items for view in item.views)
+    groups = _groups(items)
     is_rgb, is_upright = first.views[0].is_rgb, first.views[0].is_upright
     recognition = RecognisedItems(calls, views, is_rgb, is_upright, groups, paths, indices, length, kind)
     if not all(recognition.fits(item) for item in items):
@@ -273,9 +311,9 @@ def recognise_items(loader: Any) -> RecognisedItems:
 
 def _groups(items: Sequence[PlannedItem]) -> tuple[tuple[int, ...], ...]:
     """Return the numbers of the views that are of the same file in each item."""
-    groups: dict[tuple[str, ...], list[int]] = {}
+    groups: dict[tuple[Source, ...], list[int]] = {}
     for number in range(len(items[0].views)):
-        paths = tuple(item.views[number].path if number < len(item.views) else "" for item in items)
+        paths = tuple(item.views[number].source if number < len(item.views) else "" for item in items)
         groups.setdefault(paths, []).append(number)
     return tuple(tuple(group) for group in groups.values())
 
@@ -294,7 +332,7 @@ def _require_single_items(dataset: Any) -> None:
     subset = sys.modules["torch.utils.data"].Subset
     while type(dataset) is subset:
         dataset = dataset.dataset
-    if getattr(dataset, "__getitems__", None) is not None:
+    if getattr(dataset, "__getitems__", None) is not None and not is_rows_dataset(dataset):
         raise Unsupported(f"dataset {type(dataset).__name__} has its own __getitems__", "__getitem__ only")
 
 

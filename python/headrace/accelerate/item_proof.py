@@ -7,10 +7,12 @@ the expected type, shape and values type. Where no transform draws random number
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
 import signal
+import sys
 import time
 import warnings
 from typing import Any
@@ -19,7 +21,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from headrace.accelerate.item_loader import CompiledItems, PlannedItem, Slot, filled, plan_item, with_parts
+from headrace.accelerate.hf_datasets import rows_at_once
+from headrace.accelerate.item_loader import CompiledItems, PlannedItem, Slot, filled, plan_item, plan_items, with_parts
+from headrace.accelerate.planned_images import PlannedImage
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.translate import Unsupported
 from headrace.system.sizes import count_text
@@ -64,7 +68,9 @@ def _compare(loader: Any, compiled: CompiledItems, count: int) -> None:
     is_code = recognition.collate == "code"
     theirs, their_batch = _made_in_a_child(dataset, indices, loader.collate_fn if is_code else None)
     with separate_randomness(SEED):
-        ours = [plan_item(recognition.calls, dataset, index) for index in indices]
+        ours = plan_items(recognition.calls, dataset, indices)
+        if len(ours) != len(indices) or rows_at_once(dataset, ()) is not None:
+            _require_one_by_one(ours, [plan_item(recognition.calls, dataset, index) for index in indices])
     tensors, statuses = native_views(compiled, ours)
     for number, (index, item, other) in enumerate(zip(indices, ours, theirs, strict=True)):
         if isinstance(other, _Failed) or statuses[number] != 0:
@@ -83,6 +89,17 @@ def _compare(loader: Any, compiled: CompiledItems, count: int) -> None:
         made = [filled(item.content, [view[number] for view in tensors]) for number, item in enumerate(ours)]
         if not _alike(recognition.calls.run(loader.collate_fn, made), their_batch):
             raise Unsupported("a batch of its collate_fn came out different")
+
+
+def _require_one_by_one(together: list[PlannedItem], singly: list[PlannedItem]) -> None:
+    """Raise `Unsupported` if the function for several rows makes other items of them than of each row alone."""
+    alike = len(together) == len(singly) and all(
+        _equal(one.content, other.content, {})
+        and [(view.source, view.chain) for view in one.views] == [(view.source, view.chain) for view in other.views]
+        for one, other in zip(together, singly, strict=True)
+    )
+    if not alike:
+        raise Unsupported("the function of set_transform makes other items of several rows than of each alone")
 
 
 def native_views(compiled: CompiledItems, items: list[PlannedItem]) -> tuple[list[torch.Tensor], list[int]]:
@@ -151,17 +168,26 @@ def _make(dataset: Any, indices: list[int], collate: Any, writing: int) -> None:
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     torch.set_num_threads(1)
-    items: list[Any] = []
     with separate_randomness(SEED):
-        for index in indices:
-            try:
-                items.append(_portable(dataset[index]))
-            except Exception:
-                items.append(_Failed())
+        items = _fetched(dataset, indices)
         sound = not any(isinstance(item, _Failed) for item in items)
         batch = _portable(collate(items)) if collate is not None and sound else None
     with os.fdopen(writing, "wb") as file:
         pickle.dump((items, batch), file)
+
+
+def _fetched(dataset: Any, indices: list[int]) -> list[Any]:
+    """Return items as torch's loader gets them: all in one call, or one by one."""
+    if rows_at_once(dataset, ()) is not None:
+        with contextlib.suppress(Exception):
+            return [_portable(item) for item in dataset.__getitems__(indices)]
+    items: list[Any] = []
+    for index in indices:
+        try:
+            items.append(_portable(dataset[index]))
+        except Exception:
+            items.append(_Failed())
+    return items
 
 
 def _portable(content: Any) -> Any:
@@ -188,6 +214,8 @@ def _equal(ours: Any, theirs: Any, found: dict[int, Any]) -> bool:
     if isinstance(ours, Slot):
         found[ours.number] = theirs
         return True
+    if type(ours) is PlannedImage:  # nothing looks at it: the collate function runs as code
+        return isinstance(theirs, PlannedImage | sys.modules["PIL.Image"].Image)
     if type(ours) is not type(theirs):
         return False
     if isinstance(ours, dict):

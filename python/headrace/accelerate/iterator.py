@@ -239,7 +239,9 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _script_batch(self, indices: list[Any]) -> Any:
         """Load a batch by the script's own dataset and collate function, in this process."""
-        return self._pinned(self._collate_fn([self._dataset[index] for index in indices]))
+        together = getattr(self._dataset, "__getitems__", None)  # as torch's own fetcher asks
+        items = together(indices) if together else [self._dataset[index] for index in indices]
+        return self._pinned(self._collate_fn(items))
 
     def _pinned(self, data: Any) -> Any:
         return torch.utils.data._utils.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data

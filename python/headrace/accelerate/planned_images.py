@@ -13,7 +13,30 @@ from typing import Any, NoReturn
 
 from headrace.accelerate.translate import is_known, makes_tensor
 
-__all__ = ["Chain", "NotUnderstood", "PlannedFile", "PlannedImage", "PlannedView", "path_text", "refusal_of"]
+__all__ = [
+    "Chain",
+    "NotUnderstood",
+    "PlannedFile",
+    "PlannedImage",
+    "PlannedView",
+    "Source",
+    "path_text",
+    "refusal_of",
+    "source_name",
+]
+
+#: Where an image comes from: the path of its file, or the bytes of the file.
+Source = str | bytes
+
+#: The first bytes of image files (the specifications of the formats), and the ending of such files.
+SIGNATURES = (
+    (b"\xff\xd8\xff", ".jpg"),
+    (b"\x89PNG\r\n\x1a\n", ".png"),
+    (b"GIF8", ".gif"),
+    (b"BM", ".bmp"),
+    (b"II*\0", ".tif"),
+    (b"MM\0*", ".tif"),
+)
 
 
 class _Refusals(threading.local):
@@ -92,10 +115,10 @@ class _Planned:
 class PlannedFile(_Planned):
     """An opened image file, or its bytes."""
 
-    __slots__ = ("path",)
+    __slots__ = ("source",)
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, source: Source) -> None:
+        self.source = source
 
     def words(self) -> str:
         """Name what the object stands for, in the plural."""
@@ -115,10 +138,10 @@ class PlannedImage(_Planned):
     `is_upright`: the code has turned it by its EXIF orientation.
     """
 
-    __slots__ = ("chain", "is_rgb", "is_upright", "path")
+    __slots__ = ("chain", "is_rgb", "is_upright", "source")
 
-    def __init__(self, path: str, chain: Chain, *, is_rgb: bool, is_upright: bool = False) -> None:
-        self.path = path
+    def __init__(self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False) -> None:
+        self.source = source
         self.chain = chain
         self.is_rgb = is_rgb
         self.is_upright = is_upright
@@ -135,7 +158,7 @@ class PlannedImage(_Planned):
     def method(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return the result of a method of Pillow's image."""
         if name == "convert" and (*arguments, *named.values()) == ("RGB",) and set(named) <= {"mode"}:
-            return PlannedImage(self.path, self.chain, is_rgb=True, is_upright=self.is_upright)
+            return PlannedImage(self.source, self.chain, is_rgb=True, is_upright=self.is_upright)
         if name == "copy" and not (arguments or named):
             return self
         if name in ("load", "close") and not (arguments or named):
@@ -154,22 +177,22 @@ class PlannedImage(_Planned):
         if chain is None:
             return None
         made = PlannedView if chain.is_tensor else PlannedImage
-        return made(self.path, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
+        return made(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
 
     def upright(self) -> PlannedImage:
         """Return the image turned by its EXIF orientation."""
         if self.chain.operations:
             raise NotUnderstood("its items turn images by their EXIF orientation behind a transform")
-        return PlannedImage(self.path, self.chain, is_rgb=self.is_rgb, is_upright=True)
+        return PlannedImage(self.source, self.chain, is_rgb=self.is_rgb, is_upright=True)
 
 
 class PlannedView(_Planned):
     """The tensor that a chain of transforms makes of an image."""
 
-    __slots__ = ("chain", "is_rgb", "is_upright", "path")
+    __slots__ = ("chain", "is_rgb", "is_upright", "source")
 
-    def __init__(self, path: str, chain: Chain, *, is_rgb: bool, is_upright: bool = False) -> None:
-        self.path = path
+    def __init__(self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False) -> None:
+        self.source = source
         self.chain = chain
         self.is_rgb = is_rgb
         self.is_upright = is_upright
@@ -181,9 +204,18 @@ class PlannedView(_Planned):
     def transformed(self, operation: Any) -> PlannedView | None:
         """Return the result of a transform. None if headrace does not know it."""
         chain = self.chain.after(operation)
-        return None if chain is None else PlannedView(self.path, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
+        return None if chain is None else PlannedView(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
 
 
 def path_text(path: Any) -> str | None:
     """Return a path as text. None for what is no path."""
     return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else None
+
+
+def source_name(source: Source) -> str:
+    """Name a source: its path, or `bytes.jpg` with the ending that files of such bytes have (`bytes` if that is not known)."""
+    if isinstance(source, str):
+        return source
+    if source[:4] == b"RIFF" and source[8:12] == b"WEBP":
+        return "bytes.webp"
+    return "bytes" + next((ending for begin, ending in SIGNATURES if source.startswith(begin)), "")

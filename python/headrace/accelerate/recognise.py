@@ -25,6 +25,7 @@ only. Nothing here changes the loader, or calls code of the script that may draw
 from __future__ import annotations
 
 import functools
+import io
 import operator
 import os
 import sys
@@ -86,6 +87,7 @@ FRAMEWORK_SEEDING = frozenset(
     {
         "lightning.fabric.utilities.seed.pl_worker_init_function",
         "lightning_fabric.utilities.seed.pl_worker_init_function",
+        "transformers.trainer_utils.seed_worker",
         "timm.data.loader._worker_init",
     }
 )
@@ -230,11 +232,11 @@ def _timm_folder(dataset: Any, first: int) -> FolderDataset:
     return FolderDataset(dataset, first, reader.samples, open_rgb, dataset.target_transform)
 
 
-def open_rgb(path: Any) -> Any:
-    """Open a file as an RGB Pillow image, as timm's ImageDataset does."""
+def open_rgb(source: Any) -> Any:
+    """Open a file, given as its path or its bytes, as an RGB Pillow image, as timm's ImageDataset does."""
     from PIL import Image
 
-    with open(path, "rb") as file:
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
         return Image.open(file).convert("RGB")
 
 
