@@ -31,6 +31,7 @@ from headrace.accelerate.check import check, check_items
 from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.deferred_loader import with_deferred_items
 from headrace.accelerate.explain import explain, explain_items
+from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_iterator import ItemIterator
 from headrace.accelerate.item_loader import CompiledItems, RecognisedItems, compile_items, recognise_items
 from headrace.accelerate.item_proof import require_equal_items
@@ -145,6 +146,8 @@ def _compiled(loader: Any, settings: Settings) -> tuple[CompiledLoader | Compile
             items = compile_items(recognise_items(loader), threads)
             equal = require_equal_items(loader, items, settings.check)
         except Unsupported as further:
+            if rows_at_once(loader.dataset, ()) is not None:  # only the code of its items could be understood
+                raise
             raise both(refusal, further) from further
         return items, _run_item_check(loader, items, equal, settings)
 
