@@ -19,7 +19,7 @@ from typing import Any
 import record
 from headrace.trials.cells import experiment_names
 from pages.document import DATA
-from pages.trials import COLUMNS, KEPT
+from pages.trials import COLUMNS
 
 PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
 
@@ -33,10 +33,14 @@ def measured(name: str, folder: Path, simulate: str | None) -> dict[str, Any]:
     if done.returncode != 0:
         raise SystemExit(f"headrace trials {name} ended with {done.returncode}")
     document: dict[str, Any] = json.loads(done.stdout)
-    shown = {key for key, _, _ in COLUMNS} | {"error", *KEPT}
+    shown = {key for key, _, _ in COLUMNS}
     rows = [
-        {key: rounded(value) for key, value in row.items() if value is not None and key in shown} for row in document["rows"]
+        {key: rounded(value) for key, value in row.items() if value is not None and key in shown}
+        for row in document["rows"]
+        if row["error"] is None
     ]
+    failed = {(row["loader"], row["error"]) for row in document["rows"] if row["error"] is not None}
+    rows += [{"loader": loader, "error": error} for loader, error in sorted(failed)]
     kept = ("title", "simulate", "elapsed_s", "sentences", "notes")
     return {key: document[key] for key in kept} | {"date": time.strftime("%Y-%m-%d"), "rows": rows}
 
