@@ -57,6 +57,7 @@ if __name__ == "__main__":
         with headrace.watch("inner"): pass
     assert block.diagnosis.verdict in ("STORAGE_LATENCY", "EXTERNAL_CPU"), block.diagnosis.verdict
     train(loader)
+    train(DataLoader(Data(), batch_size=4, num_workers=1))  # workers that start after a block
     with headrace.watch("second", report=False) as block:
         train(DataLoader(Data(), batch_size=4, num_workers=1, multiprocessing_context="spawn"))
         for _ in begun: pass

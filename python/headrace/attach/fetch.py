@@ -52,7 +52,7 @@ def install(recorder: Recorder) -> None:
 
 def _timed_fetch(original: Callable[..., Any], timer: _BatchTimer) -> Callable[..., Any]:
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        if timer.off:
+        if timer.off or timer.recorder.closed:
             return original(self, possibly_batched_index)
         try:
             timer.begin(self)

@@ -34,6 +34,7 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.closed = False  # a process that is forked after the session records nothing either
         self.before_flush: list[Callable[..., None]] = []
         self._start_process()
         atexit.register(self.flush)
@@ -48,7 +49,6 @@ class Recorder:
         self._finalizer_pid: int | None = None
         self.pid = os.getpid()
         self.process_written = False
-        self.closed = False
 
     def move(self, folder: Path) -> None:
         """Write to another session from now on."""
@@ -57,6 +57,7 @@ class Recorder:
         if self._file is not None and self._is_own(self._file):
             os.close(self._file)
         self._start_process()
+        self.closed = False
 
     def close(self) -> None:
         """Write the buffer. Later rows are dropped until `move`."""
