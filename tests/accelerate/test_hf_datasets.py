@@ -293,12 +293,102 @@ def test_a_collate_function_that_hands_on_images_gets_them(make_rows: Callable[.
     assert "a batch of its collate_fn came out different" in taken_over[-1]
 
 
-def test_a_row_without_an_image_raises_the_scripts_own_error(make_rows: Callable[..., Any], taken_over: list[str]) -> None:
-    images = [*make_rows().cast_column("image", datasets.Image(decode=False))["image"]]
-    images[3] = None
+def repeating(rows: Any) -> Any:
+    """Give images of the rare label twice."""
+    pairs = [(image, label) for image, label in zip(rows["image"], rows["label"], strict=True) for _ in range(1 + (label == 5))]
+    return {"pixel_values": [EVALUATE(image.convert("RGB")) for image, _ in pairs], "label": [label for _, label in pairs]}
+
+
+def relative(rows: Any) -> Any:
+    least = 5 if 5 in rows["label"] else 0
+    return {
+        "pixel_values": [EVALUATE(image.convert("RGB")) for image in rows["image"]],
+        "label": [one - least for one in rows["label"]],
+    }
+
+
+def alone(rows: Any) -> Any:
+    if len(rows["label"]) > 1 and 5 in rows["label"]:
+        raise ValueError("the rare label has company")
+    return {"pixel_values": [EVALUATE(image.convert("RGB")) for image in rows["image"]], "label": rows["label"]}
+
+
+@pytest.fixture
+def rare() -> Any:
+    """60 rows, of which row 6 alone has the label 5, and row 7 alone is a JPEG 2000, which is not decoded natively."""
+    files = []
+    for number in range(60):
+        file = io.BytesIO()
+        Image.effect_noise((48, 40), 20 + number).convert("RGB").save(file, "JPEG2000" if number == 7 else "JPEG")
+        files.append({"bytes": file.getvalue(), "path": None})
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    labels = [5 if number == 6 else 3 for number in range(60)]
+    return datasets.Dataset.from_dict({"image": files, "label": labels}, features=features)
+
+
+@pytest.mark.parametrize("function", [repeating, relative])
+def test_a_function_that_mixes_rows_where_no_comparison_saw_it_gives_its_own_batches(
+    function: Any, rare: Any, taken_over: list[str]
+) -> None:
+    loader = DataLoader(rare.with_transform(function), 4, collate_fn=stacked)
+    assert_equal(list(loader), own_batches(loader))
+    assert "Dataset taken over: decode" in taken_over[-1]
+
+
+def test_an_error_for_some_batches_is_raised(rare: Any, taken_over: list[str]) -> None:
+    iterator = iter(DataLoader(rare.with_transform(alone), 4, collate_fn=stacked))
+    assert len(next(iterator)["labels"]) == 4
+    with pytest.raises(ValueError, match="has company"):
+        next(iterator)
+    assert "Dataset taken over: decode" in taken_over[-1]
+
+
+class Wrapper(torch.utils.data.Dataset[Any]):
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.data[index]
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, Wrapper, lambda data: torch.utils.data.Subset(data, range(60))])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_keep_the_function_that_they_were_started_with(
+    persistent: bool, wrap: Any, rare: Any, taken_over: list[str]
+) -> None:
+    def shifted(by: int) -> Any:
+        return lambda rows: {
+            "pixel_values": [EVALUATE(image.convert("RGB")) for image in rows["image"]],
+            "label": [label + by for label in rows["label"]],
+        }
+
+    def labels(iterators: Any) -> list[list[int]]:
+        rare.set_transform(shifted(0))
+        loader = DataLoader(wrap(rare), 4, num_workers=1, persistent_workers=persistent)
+        iterator = iterators(loader)
+        found = [next(iterator)]
+        rare.set_transform(shifted(1000))
+        found += iterator
+        if persistent:
+            iterator._reset(loader)
+            found += iterator
+        return [batch["label"].tolist() for batch in found]
+
+    theirs = labels(torch.utils.data.dataloader._MultiProcessingDataLoaderIter)
+    assert labels(iter) == theirs
+    assert "taken over: decode" in taken_over[-1]
+
+
+def test_a_row_without_an_image_raises_the_scripts_own_error(rare: Any, taken_over: list[str]) -> None:
+    images = [*rare.cast_column("image", datasets.Image(decode=False))["image"]] * 10
+    images[301] = None  # not among the items that are planned before the loader is taken over
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     data = datasets.Dataset.from_dict({"image": images, "label": list(range(len(images)))}, features=features)
     data.set_transform(adding(EVALUATE))
     for batches in (own_batches, list):
         with pytest.raises(AttributeError, match="convert"):
-            batches(DataLoader(data, 2, collate_fn=stacked))
+            batches(DataLoader(data, 50, collate_fn=stacked))
+    assert "Dataset taken over: decode" in taken_over[-1]

@@ -14,7 +14,7 @@ from headrace.accelerate.item_loader import compile_items, recognise_items
 from headrace.accelerate.recognise import recognise
 from headrace.accelerate.torch_blur import blurs_alike
 from headrace.accelerate.translate import Unsupported, translate
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, dataloader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -49,6 +49,62 @@ def test_another_arithmetic_of_torch_is_noticed(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Unsupported, match="its results differ here"):
         translate(v1.Compose([v1.CenterCrop((31, 33)), v1.GaussianBlur(5, (0.5, 2.0)), v1.ToTensor()]))
     torch_blur._compared.cache_clear()
+
+
+def test_other_settings_of_torch_are_compared_anew() -> None:
+    case = (1, (5, 5), (0.5, 2.0), (31, 33))
+    assert blurs_alike(*case)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not blurs_alike(*case)
+    assert blurs_alike(*case)
+
+
+def test_diagnose_computes_no_blur(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_blur, "_equal", lambda *case: False)
+    torch_blur._compared.cache_clear()
+    with torch_blur.without_comparison():
+        translate(v1.Compose([v1.CenterCrop((31, 33)), v1.GaussianBlur(5, (0.5, 2.0)), v1.ToTensor()]))
+    torch_blur._compared.cache_clear()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("item_code", [False, True])
+def test_autocast_after_the_first_batch_changes_what_it_changes_without_headrace(
+    workers: int, item_code: bool, image_folder: Any, taken_over: list[str]
+) -> None:
+    """torch convolves in bfloat16 under autocast. Workers were started before, and keep float32."""
+    steps = v1.Compose([v1.Resize((32, 32)), v1.GaussianBlur(5, 1.3), v1.PILToTensor()])
+    kind = Named if item_code else ImageFolder
+    loader = DataLoader(kind(str(image_folder(2, 12)), steps), 2, num_workers=workers)
+
+    def batches(iterator: Any) -> list[torch.Tensor]:
+        found = [next(iterator)[0].clone()]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return found + [batch[0].clone() for batch in iterator]
+
+    own = dataloader._MultiProcessingDataLoaderIter if workers else dataloader._SingleProcessDataLoaderIter
+    theirs, ours = batches(own(loader)), batches(iter(loader))
+    assert "taken over: " in taken_over[-1]
+    assert len(ours) == len(theirs) == 12
+    known = [0, *range(6, 12)] if workers == 0 else range(12)  # without workers, batches are made some batches ahead
+    assert all(torch.equal(ours[number], theirs[number]) for number in known)
+
+
+class Named(ImageFolder):
+    """Its items are the script's own code."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return image, label, self.samples[index][0]
+
+
+def test_drawn_sigmas_under_autocast_raise_nothing(image_folder: Any, taken_over: list[str]) -> None:
+    steps = v1.Compose([v1.Resize((32, 32)), v1.GaussianBlur(5, (0.1, 2.0)), v1.PILToTensor()])
+    loader = DataLoader(ImageFolder(str(image_folder(2, 12)), steps), 2, num_workers=1)
+    iterator = iter(loader)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert len(list(iterator)) == 12
+    assert "taken over: " in taken_over[-1]
 
 
 def simclr(module: Any, *, size: Any = 48, kernel: Any = 5) -> list[Any]:

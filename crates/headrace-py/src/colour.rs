@@ -38,6 +38,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 /// `version`: 1 for `torchvision.transforms`, 2 for its `v2`. Raise ValueError if the number of weights does not fit.
 #[pyfunction]
 pub fn give_blur_weights(
+    py: Python<'_>,
     kernel: (u16, u16),
     sigma: f32,
     version: u8,
@@ -48,7 +49,7 @@ pub fn give_blur_weights(
         sigma: sigma.to_bits(),
         version,
     };
-    if torch_blur::give(key, &floats(weights)) {
+    if detached(py, || torch_blur::give(key, &floats(weights)))? {
         Ok(())
     } else {
         Err(PyValueError::new_err("another number of weights"))
@@ -67,13 +68,11 @@ pub fn torch_blur_sums<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let weights = floats(weights);
     let odd = kernel.0 % 2 == 1 && kernel.1 % 2 == 1;
-    let rows = width > 0 && pixels.len() % (width * 3) == 0;
-    let fits = |height: usize| kernel.0 / 2 < width && kernel.1 / 2 < height;
-    if !rows
-        || !odd
-        || !fits(pixels.len() / (width * 3))
-        || kernel.0.checked_mul(kernel.1) != Some(weights.len())
-    {
+    let row = width
+        .checked_mul(3)
+        .filter(|&row| row > 0 && pixels.len() % row == 0);
+    let fits = |row: usize| kernel.0 / 2 < width && kernel.1 / 2 < pixels.len() / row;
+    if !row.is_some_and(fits) || !odd || kernel.0.checked_mul(kernel.1) != Some(weights.len()) {
         return Err(PyValueError::new_err(
             "pixels, kernel and weights do not fit",
         ));

@@ -6,8 +6,7 @@ else than before, or whose file is not decoded natively, is made by the script's
 
 from __future__ import annotations
 
-import contextlib
-import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from headrace.accelerate.compile import index_store
-from headrace.accelerate.hf_datasets import rows_at_once
+from headrace.accelerate.hf_datasets import as_workers_have_it, rows_at_once
 from headrace.accelerate.item_loader import CompiledItems, Jobs, PlannedItem, Slot, filled, holds_image, plan_item, plan_items
 from headrace.accelerate.iterator import NativeFailure, NativeIterator, apply_per_image
 from headrace.accelerate.randomness import separate_randomness
@@ -27,7 +26,10 @@ __all__ = ["ItemIterator"]
 
 @dataclass(slots=True)
 class _PendingItems:
-    """A batch that is being filled. `items`: None where the script makes the item. `images`: the memory of each view."""
+    """A batch that is being filled. `items`: None where the script makes the item. `images`: the memory of each view.
+
+    `job`: None where the script makes the whole batch.
+    """
 
     indices: list[Any]
     items: list[PlannedItem | None]
@@ -43,9 +45,12 @@ class ItemIterator(NativeIterator):
 
     def _prepare(self, compiled: Any) -> WorkerCopies:
         self._items = compiled
-        # A worker has a copy of the dataset: what its code sets on it never reaches the script's own process.
-        self._own_dataset = copy.copy(self._dataset) if self._num_workers > 0 else self._dataset
+        # A worker has a copy of the dataset: what its code sets never reaches the script's own process, nor the other way.
+        self._own_dataset = as_workers_have_it(self._dataset) if self._num_workers > 0 else self._dataset
         return WorkerCopies((), self._collate_fn, has_workers=self._num_workers > 0)
+
+    def _steps(self) -> Sequence[Any]:
+        return [step for view in self._items.recognition.views for step in view.transform.geometry]
 
     def _flush(self) -> None:
         index_store().close()
@@ -53,29 +58,38 @@ class ItemIterator(NativeIterator):
     def _start(self, indices: list[Any]) -> Any:
         first = self._draws
         count = len(indices)
-        items = self._plan_all(indices)
+        self._draws += count
+        items = [] if self._blurs_otherwise() else self._plan_all(indices)
+        if not items:
+            return _PendingItems(indices, [], [], None, first)
         images, memory = [], []
         for number, view in enumerate(self._items.views):
             tensor, block = self._memory(count, number, view.pipeline, view.dtype)
             images.append(tensor)
             memory.append(block)
-        job = self._items.submit(items, memory, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF, self._pass, first) if count else None
-        self._draws += count
+        job = self._items.submit(items, memory, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF, self._pass, first)
         return _PendingItems(indices, items, images, job, first)
 
+    @property
+    def _makes_rows_at_once(self) -> bool:
+        """Whether the dataset makes all items of a batch in one call, so that none of them can be made alone."""
+        return rows_at_once(self._own_dataset, ()) is not None
+
     def _plan_all(self, indices: list[Any]) -> list[PlannedItem | None]:
+        """Return the planned items; an empty list where the script is to make the whole batch."""
+        if not self._makes_rows_at_once:
+            return [self._plan(index) for index in indices]
         recognition = self._items.recognition
-        if rows_at_once(self._dataset, ()) is not None:
-            with contextlib.suppress(Exception):  # raised again where the items are made one by one
-                items = plan_items(recognition.calls, self._dataset, indices)
-                if len(items) == len(indices):
-                    return [item if recognition.fits(item) else None for item in items]
-        return [self._plan(index) for index in indices]
+        try:
+            items = plan_items(recognition.calls, self._own_dataset, indices)
+        except Exception:  # the script's own code raises it again, where it makes the batch
+            return []
+        return list(items) if len(items) == len(indices) and all(map(recognition.fits, items)) else []
 
     def _plan(self, index: Any) -> PlannedItem | None:
         recognition = self._items.recognition
         try:
-            item = plan_item(recognition.calls, self._dataset, index)
+            item = plan_item(recognition.calls, self._own_dataset, index)
         except Unsupported:
             return None
         except Exception:  # the script's own code raises it again, where its items are made
@@ -83,9 +97,10 @@ class ItemIterator(NativeIterator):
         return item if recognition.fits(item) else None
 
     def _finish(self, pending: Any) -> Any:
-        if pending.job is None:
-            return self._script_batch(pending.indices)
-        bad = self._not_filled(pending)
+        bad = self._not_filled(pending) if pending.job is not None else set()
+        if pending.job is None or (bad and self._makes_rows_at_once):
+            with separate_randomness(self._seed_of(pending)):
+                return self._script_batch(pending.indices)
         recognition = self._items.recognition
         contents = [None if item is None else item.content for item in pending.items]
         with separate_randomness(self._seed_of(pending)):
@@ -109,6 +124,11 @@ class ItemIterator(NativeIterator):
             if holds_image(batch):
                 raise NativeFailure("its collate_fn hands on images")
             return self._pinned(batch)
+
+    def _script_batch(self, indices: list[Any]) -> Any:
+        together = getattr(self._own_dataset, "__getitems__", None)  # as torch's own fetcher asks
+        items = together(indices) if together else [self._own_dataset[index] for index in indices]
+        return self._pinned(self._copies.collate(items))
 
     def _takes(self, contents: list[Any], images: list[torch.Tensor], slot: int, item: Any) -> bool:
         """Put an item of the script into the batch. Return False if it has another structure than the planned items."""

@@ -138,6 +138,8 @@ class CompiledItems:
     def submit(self, items: Sequence[PlannedItem | None], memory: list[Any], seed: int, epoch: int, first_draw: int) -> Jobs:
         """Queue a batch of items, with the memory of each view. None in place of an item: its status is not 0."""
         draws = np.arange(first_draw, first_draw + len(items), dtype=np.uint64)
+        for number, view in enumerate(self.views):
+            provide_weights(view.pipeline.program, view_seed(seed, number), epoch, draws)
         return Jobs([self._submit(group, items, memory, seed, epoch, draws) for group in self.recognition.groups])
 
     def _submit(
@@ -148,8 +150,6 @@ class CompiledItems:
             (self.views[number].pipeline.program, self.views[number].store, view_seed(seed, number), memory[number])
             for number in group
         ]
-        for program, _, seed_of_view, _ in views:
-            provide_weights(program, seed_of_view, epoch, draws)
         program, store, first_seed, block = views[0]
         paths = ["" if item is None else _mapped(item.views[group[0]].source) for item in items]
         return engine(self.threads).submit(

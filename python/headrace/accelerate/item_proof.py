@@ -42,6 +42,15 @@ SEED = 20_26
 #: Transforms that draw no random numbers.
 DETERMINISTIC = frozenset({"CenterCrop", "Grayscale", "Pad", "Resize"})
 
+
+def _draws(step: Any) -> bool:
+    """Whether a step (`NativeTransform`) draws random numbers."""
+    if step.name == "TorchBlur":
+        low, high = step.arguments["sigma"]
+        return bool(low != high)
+    return step.name not in DETERMINISTIC
+
+
 #: For each loader, what its last comparison covered: the number of items, and the operations. Later epochs skip the same one.
 _compared: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
 
@@ -82,7 +91,7 @@ def _compare(loader: Any, compiled: CompiledItems, count: int) -> None:
             mine, tensor = tensors[view_number][number], found.get(view_number)
             if not isinstance(tensor, torch.Tensor) or tensor.shape != mine.shape or tensor.dtype != mine.dtype:
                 raise Unsupported(f"a tensor of item {index} came out different")
-            drawn = view.transform.per_image or any(one.name not in DETERMINISTIC for one in view.transform.geometry)
+            drawn = view.transform.per_image or any(_draws(one) for one in view.transform.geometry)
             if not drawn and not torch.equal(tensor.as_subclass(torch.Tensor), mine):
                 raise Unsupported(f"the values of item {index} came out different")
     if is_code and not any(statuses):

@@ -19,7 +19,7 @@ import os
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ from headrace.accelerate.compile import CompiledLoader, engine
 from headrace.accelerate.plain_frames import initialise
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import FolderDataset
-from headrace.accelerate.torch_blur import provide_weights
+from headrace.accelerate.torch_blur import arithmetic, holds_blur, provide_weights
 from headrace.accelerate.worker_copies import WorkerCopies
 from headrace.transforms.compile import Pipeline
 
@@ -83,6 +83,8 @@ class NativeIterator(_BaseDataLoaderIter):
         self._jobs: deque[Any] = deque()
         self._rings: dict[int, tuple[int, Ring]] = {}
         self._copies = self._prepare(compiled)
+        # Worker processes keep the settings that they were started with.
+        self._arithmetic = arithmetic() if self._num_workers == 0 and holds_blur(self._steps()) else None
         self._replacement: Any = None
         self._pass = 0
         self._draws = 0
@@ -95,6 +97,14 @@ class NativeIterator(_BaseDataLoaderIter):
         """Keep what was compiled, and return copies of the script's objects."""
         self._compiled: CompiledLoader = compiled
         return WorkerCopies(compiled.recognition.folders, self._collate_fn, has_workers=self._num_workers > 0)
+
+    def _steps(self) -> Sequence[Any]:
+        """Return the native steps of an image."""
+        return self._compiled.recognition.transform.geometry
+
+    def _blurs_otherwise(self) -> bool:
+        """Whether torch blurs in another way by now than when the loader was compared."""
+        return self._arithmetic is not None and self._arithmetic != arithmetic()
 
     def _flush(self) -> None:
         """Write the JPEG indexes at the end of a pass."""
@@ -152,7 +162,7 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _start(self, indices: list[Any]) -> Any:
         count = len(indices)
-        places = self._places(indices)
+        places = [] if self._blurs_otherwise() else self._places(indices)
         if not places:
             return _Pending(indices, [], None, None, self._draws)
         records = np.fromiter((folder.first + at for folder, at in places), dtype=np.int64, count=count)

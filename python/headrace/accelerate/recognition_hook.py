@@ -133,6 +133,13 @@ def _ask(loader: Any) -> Answer:
     if "numpy" not in sys.modules:
         return Answer("unknown", "the script does not use NumPy, which headrace run imports")
     # Imported here, so that a script without a DataLoader does not load the native module.
+    from headrace.accelerate.torch_blur import without_comparison
+
+    with without_comparison():
+        return _recognised(loader)
+
+
+def _recognised(loader: Any) -> Answer:
     from headrace.accelerate.item_loader import recognise_items
     from headrace.accelerate.lazy_loader import native_steps, recognise_lazy_images
     from headrace.accelerate.native_decode import recognise_native_decode

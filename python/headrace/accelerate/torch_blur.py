@@ -7,9 +7,10 @@ the settings, so the sums are compared bit for bit. torch itself computes the we
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 
 from headrace._native import Program, give_blur_weights, torch_blur_sums
 
-__all__ = ["blur_refusal", "blurs_alike", "provide_weights"]
+__all__ = ["arithmetic", "blur_refusal", "blurs_alike", "holds_blur", "provide_weights", "without_comparison"]
 
 COMPARED_SIGMAS = 3
 """The number of sigmas that are compared, between the smallest and the largest."""
@@ -28,6 +29,30 @@ MODULES = {
     1: ("torchvision.transforms.functional", "torchvision.transforms._functional_tensor"),
     2: ("torchvision.transforms.v2.functional", "torchvision.transforms.v2.functional._misc"),
 }
+
+
+_trusting: list[bool] = []  # not empty inside `without_comparison`
+
+
+@contextlib.contextmanager
+def without_comparison() -> Iterator[None]:
+    """Take every blur for equal inside the block, for `diagnose`: it must not compute in the process that it watches."""
+    _trusting.append(True)
+    try:
+        yield
+    finally:
+        _trusting.pop()
+
+
+def arithmetic() -> tuple[Any, ...]:
+    """Return the settings of torch that decide how it convolves on the CPU, without the number of threads."""
+    low = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    return (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision(), low)
+
+
+def holds_blur(steps: Sequence[Any]) -> bool:
+    """Whether a blur is among these steps (`NativeTransform`)."""
+    return any(step.name == "TorchBlur" or holds_blur(step.arguments.get("transforms", ())) for step in steps)
 
 
 def blur_refusal(steps: Sequence[Any]) -> tuple[str, str] | None:
@@ -70,29 +95,26 @@ def blurs_alike(version: int, kernel: tuple[int, int], sigmas: tuple[float, floa
     """
     if not (kernel[0] // 2 < size[1] and kernel[1] // 2 < size[0]):
         return False
-    settings = (torch.get_num_threads(), torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision())
-    return _compared(version, kernel, sigmas, size, settings)
+    return bool(_trusting) or _compared(version, kernel, sigmas, size, torch.get_num_threads(), arithmetic())
 
 
 @functools.lru_cache(maxsize=64)
 def _compared(
-    version: int, kernel: tuple[int, int], sigmas: tuple[float, float], size: tuple[int, int], settings: tuple[Any, ...]
+    version: int, kernel: tuple[int, int], sigmas: tuple[float, float], size: tuple[int, int], threads: int, _: tuple[Any, ...]
 ) -> bool:
-    threads: int = settings[0]
     try:
-        for count in {threads, 1}:  # a worker process has one thread
-            torch.set_num_threads(count)
-            if not all(_equal(version, kernel, float(sigma), size) for sigma in np.linspace(*sigmas, COMPARED_SIGMAS)):
-                return False
+        return all(_equal(version, kernel, float(sigma), size, threads) for sigma in np.linspace(*sigmas, COMPARED_SIGMAS))
     except (AttributeError, ImportError, TypeError, ValueError):  # a torchvision with other functions
         return False
     finally:
         torch.set_num_threads(threads)
-    return True
 
 
-def _equal(version: int, kernel: tuple[int, int], sigma: float, size: tuple[int, int]) -> bool:
-    """Compare one blur: the sums, with the strides of an image from Pillow and without gaps, and the rounded values."""
+def _equal(version: int, kernel: tuple[int, int], sigma: float, size: tuple[int, int], threads: int) -> bool:
+    """Compare one blur: the sums, with the strides of an image from Pillow and without gaps, and the rounded values.
+
+    Each with `threads` threads and with one, as a worker process has. The caller sets the number back.
+    """
     blur = sys.modules[MODULES[version][0]].gaussian_blur
     sigma = float(np.float32(sigma))
     pixels = np.random.default_rng(20_25).integers(0, 256, (*size, 3), dtype=np.uint8)
@@ -102,15 +124,19 @@ def _equal(version: int, kernel: tuple[int, int], sigma: float, size: tuple[int,
     image = torch.from_numpy(pixels).permute(2, 0, 1)
     numbers = list(kernel), [sigma, sigma]
     floats = (image.to(torch.float32), image.to(torch.float32).contiguous())
-    return all(torch.equal(blur(one, *numbers), ours) for one in floats) and torch.equal(
-        blur(image, *numbers), ours.round().to(torch.uint8)
-    )
+    for count in {threads, 1}:
+        torch.set_num_threads(count)
+        if not all(torch.equal(blur(one, *numbers), ours) for one in floats):
+            return False
+        if not torch.equal(blur(image, *numbers), ours.round().to(torch.uint8)):
+            return False
+    return True
 
 
 def _weights(version: int, kernel: tuple[int, int], sigma: float) -> npt.NDArray[np.float32]:
     """Return the weights [height, width] as torchvision computes them."""
     make = sys.modules[MODULES[version][1]]._get_gaussian_kernel2d
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
         weights: npt.NDArray[np.float32] = make(list(kernel), [sigma, sigma], torch.float32, torch.device("cpu")).numpy()
     return weights
 
