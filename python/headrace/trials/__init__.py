@@ -7,6 +7,7 @@
 - `materials`: The data of a trial in every form that a cell can read.
 - `containers`: Containers that trials read: tar, RecordIO, TFRecord.
 - `source`: What a loader of a trial reads, and with how many workers.
+- `object_server`: A read-only S3-compatible server for the files of one folder, on this machine.
 - `storage`: A packed dataset in an S3 server on this machine, and in a pipe.
 - `loaders`: The loaders that trials compare, one function each.
 - `peers`: Loaders of other projects: DALI, torchvision on the GPU, tf.data, FFCV.

@@ -40,7 +40,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
 def missing(loader: str, data: str = "folder") -> str | None:
     """Return why a loader cannot read a form of data here, in words, or None if it can."""
     packages, gpu = NEEDS[loader]
-    for package in (*packages, *(("boto3", "obstore", "moto") if data == "s3" else ())):
+    for package in (*packages, *(("obstore",) if data == "s3" else ())):
         if not _installed(package):
             return f"{package.replace('nvidia.dali', 'nvidia-dali')} is not installed"
     if gpu and not has_gpu():

@@ -222,7 +222,8 @@ class _Job:
         if wanted <= least * batch:
             return least * batch
         if wanted > self.longest_epoch:
-            return self.longest_epoch * min(8, round(wanted / self.longest_epoch))
+            most = 1 if self.cell.data == "s3" else 8  # a second epoch would read the cache on disk
+            return self.longest_epoch * min(most, round(wanted / self.longest_epoch))
         steps = int(math.log2(wanted / (least * batch)) * 2)  # few different lengths, as each is a tree or a pack of its own
         return min(self.longest_epoch, batch * round(least * 2 ** (steps / 2)))
 

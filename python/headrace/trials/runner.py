@@ -46,8 +46,9 @@ TRAINING_LIMIT_S = 900.0
 #: With less free space than that a failed group is taken for one that met a full disk.
 LEAST_FREE_BYTES = 1_000_000
 
-#: Number of the way of measuring; a folder with results of another is not continued. 2: rates of whole rounds.
-METHOD = 2
+#: Number of the way of measuring; a folder with results of another is not continued. 2: rates of whole rounds. 3: an object
+#: store that reads only the range that is asked for.
+METHOD = 3
 
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = ".lock"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -19,13 +18,20 @@ from headrace.system.scratch_folder import scratch_folder
 __all__ = ["open_stored"]
 
 BUCKET = "headrace-trials"
-_SERVER: list[str] = []
+
+#: Seconds that each request to the store waits, as for one in the same region; that of `benchmarks/object_store.py`.
+STORE_LATENCY_S = 0.02
+
+_SERVERS: dict[Path, str] = {}
+_CACHE = ExitStack()
+atexit.register(_CACHE.close)
 
 
 def open_stored(folder: Path, form: str) -> Dataset:
     """Return the packed dataset in `folder` as it is read from `form`: "s3" or "pipe".
 
-    Server, writers of pipes, and their folders end with this process. Raises `HeadraceError` where the server does not start.
+    Server, writers of pipes, and their folders end with this process. An object store's cache is empty at first.
+    Raises `HeadraceError` where the server does not start.
     """
     return _in_s3(folder) if form == "s3" else _as_pipe(folder)
 
@@ -38,36 +44,32 @@ def _scratch() -> Path:
 
 
 def _in_s3(folder: Path) -> Dataset:
-    import boto3
-
-    if not _SERVER:
-        _SERVER.append(_start_server())
-        os.environ |= {
-            "AWS_ENDPOINT_URL": _SERVER[0],
-            "AWS_ACCESS_KEY_ID": "trials",
-            "AWS_SECRET_ACCESS_KEY": "trials",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "HEADRACE_CACHE": str(_scratch()),
-        }
-    client = boto3.client("s3")
-    client.create_bucket(Bucket=BUCKET)
-    for file in sorted(entry for entry in folder.iterdir() if entry.is_file()):
-        client.upload_file(str(file), BUCKET, f"{folder.name}/{file.name}")
+    """Open the folder through a server of its own, with an empty cache instead of the last one: each epoch is the first."""
+    _CACHE.close()
+    cache = _CACHE.enter_context(scratch_folder("trials"))
+    os.environ |= {
+        "AWS_ENDPOINT_URL": _server(folder.parent),
+        "AWS_ACCESS_KEY_ID": "trials",
+        "AWS_SECRET_ACCESS_KEY": "trials",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "HEADRACE_CACHE": str(cache),
+    }
     return open_dataset(f"s3://{BUCKET}/{folder.name}")
 
 
-def _start_server() -> str:
-    """Start moto's server on a free port and return its address."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def _server(folder: Path) -> str:
+    """Return the address of the server of a folder's files; start it if need be."""
+    if folder in _SERVERS:
+        return _SERVERS[folder]
+    command = [sys.executable, "-m", "headrace.trials.object_server", str(folder), str(STORE_LATENCY_S)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     atexit.register(server.kill)
     assert server.stdout is not None
-    for line in server.stdout:
-        found = re.search(r"http://127\.0\.0\.1:\d+", line)
-        if found:
-            threading.Thread(target=server.stdout.read, daemon=True).start()  # a full pipe would stop the server
-            return found[0]
-    raise HeadraceError("moto's S3 server did not start", hint="pip install 'moto[server]'")
+    address = server.stdout.readline().strip()
+    if not address:
+        raise HeadraceError("the object store of the trials did not start: its last words stand above")
+    _SERVERS[folder] = address
+    return address
 
 
 def _as_pipe(folder: Path) -> Dataset:
