@@ -23,7 +23,7 @@ from headrace.accelerate.lazy_loader import trial_of
 from headrace.accelerate.lazy_opening import lazy_images
 from headrace.accelerate.lazy_trial import TrialState
 from headrace.accelerate.translate import Unsupported
-from PIL import Image
+from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torchvision import transforms as v1
 from torchvision.transforms import v2
@@ -159,6 +159,48 @@ def test_descriptions_cross_the_queue(old: bool, folder: Path, taken_over: list[
         assert (batch.encoded is None) == old
         described_bytes = len(deferred_batch.pickle.dumps((batch.data, batch.sources, batch.tensors[0][3])))
         assert described_bytes < 400 * 8 + 400
+
+
+class Repainting:
+    """A transform of the script's own that looks at pixels, as policies do, and changes the image later."""
+
+    def __init__(self, then: Any) -> None:
+        self.then = then
+
+    def __call__(self, image: Any) -> Any:
+        painted = ImageOps.equalize(image.resize((96, 72)))
+        tensor = self.then(painted)
+        painted.paste((1, 2, 3), (0, 0, 96, 72))
+        return tensor
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        v1.Compose([v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3), v1.RandomErasing(0.5)]),
+        v1.PILToTensor(),
+        v2.Compose([v2.ToImage(), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]),
+        v2.Compose([v2.ToImage(), v2.RandomCrop(64), v2.ToDtype(torch.float32, scale=True)]),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pixels_that_a_transform_has_made(then: Any, workers: int, folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(Images(paths_of(folder), "pair", Repainting(then)), 3, shuffle=True, num_workers=workers)
+    theirs, ours = both_ways(loader, epochs=2)
+    assert ours == theirs
+    assert "taken over in part" in taken_over[0]
+
+
+def test_pixels_that_a_transform_has_made_cross_the_queue_as_bytes(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Counting().watch(monkeypatch)
+    transform = Repainting(v1.Compose([v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)]))
+    loader = always_lazy(DataLoader(Images(paths_of(folder)[:4], "pair", transform), 4, num_workers=1))
+    assert len(list(loader)) == len(seen.batches) == 1
+    (batch,) = seen.batches
+    assert 4 * 96 * 72 * 3 < len(batch.encoded) < 4 * (96 * 72 * 3 + 20)
+    assert not any(isinstance(one, torch.Tensor) and one.ndim > 1 for one in batch.tensors)
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])

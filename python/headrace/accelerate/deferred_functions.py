@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from PIL import Image
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
@@ -32,6 +33,7 @@ from headrace.accelerate.deferred_tensor import (
     real,
 )
 from headrace.accelerate.deferred_values import unchanged, unit_floats
+from headrace.accelerate.image_description import ImageDescription, plain_source, whole_image
 from headrace.accelerate.lazy_pillow import description_of
 
 __all__ = ["deferred_tensors"]
@@ -46,9 +48,25 @@ _replaced: list[tuple[Any, str, Any, Any]] = []
 _kernels: list[tuple[dict[Any, Any], type]] = []
 
 
+FEWEST_PIXELS = 4096
+"""Tensors of smaller images whose pixels are there are made at once: to describe them takes as long."""
+
+
+def _description(image: Any) -> ImageDescription | None:
+    """Return the description of a lazy image, or of an ordinary RGB image, whose pixels are copied. None for all else.
+
+    The pixels of an ordinary image, which a policy or a colour transform has made, cross the queue as uint8.
+    """
+    description = description_of(image)
+    if description is not None or type(image) is not Image.Image or image.mode != "RGB":
+        return description
+    width, height = image.size
+    return whole_image(plain_source(image), width, height) if width * height >= FEWEST_PIXELS else None
+
+
 def _to_tensor(original: Any, pic: Any) -> Any:
-    """Return the result of torchvision's `to_tensor`, deferred if the image is lazy."""
-    description = description_of(pic)
+    """Return the result of torchvision's `to_tensor`, deferred if the image is lazy or ordinary."""
+    description = _description(pic)
     if description is None:
         return original(pic)
     shape = (3, description.height, description.width)
@@ -58,8 +76,8 @@ def _to_tensor(original: Any, pic: Any) -> Any:
 
 
 def _pil_to_tensor(original: Any, pic: Any) -> Any:
-    """Return the result of torchvision's `pil_to_tensor`, whose memory is that of the pixels, deferred if the image is lazy."""
-    description = description_of(pic)
+    """Return the result of torchvision's `pil_to_tensor`, whose memory is that of the pixels, deferred as in `_to_tensor`."""
+    description = _description(pic)
     return original(pic) if description is None else DeferredTensor(_state_of_pixels(description))
 
 
@@ -70,11 +88,11 @@ def _state_of_pixels(description: Any) -> State:
 
 
 def _to_image(original: Any, inpt: Any) -> Any:
-    """Return the result of torchvision's `to_image`, deferred if the image is lazy."""
+    """Return the result of torchvision's `to_image`, deferred as in `_to_tensor`."""
     kind = _deferred_image()
     if kind is None or type(inpt) is DeferredTensor:
         return kind(inpt.__dict__["_state"]) if kind is not None and is_deferred(inpt) else original(real(inpt))
-    description = description_of(inpt)
+    description = _description(inpt)
     return original(inpt) if description is None else kind(_state_of_pixels(description))
 
 

@@ -18,7 +18,16 @@ from headrace.accelerate.data_map import mapped
 from headrace.errors import DecodeError, SourceError
 from headrace.images.decode import reason
 
-__all__ = ["Box", "ImageDescription", "JpegSource", "file_identity", "pixels", "pixels_by_pillow", "whole_image"]
+__all__ = [
+    "Box",
+    "ImageDescription",
+    "JpegSource",
+    "file_identity",
+    "pixels",
+    "pixels_by_pillow",
+    "plain_source",
+    "whole_image",
+]
 
 Box = tuple[int, int, int, int]
 """Left, top, width and height in pixels."""
@@ -38,7 +47,7 @@ def file_identity(stat: os.stat_result) -> Identity:
 
 
 class JpegSource:
-    """The bytes of a JPEG file, read once.
+    """The bytes of a JPEG file, read once; or pixels that are decoded already, as the bytes of a PPM file (`plain_source`).
 
     `data`: the bytes. `path`, `identity`: absolute path and identity of the file that they come from, if a file holds nothing
     else. A pickled source names the file if it is still the same one, and holds the bytes otherwise.
@@ -164,6 +173,11 @@ def whole_image(source: JpegSource, width: int, height: int) -> ImageDescription
     return ImageDescription(source, (0, 0, width, height), (width, height), "bilinear", (0, 0, width, height))
 
 
+def plain_source(image: Any) -> JpegSource:
+    """Return a source that holds a copy of the pixels of an RGB image of Pillow's. It needs no decoding."""
+    return JpegSource(b"P6\n%d %d\n255\n%s" % (*image.size, image.tobytes()))
+
+
 def pixels(description: ImageDescription, indexes: IndexStore | None = None) -> npt.NDArray[np.uint8]:
     """Return the pixels, uint8 [height, width, 3], bit for bit those of Pillow.
 
@@ -187,9 +201,11 @@ def pixels_by_pillow(description: ImageDescription) -> npt.NDArray[np.uint8]:
 
     from PIL import Image
     from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.PpmImagePlugin import PpmImageFile
 
     source, (left, top, width, height), size, resample, window, flip_x, flip_y = description
-    image: Any = JpegImageFile(io.BytesIO(source.data)).convert("RGB").crop((left, top, left + width, top + height))
+    kind = PpmImageFile if bytes(source.data[:2]) == b"P6" else JpegImageFile
+    image: Any = kind(io.BytesIO(source.data)).convert("RGB").crop((left, top, left + width, top + height))
     if description.is_resized:
         image = image.resize(size, Image.Resampling[resample.upper()])
     left, top, width, height = window
