@@ -106,6 +106,20 @@ def test_compressed_bitmaps_without_all_pixels_are_refused(runs: bytes, status: 
     assert decoded(bitmap(8, runs, compression=1)) == status
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("row", [[8, 5], [7, 5, 1, 0], [3, 1, 4, 2, 1, 9]])
+def test_runs_may_fill_a_row_up_to_whole_words(row: list[int], bits: int) -> None:
+    """ImageMagick writes runs for the padding that rows have in a bitmap without compression."""
+    data = bitmap(bits, bytes([*row, 0, 0] * 4), compression=1 if bits == 8 else 2)
+    assert_equals_pillow(data[:18] + struct.pack("<I", 7) + data[22:])
+
+
+def test_runs_beyond_the_padding_of_a_row_are_refused() -> None:
+    data = bitmap(8, bytes([*(7, 5, 2, 0, 0, 0), *(7, 5, 0, 0) * 3]), compression=1)
+    with pytest.raises(AssertionError, match="damaged"):
+        assert_equals_pillow(data[:18] + struct.pack("<I", 7) + data[22:])
+
+
 def test_a_compressed_bitmap_at_an_odd_place_is_refused() -> None:
     """Pillow pads stored pixels to even places in the file, the format to even places in the data."""
     runs = bytes([0, 3, 1, 2, 3, 0, 5, 6, 0, 0] * 4)

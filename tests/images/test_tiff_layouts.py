@@ -20,6 +20,7 @@ from tiff_files import (
     PALETTE,
     RGB,
     WHITE_IS_ZERO,
+    Compression,
     TiffLayout,
     sample_values,
     tiff_file,
@@ -27,7 +28,6 @@ from tiff_files import (
 
 HEIGHT, WIDTH = 21, 37  # neither a multiple of a tile's side nor of a strip's rows
 BILEVEL = ("group3", "group4")
-PREDICTABLE = ("lzw", "deflate")
 
 
 def decoded(data: bytes) -> np.ndarray | int:
@@ -55,10 +55,12 @@ def layouts() -> Iterator[TiffLayout]:
         beyond = samples - COLOURS[photometric]
         if beyond < 0 or (beyond == 0 and extra) or (bits < 8 and (beyond > 1 or photometric == CMYK)):
             continue
-        for (tile, planar), compression in itertools.product(places, ("none", "lzw", "deflate", "packbits", *BILEVEL)):
+        for (tile, planar), compression in itertools.product(
+            places, ("none", "lzw", "deflate", "old deflate", "packbits", *BILEVEL)
+        ):
             if (compression in BILEVEL and (bits > 1 or samples > 1)) or (planar and samples == 1):
                 continue
-            for predictor in (False, True)[: 1 + (compression in PREDICTABLE and bits >= 8)]:
+            for predictor in (False, True)[: 1 + (bits >= 8)]:  # of "none" and "packbits" undone by some readers only
                 number += 1
                 yield TiffLayout(
                     photometric, samples, bits, (extra,) * min(beyond, 1) + (0,) * (beyond - 1), tile, 8, planar,
@@ -121,6 +123,26 @@ def test_a_strip_may_state_more_rows_than_the_image_has(compression: str, stated
     )
     data = tiff_file(layout, sample_values(layout, HEIGHT, WIDTH))
     np.testing.assert_array_equal(decoded(data), pixels_of_pillow(data))
+
+
+@pytest.mark.parametrize("compression", ["none", "packbits"])
+def test_a_predictor_without_lzw_or_deflate_is_refused(compression: Compression) -> None:
+    """The format does not define it: libtiff leaves the differences as they are, other readers add them up."""
+    layout = TiffLayout(predictor=True, compression=compression)
+    assert decoded(tiff_file(layout, sample_values(layout, HEIGHT, WIDTH))) == UNSUPPORTED
+
+
+@pytest.mark.parametrize("orientation", [1, 2, 6])
+def test_a_bigtiff_that_is_not_upright_is_refused(orientation: int) -> None:
+    """Pillow turns every TIFF as its tag says; the reader of the tag does not read BigTIFF."""
+    photograph = Image.fromarray(sample_values(TiffLayout(), HEIGHT, WIDTH))
+    file = io.BytesIO()
+    photograph.save(file, "TIFF", big_tiff=True, tiffinfo={274: orientation})
+    assert file.getvalue()[2] == 43
+    if orientation == 1:
+        np.testing.assert_array_equal(decoded(file.getvalue()), pixels_of_pillow(file.getvalue()))
+    else:
+        assert decoded(file.getvalue()) == UNSUPPORTED
 
 
 def test_tiles_in_planes_are_refused_in_words_by_every_entry_point() -> None:

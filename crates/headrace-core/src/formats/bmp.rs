@@ -138,7 +138,8 @@ pub fn rle(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<bool> {
 }
 
 /// Write the colour numbers of the runs to `indices`, which are 0. Pixels that a jump, an empty row, or the end of a row skips stay
-/// 0, as in Pillow. Data that end before the last row, or leave a row, are damaged.
+/// 0, as in Pillow. Data that end before the last row, or leave a row, are damaged; but runs may fill a row up to whole words, as
+/// in a bitmap without compression (ImageMagick writes them so), and what lies behind its end is dropped.
 ///
 /// Pillow pads stored pixels to even places in the file, so `coded` must begin at one.
 fn fill_indices(coded: &[u8], nibbles: bool, width: usize, indices: &mut [u8]) -> Result<()> {
@@ -146,6 +147,8 @@ fn fill_indices(coded: &[u8], nibbles: bool, width: usize, indices: &mut [u8]) -
     let mut to = 0; // in `indices`
     let mut full = false; // `to` is the end of a row, not the start of the next one
     let mut empty_rows = false;
+    let padding = width.next_multiple_of(if nibbles { 8 } else { 4 }) - width;
+    let mut spare = padding; // pixels of padding that the row may still have
     while to < indices.len() {
         let [count, value] = code(coded, &mut at).ok_or(Status::Truncated)?;
         let room = if full { 0 } else { width - to % width };
@@ -154,6 +157,7 @@ fn fill_indices(coded: &[u8], nibbles: bool, width: usize, indices: &mut [u8]) -
                 empty_rows |= room == width;
                 to += room;
                 full = false;
+                spare = padding;
             }
             (0, 1) => return Err(Status::Truncated),
             (0, 2) => {
@@ -167,7 +171,11 @@ fn fill_indices(coded: &[u8], nibbles: bool, width: usize, indices: &mut [u8]) -
                 full |= right > 0 && right == room;
             }
             (length, _) => {
-                let pixels = usize::from(if length == 0 { value } else { length });
+                let mut pixels = usize::from(if length == 0 { value } else { length });
+                if length > 0 && pixels > room && pixels - room <= spare {
+                    spare -= pixels - room;
+                    pixels = room;
+                }
                 if pixels > room {
                     return Err(Status::CorruptData);
                 }

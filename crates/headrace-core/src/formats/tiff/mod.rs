@@ -30,6 +30,9 @@ pub fn size(data: &[u8]) -> Result<Size> {
 
 /// Decode the whole image, of the size that [`size`] found, into `out`.
 pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
+    if Directory::first(data).is_none() && is_turned(data)? {
+        return Err(Status::Unsupported); // a BigTIFF, whose orientation `exif` does not read
+    }
     if jpeg::rgb(data, &mut open(data)?, size, out)? {
         return Ok(Samples::Rgb8);
     }
@@ -226,15 +229,19 @@ impl Facts {
         let photometric = first(Tag::PhotometricInterpretation);
         let luma_chroma = photometric == Some(PhotometricInterpretation::YCbCr as u16);
         let lowest_bit_first = first(Tag::FillOrder) == Some(2); // the library ignores it
-        if luma_chroma || lowest_bit_first {
+        let compression = first(Tag::Compression);
+        let predictor = first(Tag::Predictor).is_some_and(|predictor| predictor > 1);
+        // The library undoes a predictor whatever the compression is; libtiff only in LZW and Deflate data.
+        let disputed_predictor = predictor && !compression.is_some_and(may_have_a_predictor);
+        if luma_chroma || lowest_bit_first || disputed_predictor {
             return Err(Status::Unsupported);
         }
         Ok(Facts {
             samples: first(Tag::SamplesPerPixel).unwrap_or(1),
             tiled: first(Tag::TileWidth).is_some(),
-            lzw: first(Tag::Compression) == Some(CompressionMethod::LZW.to_u16()),
+            lzw: compression == Some(CompressionMethod::LZW.to_u16()),
             planar: first(Tag::PlanarConfiguration) == Some(PlanarConfiguration::Planar.to_u16()),
-            predictor: first(Tag::Predictor).is_some_and(|predictor| predictor > 1),
+            predictor,
             alpha: first(Tag::ExtraSamples),
             white_is_zero: photometric == Some(PhotometricInterpretation::WhiteIsZero as u16),
         })
@@ -261,6 +268,23 @@ impl Facts {
             Ok(())
         }
     }
+}
+
+/// Whether the file states another orientation than upright.
+fn is_turned(data: &[u8]) -> Result<bool> {
+    let orientation = open(data)?.find_tag_unsigned::<u32>(Tag::Orientation);
+    Ok(!matches!(orientation, Ok(None | Some(1))))
+}
+
+/// Whether the format defines predictors for a compression (TIFF 6.0, section 14, and its supplement on Deflate).
+fn may_have_a_predictor(compression: u16) -> bool {
+    [
+        CompressionMethod::LZW,
+        CompressionMethod::Deflate,
+        CompressionMethod::OldDeflate,
+    ]
+    .iter()
+    .any(|method| method.to_u16() == compression)
 }
 
 const PHOTOMETRIC_TAG: u32 = 262;
