@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.system.sizes import count_text
+from headrace.trials.outputs import gain_text, loss_text
 
 from pages.document import Document, facts, note, page, table
 from pages.trial_targets import targets
 
-COLUMNS: tuple[tuple[str, str, str], ...] = (
+COLUMNS: tuple[tuple[str, str, str | Callable[[float], str]], ...] = (
     ("loader", "loader", "{}"), ("recipe", "recipe", "{}"), ("model", "model", "{}"), ("load", "load", "{}"),
     ("mode", "mode", "{}"), ("data", "data", "{}"), ("workers", "workers", "{}"), ("batch_size", "batch", "{}"),
     ("precision", "precision", "{}"), ("ranks", "ranks", "{}"), ("epoch", "epoch", "{}"),
@@ -19,11 +20,11 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("ingest_img_s", "input alone", "{:,.0f}"), ("compute_img_s", "computing alone", "{:,.0f}"),
     ("cpu_ms", "CPU ms/image", "{:.2f}"), ("val_cpu_ms", "validation", "{:.2f}"),
     ("own_cpu_ms", "of it in the training process", "{:.2f}"), ("handover_ms", "taking over a batch, ms", "{:.2f}"),
-    ("elapsed_s", "seconds since start", "{:.0f}"), ("loss", "loss", "{:.3f}"),
-    ("top1", "top-1", "{:.1%}"), ("gain_percent", "gain %", "{:.1f}"), ("cpu_p95", "CPU p95", "{:.0f}"),
+    ("elapsed_s", "seconds since start", "{:.0f}"), ("loss", "loss", loss_text),
+    ("top1", "top-1", "{:.1%}"), ("gain_percent", "gain", gain_text), ("cpu_p95", "CPU p95", "{:.0f}"),
     ("gpu_p95", "GPU p95", "{:.0f}"), ("verdict", "verdict", "{}"),
 )  # fmt: skip
-"""Key of a row, title of the column, format. A column is shown where it holds anything, or differs between rows."""
+"""Key of a row, title of the column, format or function. A column is shown where it holds anything, or differs between rows."""
 
 DESCRIPTIONS = ("recipe", "model", "load", "mode", "data", "workers", "batch_size", "precision", "ranks")
 
@@ -59,6 +60,10 @@ def took(seconds: float) -> str:
     return f"{seconds:.0f} seconds" if seconds < 100 else count_text(round(seconds / 60), "minute")
 
 
+def _text(form: str | Callable[[float], str], value: Any) -> str:
+    return form.format(value) if isinstance(form, str) else form(value)
+
+
 def cells(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows with the columns that hold anything."""
     chosen = [
@@ -67,5 +72,5 @@ def cells(rows: Sequence[Mapping[str, Any]]) -> str:
         if any(column[0] in row for row in rows)
         and (column[0] not in DESCRIPTIONS or len({row.get(column[0]) for row in rows}) > 1)
     ]
-    texts = [[form.format(row[key]) if key in row else "" for key, _, form in chosen] for row in rows]
+    texts = [[_text(form, row[key]) if key in row else "" for key, _, form in chosen] for row in rows]
     return table([title for _, title, _ in chosen], texts)

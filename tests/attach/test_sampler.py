@@ -69,6 +69,28 @@ def test_sample_splits_own_and_foreign_cpu(tmp_path: Path) -> None:
     assert sample["pressure_cpu"] == 0
 
 
+def test_another_rank_that_records_into_the_session_is_no_foreign_program(tmp_path: Path) -> None:
+    proc, session = tmp_path / "proc", tmp_path / "session"
+    session.mkdir()
+    put(proc, machine((10.0, 10.0), 50.0, own_s=1.0))
+    sampler = Sampler(100, session, proc=proc, sys=tmp_path / "sys")
+    sampler.prepare()
+    assert sampler.sample(0.0) is None
+    put(session, {"process-200-17.jsonl": "", "process-101-18.jsonl": "", "sampler.jsonl": "", "process-300-1.jsonl": ""})
+    put(proc, process(201, 200, 3.0, "pt_data_worker"))
+    assert sampler.sample(1.0) is None  # its nine seconds so far are not those of this interval
+    put(proc, machine((12.0, 11.0), 51.0, own_s=1.5) | process(200, 1, 10.0) | process(201, 200, 3.5, "pt_data_worker"))
+    sample = sampler.sample(3.0)
+    assert sample is not None
+    assert sample["own_cores"] == pytest.approx((0.5 + 0.5 + 1.0 + 0.5) / 2, abs=0.01)
+    assert sample["foreign_cores"] == pytest.approx(0.25, abs=0.02)
+    assert sample["workers"] == 2
+    put(
+        proc, {"200/stat": (proc / "200/stat").read_text().replace(" 1 0 0 0 500", " 1 0 7 0 500")}
+    )  # another process, same number
+    assert (sampler.sample(4.0) or {})["workers"] == 1
+
+
 def test_programs_outside_the_job_are_named_while_they_use_cores(tmp_path: Path) -> None:
     sampler = Sampler(100, proc=tmp_path, sys=tmp_path / "sys", ignored_pids=frozenset({201}))
     for now_s, foreign_s in ((0.0, 9.0), (2.0, 10.0), (4.0, 11.5)):

@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from headrace.errors import UsageError
-from headrace.training.distributed.ranks import Ranks, RankVote, ranks_from_environment
+from headrace.training.distributed.ranks import Ranks, RankVote, compute_threads, ranks_from_environment
 from train_command import assert_same_weights, run_to_document, slow_train_command, train_command, wait_for
 
 
@@ -54,6 +55,19 @@ def test_ranks_are_read_from_torchruns_variables(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, value)
     assert ranks_from_environment() == Ranks(3, 4, 1, 2)
     assert not ranks_from_environment().main
+
+
+def test_ranks_on_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setattr("headrace.system.machine.cores", lambda: SimpleNamespace(usable=8.0))
+    assert [compute_threads(ranks) for ranks in (1, 2, 3, 16)] == [None, 4, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert compute_threads(2) is None  # the user's choice
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert compute_threads(2) == 4  # torchrun's
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert compute_threads(2) is None
 
 
 def test_a_single_rank_gets_its_own_vote_at_once() -> None:

@@ -85,3 +85,30 @@ def test_misspelt_names_are_answered_with_the_one_that_is_meant() -> None:
     assert caught.value.hint == "did you mean pytorch?"
     with pytest.raises(UsageError, match="no cell of dali is left"):
         cells.select(cells.load("dali"), models=["resnet1"])
+
+
+@pytest.mark.parametrize(
+    ("top", "cell", "words"),
+    [
+        ('budget_minutes = "x"', "", "budget_minutes must be a number"),
+        ("scale = -1", "", "scale must be a number"),
+        ("train_images = 0.5", "", "train_images must be a whole number"),
+        ("reference = { loadr = 1 }", "", "no setting 'loadr'"),
+        ('reference = "pytorch"', "", "reference is a table"),
+        ('compare = "speed"', "", "compare must be one of"),
+        ('accelerator = "v1000"', "", "accelerator must be one of none, v100"),
+        ("shows = 3", "", "shows must be text"),
+        ("published = 3", "", "written [[cells]] and [[published]]"),
+        ("published = [{ img_s = 3 }]", "", "published needs where"),
+        ('published = [{ where = { load = 1 }, img_s = "a" }]', "", "img_s must be a number"),
+        ("", "workers = []", "workers is an empty list"),
+    ],
+)
+def test_a_setting_of_another_type_is_named_before_anything_is_measured(
+    top: str, cell: str, words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "my exp ü.toml"
+    file.write_text(f'title = "t"\nquestion = "q"\n{top}\n[[cells]]\n{cell}\n', encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        cells.load(str(file))
+    assert words in str(caught.value) and str(file) in str(caught.value)

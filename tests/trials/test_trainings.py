@@ -17,6 +17,7 @@ from headrace.trials.cells import Cell, load
 from headrace.trials.measure_ranks import shared_batches
 from headrace.trials.measure_training import epochs_of, steady_rate, train_command
 from headrace.trials.object_server import ObjectServer
+from headrace.trials.outputs import gain_text, loss_text
 from headrace.trials.rows import Row
 from headrace.trials.storage import open_stored
 from headrace.trials.worker_model import expected_rate, with_expected_rates
@@ -24,10 +25,9 @@ from PIL import Image
 
 LINES = [
     {"seconds": 0.1, "step": 0, "total_steps": 4},
-    {"seconds": 3.0, "step": 2, "epoch": 0, "loss": 2.5},
-    {"seconds": 4.0, "step": 2, "epoch": 0, "evaluation": {"top1": 0.25, "loss": 2.4}},
-    {"seconds": 6.0, "step": 4, "epoch": 1, "loss": 1.5},
-    {"seconds": 6.5, "step": 4, "epoch": 1, "evaluation": {"top1": 0.75, "loss": 1.4}},
+    {"seconds": 3.0, "step": 2, "epoch": 0, "loss": 9.9},
+    {"seconds": 4.0, "step": 2, "epoch": 0, "evaluation": {"top1": 0.25, "loss": 2e9}, "training_loss": 2.5},
+    {"seconds": 6.5, "step": 4, "epoch": 1, "evaluation": {"top1": 0.75, "loss": 1.4}, "training_loss": 1.5},
 ]
 
 
@@ -56,7 +56,9 @@ def test_the_command_of_a_training_parses() -> None:
                 train.add_arguments(parser)
                 parser.add_argument("--json", action="store_true")
                 arguments = train_command(cell, Path("a"), Path("b"), Path("c"), "cpu")
-                assert parser.parse_args(arguments[1:]).batch_size == cell.batch_size
+                found = parser.parse_args(arguments[1:])
+                assert found.warmup_epochs == 1
+                assert found.batch_size * found.processes == cell.batch_size  # any number of ranks takes the same steps
 
 
 def test_ranks_that_read_the_same_batches_are_counted() -> None:
@@ -112,9 +114,15 @@ def trained(loader: str, batch: int, epoch: int, elapsed: float, top1: float) ->
 
 def test_time_to_accuracy_names_the_first_epoch_that_reaches_it() -> None:
     rows = [trained("headrace", 32, 1, 10, 0.5), trained("headrace", 32, 2, 20, 0.95), trained("headrace", 256, 2, 8, 0.6)]
-    (sentence,) = summary._trainings(rows)
-    assert "85.5 % top-1" in sentence and "batch 32" in sentence and "20 s, 2 epochs" in sentence
-    assert "batch 256, fp32, 2 threads: not within its epochs" in sentence
+    reached, late = summary._trainings(rows)
+    assert "85.5 % top-1" in reached and "reached after: batch 32: 20 s, 2 epochs." in reached
+    assert "batch 256" not in reached and late.endswith(": batch 256.")
+    assert len(summary._trainings(rows[:2])) == 1
+
+
+def test_losses_and_gains_are_readable_where_they_are_extreme() -> None:
+    assert [loss_text(loss) for loss in (1.2345, 8.224e13)] == ["1.234", "8.2e+13"]
+    assert [gain_text(gain) for gain in (43.75, -7.2, -3369.2)] == ["43.8 %", "-7.2 %", "34.7 × as long"]
 
 
 def test_trainings_have_charts_over_epochs_and_over_time() -> None:

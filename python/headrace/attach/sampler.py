@@ -2,8 +2,10 @@
 
     python -m headrace.attach.sampler FOLDER PID LAUNCHER
 
-The sampler follows process PID and all its descendants until PID ends, and leaves out process LAUNCHER (0: none is left out). A
-thread in the user's process would take the interpreter lock from the training loop; a process of its own does not.
+The sampler follows process PID and all its descendants until PID ends, and leaves out process LAUNCHER (0: none is left out).
+Other processes that record into FOLDER, and their descendants, belong to the job too: the other ranks of a watched training are
+no descendants of the first. A thread in the user's process would take the interpreter lock from the training loop; a process of
+its own does not.
 """
 
 from __future__ import annotations
@@ -70,9 +72,13 @@ class _Counters:
 
 @dataclass(slots=True)
 class Sampler:
-    """Samples one process tree and the machine. `proc` and `sys` are the mount points; tests pass folders."""
+    """Samples the processes of a job and the machine. `proc` and `sys` are the mount points; tests pass folders.
+
+    `folder`: the session, whose files name the processes that record; None: the job is `pid` and the processes below it.
+    """
 
     pid: int
+    folder: Path | None = None
     ignored_pids: frozenset[int] = frozenset()
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
@@ -82,6 +88,7 @@ class Sampler:
     affinity: frozenset[int] = frozenset()
     programs: ForeignPrograms = field(init=False)
     _last: _Counters | None = None
+    _joined: dict[int, int | None] = field(default_factory=dict)  # pid → start of a rank that is no descendant; None: ended
     _cpu_s: dict[int, float] = field(default_factory=dict)
     _ended_cpu_s: float = 0.0
 
@@ -128,12 +135,29 @@ class Sampler:
         }
 
     def sample(self, now_s: float) -> dict[str, Any] | None:
-        """Return the changes since the call before. None on the first call."""
+        """Return the changes since the call before. None on the first call, and after a rank joined, whose past would count."""
+        ranks = len(self._joined)
         last, self._last = self._last, self._read(now_s)
-        return None if last is None else self._compare(last, self._last)
+        return None if last is None or len(self._joined) > ranks else self._compare(last, self._last)
+
+    def _job(self) -> list[int]:
+        """List the processes of the job: `pid`, others that record into the session, and all below them."""
+        pids = procfs.descendants(self.pid, self.proc)
+        known = set(pids)
+        for pid in _recording(self.folder) if self.folder is not None else ():
+            if pid in known:
+                continue
+            if pid not in self._joined:
+                self._joined[pid] = procfs.start_ticks(pid, self.proc)
+            start = self._joined[pid]
+            if start is not None and procfs.start_ticks(pid, self.proc) == start:  # not another process with its number
+                below = [each for each in procfs.descendants(pid, self.proc) if each not in known]
+                pids += below
+                known.update(below)
+        return pids
 
     def _read(self, now_s: float) -> _Counters:
-        pids = [pid for pid in procfs.descendants(self.pid, self.proc) if pid not in self.ignored_pids]
+        pids = [pid for pid in self._job() if pid not in self.ignored_pids]
         use = procfs.tree_use(pids, self.proc)
         # The last known CPU time of an ended process stays in the sum, so that the sum never falls.
         self._ended_cpu_s += sum(cpu_s for pid, cpu_s in self._cpu_s.items() if pid not in use.cpu_s)
@@ -252,6 +276,16 @@ def _shared_memory_free_bytes() -> int | None:
         return None
 
 
+def _recording(folder: Path) -> list[int]:
+    """List the processes that have written to a session: see `Recorder`."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 -- names only, twice a second
+    except OSError:
+        return []
+    parts = [name.split("-") for name in names if name.startswith("process-")]
+    return sorted({int(words[1]) for words in parts if len(words) == 3 and words[1].isdigit()})
+
+
 def _is_running(pid: int) -> bool:
     """Whether a process runs. A zombie does not: its parent may first read a pipe to the end that this process holds open."""
     try:
@@ -266,7 +300,7 @@ def main(arguments: list[str]) -> int:
     folder, pid, launcher = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     with suppress(OSError):
         os.nice(NICENESS)
-    sampler = Sampler(pid, ignored_pids=frozenset({os.getpid(), launcher}))
+    sampler = Sampler(pid, folder, ignored_pids=frozenset({os.getpid(), launcher}))
     sampler.prepare()
     with open(folder / "sampler.jsonl", "a", encoding="utf-8", buffering=1, opener=private_opener) as file:
 

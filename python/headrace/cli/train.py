@@ -20,6 +20,7 @@ from headrace.diagnosis.model import Diagnosis
 from headrace.diagnosis.rules.input import INPUT_SHARE
 from headrace.errors import UsageError
 from headrace.report import training_page
+from headrace.system import machine
 from headrace.system.nvml import find_driver
 from headrace.system.sizes import count_text, percent_text
 from headrace.training import options_file
@@ -219,6 +220,9 @@ def _render_dry_run(options: Options, device: str, dry_run: DryRun) -> None:
         f"steps: {dry_run.steps_per_epoch:,} an epoch, {dry_run.total_steps:,} in all, {dry_run.warmup_steps:,} of them warm-up"
     )
     output.say(f"learning rate: {dry_run.peak_learning_rate:.4g} at its peak, then {options.optimization.schedule}")
+    if dry_run.compute_threads is not None:
+        each = f" in each of {dry_run.ranks} ranks" if dry_run.ranks > 1 else ""
+        output.say(f"compute: {count_text(dry_run.compute_threads, 'thread')}{each}, on {machine.cores().usable:g} cores")
     compute = _rate(dry_run.compute_img_s, dry_run.compute_use, "does not fit" if dry_run.binds == "memory" else "not measured")
     ingest = _rate(dry_run.ingest_img_s, dry_run.ingest_use, "not measured")
     binds = "" if dry_run.binds == "not measured" else f": {dry_run.binds} binds"

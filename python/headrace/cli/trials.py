@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     experiment = _experiment(args)
     usd_per_hour = machine_usd_per_hour(args)
     settings = _settings(args, experiment)
+    projection, source = _projection(experiment)  # an unknown processor ends the run before it measures
     where = f"a simulated {settings.gpu.upper()}" if settings.gpu else "the CPU" if settings.device == "cpu" else "the GPU"
     output.log(f"headrace trials: {experiment.title}; computing on {where}; results in {settings.out}")
     with output.progress("trials", unit="cells") as bar:
@@ -81,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
             bar.advance(len(group.cells), f"{cell.loader}, load {cell.load}, {cell.mode}")
 
         found = run_groups(experiment, settings, log=output.log, on_start=count, on_group=done)
-    projection, source = _projection(experiment)
     counts = materials_of(experiment, settings).counts()
     rows = rows_of(found, counts, projection, usd_per_hour)
     sentences, notes = summary.sentences_of(found, rows), summary.notes_of(found, rows, source)

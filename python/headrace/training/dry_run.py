@@ -9,6 +9,7 @@ from headrace.datasets.records import Dataset
 from headrace.system import machine
 from headrace.training.data import check_batch_size
 from headrace.training.devices import Device
+from headrace.training.distributed.ranks import compute_threads
 from headrace.training.models import factory
 from headrace.training.options import Options
 from headrace.training.tune.deadline import Deadline, OutOfTime
@@ -24,9 +25,9 @@ EVALUATION_SPEED = 3.0  # times as fast as training: without the backward pass, 
 class DryRun:
     """What a run would take. Rates are measured on this machine (that of a simulated device is stated); times follow from them.
 
-    `sizes`: pairs (first epoch, pixels). The time of compute is assumed to grow with the number of pixels. `memory_bytes` is
-    the GPU's peak in the measurement, None on CPUs. `usd` is None without a price. `not_measured` lists what had no time;
-    `compute_use` and `ingest_use` say what else used the machine.
+    `compute_threads`: torch's in each rank; None on a GPU. `sizes`: pairs (first epoch, pixels). The time of compute is
+    assumed to grow with the number of pixels. `memory_bytes` is the GPU's peak in the measurement, None on CPUs. `usd` is None
+    without a price. `not_measured` lists what had no time; `compute_use` and `ingest_use` say what else used the machine.
     """
 
     images: int
@@ -52,6 +53,7 @@ class DryRun:
     compute_use: MachineUse | None = None
     ingest_use: MachineUse | None = None
     not_measured: tuple[str, ...] = ()
+    compute_threads: int | None = None
 
 
 def measure_dry_run(
@@ -112,7 +114,14 @@ def measure_dry_run(
         compute_use=compute_use,
         ingest_use=None if found is None else found.use,
         not_measured=tuple(deadline.not_measured),
+        compute_threads=_compute_threads(ranks) if device.kind == "cpu" else None,
     )
+
+
+def _compute_threads(ranks: int) -> int:
+    import torch
+
+    return compute_threads(ranks) or torch.get_num_threads()
 
 
 def _parameters(options: Options, classes: int) -> int:

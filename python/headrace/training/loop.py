@@ -206,6 +206,7 @@ def _evaluate_if_due(run: TrainingRun, stop: StopRequest, on_phase: Callable[[st
         return
     run.timer.pause()
     on_phase("evaluating")
+    loss = run.loss_monitor.read(run.loader, saved=run.writer.settled)  # the evaluation waits for the device as well
     scores = evaluate(
         run.learner.evaluated_model,
         run.val_loader,
@@ -219,7 +220,7 @@ def _evaluate_if_due(run: TrainingRun, stop: StopRequest, on_phase: Callable[[st
         return
     run.scores, run.evaluated_step = scores, run.step
     if run.ranks.main:
-        run.metrics.write(step=run.step, epoch=run.epoch, evaluation=asdict(scores))
+        run.metrics.write(step=run.step, epoch=run.epoch, evaluation=asdict(scores), training_loss=loss)
         run.report_progress()
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.trials.accelerator import SIMULATED_GPUS
 
 __all__ = [
     "KINDS",
@@ -59,13 +61,26 @@ MATERIALS = (
 KINDS = ("input", "training")
 
 
+#: Settings of an experiment that are numbers: their type, and the least value.
+NUMBERS: dict[str, tuple[Any, float]] = {
+    "train_images": (int, 1),
+    "validation_images": (int, 0),
+    "mean_bytes": (int, 1),
+    "published_vcpus": (int, 1),
+    "scale": (int | float, 1e-6),
+    "budget_minutes": (int | float, 0.01),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One measurement. Cells that differ in `model` only share a process.
 
     loader, model, transform, data, mode, precision: names. load: how often the augmentations come before the crop.
-    batch_size: images of a batch and rank. workers: worker processes or threads; None: one a usable core.
-    ranks: processes that train together. epochs: passes of a training. recipe: a name for its settings.
+    batch_size: images of a batch, of all ranks together. workers: worker processes or threads, of all ranks; None: one a usable
+    core.
+    ranks: processes that train together. epochs: passes of a training. recipe: a name for its settings. arguments: further
+    arguments of `headrace train`, as in a shell.
     """
 
     loader: str = "pytorch"
@@ -80,6 +95,7 @@ class Cell:
     ranks: int = 1
     epochs: int = 1
     recipe: str = "plain"
+    arguments: str = ""
 
     @property
     def group(self) -> tuple[Any, ...]:
@@ -213,20 +229,50 @@ def _parse(name: str, text: str, where: str) -> Experiment:
     if not isinstance(tables, list) or not tables:
         raise UsageError(f"{where} declares no [[cells]]", hint="headrace trials -h shows an example")
     for required in ("title", "question"):
-        if not isinstance(document.get(required), str):
+        if required not in document:
             raise UsageError(f"{where} needs a {required}, as text")
-    if document.get("kind", "input") not in KINDS:
-        raise UsageError(f"{where}: kind must be one of {', '.join(KINDS)}, not {document['kind']!r}")
+    _check_values(document, where)
     if "accelerator" in document and document["accelerator"] == "none":
         document["accelerator"] = None
+    if not isinstance(published, list) or not all(isinstance(table, dict) for table in (*tables, *published)):
+        raise UsageError(f"{where}: cells and published are tables, written [[cells]] and [[published]]")
     cells = [cell for table in tables for cell in _product(table, where)]
     entries = [_published(entry, where) for entry in published]
     return Experiment(name=name, cells=tuple(dict.fromkeys(cells)), published=tuple(entries), **document)
 
 
+def _check_values(document: Mapping[str, Any], where: str) -> None:
+    """Raise `UsageError` for a setting of an experiment that has another type or is out of range."""
+    names = {entry.name for entry in fields(Cell)}
+    choices: dict[str, Sequence[str]] = {
+        "kind": KINDS,
+        "compare": sorted(names - {"arguments"}),
+        "accelerator": ("none", *SIMULATED_GPUS),
+    }
+    for name, value in document.items():
+        if name in choices and value not in choices[name]:
+            raise UsageError(f"{where}: {name} must be one of {', '.join(choices[name])}, not {value!r}")
+        if name == "reference":
+            if not isinstance(value, dict):
+                raise UsageError(f'{where}: reference is a table, as {{ loader = "pytorch" }}, not {value!r}')
+            _check_names(value, names, f"{where}: reference")
+        elif name in NUMBERS:
+            kind, least = NUMBERS[name]
+            if not isinstance(value, kind) or isinstance(value, bool) or not least <= value < math.inf:
+                words = "a whole number" if kind is int else "a number"
+                raise UsageError(f"{where}: {name} must be {words}, {least:g} or more, not {value!r}")
+        elif not isinstance(value, str):
+            raise UsageError(f"{where}: {name} must be text, not {value!r}")
+
+
 def _published(table: Mapping[str, Any], where: str) -> Published:
     _check_names(table, {entry.name for entry in fields(Published)}, f"{where}: published")
-    _check_names(table.get("where", {}), {entry.name for entry in fields(Cell)}, f"{where}: published where")
+    if not isinstance(table.get("where"), dict):
+        raise UsageError(f"{where}: published needs where = {{ … }}, which names its cells")
+    _check_names(table["where"], {entry.name for entry in fields(Cell)}, f"{where}: published where")
+    for name in ("seconds_per_epoch", "img_s"):
+        if name in table and (not isinstance(table[name], int | float) or not table[name] > 0):
+            raise UsageError(f"{where}: published {name} must be a number above 0, not {table[name]!r}")
     return Published(**table)
 
 
@@ -239,6 +285,8 @@ def _product(table: Mapping[str, Any], where: str) -> list[Cell]:
     lists: list[list[Any]] = []
     for key, value in table.items():
         values = value if isinstance(value, list) else [value]
+        if not values:
+            raise UsageError(f"{where}: {key} is an empty list")
         for item in values:
             if not isinstance(item, int if "int" in types[key] else str) or isinstance(item, bool):
                 raise UsageError(f"{where}: {key} cannot be {item!r}")

@@ -126,7 +126,7 @@ def _of_model(chosen: Sequence[Row], rows: Sequence[Row], compare: str, mode: st
     )
     seconds = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: row.seconds_per_epoch))
     rates = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: row.img_s))
-    gains = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: row.gain_percent or None))
+    gains = tuple(Series(*pair) for pair in _series(chosen, compare, _gain))
     cpu = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: row.cpu_ms))
     top1 = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: None if row.top1 is None else 100 * row.top1))
     axis = AXES.get(compare, compare)
@@ -137,6 +137,10 @@ def _of_model(chosen: Sequence[Row], rows: Sequence[Row], compare: str, mode: st
         Chart(f"cpu-{key}", f"CPU time of the input: {words}", axis, "ms per image", cpu),
         Chart(f"top1-{key}", f"Accuracy on validation images: {words}", axis, "top-1, per cent", top1),
     ]
+
+
+def _gain(row: Row) -> float | None:
+    return row.gain_percent if row.gain_percent and row.gain_percent > 0 else None
 
 
 def _published(row: Row) -> float | None:

@@ -72,9 +72,8 @@ def _loader(cell: Cell, tree: Path) -> Any:
     data = ImageFolder(str(tree), torchvision_transform(cell.transform, cell.load, validation=True))
     sampler = DistributedSampler(data, shuffle=True) if cell.recipe == "sampler" else None
     order = torch.Generator().manual_seed(0)  # as a script does that seeds all ranks alike
-    return DataLoader(
-        data, cell.batch_size, sampler=sampler, shuffle=sampler is None, generator=order, num_workers=min(1, workers_of(cell))
-    )
+    batch, workers = max(1, cell.batch_size // cell.ranks), min(1, workers_of(cell))
+    return DataLoader(data, batch, sampler=sampler, shuffle=sampler is None, generator=order, num_workers=workers)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,32 +22,35 @@ PRECISION = {"fp32": "fp32", "amp": "bf16"}
 
 
 def train_command(cell: Cell, train: Path, val: Path, out: Path, device: str) -> list[str]:
-    """Return the arguments of `headrace` that train a cell's model on `train` and evaluate it on `val` after each epoch."""
+    """Return the arguments of `headrace` that train a cell's model on `train` and evaluate it on `val` after each epoch.
+
+    Batch and threads are those of all ranks together, so that any number of ranks takes the same steps.
+    """
+    batch, threads = (max(1, value // cell.ranks) for value in (cell.batch_size, workers_of(cell)))
     arguments = [
         "train", "--json", "--model", cell.model, "--data", str(train), "--val", str(val), "--out", str(out),
-        "--epochs", str(cell.epochs), "--batch-size", str(cell.batch_size), "--image-size", str(IMAGE_SIZE[cell.transform]),
-        "--precision", PRECISION[cell.precision], "--device", device, "--threads", str(max(1, workers_of(cell))),
+        "--epochs", str(cell.epochs), "--batch-size", str(batch), "--image-size", str(IMAGE_SIZE[cell.transform]),
+        "--precision", PRECISION[cell.precision], "--device", device, "--threads", str(threads),
         "--processes", str(cell.ranks), "--seed", "0",
     ]  # fmt: skip
-    return arguments + ([] if cell.recipe == "plain" else ["--recipe", cell.recipe])
+    return arguments + ([] if cell.recipe == "plain" else ["--recipe", cell.recipe]) + shlex.split(cell.arguments)
 
 
 def epochs_of(metrics: Path, images: int) -> list[dict[str, Any]]:
     """Return `{epoch, end_s, seconds, loss, top1, img_s}` of each epoch of a metrics.jsonl; `images`: of an epoch, all ranks.
 
     `end_s` is counted from the start of the run, `seconds` from the end of the epoch before; both with the evaluation. The
-    first epoch holds the start of threads and of the model. Raises `HeadraceError` when no epoch was evaluated.
+    first epoch holds the start of threads and of the model. loss: of the epoch's last training step. Raises `HeadraceError`
+    when no epoch was evaluated.
     """
     lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    losses = {line["epoch"]: line["loss"] for line in lines if "loss" in line and "epoch" in line}
     ends = {line["epoch"]: line for line in lines if "evaluation" in line}
     found: list[dict[str, Any]] = []
     for epoch, line in sorted(ends.items()):
         before = found[-1]["end_s"] if found else 0.0
         seconds = line["seconds"] - before
         facts = {"end_s": line["seconds"], "seconds": seconds, "top1": line["evaluation"]["top1"]}
-        loss = losses.get(epoch, line["evaluation"].get("loss"))
-        found.append({"epoch": epoch + 1, **facts, "loss": loss, "img_s": images / seconds})
+        found.append({"epoch": epoch + 1, **facts, "loss": line.get("training_loss"), "img_s": images / seconds})
     if not found:
         raise HeadraceError("the training evaluated no epoch")
     return found

@@ -16,7 +16,10 @@ from headrace.system.atomic_write import atomic_write
 from headrace.system.sizes import count_text
 from headrace.trials.rows import Row, as_documents
 
-__all__ = ["COLUMNS", "cells_of", "markdown", "write_files"]
+__all__ = ["COLUMNS", "cells_of", "gain_text", "loss_text", "markdown", "write_files"]
+
+#: Gains below that are given as a factor: "-3369 %" less time says nothing.
+SLOWER_PERCENT = -50.0
 
 #: Columns of the table for people: title, and the row's text.
 COLUMNS = ("loader", "model", "load", "batch", "mode", "data", "epoch", "s/epoch", "published", "projected", "img/s",
@@ -43,14 +46,26 @@ def cells_of(row: Row) -> tuple[str, ...]:
         _rate(row.ingest_img_s),
         _rate(row.compute_img_s),
         _number(row.cpu_ms),
-        "–" if row.loss is None else f"{row.loss:.3f}",
+        "–" if row.loss is None else loss_text(row.loss),
         "–" if row.top1 is None else f"{100 * row.top1:.1f} %",
-        "–" if row.gain_percent is None else f"{row.gain_percent:.1f} %",
+        "–" if row.gain_percent is None else gain_text(row.gain_percent),
         _percent(row.cpu_p95),
         _percent(row.gpu_p95),
         row.error or row.verdict or "–",
         fix,
     )
+
+
+def loss_text(loss: float) -> str:
+    """Return a loss with three decimals, or in scientific notation where training went astray."""
+    return f"{loss:.3f}" if loss < 1000 else f"{loss:.1e}"
+
+
+def gain_text(percent: float) -> str:
+    """Return how much less time a row takes than the reference, or how many times as long where that is half as much again."""
+    if percent <= SLOWER_PERCENT:
+        return f"{1 - percent / 100:.3g} × as long"
+    return f"{percent:.1f} %"
 
 
 def _number(value: float | None) -> str:

@@ -65,7 +65,7 @@ class Contention:
     where: "training process" or "worker".
     library: which library has the largest pool: "torch", "cv2" or "numba".
     threads, proposed: threads of the pool now, and as many as have cores.
-    wanted: threads of the job that want a core at the same time, with the cores that other programs use.
+    wanted: threads of all ranks that want a core at the same time, with the cores that other programs use.
     cpu_s, pool_cpu_s: CPU time of the process, and of its threads beside the working one.
     useful_s: CPU time that the work needs, at least and at most.
     queue_s: the working thread waits for a core.
@@ -118,7 +118,8 @@ def thread_contention(job: MeasuredJob) -> Finding | None:
     low, high = found.useful_s
     images = rank.items or 1.0
     useful = f"{duration(low / images)} to {duration(high / images)}"
-    who = "the training process" if found.where == "training process" else f"each of {rank.workers} workers"
+    training = f"each of {len(job.ranks)} ranks" if len(job.ranks) > 1 else "the training process"
+    who = training if found.where == "training process" else f"each of {rank.workers} workers"
     words = [
         f"{who} has {found.threads} threads; with other programs {found.wanted:.2g} threads want {cores:g} cores",
         f"an image takes {duration(found.cpu_s / images)} of CPU time, of which its work needs {useful}: "
@@ -160,12 +161,13 @@ def _in_training_process(job: MeasuredJob) -> Contention | None:
     threads, library = _largest_pool([rank.process])
     parts = [part for part in (_loader_part(job), _compute_part(job, threads)) if part is not None]
     busy_workers = _busy_workers(rank)
-    wanted = threads + busy_workers + (job.machine.foreign_cores or 0.0)
+    ranks = max(1, len(job.ranks))  # each has as many threads
+    wanted = ranks * (threads + busy_workers) + (job.machine.foreign_cores or 0.0)
     cores = job.machine.cores
     if threads < 2 or not cores or wanted <= cores or not any(part.contends for part in parts):
         return None
-    free = cores - busy_workers - (job.machine.foreign_cores or 0.0)
-    proposed = max(1, min(threads - 1, int(free)))
+    free = cores - ranks * busy_workers - (job.machine.foreign_cores or 0.0)
+    proposed = max(1, min(threads - 1, int(free / ranks)))
     wall_s = math.fsum(part.wall_s for part in parts)
     shortest, likely, longest = (math.fsum(part.after_s(proposed)[n] for part in parts) for n in range(3))
     rest_s = max(0.0, rank.step_s - wall_s)  # also waits for a core, at best as long as now

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, UsageError
+from headrace.system import machine
 from headrace.system.end_with_parent import end_with_parent
 from headrace.training.devices import Device
 from headrace.training.distributed.rendezvous import agree_on_group_name
@@ -23,6 +24,7 @@ __all__ = [
     "RankVote",
     "Ranks",
     "barrier",
+    "compute_threads",
     "join_group",
     "leave_group",
     "lost_ranks_reported",
@@ -63,8 +65,21 @@ def ranks_from_environment() -> Ranks:
     return Ranks(rank, world_size, local_rank, local_world_size)
 
 
+def compute_threads(local_world_size: int) -> int | None:
+    """Return the threads that torch computes with in each of several ranks on this machine: the cores, divided by the ranks.
+
+    None for a rank alone, and where OMP_NUM_THREADS is set: torch's own number holds. A 1 below torchrun does not count, as
+    torchrun sets it where nothing is set. With more threads than cores each operator waits for a thread without a core, while
+    the others spin: two ranks of two threads on two cores train at a tenth of the rate of one.
+    """
+    given = os.environ.get("OMP_NUM_THREADS")
+    if local_world_size == 1 or (given and not (given == "1" and "TORCHELASTIC_RUN_ID" in os.environ)):
+        return None
+    return max(1, round(machine.cores().usable) // local_world_size)
+
+
 def join_group(ranks: Ranks, device: Device) -> None:
-    """Join the process group: NCCL between GPUs, gloo for values on the CPU. A process alone returns at once.
+    """Join the process group: NCCL between GPUs, gloo for values on the CPU; share the cores. A process alone returns at once.
 
     Raises HeadraceError if not all processes have joined after JOIN_TIMEOUT_S.
     """
@@ -72,6 +87,8 @@ def join_group(ranks: Ranks, device: Device) -> None:
         return
     import torch.distributed
 
+    if (threads := compute_threads(ranks.local_world_size)) is not None:
+        torch.set_num_threads(threads)
     if os.environ.get(SPAWNED):
         end_with_parent(signal.SIGTERM)
     if device.kind == "cuda":
