@@ -45,6 +45,11 @@ def test_a_wrong_path_names_a_near_one(
     assert "hint: check the path" in capsys.readouterr().err
 
 
+def test_a_path_is_not_suggested_in_place_of_itself(tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").symlink_to("missing")
+    assert near_path_hint(tmp_path / "weights.pt", "-") == "-"
+
+
 def test_a_near_path_keeps_the_rest_where_it_exists(tmp_path: Path) -> None:
     (tmp_path / "ImageNet" / "train").mkdir(parents=True)
     assert near_path_hint(tmp_path / "imagenet" / "train", "-") == f"did you mean {tmp_path / 'ImageNet' / 'train'}?"

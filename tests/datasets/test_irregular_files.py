@@ -190,3 +190,23 @@ def test_config_checkpoint_and_session_are_refused(tmp_path: Path, kind: str, ca
     with pytest.raises(HeadraceError):
         load(tmp_path / "checkpoint")
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cost", "--model", "resnet50", "--images", "1000", "--session"],
+        ["cost", "--calibrate"],
+        ["launch", "sagemaker", "--dry-run", "--request"],
+        ["trials"],
+    ],
+)
+def test_files_that_a_command_line_names_are_refused(
+    tmp_path: Path, kind: str, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CALIBRATION", str(tmp_path / "kept.json"))
+    put(kind, tmp_path / "named.toml")
+    assert main([*words, str(tmp_path / "named.toml")]) in (1, 2)
+    errors = capsys.readouterr().err
+    assert "error: " in errors and "named.toml" in errors and "Traceback" not in errors

@@ -255,7 +255,9 @@ def test_pre_resize_names_the_folder_of_the_images_if_it_can_tell() -> None:
         loaders = tuple(replace(one, sample_paths=paths) for one in session.loaders)
         return fix(diagnose(replace(session, loaders=loaders)), "pre_resize").command or ""
 
-    assert "256 '/my data/train' DST" in command("/my data/train/a/1.jpg", "/my data/train/b/1.jpg", "/my data/train/c/2.jpg")
+    named = command("/my data/train/a/1.jpg", "/my data/train/b/1.jpg", "/my data/train/c/2.jpg")
+    assert "256 '/my data/train' '/my data/train-256' && " in named
+    assert "--data-map '/my data/train=/my data/train-256'" in named
     assert "256 SRC DST" in command("/data/train/a/1.jpg", "/data/train/a/2.jpg")
     assert "256 SRC DST" in command("/a/1.jpg", "/b/1.jpg", "/c/1.jpg")
     assert "256 SRC DST" in command("a/1.jpg", "b/1.jpg", "c/1.jpg")

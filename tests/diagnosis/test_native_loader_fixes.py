@@ -52,7 +52,8 @@ def test_more_threads_in_a_script_are_an_argument_of_its_loader() -> None:
 def test_pre_resize_of_a_train_run_is_predicted_from_headraces_own_decode() -> None:
     proposed = fix(diagnose(cpu_bound()), "pre_resize")
     assert 1.7 < (proposed.gain or 0.0) < 2.3  # half the CPU time, which sets the pace
-    assert "pack --short-side 256 /data/train DST" in (proposed.command or "") and "--data DST" in (proposed.command or "")
+    assert (proposed.command or "").startswith("headrace pack --short-side 256 /data/train /data/train-256 && ")
+    assert (proposed.command or "").endswith(" --data /data/train-256")
     assert "other pixels" in proposed.change
 
 
@@ -77,7 +78,8 @@ def test_slow_storage_is_answered_by_threads_and_a_pack_that_train_reads() -> No
     diagnosis = diagnose(cpu_bound(workers=4, cpu_s=0.002, blocked_s=0.2, disk_bytes=3_500_000))
     assert diagnosis.verdict == "STORAGE_LATENCY"
     assert (fix(diagnosis, "num_workers").gain or 0.0) > 1.5
-    assert fix(diagnosis, "pack").command == "headrace pack /data/train DST && headrace train … --data DST"
+    packed = "/data/train-packed"
+    assert fix(diagnosis, "pack").command == f"headrace pack /data/train {packed} && headrace train … --data {packed}"
 
 
 def test_threads_that_queue_beside_a_busy_model_are_full_cores_and_not_too_many_threads() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from file_digests import file_digests
+from headrace.cli.main import main
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing import pack
 from headrace.packing.work import WORK, WorkFolder
@@ -276,3 +277,16 @@ def test_a_pack_survives_a_commit_by_another_process(
     assert pack(source, out, shard_size=65536).complete
     pack(source, tmp_path / "undisturbed", shard_size=65536)
     assert file_digests(out) == file_digests(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("layout", ["shards", "folder"])
+def test_a_repeated_pack_prints_no_rate(
+    image_folder: Callable[..., Path], tmp_path: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records that an earlier run packed are counted at once: 26,000 img/s were printed for them."""
+    words = ["pack", str(image_folder()), str(tmp_path / "out"), "--layout", layout]
+    assert main(words) == 0
+    assert "img/s" in capsys.readouterr().err
+    assert main(words) == 0
+    errors = capsys.readouterr().err
+    assert "12/12 img" in errors and "img/s" not in errors

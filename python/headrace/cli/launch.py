@@ -37,6 +37,7 @@ from headrace.launch.request import CODE, Channel, InstanceGroup, TrainingJob, b
 from headrace.launch.validate import check_request, refuse_mistakes
 from headrace.system.atomic_write import atomic_write
 from headrace.system.redaction import without_url_secrets
+from headrace.system.regular_file import read_regular
 from headrace.system.sizes import count_text
 from headrace.training.stop_signal import StopRequest
 
@@ -426,7 +427,7 @@ def _work(args: argparse.Namespace) -> Work:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_regular(path))
     except (OSError, ValueError) as reason:
         raise UsageError(f"cannot read a request from {path}: {reason}") from None
 

@@ -256,7 +256,7 @@ def progress(
     """Show progress on stderr while the block runs; `total` in `unit`s, None when unknown.
 
     The rate is units done per second since the start. With `rate_of` ("steps alone") it is the last rate given to `advance`,
-    labelled with these words, and no rate is shown before.
+    labelled with these words (none if it is empty), and no rate is shown before.
     """
     description = printable(without_url_secrets(description))
     if sys.stderr.isatty():
@@ -283,7 +283,7 @@ def _bar(unit: str, rate_of: str | None) -> Progress:
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
             of = f"/{task.total:,.0f}" if task.total else ""
-            speed = task.fields.get("rate") if rate_of else task.finished_speed or task.speed
+            speed = task.fields.get("rate") if rate_of is not None else task.finished_speed or task.speed
             return Text(f"{task.completed:,.0f}{of} {unit}" + (f"  {speed:,.0f} {_rate_unit(unit, rate_of)}" if speed else ""))
 
     console = _console(stderr=True)
@@ -329,7 +329,7 @@ class _LogLines:
         self.last_line = (self.description, self.done)
         self.last_line_s = time.monotonic()
         elapsed_s = max(self.last_line_s - self.started_s, 1e-9)
-        rate = self.rate if self.rate_of else self.done / elapsed_s
+        rate = self.rate if self.rate_of is not None else self.done / elapsed_s
         words = f"{self.description}: {self.done:,.0f}"
         if self.total:
             words += f"/{self.total:,.0f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import time
 from contextlib import ExitStack
 from dataclasses import asdict
 
@@ -94,12 +95,15 @@ def run(args: argparse.Namespace) -> int:
     options |= {"keep_bytes": args.keep_bytes, "restart_markers": args.restart_markers}
     with ExitStack() as stack:
         meters: list[ProgressBar] = []
-        written = 0
+        written = packed = 0
+        started_s = time.monotonic()
 
         def advance(count: int, size: int) -> None:
-            nonlocal written
+            nonlocal written, packed
             written += size
-            meters[0].advance(count, f"packing, {size_text(written)}" if written else None)
+            packed += count if written else 0  # what an earlier run packed comes first, and without bytes
+            rate = packed / max(time.monotonic() - started_s, 1e-9) if packed else None
+            meters[0].advance(count, f"packing, {size_text(written)}" if written else None, rate=rate)
 
         result = pack(
             args.src,
@@ -110,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
             unit=args.unit,
             root=args.root,
             sync=args.sync,
-            on_start=lambda total: meters.append(stack.enter_context(progress("packing", total))),
+            on_start=lambda total: meters.append(stack.enter_context(progress("packing", total, rate_of=""))),
             on_progress=advance,
             on_estimate=_say_estimate,
             **options,

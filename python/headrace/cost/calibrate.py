@@ -19,6 +19,7 @@ from typing import Any
 
 from headrace.errors import UsageError
 from headrace.system.atomic_write import atomic_write
+from headrace.system.regular_file import read_regular
 
 __all__ = ["Calibration", "FinishedRun", "calibrate", "factor", "factors", "leave_one_out", "read_run"]
 
@@ -103,7 +104,7 @@ def read_run(path: Path) -> list[FinishedRun]:
     prediction (`predicted_s` beside the fields of DescribeTrainingJob). Raises `UsageError`.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_regular(path))
     except (OSError, ValueError) as reason:
         raise UsageError(f"cannot read a finished run from {path}: {reason}") from None
     entries = document if isinstance(document, list) else [document]

@@ -10,6 +10,7 @@ from typing import Any
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import UsageError
 from headrace.report.session_folder import read_session_folder
+from headrace.system.regular_file import read_regular
 
 __all__ = ["MeasuredRates", "measured_rates"]
 
@@ -49,7 +50,7 @@ def _from_session(folder: Path) -> MeasuredRates:
 
 def _from_json(path: Path) -> MeasuredRates:
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document: dict[str, Any] = json.loads(read_regular(path))
     except (OSError, ValueError) as reason:
         raise UsageError(f"cannot read rates from {path}: {reason}") from None
     if "ingest" in document:  # headrace tune --json

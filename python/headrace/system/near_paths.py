@@ -21,7 +21,7 @@ def near_path_hint(path: str | os.PathLike[str], otherwise: str) -> str:
         parent = next(folder for folder in wanted.parents if folder.is_dir())
         first = wanted.relative_to(parent).parts[0]
         with os.scandir(parent) as entries:
-            names = [entry.name for _, entry in zip(range(MOST_NAMES), entries, strict=False)]
+            names = [entry.name for _, entry in zip(range(MOST_NAMES), entries, strict=False) if entry.name != first]
     except (OSError, StopIteration, ValueError):
         return otherwise
     by_lower = {name.lower(): name for name in sorted(names, reverse=True)}

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.system.regular_file import read_regular
 from headrace.trials.accelerator import SIMULATED_GPUS
 
 __all__ = [
@@ -174,7 +175,7 @@ def load(name: str) -> Experiment:
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}; or a TOML file"
         raise UsageError(f"there is no experiment {name!r}", hint=hint)
     try:
-        text = Path(name).read_text(encoding="utf-8")
+        text = read_regular(Path(name)).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the experiment {name}: {getattr(error, 'strerror', None) or error}") from None
     return _parse(Path(name).stem, text, name)

@@ -16,7 +16,7 @@ from headrace.diagnosis.startup import LARGE_PART, startup_parts_s
 from headrace.session.model import ObservedLoader
 from headrace.system.sizes import percent_text
 
-__all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE", "common_folder", "image_benchmark"]
+__all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE", "image_benchmark", "pack_places"]
 
 MORE_THAN_DECODING = 1.5
 """Assume that a job does more than decode when its CPU time per image exceeds the benchmark's by this factor."""
@@ -170,15 +170,21 @@ def _smaller_copy(job: MeasuredJob) -> tuple[str, str, str]:
 
     A PyTorch script reads a copy of the same layout without an edit; `headrace run` redirects its files.
     """
+    source, copy = pack_places(job, "-256")
     if job.rank.loader.family != "torch":
-        return "headrace pack --short-side 256 SRC DST", READ_SHARDS, "one pass, then a few lines"
-    source = common_folder(job.rank.loader.sample_paths) or "SRC"
-    command = f"headrace pack --layout folder --short-side 256 {shlex.quote(source)} DST"
-    run = shlex.join(["headrace", "run", "--data-map", f"{source}=DST", "--", *job.session.command])
+        return shlex.join(["headrace", "pack", "--short-side", "256", source, copy]), READ_SHARDS, "one pass, then a few lines"
+    command = shlex.join(["headrace", "pack", "--layout", "folder", "--short-side", "256", source, copy])
+    run = shlex.join(["headrace", "run", "--data-map", f"{source}={copy}", "--", *job.session.command])
     return f"{command} && {run}", "; the script reads the copy in place of the original, with other pixels", "one pass, no edit"
 
 
-def common_folder(paths: tuple[str, ...]) -> str | None:
+def pack_places(job: MeasuredJob, ending: str) -> tuple[str, str]:
+    """Return the folder that the job reads and the name of a new folder beside it; `SRC` and `DST` where it is not known."""
+    source = _common_folder(job.rank.loader.sample_paths)
+    return (source, source + ending) if source else ("SRC", "DST")
+
+
+def _common_folder(paths: tuple[str, ...]) -> str | None:
     """Return the folder that holds the folders of all sampled images; None if the samples lie in too few to tell."""
     folders = {str(Path(path).parent) for path in paths}
     if len(folders) < LEAST_FOLDERS:
@@ -200,7 +206,7 @@ def _pack(job: MeasuredJob, kind: str) -> Fix | None:
         "pack",
         "images packed into shards and read in large pieces: no wait per file" + READ_SHARDS,
         model.changed(blocked_s=PACKED_WAIT * model.blocked_s),
-        "headrace pack SRC DST",
+        shlex.join(["headrace", "pack", *pack_places(job, "-packed")]),
         basis="a tenth of today's waits",
         effort="one pass, then a few lines",
         error=0.15,

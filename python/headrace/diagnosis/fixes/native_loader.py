@@ -10,7 +10,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.diagnosis.fixes.images import CACHE, LEAST_FILE_BYTES, PACKED_WAIT, common_folder, image_benchmark
+from headrace.diagnosis.fixes.images import CACHE, LEAST_FILE_BYTES, PACKED_WAIT, image_benchmark, pack_places
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.measure import has_native_threads
@@ -84,7 +84,7 @@ def _pre_resize(job: MeasuredJob) -> Fix | None:
         f"images shrunk to a short side of 256 once: {1 / max(ratio, 1e-3):.1f} times less CPU, "
         f"{percent_text(bytes_ratio)} of the bytes; training then reads the copy, with other pixels",
         after,
-        f"headrace pack --short-side 256 {_source(job)} DST && {_reads_copy(job)}",
+        _pack_and_read(job, "-256", "--short-side", "256"),
         basis="shrunk copies of this job's images, measured here",
         effort="one pass, then one argument",
         error=0.1,
@@ -100,7 +100,7 @@ def _pack(job: MeasuredJob) -> Fix | None:
         "pack",
         "images packed into shards and read in large pieces: no wait per file",
         job.model.changed(blocked_s=PACKED_WAIT * job.model.blocked_s),
-        f"headrace pack {_source(job)} DST && {_reads_copy(job)}",
+        _pack_and_read(job, "-packed"),
         basis="a tenth of today's waits",
         effort="one pass, then one argument",
         error=0.15,
@@ -117,9 +117,8 @@ def _cache(job: MeasuredJob, kind: str) -> Fix | None:
     return replace(found, command=None) if _is_train(job) else found
 
 
-def _source(job: MeasuredJob) -> str:
-    return shlex.quote(common_folder(job.rank.loader.sample_paths) or "SRC")
-
-
-def _reads_copy(job: MeasuredJob) -> str:
-    return "headrace train … --data DST" if _is_train(job) else "headrace.Loader('DST', ...)"
+def _pack_and_read(job: MeasuredJob, ending: str, *options: str) -> str:
+    """The command that packs the job's images, and how the job reads the copy."""
+    source, copy = pack_places(job, ending)
+    reads = f"headrace train … --data {shlex.quote(copy)}" if _is_train(job) else f"headrace.Loader({copy!r}, ...)"
+    return f"{shlex.join(['headrace', 'pack', *options, source, copy])} && {reads}"
