@@ -8,6 +8,8 @@
 #   aws ecr get-login-password --region us-east-1 | docker login --username AWS --password-stdin 763104351884.dkr.ecr.us-east-1.amazonaws.com
 ARG BASE=763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-gpu-py312-cu129-ubuntu22.04-sagemaker
 FROM ${BASE}
+# The newest headrace; write headrace[train,aws]==VERSION to stay with one.
+# hadolint ignore=DL3013
 RUN python -m pip install --no-cache-dir 'headrace[train,aws]'
 # A script of your own:  COPY train.py /opt/ml/code/  and  ENV HEADRACE_SCRIPT=train.py
 # Exec form, without a shell: SIGTERM reaches the entry, which hands it on.

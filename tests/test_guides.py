@@ -35,6 +35,7 @@ ELSEWHERE = {
     "headrace trials": "tests/trials",
     "make wheel": "scripts/check_wheel.py and scripts/check_wheel_aarch64.sh, which it ends with",
     "python3 -m venv env": "scripts/try_install.py pip",
+    "source env/bin/activate": "scripts/try_install.py pip",
     "uv venv env": "scripts/try_install.py uv",
 }
 """Beginnings of command lines that do not run here, and where they do."""

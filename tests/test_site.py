@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
+import json
 import os
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -96,6 +100,53 @@ def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) ->
     shown = {(site / unquote(urlparse(link).path)).resolve() for link in pages[site / "index.html"].links}
     left_out = {str(path.relative_to(site)) for path in pages if path not in shown and path.name != "404.html"}
     assert not left_out
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FRAMES = """<body><script>
+addEventListener("load", async () => {
+  const found = [];
+  for (const page of PAGES) {
+    for (const width of [390, 1280]) {  // in a frame, because a window has a least width
+      const frame = document.createElement("iframe");
+      frame.style = `width:${width}px;height:900px;border:0`;
+      frame.src = page;
+      document.body.append(frame);
+      await new Promise(done => { frame.onload = done; });
+      const loaded = frame.contentWindow.performance.getEntriesByType("resource").map(entry => entry.name);
+      const foreign = loaded.filter(name => !name.startsWith("file:") && !name.startsWith("data:"));
+      found.push([page, width, frame.contentDocument.documentElement.scrollWidth, foreign]);
+      frame.remove();
+    }
+  }
+  const all = document.createElement("output");
+  all.textContent = JSON.stringify(found);
+  document.body.append(all);
+});
+</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_page_scrolls_sideways_on_a_phone_or_a_desktop_and_none_asks_another_server(
+    site: Path, pages: dict[Path, Page], tmp_path: Path
+) -> None:
+    frames = tmp_path / "frames.html"
+    urls = sorted(path.as_uri() for path in pages if path.name != "404.html")  # whose files have absolute paths
+    frames.write_text(FRAMES.replace("PAGES", json.dumps(urls)), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}"]
+    options += ["--host-resolver-rules=MAP * ~NOTFOUND", "--allow-file-access-from-files", "--window-size=1300,1000"]
+    command = [str(CHROMIUM), *options, "--virtual-time-budget=10000000", "--dump-dom", frames.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    if done.returncode:
+        pytest.skip(f"Chromium does not start here: {done.stderr[-200:]}")
+    output = re.search(r"<output>(.*?)</output>", done.stdout)
+    assert output is not None, done.stdout[-300:] + done.stderr[-300:]
+    found: list[tuple[str, int, int, list[str]]] = json.loads(html.unescape(output[1]))
+    assert len(found) == 2 * len(urls) > 100
+    assert [(page, width, reach) for page, width, reach, _ in found if reach > width] == []
+    assert [(page, foreign) for page, _, _, foreign in found if foreign] == []
 
 
 def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Page]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -111,6 +113,15 @@ def test_the_dockerfile_is_well_formed() -> None:
             subprocess.run(["bash", "-n", "-c", script], check=True)
             assert "apt-get install" not in script or ("--no-install-recommends" in script and "rm -rf /var/lib/apt" in script)
             assert "pip install" not in script or "--no-cache-dir" in script
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "examples/sagemaker.Dockerfile"])
+def test_hadolint_finds_nothing_in_the_dockerfiles(name: str) -> None:
+    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("no hadolint: the extra `dev` brings it")
+    done = subprocess.run([program, str(REPOSITORY / name)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 def test_the_dockerfile_copies_what_exists_and_the_image_context_holds() -> None:
