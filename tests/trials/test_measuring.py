@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from headrace.errors import UsageError
-from headrace.trials import accelerator, cells, charts, containers, outputs
+from headrace.trials import accelerator, cells, charts, containers, outputs, runner
+from headrace.trials.cells import Cell, Experiment
+from headrace.trials.loaders import missing
 from headrace.trials.materials import Materials
 from headrace.trials.measure_input import _Job, measure_pass, steady_rate
 from headrace.trials.pixels import compare_pixels
+from headrace.trials.processes import GroupTimeout
 from headrace.trials.projection import Projection
 from headrace.trials.rows import Row, _with_gain
 from headrace.trials.verdicts import percentile
@@ -183,3 +186,43 @@ def test_rows_without_a_result_say_why_in_the_table() -> None:
 def test_a_cell_matches_values_and_lists() -> None:
     cell = cells.Cell(load=4)
     assert cell.matches({"load": [1, 4], "loader": "pytorch"}) and not cell.matches({"load": 1})
+
+
+def few_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, budget_s: float, each_s: float) -> runner.Run:
+    """Run three groups whose processes take `each_s` seconds, or end when their limit is over."""
+
+    def measure(out: Path, cell: Cell, spec: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
+        time.sleep(min(each_s, limit_s))
+        if each_s > limit_s:
+            raise GroupTimeout("too long")
+        return {"models": {}}
+
+    monkeypatch.setattr(runner, "run_measuring", measure)
+    monkeypatch.setattr(runner, "missing", lambda loader, data: None)
+    declared = (Cell(data="folder"), Cell(data="tar"), Cell(data="packed"))
+    experiment = Experiment("own", "title", "question?", declared, compare="data")
+    settings = runner.Settings(tmp_path / "out", None, 0.01, "v100", "cpu", budget_s, 0.1)
+    return runner.run_groups(experiment, settings, log=lambda line: None)
+
+
+def test_a_group_that_runs_when_the_budget_is_over_is_ended_and_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.monotonic()
+    found = few_groups(tmp_path, monkeypatch, budget_s=0.5, each_s=600.0)
+    assert time.monotonic() - began < 60
+    assert [group.dropped for group in found.groups] == [True] * 3
+    assert {group.error for group in found.groups} == {runner.DROPPED}
+    again = few_groups(tmp_path, monkeypatch, budget_s=600.0, each_s=0.0)  # the same command adds them
+    assert [group.result for group in again.groups] == [{"models": {}}] * 3
+
+
+def test_a_group_that_hangs_with_time_left_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(runner, "PATIENCE", 0.001)
+    found = few_groups(tmp_path, monkeypatch, budget_s=600.0, each_s=601.0)
+    assert [(group.dropped, group.error) for group in found.groups] == [(False, "too long")] * 3
+
+
+def test_ffcv_is_refused_with_the_reason_whether_it_is_installed_or_not() -> None:
+    assert (missing("ffcv") or "").startswith("refused, not the same work: it has no rotation")

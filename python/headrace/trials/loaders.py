@@ -32,13 +32,18 @@ NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
     "torchvision-gpu": (("torch", "torchvision"), True),
     "dali-cpu": (("nvidia.dali",), False),
     "dali-gpu": (("nvidia.dali",), True),
-    "ffcv": (("ffcv",), False),
     "tfdata": (("tensorflow",), False),
 }
 
 
+#: Loaders that cannot do the operations of any list, and why.
+REFUSED = {"ffcv": "refused, not the same work: it has no rotation, and resizes with OpenCV's area average"}
+
+
 def missing(loader: str, data: str = "folder") -> str | None:
-    """Return why a loader cannot read a form of data here, in words, or None if it can."""
+    """Return why a loader cannot read a form of data here, or not do the same work, in words; None if it can."""
+    if loader in REFUSED:
+        return REFUSED[loader]
     packages, gpu = NEEDS[loader]
     for package in (*packages, *(("obstore",) if data == "s3" else ())):
         if not _installed(package):

@@ -25,10 +25,7 @@ def open_peer(cell: Cell, source: Source) -> Iterable[Any]:
     makers = {"dali-cpu": _dali, "dali-gpu": _dali, "tfdata": _tfdata, "torchvision-gpu": _torchvision_gpu}
     transforms = ("augmentation-load",) if cell.loader.startswith("dali") else ("augmentation-load", "imagenet")
     if cell.loader not in makers or cell.transform not in transforms:
-        raise UsageError(
-            f"{cell.loader} has no form of {cell.transform!r} here that gives the same pixels",
-            hint="it has no rotation, and resizes with OpenCV's area average" if cell.loader == "ffcv" else None,
-        )
+        raise UsageError(f"{cell.loader} has no form of {cell.transform!r} here that gives the same pixels")
     return makers[cell.loader](cell, source)
 
 

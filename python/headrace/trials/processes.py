@@ -19,11 +19,16 @@ from headrace.trials.cells import Cell
 from headrace.trials.materials import Materials
 from headrace.trials.measure_training import epochs_of, train_command
 
-__all__ = ["run_measuring", "run_training"]
+__all__ = ["GroupTimeout", "run_measuring", "run_training"]
+
+
+class GroupTimeout(HeadraceError):
+    """The process of a group did not end within its limit."""
 
 
 def run_measuring(out: Path, cell: Cell, spec: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
-    """Run `measure_input` for a group and return what it wrote. Raises `HeadraceError` with its last words when it fails."""
+    """Run `measure_input` for a group and return what it wrote. Raises `HeadraceError` with its last words when it fails, and
+    `GroupTimeout` after `limit_s`."""
     files = _files(out, spec)
     command = [sys.executable, "-m", "headrace.trials.measure_input", *map(str, files)]
     if cell.loader == "run":
@@ -35,7 +40,7 @@ def run_measuring(out: Path, cell: Cell, spec: dict[str, Any], *, limit_s: float
 def run_training(out: Path, cell: Cell, materials: Materials, device: str, *, limit_s: float) -> dict[str, Any]:
     """Train a cell's model and return `{epochs, img_s, train, session}`, or the result of its ranks.
 
-    Raises `HeadraceError` with the last words of a process that fails.
+    Raises `HeadraceError` with the last words of a process that fails, and `GroupTimeout` after `limit_s`.
     """
     images = len(materials.files("train"))
     train = materials.path(cell, "train", images)
@@ -69,7 +74,10 @@ def _files(out: Path, spec: dict[str, Any]) -> tuple[Path, Path]:
 
 
 def _run(out: Path, command: Sequence[str], name: str, limit_s: float) -> str:
-    """Run a command to its end and return its standard output. Raises `HeadraceError` when it fails or takes too long."""
+    """Run a command to its end and return its standard output.
+
+    Raises `HeadraceError` when it fails, `GroupTimeout` when it takes longer than `limit_s`.
+    """
     environment = os.environ | {"HEADRACE_INDEX_CACHE": str(out / "data" / "jpeg-index")}
     folder = out / "work"
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +94,7 @@ def _run(out: Path, command: Sequence[str], name: str, limit_s: float) -> str:
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            raise HeadraceError(f"the process of {name} did not end within {limit_s:.0f} s") from None
+            raise GroupTimeout(f"the process of {name} did not end within {limit_s:.0f} s") from None
         finally:
             _end(process)
     if code != 0:

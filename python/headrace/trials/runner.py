@@ -26,7 +26,7 @@ from headrace.trials.cells import Cell, Experiment
 from headrace.trials.loaders import missing
 from headrace.trials.materials import Materials
 from headrace.trials.pixels import compare_pixels
-from headrace.trials.processes import run_measuring, run_training
+from headrace.trials.processes import GroupTimeout, run_measuring, run_training
 from headrace.trials.verdicts import Verdict, judge
 
 __all__ = ["Group", "Run", "Settings", "materials_of", "only_run", "run_groups"]
@@ -49,6 +49,9 @@ LEAST_FREE_BYTES = 1_000_000
 #: Number of the way of measuring; a folder with results of another is not continued. 2: rates of whole rounds. 3: an object
 #: store that reads only the range that is asked for.
 METHOD = 3
+
+#: Why a group has no result that did not fit into the time.
+DROPPED = "dropped: the time of --budget-minutes was over"
 
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = ".lock"
@@ -126,7 +129,8 @@ def run_groups(
         taken: list[float] = []
         for cells in groups:
             start = time.monotonic()
-            group, fresh = _group(experiment, settings, cells, pixels, allowed, log, _left(began, settings, taken))
+            left_s = _left_s(began, settings, taken)
+            group, fresh = _group(experiment, settings, cells, pixels, allowed, log, left_s)
             if fresh:
                 taken.append(time.monotonic() - start)
             done.append(group)
@@ -156,10 +160,11 @@ def only_run(out: Path) -> Iterator[None]:
             ) from error
 
 
-def _left(began: float, settings: Settings, taken: Sequence[float]) -> bool:
-    """Return whether the time that is left is enough for one more group."""
+def _left_s(began: float, settings: Settings, taken: Sequence[float]) -> float | None:
+    """Return the seconds that are left for one more group; None where a group of mean length does not fit any more."""
+    left = settings.budget_s - (time.monotonic() - began)
     expected = sum(taken) / len(taken) if taken else 0.0
-    return time.monotonic() - began + expected <= settings.budget_s
+    return left if left > expected else None
 
 
 def _groups(experiment: Experiment) -> list[tuple[Cell, ...]]:
@@ -220,9 +225,9 @@ def _group(
     pixels: dict[str, dict[str, Any]],
     allowed_s: float,
     log: Callable[[str], None],
-    time_left: bool,
+    left_s: float | None,
 ) -> tuple[Group, bool]:
-    """Return a group, measured or read, and whether it was measured now."""
+    """Return a group, measured or read, and whether it was measured now. A group that takes longer than `left_s` is ended."""
     cell = cells[0]
     why = missing(cell.loader, cell.data)
     if why is not None:
@@ -230,15 +235,18 @@ def _group(
     file = settings.out / "cells" / f"{_name(cells)}.json"
     document = _read(file)
     fresh = document is None
-    if document is None and not time_left:
-        return Group(cells, dropped=True, error="dropped: the time of --budget-minutes was over"), False
+    start = time.monotonic()
+    if document is None and left_s is None:
+        return Group(cells, dropped=True, error=DROPPED), False
     try:
         difference = _pixel_difference(experiment, settings, cell, pixels, log)
         if difference is not None:
             return Group(cells, error=difference), fresh
         if document is None:
-            document = _measured(experiment, settings, cells, allowed_s, file)
+            document = _measured(experiment, settings, cells, allowed_s, file, left_s or 0.0)
     except HeadraceError as error:
+        if isinstance(error, GroupTimeout) and left_s is not None and time.monotonic() - start >= left_s:
+            return Group(cells, dropped=True, error=DROPPED), fresh
         if shutil.disk_usage(settings.out).free < LEAST_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error  # every further group would fail as well
         return Group(cells, error=str(error)), fresh
@@ -250,23 +258,24 @@ def _verdicts(document: dict[str, Any]) -> dict[str, Verdict]:
 
 
 def _measured(
-    experiment: Experiment, settings: Settings, cells: tuple[Cell, ...], allowed_s: float, file: Path
+    experiment: Experiment, settings: Settings, cells: tuple[Cell, ...], allowed_s: float, file: Path, left_s: float
 ) -> dict[str, Any]:
-    """Run the process of a group, judge its sessions, and keep both in `file`."""
+    """Run the process of a group for at most `left_s`, judge its sessions, and keep both in `file`."""
     if experiment.kind == "training":
-        return _trained(experiment, settings, cells[0], file)
+        return _trained(experiment, settings, cells[0], file, left_s)
     sessions = settings.out / "sessions" / f"{file.stem}-{os.getpid()}-{time.monotonic_ns()}"
     spec = _spec(experiment, settings, cells, allowed_s) | {"phase": "measure", "sessions": str(sessions)}
     expected = START_S + allowed_s * (2 + 2 * len(cells))
-    result = run_measuring(settings.out, cells[0], spec, limit_s=max(PATIENCE_S, PATIENCE * expected))
+    result = run_measuring(settings.out, cells[0], spec, limit_s=min(left_s, max(PATIENCE_S, PATIENCE * expected)))
     full = cells[0].matches(experiment.reference)
     verdicts = {model: judge(Path(found["session"]), full=full) for model, found in result["models"].items()}
     return _kept(file, {"result": result, "verdicts": {model: asdict(verdict) for model, verdict in verdicts.items()}})
 
 
-def _trained(experiment: Experiment, settings: Settings, cell: Cell, file: Path) -> dict[str, Any]:
+def _trained(experiment: Experiment, settings: Settings, cell: Cell, file: Path, left_s: float) -> dict[str, Any]:
     """Train a cell's model, judge the session that the trainer recorded, and keep both in `file`."""
-    result = run_training(settings.out, cell, materials_of(experiment, settings), settings.device, limit_s=TRAINING_LIMIT_S)
+    limit_s = min(left_s, TRAINING_LIMIT_S)
+    result = run_training(settings.out, cell, materials_of(experiment, settings), settings.device, limit_s=limit_s)
     session = result.get("train", {}).get("session")
     verdicts = {cell.model: asdict(judge(Path(session), full=False))} if session else {}
     return _kept(file, {"result": result, "verdicts": verdicts})
