@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import headrace
 import pytest
 from headrace.errors import HeadraceError
-from headrace.trials import charts, summary
+from headrace.trials import charts, outputs, summary
 from headrace.trials.cells import Cell, load
 from headrace.trials.measure_ranks import shared_batches
 from headrace.trials.measure_training import epochs_of, steady_rate, train_command
@@ -118,6 +119,18 @@ def test_time_to_accuracy_names_the_first_epoch_that_reaches_it() -> None:
     assert "85.5 % top-1" in reached and "reached after: batch 32: 20 s, 2 epochs." in reached
     assert "batch 256" not in reached and late.endswith(": batch 256.")
     assert len(summary._trainings(rows[:2])) == 1
+
+
+def test_time_is_drawn_to_scale_however_few_epochs_there_are() -> None:
+    rows = [trained("headrace", 32, epoch, seconds, 0.5) for epoch, seconds in ((1, 10.0), (2, 90.0), (3, 100.0))]
+    (chart,) = [each for each in charts.charts_of(rows, "batch_size") if each.name == "top1-time"]
+    first, second, third = (float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', charts.svg(chart)))
+    assert second - first == pytest.approx(8 * (third - second), rel=0.01)
+
+
+def test_rows_of_a_training_say_what_distinguishes_them() -> None:
+    row = replace(trained("headrace", 32, 1, 10, 0.5), precision="amp", ranks=2, recipe="fast")
+    assert outputs.cells_of(row)[outputs.COLUMNS.index("data")] == "folder, 2 workers, fast, amp, 2 ranks"
 
 
 def test_losses_and_gains_are_readable_where_they_are_extreme() -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.report.markup import Html, tag
+from headrace.system.sizes import count_text
 from headrace.trials.rows import Row
 
-__all__ = ["Chart", "Series", "charts_of", "legend", "svg", "training_name", "write_png"]
+__all__ = ["Chart", "Series", "charts_of", "legend", "short_names", "svg", "training_name", "write_png"]
 
 #: Colours that differ in lightness as well as in hue, and are readable on white and on black.
 COLOURS = (
@@ -41,13 +42,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: `name` is that of its file. x, y: words of the axes, with units."""
+    """A chart: `name` is that of its file. x, y: words of the axes, with units. continuous: x is a quantity, drawn to scale."""
 
     name: str
     title: str
     x: str
     y: str
     series: tuple[Series, ...]
+    continuous: bool = False
 
 
 #: Places on the horizontal axis that are labelled one by one; with more, the axis is continuous.
@@ -85,10 +87,11 @@ def _of_trainings(rows: Sequence[Row], compare: str) -> list[Chart]:
     by_cell: dict[str, list[Row]] = {}
     for row in rows:
         by_cell.setdefault(training_name(row), []).append(row)
+    short = short_names(list(by_cell))
 
     def lines(x: Callable[[Row], float | None], y: Callable[[Row], float | None]) -> tuple[Series, ...]:
         return tuple(
-            Series(name, tuple((x(row) or 0.0, value) for row in members if (value := y(row)) is not None))
+            Series(short[name], tuple((x(row) or 0.0, value) for row in members if (value := y(row)) is not None))
             for name, members in by_cell.items()
         )
 
@@ -96,11 +99,12 @@ def _of_trainings(rows: Sequence[Row], compare: str) -> list[Chart]:
         return None if row.top1 is None else 100 * row.top1
 
     rates = tuple(
-        Series(name, ((getattr(members[-1], compare), members[-1].img_s or 0.0),)) for name, members in by_cell.items()
+        Series(short[name], ((getattr(members[-1], compare), members[-1].img_s or 0.0),)) for name, members in by_cell.items()
     )
+    over_time = lines(lambda row: row.elapsed_s, percent)
     return [
         Chart("top1-epochs", "Accuracy at equal epochs", "epoch", "top-1, per cent", lines(lambda row: row.epoch, percent)),
-        Chart("top1-time", "Accuracy at equal time", "seconds", "top-1, per cent", lines(lambda row: row.elapsed_s, percent)),
+        Chart("top1-time", "Accuracy at equal time", "seconds", "top-1, per cent", over_time, continuous=True),
         Chart(
             "loss-epochs", "Loss of the last training step", "epoch", "loss", lines(lambda row: row.epoch, lambda row: row.loss)
         ),
@@ -114,8 +118,15 @@ def _loss(row: Row) -> float | None:
 
 def training_name(row: Row) -> str:
     """Return what distinguishes a training from others: loader, recipe, batch size, precision, ranks, workers."""
-    ranks = f", {row.ranks} ranks" if row.ranks > 1 else ""
-    return f"{row.loader}, {row.recipe}, batch {row.batch_size}, {row.precision}, {row.workers} threads{ranks}"
+    ranks = count_text(row.ranks, "rank")
+    return f"{row.loader}, {row.recipe}, batch {row.batch_size}, {row.precision}, {row.workers} threads, {ranks}"
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return names of trainings without the parts that all have."""
+    parts = {name: name.split(", ") for name in names}
+    common = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
+    return {name: ", ".join(part for part in words if part not in common) or name for name, words in parts.items()}
 
 
 def _of_model(chosen: Sequence[Row], rows: Sequence[Row], compare: str, mode: str, model: str) -> list[Chart]:
@@ -166,7 +177,7 @@ def svg(chart: Chart) -> Html:
     xs = list(dict.fromkeys(x for series in chart.series for x, _ in series.points))
     top = _ceiling(max((y for series in chart.series for _, y in series.points), default=1.0))
     numeric = all(not isinstance(x, str) for x in xs) and len(xs) > 1
-    many = len(xs) > MOST_LABELS
+    many = len(xs) > MOST_LABELS or chart.continuous
     if numeric:
         xs.sort(key=float)
     if many:
@@ -293,11 +304,14 @@ def write_png(chart: Chart, path: Path) -> bool:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     names = [str(x) for x in dict.fromkeys(x for series in chart.series for x, _ in series.points)]
+    numbers = chart.continuous or len(names) > MOST_LABELS
     for number, series in enumerate(chart.series):
         style = "--" if series.dashed else "-"
-        x, y = [str(point[0]) for point in series.points], [point[1] for point in series.points]
+        x = [point[0] if numbers else str(point[0]) for point in series.points]
+        y = [point[1] for point in series.points]
         axes.plot(x, y, style, marker="o", color=COLOURS[number % len(COLOURS)], label=series.name)
-    axes.set_xticks(range(len(names)), names)
+    if not numbers:
+        axes.set_xticks(range(len(names)), names)
     axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
     axes.set_ylim(bottom=0)
     axes.legend()

@@ -16,7 +16,10 @@ from headrace.system.atomic_write import atomic_write
 from headrace.system.sizes import count_text
 from headrace.trials.rows import Row, as_documents
 
-__all__ = ["COLUMNS", "cells_of", "gain_text", "loss_text", "markdown", "write_files"]
+__all__ = ["COLUMNS", "NOTHING", "cells_of", "gain_text", "loss_text", "markdown", "write_files"]
+
+#: Text of a cell without a value.
+NOTHING = "–"
 
 #: Gains below that are given as a factor: "-3369 %" less time says nothing.
 SLOWER_PERCENT = -50.0
@@ -30,15 +33,15 @@ COLUMNS = ("loader", "model", "load", "batch", "mode", "data", "epoch", "s/epoch
 
 def cells_of(row: Row) -> tuple[str, ...]:
     """Return the texts of a row, in the order of `COLUMNS`; a row without result has its error as verdict."""
-    fix = f"{row.next_fix} → {numbers.image_rate(row.predicted_img_s)}" if row.next_fix and row.predicted_img_s else "–"
+    fix = f"{row.next_fix} → {numbers.image_rate(row.predicted_img_s)}" if row.next_fix and row.predicted_img_s else NOTHING
     return (
         row.loader,
         row.model,
         str(row.load),
         str(row.batch_size),
         row.mode,
-        row.data if row.workers is None else f"{row.data}, {count_text(row.workers, 'worker')}",
-        "–" if row.epoch is None else str(row.epoch),
+        _details(row),
+        NOTHING if row.epoch is None else str(row.epoch),
         _number(row.seconds_per_epoch),
         _number(row.published_s),
         _number(row.projected_s),
@@ -46,14 +49,24 @@ def cells_of(row: Row) -> tuple[str, ...]:
         _rate(row.ingest_img_s),
         _rate(row.compute_img_s),
         _number(row.cpu_ms),
-        "–" if row.loss is None else loss_text(row.loss),
-        "–" if row.top1 is None else f"{100 * row.top1:.1f} %",
-        "–" if row.gain_percent is None else gain_text(row.gain_percent),
+        NOTHING if row.loss is None else loss_text(row.loss),
+        NOTHING if row.top1 is None else f"{100 * row.top1:.1f} %",
+        NOTHING if row.gain_percent is None else gain_text(row.gain_percent),
         _percent(row.cpu_p95),
         _percent(row.gpu_p95),
-        row.error or row.verdict or "–",
+        row.error or row.verdict or NOTHING,
         fix,
     )
+
+
+def _details(row: Row) -> str:
+    """Return the data, and what else distinguishes rows of one loader and model."""
+    words = [row.data]
+    words += [count_text(row.workers, "worker")] if row.workers is not None else []
+    words += [row.recipe] if row.recipe != "plain" else []
+    words += [row.precision] if row.precision != "fp32" else []
+    words += [count_text(row.ranks, "rank")] if row.ranks > 1 else []
+    return ", ".join(words)
 
 
 def loss_text(loss: float) -> str:
@@ -69,15 +82,15 @@ def gain_text(percent: float) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.2f}"
+    return NOTHING if value is None else f"{value:,.2f}"
 
 
 def _rate(value: float | None) -> str:
-    return "–" if value is None else numbers.image_rate(value)
+    return NOTHING if value is None else numbers.image_rate(value)
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f} %"
+    return NOTHING if value is None else f"{value:.0f} %"
 
 
 def markdown(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> str:

@@ -16,7 +16,7 @@ from headrace.report.tables import table
 from headrace.system.sizes import count_text
 from headrace.trials.cells import Cell, Experiment
 from headrace.trials.charts import Chart, legend, svg
-from headrace.trials.outputs import COLUMNS, cells_of
+from headrace.trials.outputs import COLUMNS, NOTHING, cells_of
 from headrace.trials.rows import Row
 from headrace.trials.runner import Run
 
@@ -85,11 +85,7 @@ def write(
         _head(experiment, done, sentences),
         tag("section", *(_figure(chart) for chart in charts), class_="charts") if charts else None,
         _heat(heat),
-        tag(
-            "section",
-            tag("h2", "all cells"),
-            table("all cells", COLUMNS, [cells_of(row) for row in rows], quiet=True, numeric_from=7),
-        ),
+        tag("section", tag("h2", "all cells"), _table(rows)),
         tag("section", tag("h2", "how it was measured"), tag("ul", *(tag("li", note) for note in notes))),
     )
     text = html_page(
@@ -109,7 +105,8 @@ def write(
 
 def _head(experiment: Experiment, done: Sequence[Row], sentences: Sequence[str]) -> Html:
     best = max((row.gain_percent for row in done if row.gain_percent is not None), default=None)
-    cells = [figure(str(len(done)), "cells measured")]
+    measured = sum(row.epoch in (None, 1) for row in done)  # a training has a row for each epoch
+    cells = [figure(str(measured), "cell measured" if measured == 1 else "cells measured")]
     if best is not None and best > 0:
         cells.insert(0, figure(f"{best:.0f} %", "less time per epoch, at most", accent=True))
     simulated = any(row.simulated for row in done)
@@ -125,7 +122,14 @@ def _head(experiment: Experiment, done: Sequence[Row], sentences: Sequence[str])
 
 
 def _table(rows: Sequence[Row]) -> Html:
-    return table("all cells", COLUMNS, [cells_of(row) for row in rows], quiet=True, numeric_from=COLUMNS.index("epoch"))
+    """Return the table of all cells, without the columns that hold nothing."""
+    texts = [cells_of(row) for row in rows]
+    chosen = [number for number, _ in enumerate(COLUMNS) if any(cells[number] != NOTHING for cells in texts)]
+    titles = [COLUMNS[number] for number in chosen]
+    numeric = next((place for place, number in enumerate(chosen) if number >= COLUMNS.index("epoch")), len(chosen))
+    return table(
+        "all cells", titles, [[cells[number] for number in chosen] for cells in texts], quiet=True, numeric_from=numeric
+    )
 
 
 def _figure(chart: Chart) -> Html:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.system.sizes import count_text
-from headrace.trials.charts import training_name
+from headrace.trials.charts import short_names, training_name
 from headrace.trials.measure_input import ROUNDS
 from headrace.trials.rows import Row
 from headrace.trials.runner import Group, Run
@@ -71,19 +71,12 @@ def _trainings(rows: Sequence[Row]) -> list[str]:
             reached[name] = row
     done = {name: row for name, row in reached.items() if row is not None}
     first = sorted(done.items(), key=lambda pair: pair[1].elapsed_s or 0.0)
-    short = _differences(list(reached))
+    short = short_names(list(reached))
     words = [f"{short[name]}: {row.elapsed_s:.0f} s, {row.epoch} epoch{'s' * (row.epoch != 1)}" for name, row in first]
     goal = f"Nine tenths of the best accuracy is {100 * target:.1f} % top-1"
     found = [f"{goal}, reached after: {'; '.join(words)}."]
     late = [short[name] for name in reached if name not in done]
     return found + ([f"Within their epochs these do not reach it: {'; '.join(late)}."] if late else [])
-
-
-def _differences(names: Sequence[str]) -> dict[str, str]:
-    """Return each name without the parts that all have."""
-    parts = {name: name.split(", ") for name in names}
-    common = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
-    return {name: ", ".join(part for part in words if part not in common) or name for name, words in parts.items()}
 
 
 def _ranks(rows: Sequence[Row]) -> list[str]:
