@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -54,16 +55,24 @@ def test_every_variable_and_argument_is_that_of_the_toolkit(case: str, tmp_path:
 
 
 @pytest.mark.skipif("HEADRACE_SAGEMAKER_TOOLKIT" not in os.environ, reason="untested: no environment with sagemaker-training")
-def test_the_recorded_variables_are_those_of_the_toolkit_here(tmp_path: Path) -> None:
-    recorded = TOOLKIT["cases"]["one host"]
+@pytest.mark.parametrize("case", TOOLKIT["cases"])
+def test_the_recorded_variables_are_those_of_the_toolkit_here(case: str, tmp_path: Path) -> None:
+    """HEADRACE_SAGEMAKER_TOOLKIT: path of `train` in an environment with sagemaker-training."""
+    recorded = TOOLKIT["cases"][case]
     dump = "import json, os, sys; json.dump([dict(os.environ), sys.argv[1:]], open(os.environ['DUMP'], 'w'))"
     base = container(tmp_path / "ml", recorded["files"], {"train.py": dump})
     train = Path(os.environ["HEADRACE_SAGEMAKER_TOOLKIT"])
     environment = {"PATH": f"{train.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), "SAGEMAKER_BASE_DIR": str(base)}
     environment |= {"SAGEMAKER_PROGRAM": "train.py", "DUMP": str(tmp_path / "dump.json")}
-    subprocess.run([str(train)], env=environment, check=True, timeout=100)
+    names = tmp_path / "hosts"  # the toolkit waits until all hosts have an address
+    names.write_text(Path("/etc/hosts").read_text() + "\n127.0.0.1 algo-1 algo-2\n")
+    words = f"mount --bind {shlex.quote(str(names))} /etc/hosts && exec {shlex.quote(str(train))}"
+    subprocess.run(["unshare", "-m", "-r", "bash", "-c", words], env=environment, check=True, timeout=100)
     found, arguments = json.loads((tmp_path / "dump.json").read_text())
-    assert {name for name in found if name.startswith("SM_")} == set(recorded["env"])
+    found = {name: value.replace(str(base), "BASE") for name, value in found.items() if name.startswith("SM_")}
+    cpus = found["SM_NUM_CPUS"]
+    expected = {name: value.replace('"num_cpus":2', f'"num_cpus":{cpus}') for name, value in recorded["env"].items()}
+    assert found == {**expected, "SM_NUM_CPUS": cpus}
     assert arguments == recorded["argv"]
 
 
@@ -99,6 +108,9 @@ def test_hosts_with_parts_of_the_data_are_told_so(tmp_path: Path, distribution: 
     files = {**hosts(*names), "inputdataconfig.json": {"train": {"S3DistributionType": distribution}}}
     command, _ = container_command(read_container({"SAGEMAKER_BASE_DIR": str(container(tmp_path, files))}), {}, gpus=1)
     assert command.count("--sharded-data") == added
+    files["inputdataconfig.json"]["validation"] = {"S3DistributionType": distribution}
+    command, _ = container_command(read_container({"SAGEMAKER_BASE_DIR": str(container(tmp_path, files))}), {}, gpus=1)
+    assert command.count("--sharded-val") == added
 
 
 def test_the_example_container_starts_the_entry_on_the_default_base() -> None:

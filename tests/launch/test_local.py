@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.job import LocalJob, run_local
+from headrace.launch.local.places import FolderPlace
 from headrace.launch.local.store import LocalStore
 from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
 from object_store import Bucket, needs_obstore, serving
@@ -308,7 +309,7 @@ def test_the_command_runs_a_request_file(tmp_path: Path, data: Path, capsys: pyt
 
 def test_checkpoints_are_copied_while_the_host_renames_and_removes_folders(tmp_path: Path) -> None:
     folder, store = tmp_path / "host", tmp_path / "store"
-    copy = CheckpointCopy(folder, store)
+    copy = CheckpointCopy(folder, FolderPlace(store))
     end_s = time.monotonic() + 2.0
     number = 0
     while time.monotonic() < end_s:
@@ -324,7 +325,7 @@ def test_checkpoints_are_copied_while_the_host_renames_and_removes_folders(tmp_p
     kept = sorted(path.relative_to(folder) for path in folder.rglob("state.json"))
     assert sorted(path.relative_to(store) for path in store.rglob("state.json")) == kept
     assert len(kept) == 3
-    again = CheckpointCopy(tmp_path / "other host", store)
+    again = CheckpointCopy(tmp_path / "other host", FolderPlace(store))
     again.close()
     assert sorted(path.relative_to(tmp_path / "other host") for path in (tmp_path / "other host").rglob("state.json")) == kept
 
@@ -386,6 +387,101 @@ def test_the_data_comes_from_a_store(
     assert len(json.loads(result.read_text())["names"]) == 7
     assert json.loads(result.read_text())["names"] == sorted(path.relative_to(data).as_posix() for path in data.rglob("*.jpg"))
     assert "copying s3://my-bucket/photos" in capsys.readouterr().err
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """A client of moto's S3, with the bucket `my-bucket`; the store that jobs see is the same."""
+    server = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    serving = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    serving.start()
+    host, port = serving.get_host_and_port()
+    values = {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_REGION": "us-east-1",
+              "AWS_ACCESS_KEY_ID": "AKIAPLANTEDPLANTED00", "AWS_SECRET_ACCESS_KEY": "planted-secret",
+              "HEADRACE_CACHE": str(tmp_path / "cache")}  # fmt: skip
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3", region_name="us-east-1", endpoint_url=values["AWS_ENDPOINT_URL"])
+    client.create_bucket(Bucket="my-bucket")
+    try:
+        yield client
+    finally:
+        serving.stop()
+
+
+def keys(s3: Any, prefix: str) -> dict[str, bytes]:
+    """The objects below a prefix of the bucket."""
+    found = s3.list_objects_v2(Bucket="my-bucket", Prefix=prefix).get("Contents", [])
+    return {one["Key"].removeprefix(prefix): s3.get_object(Bucket="my-bucket", Key=one["Key"])["Body"].read() for one in found}
+
+
+SAVES = """
+import os, signal, sys, time
+base = os.environ["SAGEMAKER_BASE_DIR"]
+folder = os.path.join(base, "checkpoints")
+step = max([int(name[5:]) for name in os.listdir(folder) if name.startswith("step-")], default=0)
+print("begins at", step, flush=True)
+for step in range(step + 1, 31):
+    with open(os.path.join(folder, "part"), "w") as file:
+        file.write(str(step))
+    os.rename(file.name, os.path.join(folder, f"step-{step}"))
+    for name in os.listdir(folder):
+        if name != f"step-{step}":
+            os.unlink(os.path.join(folder, name))
+    time.sleep(0.2)
+for part, name in (("model", "weights"), ("output/data", "curve.csv")):
+    with open(os.path.join(base, part, name), "w") as file:
+        file.write(str(len(os.listdir(os.environ["SM_CHANNEL_TRAIN"]))))
+"""
+
+
+@needs_obstore
+def test_a_store_is_the_source_and_the_destination(
+    s3: Any, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Input from s3://, checkpoints to s3:// and back after an interruption, model and output to s3://, and no key anywhere."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SAVES)
+    for path in data.rglob("*.jpg"):
+        s3.put_object(Bucket="my-bucket", Key=f"photos/{path.relative_to(data).as_posix()}", Body=path.read_bytes())
+    channels = [Channel("train", "s3://my-bucket/photos", mode="File")]
+    job = TrainingJob(
+        "job", "ml.m5.xlarge", "arn:aws:iam::000000000000:role/x", "my-bucket", channels, spot=True, script="train.py"
+    )
+    Path("job.json").write_text(json.dumps(build_request(job)))
+    words = ["launch", "local", "--request", "job.json", "--script", "train.py", "--fetch", "--send"]
+    assert main([*words, "--interrupt", "2", "--out", "here"]) == 0, capsys.readouterr().err
+    printed = capsys.readouterr()
+    log = Path("here/logs/algo-1.log").read_text()
+    first, second = [int(line.split()[-1]) for line in log.splitlines() if line.startswith("begins at")]
+    assert first == 0 < second
+    assert keys(s3, "headrace/job/checkpoints/") == {"step-30": b"30"}  # what the host removed is removed there too
+    results = "headrace/job/output/job/output/"
+    assert keys(s3, results) == {"model/weights": b"2", "output/curve.csv": b"2"}
+    assert f"model: s3://my-bucket/{results}model/" in printed.out
+    assert not list(Path("here").rglob("s3/**/step-*"))
+    written = [path.read_bytes() for path in Path("here").rglob("*") if path.is_file()]
+    assert not any(b"planted" in one.lower() for one in [*written, printed.out.encode(), printed.err.encode()])
+    assert not any("planted" in name.lower() for name in keys(s3, ""))
+    assert main([*words, "--out", "again"]) == 0  # another machine: the job goes on from the store
+    assert "begins at 30" in Path("again/logs/algo-1.log").read_text()
+
+
+@needs_obstore
+def test_a_store_that_cannot_be_written_is_refused_before_the_training(
+    s3: Any, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SCRIPT)
+    words = ["launch", "local", "--script", "train.py", "--data", str(data), "--out", "here"]
+    assert main([*words, "--send", "--bucket", "none-of-mine"]) == 1
+    printed = capsys.readouterr().err
+    assert "there is no bucket of that name" in printed and "Traceback" not in printed and "planted" not in printed
+    assert not Path("here/hosts").exists()
+    assert main([*words, "--send"]) == 2
+    assert "--bucket NAME" in capsys.readouterr().err
+    assert main([*words, "--send", "--bucket", "my-bucket", "--store", "folder"]) == 2
 
 
 LONG = """

@@ -126,7 +126,35 @@ def test_headrace_train_on_two_hosts_reads_each_shard_once(tmp_path: Path, image
     assert lines[0]["images"] == 24 and lines[0]["classes"] == 2 and lines[0]["world_size"] == 2
     smallest = min(_records(host / "input/data/train") for host in (job.folder / "hosts").iterdir())
     assert lines[0]["total_steps"] == 2 * (smallest // 3)
+    left_out = 24 - 6 * (smallest // 3)
+    assert (f"leaves out {left_out} of 24 images" in logs(job)) is (left_out > 0)
     assert weights(tmp_path)
+
+
+def test_a_validation_channel_in_shards_counts_every_image_once(tmp_path: Path, images: Path) -> None:
+    """The same training, with the validation images whole on both hosts and divided: the same scores of the same images."""
+    pack(images, tmp_path / "packed", shard_size=1 << 16)
+    found = {}
+    for distribution in ("FullyReplicated", "ShardedByS3Key"):
+        place = tmp_path / distribution
+        channels = [
+            Channel("train", "s3://bucket/train", mode="File"),
+            Channel("validation", "s3://bucket/validation", mode="File", distribution=distribution),
+        ]
+        job = TrainingJob("job", "ml.m5.xlarge", "arn:aws:iam::000000000000:role/x", "bucket", channels,
+                          hyperparameters={**OPTIONS, "epochs": "1", "batch-size": "3"}, count=2)  # fmt: skip
+        store = LocalStore(place / "s3", {f"s3://bucket/{name}/": tmp_path / "packed" for name in ("train", "validation")})
+        done = run_local(build_request(job), store, place / "job", grace_s=120.0)
+        assert done.status == "Completed", logs(done)
+        parts = [len(list((host / "input/data/validation").glob("*.tar"))) for host in (done.folder / "hosts").iterdir()]
+        whole = len(list((tmp_path / "packed").glob("*.tar")))
+        assert sum(parts) == (whole if distribution == "ShardedByS3Key" else 2 * whole) and all(parts)
+        lines = [json.loads(line) for line in next((place / "s3").rglob("metrics.jsonl")).read_text().splitlines()]
+        (found[distribution],) = [line["evaluation"] for line in lines if "evaluation" in line]
+    whole_set, divided = found["FullyReplicated"], found["ShardedByS3Key"]
+    assert divided["images"] == whole_set["images"] == 24
+    assert divided["top1"] == whole_set["top1"]
+    assert divided["loss"] == pytest.approx(whole_set["loss"], rel=1e-5)
 
 
 def _records(folder: Path) -> int:

@@ -249,6 +249,83 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
     "reserved tag": (set_at("Tags", value=[{"Key": "aws:x", "Value": "1"}]), "Tags[0]", "reserved"),
     "tag twice": (set_at("Tags", value=[{"Key": "a", "Value": "1"}] * 2), "Tags", "two tags"),
     "isolation and an installation": (set_at("EnableNetworkIsolation", value=True), "EnableNetworkIsolation", "wheel"),
+    "profiler's interval": (
+        set_at("ProfilerConfig", value={"S3OutputPath": "s3://my-bucket/x", "ProfilingIntervalInMilliseconds": 150}),
+        "ProfilingIntervalInMilliseconds",
+        "one of 100, 200",
+    ),
+    "image as a web address": (
+        set_at("AlgorithmSpecification", "TrainingImage", value="https://123456789012.dkr.ecr.us-east-1.amazonaws.com/x:1"),
+        "TrainingImage",
+        "without https://",
+    ),
+    "image with a space": (set_at("AlgorithmSpecification", "TrainingImage", value="my image:1"), "TrainingImage", "REGISTRY"),
+    "checkpoints over all of /opt/ml": (set_at("CheckpointConfig", "LocalPath", value="/opt/ml/"), "LocalPath", "belongs"),
+    "access key in the arguments": (
+        set_at("AlgorithmSpecification", "ContainerArguments", value=["--key", "AKIAIOSFODNN7EXAMPLE"]),
+        "ContainerArguments[1]",
+        "RoleArn",
+    ),
+    "access key in a tag": (set_at("Tags", value=[{"Key": "k", "Value": "AKIAIOSFODNN7EXAMPLE"}]), "Tags[0].Value", "RoleArn"),
+    "file system of an unknown kind": (
+        both(
+            set_at(
+                "InputDataConfig",
+                0,
+                "DataSource",
+                value={"FileSystemDataSource": {**FSX["FileSystemDataSource"], "FileSystemType": "Lustre"}},
+            ),
+            set_at("InputDataConfig", 0, "InputMode", value="File"),
+            set_at("VpcConfig", value=VPC),
+        ),
+        "FileSystemType",
+        "FSxLustre",
+    ),
+    "17 subnets": (
+        set_at("VpcConfig", value={"Subnets": [f"subnet-{n}" for n in range(17)], "SecurityGroupIds": ["sg-1"]}),
+        "VpcConfig.Subnets",
+        "at most 16",
+    ),
+    "role of a user": (set_at("RoleArn", value="arn:aws:iam::123456789012:user/me"), "RoleArn", "role/"),
+    "role with a placeholder": (set_at("RoleArn", value="arn:aws:iam::ACCOUNT:role/x"), "RoleArn", "must match"),
+    "seconds with a fraction": (set_at("StoppingCondition", "MaxRuntimeInSeconds", value=3600.0), "MaxRuntime", "whole number"),
+    "waiting time too short": (
+        set_at("StoppingCondition", "MaxPendingTimeInSeconds", value=100),
+        "MaxPendingTimeInSeconds",
+        "at least 1800",
+    ),
+    "spot as text": (set_at("EnableManagedSpotTraining", value="true"), "EnableManagedSpotTraining", "true or false"),
+    "6 instance groups": (
+        set_at(
+            "ResourceConfig",
+            value={"InstanceGroups": [{**GROUPS[0], "InstanceGroupName": f"g{n}"} for n in range(6)], "VolumeSizeInGB": 9},
+        ),
+        "InstanceGroups",
+        "at most 5",
+    ),
+    "an instance that does not exist": (
+        set_at("ResourceConfig", "InstanceType", value="ml.g5.3xlarge"),
+        "InstanceType",
+        "ml.g5.xlarge",
+    ),
+    "shuffling without a seed": (set_at("InputDataConfig", 0, "ShuffleConfig", value={}), "ShuffleConfig.Seed", "missing"),
+    "21 channels": (
+        lambda request: request.update(
+            InputDataConfig=[{**copy.deepcopy(request["InputDataConfig"][0]), "ChannelName": f"c{n}"} for n in range(21)]
+        ),
+        "InputDataConfig",
+        "at most 20",
+    ),
+    "output in an unknown archive": (
+        set_at("OutputDataConfig", "CompressionType", value="ZIP"),
+        "OutputDataConfig.CompressionType",
+        "GZIP",
+    ),
+    "experiment with an underscore": (
+        set_at("ExperimentConfig", value={"ExperimentName": "my_exp"}),
+        "ExperimentName",
+        "must match",
+    ),
     "31 retries": (set_at("RetryStrategy", value={"MaximumRetryAttempts": 31}), "MaximumRetryAttempts", "at most 30"),
 }
 
@@ -270,6 +347,38 @@ def test_what_only_wastes_money_is_a_remark() -> None:
     found = check_request(request)
     assert {mistake.field for mistake in found if not mistake.fatal} >= {"CheckpointConfig"}
     assert not any(mistake.fatal for mistake in found)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [
+        ("Environment", "WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567"),
+        ("HyperParameters", "hub", "ghp_" + "a1" * 18),
+    ],
+)
+def test_a_secret_that_others_may_read_is_a_remark_without_its_value(
+    part: str, key: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = build_request(job())
+    request[part][key] = value
+    (found,) = check_request(request)
+    assert found.field == f"{part}[{key!r}]" and not found.fatal and "Secrets Manager" in found.remedy
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(request))
+    assert main(["launch", "sagemaker", "--request", str(path), "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert value not in printed.out + printed.err and "Secrets Manager" in printed.err
+
+
+def test_a_mistake_is_shown_without_the_key_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request = build_request(job())
+    set_at(*S3, "S3Uri", value="s3://AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMI@bucket/x/")(request)
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(request))
+    assert main(["launch", "sagemaker", "--request", str(path), "--dry-run"]) == 2
+    printed = capsys.readouterr()
+    assert "AKIA" not in printed.out + printed.err and "wJalrXUtnFEMI" not in printed.out + printed.err
+    assert "S3Uri" in printed.err
 
 
 @pytest.mark.parametrize("value", [None, [], "x", {}, {"TrainingJobName": None}, {"InputDataConfig": [1]}, {"Tags": [{}]}])

@@ -1,10 +1,10 @@
-"""Hosts that hold parts of the training data agree on its classes."""
+"""Hosts that hold parts of the data agree on its classes, and say what unequal parts leave out."""
 
 from __future__ import annotations
 
 import pytest
 from headrace.errors import SourceError
-from headrace.training.sharded_data import common_classes
+from headrace.training.sharded_data import common_classes, left_out_note
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,15 @@ def test_labels_that_mean_different_classes_are_refused(lists: list[tuple[str, .
     with pytest.raises(SourceError, match="different classes") as error:
         common_classes(lists, where="data")
     assert "headrace pack" in (error.value.hint or "")
+
+
+def test_the_images_that_unequal_parts_leave_out_are_counted() -> None:
+    parts = [("a", 100), ("a", 100), ("b", 60), ("b", 60)]  # two hosts with two ranks each
+    note = left_out_note(parts, batch_size=10)  # 3 steps of 40
+    assert note is not None and "60 to 100 images" in note and "the 3 steps of the smallest" in note
+    assert "leaves out 40 of 160 images (25.0 %)" in note
+
+
+@pytest.mark.parametrize("parts", [[("a", 65), ("b", 65)], [("a", 64), ("b", 67)], [("a", 70)]])
+def test_an_incomplete_batch_alone_is_no_remark(parts: list[tuple[str, int]]) -> None:
+    assert left_out_note(parts, batch_size=10) is None

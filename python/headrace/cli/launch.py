@@ -94,6 +94,11 @@ def _local_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fetch", action="store_true", help="copy the channels without such a place from their own addresses, once"
     )
+    group.add_argument(
+        "--send",
+        action="store_true",
+        help="write checkpoints, model and output to the request's own addresses, and continue from checkpoints that are there",
+    )
     group.add_argument("--store", type=Path, metavar="FOLDER", help="folder in place of S3 (default: OUT/s3)")
     group.add_argument(
         "--interrupt",
@@ -278,8 +283,11 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
     """Run the job on this machine; return 0 if it completed."""
     if args.interrupt and not request.get("EnableManagedSpotTraining"):
         raise UsageError("--interrupt is for spot jobs: a job on demand keeps its machines", hint="--spot")
+    if args.send and (args.store or not (args.request or args.bucket)):
+        problem = "--store is a folder in place of S3" if args.store else "the request names no bucket of yours"
+        raise UsageError(f"--send: {problem}", hint="leave out --store" if args.store else "--bucket NAME, or --request FILE")
     folder: Path = args.out or Path(request["TrainingJobName"])
-    store = LocalStore(args.store or folder / "s3", _folders(args, request))
+    store = LocalStore(args.store or folder / "s3", _folders(args, request), sends=args.send)
     with StopRequest() as stop:
         done = run_local(
             request,

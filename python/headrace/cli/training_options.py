@@ -39,6 +39,7 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
     add("--data", metavar="PATH", help="training images: a folder of class folders, or a packed dataset")
     add("--val", metavar="PATH", help="validation images (default: DATA/val or DATA/test beside DATA/train, else none)")
     add("--sharded-data", help="each host holds its own shards of --data only, as with SageMaker's ShardedByS3Key")
+    add("--sharded-val", help="each host holds its own shards of --val only")
     add("--out", metavar="FOLDER", help="folder for checkpoints, metrics.jsonl, config.toml, final.safetensors", default="run")
     add("--epochs", type=int, metavar="N", help="passes over the training images", default=DEFAULTS["epochs"])
     add("--steps", type=int, metavar="N", help="stop after N steps, before all epochs are done")

@@ -7,8 +7,9 @@ variables are made from them for scripts that read those.
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,23 @@ __all__ = ["Container", "read_container", "sagemaker_variables", "script_argumen
 BASE_VARIABLE = "SAGEMAKER_BASE_DIR"
 RESERVED = "sagemaker_"
 """Hyperparameters with this prefix are for the toolkit, not for the script."""
+
+OTHERS_RESERVED = frozenset({"_tuning_objective_metric", "default_user_module_name"})
+"""Further hyperparameters that the toolkit keeps for itself."""
+
+OWN_VARIABLES = frozenset(
+    f"{RESERVED}{name}"
+    for name in ("program", "submit_directory", "enable_cloudwatch_metrics", "region", "container_log_level", "job_name",
+                 "s3_output")
+)  # fmt: skip
+"""Hyperparameters of the toolkit that have a meaning of their own. The others are `SM_FRAMEWORK_PARAMS`."""
+
+DISTRIBUTED = tuple(
+    f"{RESERVED}{name}_enabled"
+    for name in ("mpi", "parameter_server", "distributed_dataparallel", "pytorch_ddp", "pytorch_xla_multi_worker",
+                 "multi_worker_mirrored_strategy", "torch_distributed")
+)  # fmt: skip
+"""Hyperparameters by which a job of the SageMaker SDK asks for a way of distributed training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +121,12 @@ def _decoded(value: Any) -> Any:
 def sagemaker_variables(container: Container, *, gpus: int, program: str) -> dict[str, str]:
     """Return the `SM_*` variables that SageMaker's toolkit would set. `program`: file name of the script."""
     base, resources = container.base, container.resources
-    own = {name: value for name, value in container.hyperparameters.items() if not name.startswith(RESERVED)}
+    own = {name: value for name, value in container.hyperparameters.items() if not _is_reserved(name)}
+    framework = {
+        name: value
+        for name, value in container.hyperparameters.items()
+        if name.startswith(RESERVED) and name not in OWN_VARIABLES
+    }
     config = base / "input" / "config"
     module = program.removesuffix(".py")
     groups = resources.get("instance_groups") or []
@@ -116,7 +139,7 @@ def sagemaker_variables(container: Container, *, gpus: int, program: str) -> dic
         "SM_NETWORK_INTERFACE_NAME": resources.get("network_interface_name", "eth0"),
         "SM_HPS": own,
         "SM_USER_ENTRY_POINT": program,
-        "SM_FRAMEWORK_PARAMS": {},
+        "SM_FRAMEWORK_PARAMS": framework,
         "SM_RESOURCE_CONFIG": dict(resources),
         "SM_INPUT_DATA_CONFIG": dict(container.inputs),
         "SM_OUTPUT_DATA_DIR": str(base / "output" / "data"),
@@ -124,13 +147,15 @@ def sagemaker_variables(container: Container, *, gpus: int, program: str) -> dic
         "SM_CURRENT_HOST": container.host,
         "SM_CURRENT_INSTANCE_TYPE": resources.get("current_instance_type", "local"),
         "SM_CURRENT_INSTANCE_GROUP": current,
-        "SM_CURRENT_INSTANCE_GROUP_HOSTS": list(members[current]["hosts"]) if current in members else container.hosts,
+        "SM_CURRENT_INSTANCE_GROUP_HOSTS": list(members[current]["hosts"]) if current in members else [],
         "SM_INSTANCE_GROUPS": names,
         "SM_INSTANCE_GROUPS_DICT": members,
-        "SM_DISTRIBUTION_INSTANCE_GROUPS": [],
+        "SM_DISTRIBUTION_INSTANCE_GROUPS": framework.get(
+            f"{RESERVED}distribution_instance_groups", [current] if any(map(framework.get, DISTRIBUTED)) else []
+        ),
         "SM_IS_HETERO": len(names) > 1,
         "SM_MODULE_NAME": module,
-        "SM_LOG_LEVEL": 20,
+        "SM_LOG_LEVEL": container.hyperparameters.get(f"{RESERVED}container_log_level", logging.INFO),
         "SM_FRAMEWORK_MODULE": "",
         "SM_INPUT_DIR": str(base / "input"),
         "SM_INPUT_CONFIG_DIR": str(config),
@@ -139,7 +164,7 @@ def sagemaker_variables(container: Container, *, gpus: int, program: str) -> dic
         "SM_NUM_GPUS": gpus,
         "SM_NUM_NEURONS": 0,
         "SM_MODEL_DIR": str(base / "model"),
-        "SM_MODULE_DIR": str(base / "code"),
+        "SM_MODULE_DIR": str(container.hyperparameters.get(f"{RESERVED}submit_directory", base / "code")),
         "SM_USER_ARGS": arguments,
         "SM_OUTPUT_INTERMEDIATE_DIR": str(base / "output" / "intermediate"),
     }
@@ -160,27 +185,41 @@ def _training_environment(container: Container, plain: Mapping[str, Any]) -> dic
         *("NETWORK_INTERFACE_NAME", "NUM_NEURONS", "OUTPUT_DATA_DIR", "OUTPUT_DIR", "OUTPUT_INTERMEDIATE_DIR"),
         *("RESOURCE_CONFIG", "USER_ENTRY_POINT"),
     )
+    distributed = _distribution_hosts(container, plain["SM_DISTRIBUTION_INSTANCE_GROUPS"])
+    master = (distributed or container.hosts)[0]
     return {
         **{name.lower(): plain[f"SM_{name}"] for name in same},
         "additional_framework_parameters": plain["SM_FRAMEWORK_PARAMS"],
         "channel_input_dirs": {name: str(container.channel(name)) for name in container.inputs},
-        "distribution_hosts": [],
+        "distribution_hosts": distributed,
         "framework_module": None,
         "hyperparameters": plain["SM_HPS"],
-        "is_master": container.rank == 0,
+        "is_master": container.host == master,
         "is_modelparallel_enabled": None,
         "is_smddpmprun_installed": False,
         "is_smddprun_installed": False,
         "job_name": os.environ.get("TRAINING_JOB_NAME"),
-        "master_hostname": container.hosts[0],
+        "master_hostname": master,
         "topology": container.resources.get("topology") or [],
     }
+
+
+def _distribution_hosts(container: Container, groups: Sequence[str]) -> list[str]:
+    """Return the hosts of the groups that train together; all hosts where the configuration knows no groups."""
+    known = container.resources.get("instance_groups") or []
+    if not known:
+        return container.hosts
+    return [host for group in known if group["instance_group_name"] in groups for host in group["hosts"]]
+
+
+def _is_reserved(name: str) -> bool:
+    return name.startswith(RESERVED) or name in OTHERS_RESERVED
 
 
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, dict | list | bool):
+    if isinstance(value, dict | list | bool | float):
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
     return str(value)
 
@@ -189,7 +228,7 @@ def script_arguments(container: Container) -> list[str]:
     """Return the hyperparameters as arguments: `--name value`, `-n value` for a name of one letter."""
     words = []
     for name, value in sorted(container.hyperparameters.items()):
-        if not name.startswith(RESERVED):
+        if not _is_reserved(name):
             words += [f"-{name}" if len(name) == 1 else f"--{name}", _argument(value)]
     return words
 

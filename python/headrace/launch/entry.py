@@ -96,11 +96,18 @@ def _find_script(container: Container, script: str) -> Path:
 def _train_words(container: Container) -> list[str]:
     """Return the options of `headrace train`: its folders, then the hyperparameters, which may name others."""
     words = ["--data", str(container.channel("train")), "--out", str(container.checkpoints), "--resume", "auto"]
-    if len(container.hosts) > 1 and container.inputs.get("train", {}).get("S3DistributionType") == "ShardedByS3Key":
+    if _is_sharded(container, "train"):
         words.append("--sharded-data")
     if "validation" in container.inputs:
         words += ["--val", str(container.channel("validation"))]
+    if _is_sharded(container, "validation"):
+        words.append("--sharded-val")
     return [*words, *script_arguments(container)]
+
+
+def _is_sharded(container: Container, channel: str) -> bool:
+    """Return whether each host has only a part of a channel's objects."""
+    return len(container.hosts) > 1 and container.inputs.get(channel, {}).get("S3DistributionType") == "ShardedByS3Key"
 
 
 def _keep_results(container: Container) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.cost.prices import PREFIX, PriceTable
 from headrace.launch.mistakes import Mistake
+from headrace.system.redaction import redact_text
 
 __all__ = ["rule_mistakes"]
 
@@ -23,6 +24,12 @@ LONGEST_S = 28 * 24 * 3600
 
 SECRET = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 SECRET_NAMES = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
+PROFILER_MS = (100, 200, 500, 1000, 5000, 60000)
+"""The intervals that ProfilingIntervalInMilliseconds may have, by the API reference."""
+
+IMAGE = re.compile(r"[^\s:/@]+(?:[:.][^\s/@]*)?(?:/[^\s:/@]+)*(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?")
+"""REGISTRY/REPOSITORY, with :TAG or @DIGEST."""
+
 BUCKET = re.compile(r"[a-z0-9](?:[a-z0-9.-]{1,61})[a-z0-9]")
 READS_PIPES = "HEADRACE_READS_PIPES"
 """Set in the environment of a job whose script reads named pipes itself."""
@@ -73,6 +80,12 @@ def image(request: Request) -> Iterator[Mistake]:
     if len(both) != 1:
         what = "both TrainingImage and AlgorithmName are given" if both else "neither TrainingImage nor AlgorithmName is given"
         yield Mistake("AlgorithmSpecification", what, "give the URI of one image as TrainingImage")
+    if found.get("TrainingImage") and IMAGE.fullmatch(found["TrainingImage"]) is None:
+        yield Mistake(
+            "AlgorithmSpecification.TrainingImage",
+            "is no address of an image",
+            "write REGISTRY/REPOSITORY:TAG, without https://",
+        )
     if "AlgorithmName" in both and found.get("ContainerEntrypoint"):
         yield Mistake("AlgorithmSpecification.ContainerEntrypoint", "an algorithm has its own entry point", "use TrainingImage")
 
@@ -190,7 +203,8 @@ def spot(request: Request) -> Iterator[Mistake]:
     path = (checkpoints or {}).get("LocalPath")
     if path is not None and not path.startswith("/"):
         yield Mistake("CheckpointConfig.LocalPath", f"{path!r} is no absolute path", "write /opt/ml/checkpoints")
-    if path is not None and path.rstrip("/").startswith(("/opt/ml/input", "/opt/ml/model", "/opt/ml/output")):
+    own = path is not None and (path.rstrip("/") in ("", "/opt", "/opt/ml") and path.startswith("/"))
+    if path is not None and (own or path.rstrip("/").startswith(("/opt/ml/input", "/opt/ml/model", "/opt/ml/output"))):
         yield Mistake("CheckpointConfig.LocalPath", f"{path} belongs to SageMaker", "write /opt/ml/checkpoints")
     where = (checkpoints or {}).get("S3Uri", "").rstrip("/")
     for at, channel, _ in _channels(request):
@@ -269,24 +283,6 @@ def _file_system(request: Request, at: str, source: Request, mode: str) -> Itera
         )  # fmt: skip
 
 
-def shares(request: Request) -> Iterator[Mistake]:
-    """`headrace train` takes what it finds for the whole dataset, so hosts must find the same."""
-    environment, parameters = request.get("Environment") or {}, request.get("HyperParameters") or {}
-    words = " ".join(_get(request, "AlgorithmSpecification", "ContainerEntrypoint") or [])
-    own = (
-        "headrace.launch.entry" in words and not environment.get("HEADRACE_SCRIPT") and not parameters.get("sagemaker_program")
-    )
-    for at, channel, _ in _channels(request):
-        source = _get(channel, "DataSource", "S3DataSource") or {}
-        if own and _hosts(request) > 1 and source.get("S3DataDistributionType") == "ShardedByS3Key":
-            yield Mistake(
-                f"{at}.DataSource.S3DataSource.S3DataDistributionType",
-                "headrace train needs the whole dataset on every host",
-                "use FullyReplicated with FastFile, or a script with Loader(parts='agree')",
-                fatal=False,
-            )
-
-
 def buckets(request: Request) -> Iterator[Mistake]:
     """Names of buckets that can exist."""
     places = [
@@ -298,24 +294,55 @@ def buckets(request: Request) -> Iterator[Mistake]:
         for at, channel, _ in _channels(request)
     ]
     for at, uri in places:
+        if (uri or "").startswith("https://"):
+            yield Mistake(at, "the toolkits read s3:// addresses only", "write s3://BUCKET/PREFIX", fatal=False)
         found = re.match(r"s3://([^/]*)", uri or "")
-        if found and (BUCKET.fullmatch(found[1]) is None or ".." in found[1]):
+        if found and "@" in found[1]:
+            yield Mistake(at, "holds a name or key before the bucket", "write s3://BUCKET/PREFIX; RoleArn gives the rights")
+        elif found and (BUCKET.fullmatch(found[1]) is None or ".." in found[1]):
             yield Mistake(at, f"{found[1]!r} cannot be the name of a bucket", "3 to 63 of a-z, 0-9, - and .")
 
 
 def secrets(request: Request) -> Iterator[Mistake]:
     """Keys in plain sight: everybody who may describe the job can read them."""
-    for part in ("Environment", "HyperParameters"):
-        for key, value in (request.get(part) or {}).items():
-            if key in SECRET_NAMES or SECRET.search(str(value)):
-                yield Mistake(
-                    f"{part}[{key!r}]", "holds an access key, which DescribeTrainingJob shows", "give RoleArn the rights"
-                )
+    for at, key, text in _texts(request, ""):
+        if key in SECRET_NAMES or SECRET.search(text):
+            yield Mistake(at, "holds an access key, which DescribeTrainingJob shows", "give RoleArn the rights")
+        elif _is_secret(text if "[" not in at else f"{key}={text}"):
+            yield Mistake(
+                at, "looks like a secret, which DescribeTrainingJob shows", "let the script read it from AWS Secrets Manager",
+                fatal=False,
+            )  # fmt: skip
     for place, tag in enumerate(request.get("Tags") or []):
         if str(tag.get("Key", "")).lower().startswith("aws:"):
             yield Mistake(f"Tags[{place}].Key", "names with aws: are reserved", "choose another name")
     for name in _repeated(tag.get("Key") for tag in request.get("Tags") or []):
         yield Mistake("Tags", f"two tags are called {name!r}", "remove one")
+
+
+def _is_secret(text: str) -> bool:
+    return redact_text(text) != text
+
+
+def _texts(value: Any, at: str, key: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield path, name and text of every string in a request."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            by_key = at in ("Environment", "HyperParameters")
+            yield from _texts(inner, f"{at}[{name!r}]" if by_key else f"{at}.{name}".lstrip("."), str(name))
+    elif isinstance(value, list | tuple):
+        for place, inner in enumerate(value):
+            yield from _texts(inner, f"{at}[{place}]", key)
+    elif isinstance(value, str):
+        yield at, key, value
+
+
+def profiler(request: Request) -> Iterator[Mistake]:
+    """An interval that the profiler knows."""
+    interval = _get(request, "ProfilerConfig", "ProfilingIntervalInMilliseconds")
+    if interval is not None and interval not in PROFILER_MS:
+        allowed = ", ".join(map(str, PROFILER_MS))
+        yield Mistake("ProfilerConfig.ProfilingIntervalInMilliseconds", f"{interval} is not allowed", f"one of {allowed}")
 
 
 def isolation(request: Request) -> Iterator[Mistake]:
@@ -334,5 +361,5 @@ def _repeated(names: Any) -> list[str]:
 
 
 RULES: tuple[Callable[[Request], Iterator[Mistake]], ...] = (
-    image, metrics, resources, volumes, stopping, spot, channels, shares, buckets, secrets, isolation,
+    image, metrics, resources, volumes, stopping, spot, channels, buckets, secrets, profiler, isolation,
 )  # fmt: skip

@@ -13,6 +13,7 @@ from headrace.errors import UsageError
 from headrace.launch.mistakes import Mistake
 from headrace.launch.request_fields import field_mistakes
 from headrace.launch.request_rules import rule_mistakes
+from headrace.system.redaction import redact_text
 
 __all__ = ["check_request", "refuse_mistakes"]
 
@@ -32,9 +33,10 @@ def check_request(request: Any, *, region: str | None = None) -> list[Mistake]:
 def refuse_mistakes(found: list[Mistake], log: Callable[[str], None]) -> None:
     """Write each mistake to `log`. Raises `UsageError` if one of them is fatal, with all fatal ones in its message."""
     for mistake in found:
-        log(f"  {mistake}")
+        log(f"  {redact_text(str(mistake))}")
     fatal = [mistake for mistake in found if mistake.fatal]
     if len(fatal) == 1:
-        raise UsageError(f"the request has a mistake: {fatal[0]}", hint="nothing was sent")
+        raise UsageError(f"the request has a mistake: {redact_text(str(fatal[0]))}", hint="nothing was sent")
     if fatal:
-        raise UsageError(f"the request has {len(fatal)} mistakes: {' · '.join(map(str, fatal))}", hint="nothing was sent")
+        words = " · ".join(redact_text(str(mistake)) for mistake in fatal)
+        raise UsageError(f"the request has {len(fatal)} mistakes: {words}", hint="nothing was sent")

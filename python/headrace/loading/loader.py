@@ -338,6 +338,11 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         return self.dataset.classes
 
     @property
+    def part(self) -> RankPart:
+        """What this rank reads of the dataset: with `parts`, its place is among the ranks of the same part."""
+        return self._part
+
+    @property
     def pipelines(self) -> tuple[Pipeline, ...]:
         """The compiled pipelines, one for each view."""
         return self._views.pipelines

@@ -28,7 +28,7 @@
 - `resolve_options`: Resolve the options of a run: defaults, then a preset, then a TOML file, then the command line; the last
   one wins.
 - `resume`: Resuming: which checkpoint a run continues from, and where in the data it continues.
-- `sharded_data`: Training data of which each host holds only its own shards: the hosts agree on the classes and count their
+- `sharded_data`: Data of which each host holds only its own shards: the hosts agree on the classes and count their
   images.
 - `state`: The state of a training run: in memory, in a checkpoint, and back.
 - `step_timer`: The clock of a training loop: images a second, and how much of the time the device waits for input.

@@ -27,8 +27,8 @@ def open_data(options: Options) -> tuple[Dataset, Dataset | None]:
         raise SourceError(f"{data} holds one class only", hint="give data of two or more classes")
     if val is None:
         return training, None
-    validation = open_stored(val)
-    if validation.classes != training.classes and not options.sharded_data:
+    validation = open_stored(val, part=options.sharded_val)
+    if validation.classes != training.classes and not (options.sharded_data or options.sharded_val):
         raise SourceError(
             f"{val}: {_class_difference(training.classes, validation.classes)}", hint="use the same class folders"
         )

@@ -87,8 +87,8 @@ def model_scores(model: nn.Module, images: torch.Tensor, *, flip: bool) -> torch
 
 def _real_images(loader: Loader, step: int, images: int) -> int:
     """Return how many images of a batch count: the last batch repeats images from the front, so that ranks stay in step."""
-    start = step * loader.batch_size * loader.world_size
-    left = len(loader.dataset) - start
-    if left >= loader.batch_size * loader.world_size:
+    part = loader.part  # the ranks that read the same images: all of them, unless each host has its own
+    left = len(loader.dataset) - step * loader.batch_size * part.world_size
+    if left >= loader.batch_size * part.world_size:
         return images
-    return max(0, min(images, left - loader.rank * images))
+    return max(0, min(images, left - part.rank * images))

@@ -112,7 +112,7 @@ def _open_loader(
         device=device.torch_name,
         dtype=dtype,
         on_error=options.on_error,
-        parts="agree" if training and options.sharded_data else None,
+        parts="agree" if (options.sharded_data if training else options.sharded_val) else None,
     )
 
 

@@ -43,6 +43,7 @@ class Options:
     nan_steps: int = 0  # skip so many steps whose loss is not finite; the next one ends the run
     sync_batch_norm: bool = False  # batch normalisation over the batches of all ranks
     sharded_data: bool = False  # each host holds only its own shards of `data` (SageMaker's ShardedByS3Key)
+    sharded_val: bool = False  # the same of `val`
     checkpoint_url: str | None = None  # an object store that gets a copy of the checkpoints
     checkpoint_steps: int | None = None  # save a checkpoint every so many steps
     checkpoint_minutes: float | None = 10.0  # save a checkpoint every so many minutes

@@ -23,7 +23,7 @@ from headrace.training.nonfinite_loss import BadStep, LossMonitor
 from headrace.training.options import Options, check_options
 from headrace.training.preflight import check_model, claim_folder
 from headrace.training.resume import broadcast_checkpoint, find_checkpoint, loader_epoch
-from headrace.training.sharded_data import agree_on_classes
+from headrace.training.sharded_data import agree_on_parts
 from headrace.training.state import TrainingProgress, TrainingRun, restore
 from headrace.training.step_timer import StepTimer
 from headrace.training.uploads import Uploads
@@ -52,8 +52,11 @@ def prepare(options: Options, on_progress: OnProgress) -> TrainingRun:
         _report_remark(on_progress, f"note: {note}")
     join_group(ranks, device)
     images = len(data)
-    if options.sharded_data:
-        data, images = agree_on_classes(data, val, ranks)
+    if options.sharded_data or options.sharded_val:
+        agreed = agree_on_parts(data, val, ranks, batch_size=options.batch_size, sharded=options.sharded_data)
+        data, val, images = agreed.data, agreed.val, agreed.images
+        if ranks.main and agreed.note:
+            _report_remark(on_progress, agreed.note)
     found = broadcast_checkpoint(found, ranks)
     training_input = TrainingInput(options, data, device, ranks)
     loader, epoch = _open_loader(training_input, found)

@@ -1,4 +1,4 @@
-"""Training data of which each host holds only its own shards: the hosts agree on the classes and count their images.
+"""Data of which each host holds only its own shards: the hosts agree on the classes and count their images.
 
 A part may lack the last classes, and the names of all: SageMaker's ShardedByS3Key gives the manifest to one host only. Labels
 in packed shards are numbers, which mean the same on every host.
@@ -6,29 +6,80 @@ in packed shards are numbers, which mean the same on every host.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from headrace.datasets.records import Dataset
 from headrace.errors import SourceError
 from headrace.training.distributed.ranks import JOIN_TIMEOUT_S, Ranks
 
-__all__ = ["agree_on_classes", "common_classes"]
+__all__ = ["Agreement", "agree_on_parts", "common_classes", "left_out_note"]
 
 
-def agree_on_classes(data: Dataset, val: Dataset | None, ranks: Ranks) -> tuple[Dataset, int]:
-    """Return this host's data with the classes of all parts, and the images of all parts. All ranks call it together.
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the hosts agreed on: own data with the classes of all parts, images of all parts, and a remark on unequal parts."""
 
-    Raises SourceError if the parts number their classes differently, or have fewer than two.
+    data: Dataset
+    val: Dataset | None
+    images: int
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a rank holds: fingerprint, images and classes of its training data; classes of its validation data."""
+
+    fingerprint: str
+    images: int
+    classes: tuple[str, ...]
+    val_classes: tuple[str, ...] | None
+
+
+def agree_on_parts(data: Dataset, val: Dataset | None, ranks: Ranks, *, batch_size: int, sharded: bool) -> Agreement:
+    """Return this host's data with the classes of all parts. All ranks call it together.
+
+    batch_size: images of a step on each rank. sharded: whether `data` is a part, or only `val` is. Raises SourceError if the
+    parts number their classes differently, or have fewer than two.
     """
-    own = (data.fingerprint, len(data), data.classes)
+    own = _Part(data.fingerprint, len(data), data.classes, val.classes if val is not None else None)
     parts = [own] if ranks.world_size == 1 else _gathered(own, ranks)
-    lists = [classes for _, _, classes in parts]
-    classes = common_classes([*lists, val.classes] if val is not None else lists, where=data.root)
+    lists = [part.classes for part in parts] + [part.val_classes for part in parts if part.val_classes is not None]
+    classes = common_classes(lists, where=data.root)
     if len(classes) < 2:
         raise SourceError(f"{data.root} holds one class only", hint="give data of two or more classes")
-    return replace(data, classes=classes), sum(count for _, count, _ in {(mark, count, ()) for mark, count, _ in parts})
+    sizes = [(part.fingerprint, part.images) for part in parts]
+    return Agreement(
+        replace(data, classes=classes),
+        val if val is None else replace(val, classes=classes),
+        sum(images for _, images in set(sizes)),
+        left_out_note(sizes, batch_size) if sharded else None,
+    )
+
+
+def left_out_note(parts: Sequence[tuple[str, int]], batch_size: int) -> str | None:
+    """Return how many images an epoch leaves out because the parts are unequal; None if no more than any training does.
+
+    parts: fingerprint and images of each rank's part. Ranks with the same part divide it.
+
+    >>> left_out_note([("a", 40), ("b", 20)], 10).partition(":")[0]
+    'note'
+    """
+    readers = Counter(parts)
+    images = sum(count for _, count in readers)
+    global_batch = batch_size * len(parts)
+    steps = min(count // (batch_size * ranks) for (_, count), ranks in readers.items())
+    left_out = images - steps * global_batch
+    if left_out <= images % global_batch:  # an incomplete batch, which no training uses
+        return None
+    counts = [count for _, count in readers]
+    return (
+        f"note: the hosts' parts hold {min(counts):,} to {max(counts):,} images, and all make the {steps:,} steps of the "
+        f"smallest, so each epoch leaves out {left_out:,} of {images:,} images ({100 * left_out / images:.1f} %), "
+        "others each time; more shards divide more evenly (headrace pack --shard-size)"
+    )
 
 
 def common_classes(lists: Sequence[tuple[str, ...]], *, where: str) -> tuple[str, ...]:
@@ -52,7 +103,7 @@ def _is_numbered(classes: tuple[str, ...]) -> bool:
     return classes == tuple(map(str, range(len(classes))))
 
 
-def _gathered(own: tuple[str, int, tuple[str, ...]], ranks: Ranks) -> list[tuple[str, int, tuple[str, ...]]]:
+def _gathered(own: _Part, ranks: Ranks) -> list[_Part]:
     from torch import distributed
 
     found = [own] * ranks.world_size

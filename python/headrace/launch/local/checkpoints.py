@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 from pathlib import Path
 
-from headrace.system.atomic_write import replacing
+from headrace.errors import SourceError
+from headrace.launch.local.places import Place
 
 __all__ = ["CheckpointCopy"]
 
@@ -19,14 +19,18 @@ EVERY_S = 0.5
 
 
 class CheckpointCopy:
-    """Copies `folder` to `store` in a thread until `close`, which copies once more."""
+    """Copies `folder` to `store` in a thread until `close`, which copies once more.
 
-    def __init__(self, folder: Path, store: Path) -> None:
+    What the store holds is copied to `folder` first: raises `SourceError` or `OSError` if that fails. Later failures do not end
+    the training. `problem` is that of the last copy, which `close` made, or None.
+    """
+
+    def __init__(self, folder: Path, store: Place) -> None:
         self._folder, self._store = folder, store
+        self.problem: str | None = None
         self._sent: dict[str, tuple[int, int]] = {}
         self._stopped, self._lock = threading.Event(), threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
-        store.mkdir(parents=True, exist_ok=True)
         self._restore()
         self._thread = threading.Thread(target=self._run, name="headrace-checkpoints", daemon=True)
         self._thread.start()
@@ -40,7 +44,11 @@ class CheckpointCopy:
     def copy(self) -> None:
         """Copy new and changed files, and remove those that the host has removed."""
         with self._lock:
-            self._copy()
+            try:
+                self._copy()
+                self.problem = None
+            except (SourceError, OSError) as error:
+                self.problem = str(error)
 
     def _copy(self) -> None:
         present = {}
@@ -55,27 +63,22 @@ class CheckpointCopy:
             if self._sent.get(name) != state and self._send(name):
                 self._sent[name] = state
         for name in set(self._sent) - set(present):
-            (self._store / name).unlink(missing_ok=True)
+            self._store.remove(name)
             del self._sent[name]
 
     def _restore(self) -> None:
-        for path in sorted(self._store.rglob("*")):
-            if path.is_file():
-                name = path.relative_to(self._store).as_posix()
-                target = self._folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
-                state = target.stat()
-                self._sent[name] = (state.st_mtime_ns, state.st_size)
+        for name in self._store.fetch(self._folder):
+            state = (self._folder / name).stat()
+            self._sent[name] = (state.st_mtime_ns, state.st_size)
 
     def _send(self, name: str) -> bool:
-        target = self._store / name
-        target.parent.mkdir(parents=True, exist_ok=True)
+        file = self._folder / name
         try:
-            with replacing(target) as temporary:
-                shutil.copyfile(self._folder / name, temporary)
-        except OSError:  # the host renamed or removed it meanwhile
-            return False
+            self._store.put(file, name)
+        except OSError:
+            if file.exists():
+                raise
+            return False  # the host renamed or removed it meanwhile
         return True
 
     def _run(self) -> None:

@@ -107,17 +107,19 @@ class Host:
         self.killed = self.killed or self.running
         kill_marked(self.marker)
 
-    def close(self) -> int:
-        """Collect the process, end feeders and the copy of checkpoints, and return the exit code."""
-        code = self.process.wait() if self.process is not None else 0
+    def close(self) -> str | None:
+        """Collect the process, end feeders and the copy of checkpoints, and return the problem of the last copy, if any."""
+        if self.process is not None:
+            self.process.wait()
         self.kill_left_over()
         for feeder in self.feeders:
             feeder.stop()
         self.feeders = []
-        if self.copy is not None:
-            self.copy.close()
-            self.copy = None
-        return code
+        if self.copy is None:
+            return None
+        self.copy.close()
+        problem, self.copy = self.copy.problem, None
+        return problem
 
     def kill_left_over(self) -> None:
         """Kill what outlived the first process: a container ends with it."""

@@ -95,7 +95,10 @@ class _Run:
         self.killed: list[str] = []
         self.count = 0
         uri = (request.get("CheckpointConfig") or {}).get("S3Uri")
-        self.checkpoints = store.path(uri) if uri else None
+        self.checkpoints = store.place(uri) if uri else None
+        self.results_uri = f"{request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{request['TrainingJobName']}/output"
+        self.results = store.place(self.results_uri)
+        self.checkpoint_folder = store.path(uri) if uri else folder  # for interruptions that look at it
         self.marker = uuid.uuid4().hex
         self.hosts = _hosts(request, folder, self.marker)
 
@@ -110,6 +113,7 @@ class _Run:
         outcome, reason = "Interrupted", ""
         while outcome == "Interrupted":
             begun_s = time.monotonic()
+            problem = None
             try:
                 outcome, reason = self._attempt()
             except (SourceError, OSError) as error:
@@ -117,7 +121,9 @@ class _Run:
             finally:
                 for host in self.hosts:
                     host.kill()
-                    host.close()
+                    problem = host.close() or problem
+            if problem and outcome != "Failed":
+                outcome, reason = "Failed", f"ClientError: checkpoints: {problem}"
             self.billed_s += time.monotonic() - begun_s
             if outcome == "Interrupted":
                 self.count += 1
@@ -125,7 +131,11 @@ class _Run:
                 self._become("Starting", "Waiting for machines")
         begun_s = time.monotonic()
         self._become("Uploading", "Storing model and output")
-        artifacts = self._store_results(model=outcome != "Failed")
+        artifacts = None
+        try:
+            artifacts = self._store_results(model=outcome != "Failed")
+        except (SourceError, OSError) as error:
+            outcome, reason = "Failed", reason or f"ClientError: {error}"
         self.billed_s += time.monotonic() - begun_s
         self._become(outcome, reason or outcome)
         status = "Stopped" if outcome in ("Stopped", "MaxRuntimeExceeded") else outcome
@@ -182,7 +192,7 @@ class _Run:
             if passed_s > limit_s:
                 self._end_all()
                 return "MaxRuntimeExceeded", "MaxRuntimeInSeconds has passed"
-            if interruption is not None and interruption(self.checkpoints or self.folder, passed_s):
+            if interruption is not None and interruption(self.checkpoint_folder, passed_s):
                 self.log("the machines are taken: SIGTERM")
                 self._end_all()
                 return "Interrupted", ""
@@ -205,10 +215,7 @@ class _Run:
 
     def _store_results(self, *, model: bool) -> str | None:
         """Put model and output where the request wants them; return the address of the model."""
-        config = self.request["OutputDataConfig"]
-        uri = f"{config['S3OutputPath'].rstrip('/')}/{self.request['TrainingJobName']}/output"
-        place = self.store.path(uri)
-        packed = config.get("CompressionType", "GZIP") == "GZIP"
+        packed = self.request["OutputDataConfig"].get("CompressionType", "GZIP") == "GZIP"
         found = None
         for name, part in (("model", "model"), ("output", "output/data")):
             if name == "model" and not model:
@@ -219,14 +226,15 @@ class _Run:
                     shutil.copytree(host.base / part, merged, dirs_exist_ok=True)
             if not merged.is_dir() or not any(merged.iterdir()):
                 continue
-            place.mkdir(parents=True, exist_ok=True)
             if packed:
-                with tarfile.open(place / f"{name}.tar.gz", "w:gz") as tar:
+                with tarfile.open(archive := merged.with_name(f"{name}.tar.gz"), "w:gz") as tar:
                     tar.add(merged, arcname=".")
+                self.results.put(archive, archive.name)
             else:
-                shutil.copytree(merged, place / name, dirs_exist_ok=True)
+                for file in sorted(path for path in merged.rglob("*") if path.is_file()):
+                    self.results.put(file, f"{name}/{file.relative_to(merged).as_posix()}")
             if name == "model":
-                found = f"{uri}/model.tar.gz" if packed else f"{uri}/model/"
+                found = f"{self.results_uri}/model.tar.gz" if packed else f"{self.results_uri}/model/"
         return found
 
     def _become(self, status: str, message: str) -> None:

@@ -1,4 +1,7 @@
-"""Folders in place of S3: `s3://bucket/key` is the file ROOT/bucket/key, or lies in a folder that stands for a prefix."""
+"""Folders in place of S3: `s3://bucket/key` is the file ROOT/bucket/key, or lies in a folder that stands for a prefix.
+
+What a job writes goes to the addresses themselves where the store says so.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.errors import SourceError
+from headrace.launch.local.places import FolderPlace, Place, StorePlace
 
 __all__ = ["LocalStore"]
 
 
 class LocalStore:
-    """Objects by address. `prefixes`: folders that stand for addresses, such as the data of a channel."""
+    """Objects by address. `prefixes`: folders that stand for addresses, such as the data of a channel.
 
-    def __init__(self, root: Path, prefixes: Mapping[str, Path] | None = None) -> None:
-        self.root = root
+    sends: whether what a job writes goes to the object store that its addresses name, not to folders below `root`.
+    """
+
+    def __init__(self, root: Path, prefixes: Mapping[str, Path] | None = None, *, sends: bool = False) -> None:
+        self.root, self.sends = root, sends
         self._prefixes = {uri.rstrip("/"): folder for uri, folder in (prefixes or {}).items()}
 
     def path(self, uri: str) -> Path:
@@ -27,6 +34,10 @@ class LocalStore:
         if scheme != "s3" or not rest or ".." in rest.split("/"):
             raise SourceError(f"{uri} is no address of a bucket", hint="s3://bucket/prefix")
         return self.root / rest
+
+    def place(self, uri: str) -> Place:
+        """Return where a job writes what belongs to an address. Raises `SourceError` if it cannot."""
+        return StorePlace(uri) if self.sends else FolderPlace(self.path(uri))
 
     def objects(self, uri: str) -> list[tuple[str, Path]]:
         """Return name below the prefix and path of every object, sorted by name. As in S3, `…/tra` also matches `…/train/x`."""

@@ -1,0 +1,82 @@
+"""Where a local job puts checkpoints and results: a folder, or an object store."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from headrace.datasets.sources.remote.mirror import copy_object
+from headrace.datasets.sources.remote.store import open_bucket
+from headrace.system.atomic_write import replacing
+from headrace.training.uploads import check_writable
+
+__all__ = ["FolderPlace", "Place", "StorePlace"]
+
+
+class Place(Protocol):
+    """Objects below one address. Names are relative to it, with slashes."""
+
+    def fetch(self, folder: Path) -> Iterable[str]:
+        """Copy all objects into `folder`, and yield the name of each."""
+
+    def put(self, file: Path, name: str) -> None:
+        """Store a file under a name, whole or not at all. Raises `OSError` or `SourceError`."""
+
+    def remove(self, name: str) -> None:
+        """Remove an object; a missing one is no error."""
+
+
+class FolderPlace:
+    """A folder in place of a prefix."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def fetch(self, folder: Path) -> Iterable[str]:
+        """Copy all files into `folder`, and yield the name of each."""
+        for path in sorted(self._folder.rglob("*")):
+            if path.is_file():
+                name = path.relative_to(self._folder).as_posix()
+                target = folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+                yield name
+
+    def put(self, file: Path, name: str) -> None:
+        """Copy a file here. Raises `OSError`."""
+        target = self._folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as temporary:
+            shutil.copyfile(file, temporary)
+
+    def remove(self, name: str) -> None:
+        """Remove a file; a missing one is no error."""
+        (self._folder / name).unlink(missing_ok=True)
+
+
+class StorePlace:
+    """A prefix of an object store: AWS's, or another one at `AWS_ENDPOINT_URL`.
+
+    Raises `SourceError` if nothing can be written there, `MissingDependencyError` without obstore.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._bucket = open_bucket(url)
+        check_writable(self._bucket)
+
+    def fetch(self, folder: Path) -> Iterable[str]:
+        """Copy all objects into `folder`, and yield the name of each. Raises `SourceError`."""
+        for entry in self._bucket.list():
+            copy_object(self._bucket, entry, folder)
+            yield entry.path
+
+    def put(self, file: Path, name: str) -> None:
+        """Upload a file. Raises `SourceError`, or `OSError` if it cannot be read."""
+        file.stat()  # a missing file is the host's doing, a missing bucket the store's
+        self._bucket.write(name, file)
+
+    def remove(self, name: str) -> None:
+        """Delete an object; a missing one is no error. Raises `SourceError`."""
+        self._bucket.delete(name)
