@@ -97,6 +97,13 @@ def test_a_wrong_question_is_refused_with_the_remedy(
     assert printed.out == ""
 
 
+@pytest.mark.parametrize(("region", "near"), [("us-eest-1", "us-east-1"), ("eu-central1", "eu-central-1"), ("eu-west-1", None)])
+def test_an_unknown_region_gets_near_names(region: str, near: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", "--hours", "5", "--instance", "g5.xlarge", "--region", region]) == 2
+    printed = capsys.readouterr().err
+    assert ("near names:" in printed) is (near is not None) and (near or "refresh --region") in printed
+
+
 def test_a_deadline_that_nothing_keeps_names_the_nearest(ask: Ask) -> None:
     found = ask(
         "--model", "resnet152", "--images", "1281167", "--epochs", "600", "--deadline", "0.1", "--instance", "g5.xlarge"

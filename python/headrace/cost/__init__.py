@@ -12,6 +12,7 @@
 - `measured`: Rates that were measured: from a session, or from the JSON documents of tune and trials.
 - `page`: The HTML page of a cost estimate.
 - `prices`: The dated table of instances and prices in this package.
+- `regions`: The names of AWS's regions, so that a misspelt one gets near names.
 - `runs`: The rows of a cost estimate: each instance, service and rate with its time and money.
 - `sensitivity`: Which inputs change the choice.
 - `spot`: The expected time and money of a spot run, with interruptions, checkpoints and restarts.

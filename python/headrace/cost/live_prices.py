@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cost.prices import PREFIX, PriceTable
+from headrace.cost.regions import near_names, region_hint
 from headrace.cost.spot_advisor import fetch_advisor, read_advice
 from headrace.errors import MissingDependencyError, SourceError, UsageError
 from headrace.system.atomic_write import atomic_write
@@ -48,7 +49,7 @@ def refresh(
     Raises `SourceError` in one line if AWS cannot be asked.
     """
     if REGION_NAME.fullmatch(region) is None:
-        raise UsageError(f"{region!r} is not a region", hint="such as us-east-1 or eu-west-1")
+        raise UsageError(f"{region!r} is not a region", hint=near_names(region) or "such as us-east-1 or eu-west-1")
     make = clients or _client
     moment = now or datetime.now(UTC)
     table = PriceTable.load()
@@ -178,7 +179,7 @@ def read_table(region: str, log: Callable[[str], None]) -> list[PriceTable]:
     if region != table.region:
         raise UsageError(
             f"the offline table holds {table.region} only, not {region!r}",
-            hint=f"headrace cost refresh --region {region} asks AWS",
+            hint=region_hint(region),
         )
     return [table]
 
