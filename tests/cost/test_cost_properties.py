@@ -54,6 +54,7 @@ def test_every_row_keeps_the_rules_of_money(job: Job, instance: Instance, servic
         assert row.spot_expected_usd >= row.spot_usd
         assert row.best_usd <= row.on_demand_usd + row.start_usd
         if row.recommended == "spot":
+            assert row.best_usd == pytest.approx(row.spot_expected_usd + row.start_usd * (1 - row.spot_discount))
             assert row.spot_expected_usd < row.on_demand_usd
 
 

@@ -216,7 +216,7 @@ def _with_copy(row: Row, question: Question, table: PriceTable) -> Row:
     if home is None or home == table.region or job is None or job.dataset_bytes is None:
         return row
     copy = job.dataset_bytes / 1e9 * table.document["storage"]["egress_usd_per_gb"]["value"] / question.reuse_runs
-    return replace(row, start_usd=row.start_usd + copy)
+    return replace(row, start_usd=row.start_usd + copy, copy_usd=copy)
 
 
 def _watched(question: Question, rows: list[Row]) -> WatchedCost | None:

@@ -22,8 +22,8 @@ STYLE = """
 .chart circle { fill: var(--compute); }
 .chart circle.beaten { fill: var(--quiet); opacity: 0.5; }
 .chart circle.chosen { fill: var(--warn); }
-.chart text { font-size: 11px; fill: currentColor; }
-@media (max-width: 40rem) { .chart text { font-size: 20px; } .chart circle { r: 9px; } }
+.chart text { font-size: 11px; fill: currentColor; paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
+@media (max-width: 40rem) { .chart .plot { overflow-x: auto; } .chart svg, .chart .ends { min-width: 42rem; } }
 details { margin: 0.3rem 0; } details ul { margin: 0.3rem 0 0.6rem; }
 """
 
@@ -108,9 +108,13 @@ def _chart(found: Answer) -> Html | None:
         "section",
         tag("h2", "time against money"),
         tag("p", f"Vertical: {_money(low)} to {_money(high)} a run, logarithmic. {NAMED}", class_="note"),
-        svg,
-        tag("p", tag("span", f"{min(row.total_hours for row in rows):.2g} h"), tag("span", "hours, logarithmic"),
-            tag("span", f"{max(row.total_hours for row in rows):.3g} h"), class_="ends"),
+        tag(
+            "div",
+            svg,
+            tag("p", tag("span", f"{min(row.total_hours for row in rows):.2g} h"), tag("span", "hours, logarithmic"),
+                tag("span", f"{max(row.total_hours for row in rows):.3g} h"), class_="ends"),
+            class_="plot",
+        ),
         class_="chart",
     )  # fmt: skip
 

@@ -81,12 +81,15 @@ class Row:
     spot_kind: str | None
     break_even_hours: float | None
     recommended: str
+    copy_usd: float = 0.0
 
     @property
     def best_usd(self) -> float:
-        """The cheaper of on demand and spot as expected, with the start."""
-        spot = self.spot_expected_usd if self.recommended == "spot" else None
-        return (self.on_demand_usd if spot is None else spot) + self.start_usd
+        """The cheaper of on demand and spot as expected, with the start, whose machine has the discount too."""
+        if self.recommended != "spot" or self.spot_expected_usd is None:
+            return self.on_demand_usd + self.start_usd
+        start_usd = (self.start_usd - self.copy_usd) * (1 - (self.spot_discount or 0.0))
+        return self.spot_expected_usd + start_usd + self.copy_usd
 
     @property
     def total_hours(self) -> float:
