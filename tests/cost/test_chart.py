@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -62,3 +63,18 @@ def test_without_matplotlib_one_line_says_what_to_install(
     printed = capsys.readouterr().err
     assert "--png needs matplotlib" in printed and "headrace[plot]" in printed and "Traceback" not in printed
     assert not (tmp_path / "cost.png").exists()
+
+
+def test_the_names_in_the_page_s_chart_do_not_lie_over_each_other(tmp_path: Path) -> None:
+    page = tmp_path / "cost.html"
+    words = ["cost", "--model", "resnet50", "--images", "1281167", "--epochs", "16", "--bytes", "141e9", "--deadline", "10"]
+    assert main([*words, "--html", str(page)]) == 0
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)">([^<]+)</text>', page.read_text(encoding="utf-8"))
+    assert len(found) >= 4
+    boxes = []
+    for left, height, anchor, name in found:
+        first = float(left) - (6 * len(name) if anchor == "end" else 0)
+        boxes.append((first, first + 6 * len(name), float(height)))
+    for number, one in enumerate(boxes):
+        for other in boxes[:number]:
+            assert one[1] <= other[0] or other[1] <= one[0] or abs(one[2] - other[2]) >= 11

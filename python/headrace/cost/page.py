@@ -23,13 +23,16 @@ STYLE = """
 .chart circle.beaten { fill: var(--quiet); opacity: 0.5; }
 .chart circle.chosen { fill: var(--warn); }
 .chart text { font-size: 11px; fill: currentColor; paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
-@media (max-width: 40rem) { .chart .plot { overflow-x: auto; } .chart svg, .chart .ends { min-width: 42rem; } }
+@media (max-width: 40rem) { .chart .time-money { overflow-x: auto; } .chart svg, .chart .ends { min-width: 42rem; } }
 details { margin: 0.3rem 0; } details ul { margin: 0.3rem 0 0.6rem; }
 """
 
 WIDTH, HEIGHT = 800.0, 320.0
 
 NAMED = "Rows that no other beats in both time and money have their name."
+
+CHARACTER, LINE = 6.0, 12.0
+"""Width of a character and height of a line of the names in the chart, in its own units."""
 
 LABELLED = 7
 """Rows of the chart whose names are written."""
@@ -90,18 +93,18 @@ def _chart(found: Answer) -> Html | None:
         kind = "chosen" if row is found.choice.row else None if id(row) in unbeaten else "beaten"
         words = f"{row_name(row)}, {row.recommended}: {row.total_hours:.2f} h, {_money(row.best_usd)}, {row.binds} binds"
         marks.append(tag("circle", tag("title", words), cx=round(left, 1), cy=round(top, 1), r=5, class_=kind))
+    taken: list[tuple[float, float, float]] = []  # left and right end and height of the names so far
     for row in found.pareto[:LABELLED]:
         left, top = place(math.log(row.total_hours), hours, WIDTH), HEIGHT - place(math.log(row.best_usd), money, HEIGHT)
-        anchor = "end" if left > WIDTH * 0.7 else "start"
-        marks.append(
-            tag(
-                "text",
-                row_name(row),
-                x=round(left + (-8 if anchor == "end" else 8), 1),
-                y=round(top - 7, 1),
-                text_anchor=anchor,
-            )
-        )
+        ends = left > WIDTH * 0.7
+        first = left - 8 - CHARACTER * len(row_name(row)) if ends else left + 8
+        last = first + CHARACTER * len(row_name(row))
+        heights = (top - 7, top + 17, top - 20, top + 30)
+        height = next((one for one in heights if not any(_meet((first, last, one), other) for other in taken)), top - 7)
+        taken.append((first, last, height))
+        anchor = "end" if ends else "start"
+        x = round(left + (-8 if ends else 8), 1)
+        marks.append(tag("text", row_name(row), x=x, y=round(height, 1), text_anchor=anchor))
     svg = tag("svg", *marks, viewbox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label="cost over time of each instance type")
     low, high = min(row.best_usd for row in rows), max(row.best_usd for row in rows)
     return tag(
@@ -113,10 +116,15 @@ def _chart(found: Answer) -> Html | None:
             svg,
             tag("p", tag("span", f"{min(row.total_hours for row in rows):.2g} h"), tag("span", "hours, logarithmic"),
                 tag("span", f"{max(row.total_hours for row in rows):.3g} h"), class_="ends"),
-            class_="plot",
+            class_="time-money",
         ),
         class_="chart",
     )  # fmt: skip
+
+
+def _meet(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
+    """Return whether two names of the chart (left end, right end, height) touch each other."""
+    return one[0] < other[1] and other[0] < one[1] and abs(one[2] - other[2]) < LINE
 
 
 def _rows(found: Answer) -> Html:
