@@ -41,6 +41,8 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `recognise`: The rules by which `headrace run` takes over a DataLoader.
 - `refusal`: The words for a loader that is not taken over.
 - `shared_indexes`: The JPEG indexes that the training process and its workers share.
+- `script_state`: The state of the script's objects: what tells whether the training loop has changed a transform between two
+  batches.
 - `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
 - `tensor_resize`: The resize of uint8 tensors: whether the native one equals torchvision's on this machine.
 - `torch_blur`: torchvision's Gaussian blur of uint8 images: its weights, and whether the native one equals it on this machine.

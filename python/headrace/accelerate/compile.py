@@ -43,13 +43,17 @@ MOST_TABLES = 8
 
 @dataclass(frozen=True, slots=True)
 class CompiledLoader:
-    """Everything with which the native engine fills the batches of one loader."""
+    """Everything with which the native engine fills the batches of one loader.
+
+    `samples`: for each folder dataset, a copy of its samples: the paths of the table, and their targets.
+    """
 
     recognition: RecognisedLoader
     pipeline: Pipeline
     store: Store
     table: Table
     threads: int
+    samples: tuple[list[Any], ...]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -64,7 +68,8 @@ class CompiledLoader:
 def compile_loader(recognition: RecognisedLoader, threads: int) -> CompiledLoader:
     """Compile a recognised loader. Raise `Unsupported` if the native engine cannot apply its transforms."""
     view = compile_view(recognition.transform, recognition.value_table)
-    return CompiledLoader(recognition, view.pipeline, view.store, _table(recognition.folders), threads)
+    copies, table = _table(recognition.folders)
+    return CompiledLoader(recognition, view.pipeline, view.store, table, threads, tuple(copies))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +104,16 @@ def transform_of(step: NativeTransform) -> Transform:
 _tables: dict[tuple[int, ...], tuple[list[list[Any]], Table]] = {}
 
 
-def _table(folders: Sequence[FolderDataset]) -> Table:
-    """Return the table of all files. The table is kept for the next epoch, unless the script has changed a list of samples.
+def _table(folders: Sequence[FolderDataset]) -> tuple[list[list[Any]], Table]:
+    """Return copies of the lists of samples, and the table of all their files.
 
-    The lists are compared with copies, pair by pair by identity: about 10 ns a sample.
+    Both are kept for the next epoch, unless the script has changed a list of samples. The lists are compared with the copies,
+    pair by pair by identity: about 10 ns a sample.
     """
     key = tuple(id(folder.samples) for folder in folders)
     cached = _tables.get(key)
     if cached is not None and all(copy == folder.samples for copy, folder in zip(cached[0], folders, strict=True)):
-        return cached[1]
+        return cached
     copies = [list(folder.samples) for folder in folders]
     files = [mapped(os.fspath(sample[0])) for copy in copies for sample in copy]
     count = len(files)
@@ -117,7 +123,7 @@ def _table(folders: Sequence[FolderDataset]) -> Table:
     while len(_tables) >= MOST_TABLES:
         _tables.pop(next(iter(_tables)))
     _tables[key] = (copies, table)
-    return table
+    return copies, table
 
 
 def index_limit_bytes() -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.accelerate.planned_images import Chain, NotUnderstood, PlannedImage
 
-__all__ = ["DatasetRows", "as_workers_have_it", "is_rows_dataset", "rows_at_once"]
+__all__ = ["DatasetRows", "is_rows_dataset", "rows_at_once"]
 
 #: The EXIF tag of the orientation, and its value for an image that is to be turned by a quarter (EXIF 2.32, 4.6.4).
 ORIENTATION, QUARTER = 0x0112, 6
@@ -38,18 +38,6 @@ def rows_at_once(dataset: Any, indices: Sequence[Any]) -> tuple[Any, list[Any]] 
         rows = [dataset.indices[row] for row in rows]
         dataset = dataset.dataset
     return (dataset, rows) if is_rows_dataset(dataset) else None
-
-
-def as_workers_have_it(dataset: Any) -> Any:
-    """Return a copy of any dataset that keeps what it is now, as a worker process does, also the function of `set_transform`.
-
-    Copied are the dataset, a dataset of which it is a `Subset`, and each `datasets.Dataset` that it holds; all else is shared.
-    """
-    made = copy.copy(dataset)
-    for name, value in list(getattr(made, "__dict__", {}).items()):
-        if is_rows_dataset(value) or type(value) is sys.modules["torch.utils.data"].Subset:
-            made.__dict__[name] = as_workers_have_it(value)
-    return made
 
 
 class DatasetRows:

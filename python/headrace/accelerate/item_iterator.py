@@ -14,12 +14,14 @@ import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from headrace.accelerate.compile import index_store
-from headrace.accelerate.hf_datasets import as_workers_have_it, rows_at_once
+from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_loader import CompiledItems, Jobs, PlannedItem, Slot, filled, holds_image, plan_item, plan_items
+from headrace.accelerate.item_proof import equal_contents
 from headrace.accelerate.iterator import NativeFailure, NativeIterator, apply_per_image
 from headrace.accelerate.randomness import separate_randomness
+from headrace.accelerate.script_state import state_of
 from headrace.accelerate.translate import Unsupported
-from headrace.accelerate.worker_copies import WorkerCopies
+from headrace.accelerate.worker_copies import WorkerCopies, as_workers_have_it
 
 __all__ = ["ItemIterator"]
 
@@ -28,7 +30,7 @@ __all__ = ["ItemIterator"]
 class _PendingItems:
     """A batch that is being filled. `items`: None where the script makes the item. `images`: the memory of each view.
 
-    `job`: None where the script makes the whole batch.
+    `job`: None where the script makes the whole batch. `pulled`: the number of batches that the script had when it was planned.
     """
 
     indices: list[Any]
@@ -36,6 +38,7 @@ class _PendingItems:
     images: list[torch.Tensor]
     job: Jobs | None
     first_draw: int
+    pulled: int
 
 
 class ItemIterator(NativeIterator):
@@ -55,20 +58,37 @@ class ItemIterator(NativeIterator):
     def _flush(self) -> None:
         index_store().close()
 
+    def _state(self) -> Any:
+        return state_of([view.chain.operations for view in self._items.recognition.views])
+
+    def _up_to_date(self, pending: Any) -> Any:
+        """Plan the items again: whatever the script has changed that they depend on, they are what they would be now."""
+        if pending.pulled == self._num_yielded:
+            return pending
+        items = [] if self._blurs_otherwise() else self._plan_all(pending.indices)
+        if len(items) == len(pending.items) and all(map(_alike, items, pending.items)):
+            return pending
+        if pending.job is not None:
+            pending.job.cancel()
+        return self._submitted(pending.indices, items, pending.first_draw)
+
     def _start(self, indices: list[Any]) -> Any:
         first = self._draws
+        self._draws += len(indices)
+        return self._submitted(indices, [] if self._blurs_otherwise() else self._plan_all(indices), first)
+
+    def _submitted(self, indices: list[Any], items: list[PlannedItem | None], first: int) -> _PendingItems:
+        """Give planned items to the native threads. `first`: the number of their first draw."""
         count = len(indices)
-        self._draws += count
-        items = [] if self._blurs_otherwise() else self._plan_all(indices)
         if not items:
-            return _PendingItems(indices, [], [], None, first)
+            return _PendingItems(indices, [], [], None, first, self._num_yielded)
         images, memory = [], []
         for number, view in enumerate(self._items.views):
             tensor, block = self._memory(count, number, view.pipeline, view.dtype)
             images.append(tensor)
             memory.append(block)
         job = self._items.submit(items, memory, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF, self._pass, first)
-        return _PendingItems(indices, items, images, job, first)
+        return _PendingItems(indices, items, images, job, first, self._num_yielded)
 
     @property
     def _makes_rows_at_once(self) -> bool:
@@ -143,6 +163,18 @@ class ItemIterator(NativeIterator):
                 return False
             place.copy_(tensor)
         return True
+
+
+def _alike(ours: PlannedItem | None, theirs: PlannedItem | None) -> bool:
+    """Whether two plans are of the same item."""
+    if ours is None or theirs is None:
+        return ours is theirs
+    views = zip(ours.views, theirs.views, strict=True)
+    return (
+        len(ours.views) == len(theirs.views)
+        and all(one.source == other.source and one.chain is other.chain for one, other in views)
+        and equal_contents(ours.content, theirs.content)
+    )
 
 
 def _matched(item: Any, model: Any, found: dict[int, torch.Tensor]) -> Any:

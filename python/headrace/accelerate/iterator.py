@@ -32,8 +32,10 @@ from headrace._native import Job, Ring
 from headrace.accelerate.compile import CompiledLoader, engine
 from headrace.accelerate.plain_frames import initialise
 from headrace.accelerate.randomness import separate_randomness
-from headrace.accelerate.recognise import FolderDataset
+from headrace.accelerate.recognise import FolderDataset, locate
+from headrace.accelerate.script_state import state_of
 from headrace.accelerate.torch_blur import arithmetic, holds_blur, provide_weights
+from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.worker_copies import WorkerCopies
 from headrace.transforms.compile import Pipeline
 
@@ -85,6 +87,8 @@ class NativeIterator(_BaseDataLoaderIter):
         self._copies = self._prepare(compiled)
         # Worker processes keep the settings that they were started with.
         self._arithmetic = arithmetic() if self._num_workers == 0 and holds_blur(self._steps()) else None
+        # Without workers the script's next batch follows what its loop changes.
+        self._began_as = self._state() if self._num_workers == 0 else None
         self._replacement: Any = None
         self._pass = 0
         self._draws = 0
@@ -96,6 +100,8 @@ class NativeIterator(_BaseDataLoaderIter):
     def _prepare(self, compiled: Any) -> WorkerCopies:
         """Keep what was compiled, and return copies of the script's objects."""
         self._compiled: CompiledLoader = compiled
+        folders = compiled.recognition.folders
+        self._samples = {id(one.dataset): copied for one, copied in zip(folders, compiled.samples, strict=True)}
         return WorkerCopies(compiled.recognition.folders, self._collate_fn, has_workers=self._num_workers > 0)
 
     def _steps(self) -> Sequence[Any]:
@@ -105,6 +111,11 @@ class NativeIterator(_BaseDataLoaderIter):
     def _blurs_otherwise(self) -> bool:
         """Whether torch blurs in another way by now than when the loader was compared."""
         return self._arithmetic is not None and self._arithmetic != arithmetic()
+
+    def _state(self) -> Any:
+        """Return the state of the script's objects that were compiled."""
+        folders = self._compiled.recognition.folders
+        return state_of(folders[0].dataset.transform)
 
     def _flush(self) -> None:
         """Write the JPEG indexes at the end of a pass."""
@@ -135,6 +146,10 @@ class NativeIterator(_BaseDataLoaderIter):
             raise StopIteration
         pending = self._jobs.popleft()
         try:
+            if self._began_as is not None:
+                if self._state() != self._began_as:
+                    raise _TransformChanged("the script has changed its transforms within the pass")
+                pending = self._up_to_date(pending)
             batch = self._finish(pending)
         except NativeFailure as failure:
             return self._fall_back(pending, failure)
@@ -143,6 +158,36 @@ class NativeIterator(_BaseDataLoaderIter):
                 self._pull()
                 self._submit()
         return batch
+
+    def _up_to_date(self, pending: Any) -> Any:
+        """Return a batch that was made ahead, or another one if the script's datasets have changed since."""
+        known = self._compiled.recognition.folders
+        folders: list[FolderDataset] = []
+        try:
+            find = locate(self._dataset, folders)
+            places = [find(operator.index(index)) for index in pending.indices] if pending.places else []
+        except (Unsupported, TypeError, ValueError, IndexError):
+            folders, places = [], []
+        same = len(folders) == len(known) and all(
+            one.dataset is other.dataset
+            and one.samples is other.samples
+            and one.open_image is other.open_image
+            and one.target_transform is other.target_transform
+            for one, other in zip(folders, known, strict=True)
+        )
+        if same and all(
+            one.first == other.first and at == before and self._is_unchanged(other, at)
+            for (one, at), (other, before) in zip(places, pending.places, strict=True)
+        ):
+            return pending
+        if pending.job is not None:
+            pending.job.cancel()
+        return _Pending(pending.indices, [], None, None, pending.first_draw)
+
+    def _is_unchanged(self, folder: FolderDataset, at: int) -> bool:
+        """Whether a sample is the one whose file is in the table. Its target may be another one."""
+        before = self._samples[id(folder.dataset)]
+        return at < len(folder.samples) and (folder.samples[at] is before[at] or folder.samples[at][0] == before[at][0])
 
     def _pull(self) -> None:
         """Read index batches from the script's sampler, as far ahead as the original iterator does."""
@@ -211,7 +256,7 @@ class NativeIterator(_BaseDataLoaderIter):
         if pending.job is None or pending.images is None:
             return self._script_batch(pending.indices)
         bad = self._not_filled(pending)
-        targets = [folder.samples[at][1] for folder, at in pending.places]
+        targets = [self._samples_of(folder)[at][1] for folder, at in pending.places]
         images = pending.images
         parts = self._compiled.recognition.transform
         has_own_collate = self._compiled.recognition.collate == "own"
@@ -233,6 +278,10 @@ class NativeIterator(_BaseDataLoaderIter):
         if self._compiled.recognition.collate == "timm":
             return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
         return [images, self._pinned(default_collate(tuple(targets)))]
+
+    def _samples_of(self, folder: FolderDataset) -> Any:
+        """Return the samples as the script's loading would have them: workers have copies."""
+        return self._samples[id(folder.dataset)] if self._num_workers > 0 else folder.samples
 
     def _not_filled(self, pending: Any) -> set[int]:
         """Wait for the native threads. Return the slots that they left to the script."""
@@ -264,7 +313,7 @@ class NativeIterator(_BaseDataLoaderIter):
     def _fall_back(self, pending: Any, failure: NativeFailure) -> Any:
         """Continue after an error of headrace: by the original iterator before the first batch, else in this process."""
         self._log_line(f"headrace run: native loading stopped ({failure}); the script's own loading continues")
-        if self._num_yielded == 0:
+        if self._num_yielded == 0 and not isinstance(failure, _TransformChanged):
             self._drop_jobs()
             self._replacement = self._original()
             return self._replacement._next_data()
@@ -304,6 +353,10 @@ os.register_at_fork(after_in_child=_leave_jobs_to_the_parent)
 
 class NativeFailure(Exception):
     """Native loading failed for a reason other than the data."""
+
+
+class _TransformChanged(NativeFailure):
+    """What was compiled is no longer what the script has."""
 
 
 class _InProcess:

@@ -24,6 +24,7 @@ only. Nothing here changes the loader, or calls code of the script that may draw
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import operator
@@ -129,7 +130,7 @@ def recognise(loader: Any) -> RecognisedLoader:
     check_loader(loader)
     collate = collate_kind(loader.collate_fn)
     folders: list[FolderDataset] = []
-    find = locate(loader.dataset, folders)
+    find = locate(loader.dataset, folders, kept=loader.num_workers > 0)
     transform = folders[0].dataset.transform
     for folder in folders[1:]:
         if folder.dataset.transform is not transform:
@@ -163,18 +164,19 @@ def describe(dataset: Any) -> str:
     return f"{name}({root})" if isinstance(root, str | os.PathLike) else name
 
 
-def locate(dataset: Any, folders: list[FolderDataset]) -> Callable[[int], tuple[FolderDataset, int]]:
+def locate(dataset: Any, folders: list[FolderDataset], *, kept: bool = False) -> Callable[[int], tuple[FolderDataset, int]]:
     """Return a function that maps an index of `dataset` to a folder dataset and the position in it.
 
-    The folder datasets found are appended to `folders`. `Subset` and `ConcatDataset` may be nested. Raise `Unsupported` for any
-    other dataset.
+    The folder datasets found are appended to `folders`. `Subset` and `ConcatDataset` may be nested. `kept`: the function keeps
+    the indices of each `Subset` as they are now, as worker processes do. Raise `Unsupported` for any other dataset.
     """
     data = sys.modules["torch.utils.data"]
     if type(dataset) is data.Subset:
-        inner, indices = locate(dataset.dataset, folders), dataset.indices
+        inner, indices = locate(dataset.dataset, folders, kept=kept), dataset.indices
+        indices = copy.copy(indices) if kept else indices
         return lambda index: inner(indices[index])
     if type(dataset) is data.ConcatDataset:
-        return _locate_in_parts(dataset, folders)
+        return _locate_in_parts(dataset, folders, kept=kept)
     folder = as_folder_dataset(dataset, sum(len(folder.samples) for folder in folders))
     folders.append(folder)
     count = len(folder.samples)
@@ -186,8 +188,8 @@ def locate(dataset: Any, folders: list[FolderDataset]) -> Callable[[int], tuple[
     return find
 
 
-def _locate_in_parts(dataset: Any, folders: list[FolderDataset]) -> Callable[[int], tuple[FolderDataset, int]]:
-    inner = [locate(part, folders) for part in dataset.datasets]
+def _locate_in_parts(dataset: Any, folders: list[FolderDataset], *, kept: bool) -> Callable[[int], tuple[FolderDataset, int]]:
+    inner = [locate(part, folders, kept=kept) for part in dataset.datasets]
     ends = list(dataset.cumulative_sizes)
 
     def find(index: int) -> tuple[FolderDataset, int]:

@@ -1,0 +1,120 @@
+"""The state of the script's objects: what tells whether the training loop has changed a transform between two batches.
+
+Without workers a script may change its dataset or its transforms while it iterates (a curriculum, a growing image size), and
+its next batch follows. Native batches are made ahead, so their objects are compared again before each batch is handed over.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["state_of"]
+
+MOST_VALUES = 1024
+"""Containers, arrays and tensors of more values are compared by identity, tensors by their version too."""
+
+DEPTH = 12
+"""Look this deep into attributes and containers."""
+
+_VALUES = (type(None), bool, int, float, complex, str, bytes)
+_IDENTITIES = (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.dtype, torch.device)
+_LIBRARIES = frozenset({"PIL", "numpy", "timm", "torch", "torchvision"})
+
+
+class _Same:
+    """An object, compared by identity."""
+
+    __slots__ = ("_thing",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._thing is other._thing
+
+
+def state_of(thing: Any) -> Any:
+    """Return what is equal before and after, unless something in `thing` has changed: a value, an attribute, an item.
+
+    Nothing of the script is called. The result refers to the objects that it looked at.
+
+        before = state_of(transform)
+        transform.transforms[0].size = (160, 160)
+        state_of(transform) == before  # False
+    """
+    return _state(thing, {}, DEPTH)
+
+
+def _state(thing: Any, seen: dict[int, Any], depth: int) -> Any:
+    if isinstance(thing, _VALUES):
+        return type(thing), thing
+    if depth == 0 or id(thing) in seen or isinstance(thing, _IDENTITIES):
+        return _Same(thing)
+    seen[id(thing)] = thing
+    return (_Same(type(thing)), *(_state(one, seen, depth - 1) for one in _contents(thing)))
+
+
+def _contents(thing: Any) -> list[Any]:
+    """Return what an object holds."""
+    if isinstance(thing, torch.Tensor):
+        return _values(thing, thing.numel() if thing.device.type == "cpu" and not thing.is_sparse else MOST_VALUES + 1)
+    if isinstance(thing, np.ndarray):
+        return [thing.dtype.str, thing.tobytes()] if thing.size <= MOST_VALUES and thing.dtype != object else [id(thing)]
+    if isinstance(thing, dict | list | tuple | set | frozenset):
+        inside = [id(thing), len(thing)]
+        if len(thing) <= MOST_VALUES:
+            inside = [*thing, *thing.values()] if isinstance(thing, dict) else [*thing]
+        return inside + _attributes(thing)
+    if isinstance(thing, functools.partial):
+        return [id(thing), thing.func, thing.args, thing.keywords, *_attributes(thing)]
+    if isinstance(thing, types.FunctionType):
+        return [id(thing), *_named(thing)]
+    if isinstance(thing, types.MethodType):
+        return [thing.__func__, thing.__self__]
+    return [id(thing), *_attributes(thing)]
+
+
+def _values(tensor: torch.Tensor, count: int) -> list[Any]:
+    if count > MOST_VALUES:
+        return [id(tensor), tensor._version]
+    plain = tensor.detach().as_subclass(torch.Tensor).contiguous()
+    return [str(tensor.dtype), *tensor.shape, bytes(plain.view(-1).view(torch.uint8).tolist()) if count else b""]
+
+
+def _attributes(thing: Any) -> list[Any]:
+    """Return names and values of the attributes of an object, also those of slots."""
+    found = dict(getattr(thing, "__dict__", {}))
+    for kind in type(thing).__mro__:
+        names = vars(kind).get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else tuple(names):
+            member = vars(kind).get(name)
+            if isinstance(member, types.MemberDescriptorType):
+                found[name] = _slot(member, thing)
+    return [*found, *found.values()]
+
+
+def _slot(member: types.MemberDescriptorType, thing: Any) -> Any:
+    try:
+        return member.__get__(thing)
+    except AttributeError:  # the slot is empty
+        return None
+
+
+def _named(function: types.FunctionType) -> list[Any]:
+    """Return what a function of the script captures, and the global variables that it names."""
+    if str(function.__module__).partition(".")[0] in _LIBRARIES:
+        return []
+    values = [function.__globals__.get(name) for name in function.__code__.co_names]
+    for cell in function.__closure__ or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # a name that is not bound yet
+            values.append(None)
+    return [*values, function.__defaults__, function.__kwdefaults__, function.__code__]
