@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headrace.errors import UsageError
+from headrace.errors import HeadraceError, UsageError
 from headrace.trials import accelerator, cells, charts, containers, outputs, runner
 from headrace.trials.cells import Cell, Experiment
 from headrace.trials.loaders import missing
@@ -222,6 +222,25 @@ def test_a_group_that_hangs_with_time_left_is_an_error_of_its_own(tmp_path: Path
     monkeypatch.setattr(runner, "PATIENCE", 0.001)
     found = few_groups(tmp_path, monkeypatch, budget_s=600.0, each_s=601.0)
     assert [(group.dropped, group.error) for group in found.groups] == [(False, "too long")] * 3
+
+
+def test_a_disk_that_was_full_ends_the_run_although_it_has_space_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(*_: Any, **__: Any) -> dict[str, Any]:
+        raise HeadraceError("the process of headrace failed (exit code 1): OSError: [Errno 28] No space left on device")
+
+    monkeypatch.setattr(runner, "run_measuring", measure)
+    experiment = Experiment("own", "title", "question?", (Cell(loader="headrace"),))
+    settings = runner.Settings(tmp_path / "out", None, 0.01, "v100", "cpu", 60.0, 0.1)
+    with pytest.raises(HeadraceError, match=r"cannot write results .* No space left on device"):
+        runner.run_groups(experiment, settings, log=lambda line: None)
+
+
+def test_a_folder_without_images_is_named_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "run_measuring", lambda *_, **__: pytest.fail("ran"))
+    (tmp_path / "photos").mkdir()
+    settings = runner.Settings(tmp_path / "out", tmp_path / "photos", 0.01, "v100", "cpu", 60.0, 0.1)
+    with pytest.raises(UsageError, match="photos holds 0 images below class folders"):
+        runner.run_groups(Experiment("own", "t", "q", (Cell(loader="headrace"),)), settings, log=lambda line: None)
 
 
 def test_ffcv_is_refused_with_the_reason_whether_it_is_installed_or_not() -> None:

@@ -119,7 +119,7 @@ def run_groups(
     began = time.monotonic()
     _remember(experiment, settings)
     with only_run(settings.out):
-        materials_of(experiment, settings).remove_unfinished()
+        _check_data(experiment, settings)
         groups = _groups(experiment)
         on_start(len(groups))
         runnable = [cells for cells in groups if missing(cells[0].loader, cells[0].data) is None]
@@ -158,6 +158,14 @@ def only_run(out: Path) -> Iterator[None]:
                 f"cannot write results in {out}: {error.strerror or error}",
                 hint="what was measured is kept; the same command continues there",
             ) from error
+
+
+def _check_data(experiment: Experiment, settings: Settings) -> None:
+    """Remove data that a killed run was making. Raise `UsageError` for a folder of the user without images."""
+    materials = materials_of(experiment, settings)
+    materials.remove_unfinished()
+    if settings.own is not None:
+        materials.counts()
 
 
 def _left_s(began: float, settings: Settings, taken: Sequence[float]) -> float | None:
@@ -247,7 +255,8 @@ def _group(
     except HeadraceError as error:
         if isinstance(error, GroupTimeout) and left_s is not None and time.monotonic() - start >= left_s:
             return Group(cells, dropped=True, error=DROPPED), fresh
-        if shutil.disk_usage(settings.out).free < LEAST_FREE_BYTES:
+        full = os.strerror(errno.ENOSPC) in str(error)  # a process that removed what it could not finish leaves space
+        if full or shutil.disk_usage(settings.out).free < LEAST_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error  # every further group would fail as well
         return Group(cells, error=str(error)), fresh
     return Group(cells, result=document["result"], verdicts=_verdicts(document)), fresh
