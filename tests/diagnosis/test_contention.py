@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from diagnosis_checks import check, fix
@@ -46,6 +47,34 @@ def test_spinning_threads_beside_other_programs_are_cpu_oversubscribed() -> None
     assert "49 % of the CPU time is that of the pool's other threads" in words
     assert "60 times per batch" in words
     assert "OMP_NUM_THREADS=2, torch has 2 threads" in words
+
+
+def two_ranks(**options: float) -> Session:
+    """Two ranks with the same numbers on one machine; no other program runs."""
+    first = pool_job(foreign=0.0, **options)
+    other = MAIN_PID + 100
+
+    def both(rows: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*rows, *(replace(row, pid=other) for row in rows))
+
+    mains = tuple(replace(process, rank=rank, world_size=2, pid=MAIN_PID + 100 * rank) for rank in (0, 1)
+                  for process in first.processes[:1])  # fmt: skip
+    return replace(
+        first,
+        processes=mains,
+        loaders=both(first.loaders),
+        steps=both(first.steps),
+        batches=both(first.batches),
+        events=both(first.events),
+    )
+
+
+def test_the_threads_of_all_ranks_of_a_machine_want_its_cores() -> None:
+    assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnose(pool_job(foreign=0.0)).findings)
+    diagnosis = check(two_ranks(), "CPU_OVERSUBSCRIBED")
+    words = " ".join(diagnosis.findings[0].evidence)
+    assert "each of 2 ranks has 2 threads; with other programs 4 threads want 2 cores" in words
+    assert fix(diagnosis, "threads=1").gain is not None
 
 
 def test_threads_fix_is_predicted_from_the_useful_cpu_time() -> None:
