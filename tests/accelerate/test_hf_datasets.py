@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from headrace.accelerate import hook
+from headrace.accelerate import hook, item_loader
 from headrace.accelerate.item_iterator import ItemIterator
 from headrace.accelerate.settings import CHECK
 from PIL import Image
@@ -392,3 +392,18 @@ def test_a_row_without_an_image_raises_the_scripts_own_error(rare: Any, taken_ov
         with pytest.raises(AttributeError, match="convert"):
             batches(DataLoader(data, 50, collate_fn=stacked))
     assert "Dataset taken over: decode" in taken_over[-1]
+
+
+def test_the_limit_for_the_code_of_an_item_grows_with_the_bytes_of_its_image(
+    rare: Any, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = rare.select([*range(7), *range(8, 60)])
+    data.set_transform(adding(EVALUATE))
+    loader = DataLoader(data, 5, collate_fn=stacked)
+    monkeypatch.setattr(item_loader, "MOST_ITEM_S", 1e-9)
+    monkeypatch.setattr(item_loader, "BYTE_S", 1.0)
+    iter(loader)
+    assert "Dataset taken over: decode" in taken_over[-1]
+    monkeypatch.setattr(item_loader, "BYTE_S", 0.0)
+    iter(loader)
+    assert "takes longer in one process" in taken_over[-1]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+from headrace.accelerate.lazy_opening import lazy_images
+from headrace.accelerate.lazy_pillow import LazyImage, LoadedJpeg, OpenedJpeg
 from lazy_chains import compare_chain, jpeg_kinds
-from PIL import ImageFile
+from PIL import Image, ImageFile
 
 #: The number of random chains. `HEADRACE_LAZY_CHAINS=10000` makes the long run.
 CHAINS = int(os.environ.get("HEADRACE_LAZY_CHAINS", "800"))
@@ -33,3 +37,19 @@ def test_random_chains_of_operations_equal_pillows(
         difference = compare_chain(rng, data, path)
         path.unlink()
         assert difference is None, difference
+
+
+def test_classes_have_the_names_of_pillows(image_folder: Any) -> None:
+    path = next(image_folder().rglob("*.jpg"))
+    with lazy_images():
+        opened = Image.open(path)
+        loaded = Image.open(path)
+        loaded.load()
+        converted = opened.convert("RGB").crop((1, 1, 9, 9))
+    assert [type(loaded), type(converted)] == [LoadedJpeg, LazyImage]
+    plain = Image.open(path)
+    plain.load()
+    assert type(loaded) is not type(plain)
+    assert str(type(loaded)) == str(OpenedJpeg) == str(type(plain)) == "<class 'PIL.JpegImagePlugin.JpegImageFile'>"
+    assert str(type(converted)) == str(type(plain.convert("RGB"))) == "<class 'PIL.Image.Image'>"
+    assert pickle.loads(pickle.dumps(converted)) == plain.convert("RGB").crop((1, 1, 9, 9))

@@ -213,6 +213,12 @@ class OpenedJpeg(_Operations, JpegImageFile):
 
 
 _PLAIN: dict[type, type] = {LazyImage: Image.Image, LoadedJpeg: JpegImageFile, OpenedJpeg: JpegImageFile}
+for _kind, _plain_kind in _PLAIN.items():  # a script may print or compare the name of `type(image)`
+    _kind.__name__, _kind.__qualname__, _kind.__module__ = (
+        _plain_kind.__name__,
+        _plain_kind.__qualname__,
+        _plain_kind.__module__,
+    )
 
 
 class PixelAccess:
