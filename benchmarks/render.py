@@ -2,19 +2,21 @@
 
 From the JSON documents in benchmarks/results/data: the pages in benchmarks/results, and the measured parts of README.md,
 docs/results/index.md, docs/reference/exactness.md and docs/fuzzing.md, which lie between `<!-- results:begin NAME -->` and
-`<!-- results:end NAME -->`. From the code: docs/reference/cli.md and docs/reference/diagnosis.schema.json.
+`<!-- results:end NAME -->`. From the code: docs/reference/cli.md, docs/reference/diagnosis.schema.json, and with botocore the
+pictures docs/images/launch-*.svg.
 tests/test_pages.py fails when a file is not what this program would write.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from pages import command_line, exactness, fuzzing, readme
+from pages import command_line, exactness, fuzzing, readme, screens
 from pages.document import RESULTS, read
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -67,6 +69,11 @@ def described() -> dict[Path, str]:
     }
 
 
+def pictures() -> dict[Path, str]:
+    """Return the pictures of what commands print, with the text that they should have. Needs botocore."""
+    return {REPOSITORY / "docs/images" / name: text for name, text in screens.render().items()}
+
+
 def write(files: dict[Path, str]) -> None:
     """Write the files that differ, and name them."""
     for path, text in files.items():
@@ -79,6 +86,8 @@ def main() -> int:
     """Write all files."""
     write(measured())
     write(described())
+    if importlib.util.find_spec("botocore") is not None:
+        write(pictures())
     return 0
 
 

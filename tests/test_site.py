@@ -188,7 +188,11 @@ def test_the_drawings_are_what_their_program_draws() -> None:
     script = module("drawings")
     for name, draw in script.PICTURES.items():
         assert (script.IMAGES / f"{name}.svg").read_text(encoding="utf-8") == draw(), f"{name}: run scripts/drawings.py"
-    assert {path.stem for path in script.IMAGES.glob("*.svg")} == set(script.PICTURES) | {"logo"}
+    assert {path.stem for path in script.IMAGES.glob("*.svg")} == set(script.PICTURES) | {
+        "logo",
+        "launch-follow",
+        "launch-sagemaker",
+    }
 
 
 @pytest.mark.parametrize(
