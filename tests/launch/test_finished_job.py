@@ -483,7 +483,7 @@ def test_the_command_asks_aws_and_keeps_the_documents(
 # docs/guides/finished-job.md
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "finished-job.md"
-BLOCKS = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```(?:sh|text)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 COMMANDS = [line.partition("#")[0] for block in BLOCKS for line in block.splitlines() if line.startswith("headrace ")]
 
 
