@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -220,3 +221,16 @@ def test_damaged_files_have_pillows_pixels_or_are_refused(format: str) -> None:
         with Image.open(io.BytesIO(data)) as opened:
             np.testing.assert_array_equal(ours, np.asarray(opened.convert("RGB")), err_msg=f"damage {number}")
     assert True in outcomes
+
+
+def test_a_png_that_ends_behind_its_pixels_is_refused() -> None:
+    """Text behind the pixels, as ImageMagick writes its dates: a file cut there has all pixels, and was taken."""
+    date = b"date:create\x002026-11-23"
+    text = struct.pack(">I", len(date)) + b"tEXt" + date + struct.pack(">I", zlib.crc32(b"tEXt" + date))
+    file = io.BytesIO()
+    Image.fromarray(np.frombuffer(NOISE[:300], np.uint8).reshape(10, 10, 3)).save(file, "PNG")
+    end = file.getvalue()[-12:]
+    data = file.getvalue()[:-12] + text + end
+    sizes = {len(data) - cut for cut in range(1, len(text) + len(end) + 1)}
+    assert {size: decoded(data[:size]) for size in sizes} == dict.fromkeys(sizes, TRUNCATED)
+    assert_equals_pillow(data + b"behind the end")

@@ -116,6 +116,9 @@ fn decode_region(
         Format::Pnm => return pnm::region(data, region, samples, pixels),
         Format::Tiff => tiff::samples(data, size, samples)?,
         Format::Png => {
+            if !png_is_complete(data) {
+                return Err(Status::Truncated);
+            }
             let png = PngDecoder::with_limits(Cursor::new(data), limits());
             match read(png, samples)? {
                 // The library makes an alpha channel of a transparent gray value (tRNS); Pillow keeps the file's own layout.
@@ -144,6 +147,22 @@ fn decode_region(
         kind.convert(&row[columns.clone()], out);
     }
     Ok(())
+}
+
+/// Return whether the chunks of a PNG reach its end chunk. The library stops behind the pixels, wherever the file ends.
+fn png_is_complete(data: &[u8]) -> bool {
+    let mut rest = data.get(8..).unwrap_or_default();
+    while let Some((head, behind)) = rest.split_first_chunk::<8>() {
+        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let Some(next) = length.checked_add(4).and_then(|end| behind.get(end..)) else {
+            return false;
+        };
+        if head[4..] == *b"IEND" {
+            return true;
+        }
+        rest = next;
+    }
+    false
 }
 
 /// Return whether the colour type of a PNG (byte 25, in the IHDR chunk that comes first) has no alpha channel.
