@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from headrace._native import give_blur_weights
 from headrace.accelerate import torch_blur
 from headrace.accelerate.check import check, check_items
 from headrace.accelerate.compile import compile_loader
@@ -179,3 +184,29 @@ def test_other_blurs_are_left_to_the_script(name: str) -> None:
     steps, words = LEFT[name]
     with pytest.raises(Unsupported, match=words):
         translate(v2.Compose(steps))
+
+
+def test_a_child_that_is_forked_while_weights_are_given_can_give_some_itself() -> None:
+    ended = threading.Event()
+    weights = bytes(4 * 63 * 63)
+
+    def give() -> None:
+        while not ended.is_set():
+            give_blur_weights((63, 63), 0.5, 1, weights)
+
+    threads = [threading.Thread(target=give) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(40):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)
+                give_blur_weights((63, 63), 0.5, 1, weights)
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            time.sleep(0.001)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()

@@ -56,6 +56,18 @@ pub fn give_blur_weights(
     }
 }
 
+/// Take the lock of the weights before this thread forks. `release_blur_weights` must follow, in the parent and in the child.
+#[pyfunction]
+pub fn hold_blur_weights() {
+    torch_blur::hold();
+}
+
+/// Release the lock that `hold_blur_weights` took.
+#[pyfunction]
+pub fn release_blur_weights() {
+    torch_blur::release();
+}
+
 /// Return the sums of a `torch_blur` of RGB pixels, in rows of `width` pixels, before they are rounded: float32, one for each
 /// value. Raise ValueError for bytes that are not whole rows, and for a kernel that does not fit the image or the weights.
 #[pyfunction]

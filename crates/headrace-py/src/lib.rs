@@ -32,7 +32,9 @@ mod _native {
     use super::*;
 
     #[pymodule_export]
-    use super::colour::{give_blur_weights, pillow_blur, torch_blur_sums};
+    use super::colour::{
+        give_blur_weights, hold_blur_weights, pillow_blur, release_blur_weights, torch_blur_sums,
+    };
     #[pymodule_export]
     use super::crc::crc32c;
     #[pymodule_export]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace._native import Program, give_blur_weights, torch_blur_sums
+from headrace._native import Program, give_blur_weights, hold_blur_weights, release_blur_weights, torch_blur_sums
 
 __all__ = ["arithmetic", "blur_refusal", "blurs_alike", "holds_blur", "provide_weights", "without_comparison"]
 
@@ -148,3 +149,7 @@ def provide_weights(program: Program, seed: int, epoch: int, draws: npt.NDArray[
     """
     for width, height, sigma, version in dict.fromkeys(program.torch_blurs(seed, epoch, draws.tolist())):
         give_blur_weights((width, height), sigma, version, _weights(version, (width, height), sigma).tobytes())
+
+
+# The native threads of this process share one lock for the weights. None of them may have it in a child.
+os.register_at_fork(before=hold_blur_weights, after_in_parent=release_blur_weights, after_in_child=release_blur_weights)

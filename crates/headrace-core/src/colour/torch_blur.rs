@@ -4,6 +4,7 @@
 //! oneDNN's depthwise convolution). So does this blur: its sums have torch's bits. torch computes the weights, because its
 //! exponential and its sums round in their own ways: [`give`] takes the weights of a sigma, and the blur looks them up.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,6 +66,25 @@ pub fn give(key: BlurKey, weights: &[f32]) -> bool {
 /// Return the weights of a blur, if they were given.
 pub fn find(key: BlurKey) -> Option<Arc<[f32]>> {
     given().as_ref()?.weights.get(&key).cloned()
+}
+
+thread_local! {
+    /// The lock of the weights, while this thread forks.
+    static HELD: RefCell<Option<MutexGuard<'static, Option<Given>>>> = const { RefCell::new(None) };
+}
+
+/// Take the lock of the weights before this thread forks, so that no other thread has it then: the child would wait for ever.
+pub fn hold() {
+    HELD.with_borrow_mut(|held| {
+        if held.is_none() {
+            *held = Some(given());
+        }
+    });
+}
+
+/// Release the lock that [`hold`] took, in the parent and in the child.
+pub fn release() {
+    HELD.with_borrow_mut(|held| *held = None);
 }
 
 /// Rows of the output that are summed together: they share the values that are read.
@@ -319,6 +339,27 @@ mod tests {
                 assert!(blurred.into_iter().eq(rounded));
             }
         }
+    }
+
+    #[test]
+    fn nobody_else_has_the_lock_between_hold_and_release() {
+        let key = BlurKey {
+            kernel: (3, 1),
+            sigma: 9,
+            version: 2,
+        };
+        hold();
+        hold();
+        let other = std::thread::spawn(move || {
+            assert!(give(key, &[0.25; 3]));
+            std::time::Instant::now()
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let released = std::time::Instant::now();
+        release();
+        assert!(other.join().is_ok_and(|given| given >= released));
+        release();
+        assert_eq!(find(key).as_deref(), Some(&[0.25; 3][..]));
     }
 
     #[test]
