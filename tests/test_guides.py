@@ -27,22 +27,26 @@ ELSEWHERE = {
     "docker": "no container engine: tests/setup/test_install.py checks the Dockerfile",
     "pip install": "scripts/setup.sh installs the same requirements for these tests",
     "headrace cost refresh": "asks AWS: tests/cost/test_live_prices.py runs it against recorded answers",
-    "headrace demo": "tests/demo",
     "headrace diagnose -- python train_keras.py": "needs TensorFlow: tests/diagnosis/test_tensorflow.py",
     "headrace diagnose --from-files": "tests/launch/test_finished_job.py",
     "headrace diagnose --sagemaker-job": "tests/launch/test_finished_job.py, with a stubbed AWS",
-    "headrace launch": "tests/launch",
-    "headrace trials": "tests/trials",
+    "headrace launch follow": "tests/launch/test_spot_job_page.py, against moto",
+    "headrace launch local --request job.json --fetch --send": "the store here deletes nothing: tests/launch/test_local.py",
+    "headrace launch sagemaker --request": "sends it: tests/launch/test_spot_job_page.py, against moto",
+    "headrace trials dali --data": "trains on a GPU, with images of one's own: the two lines above it run here",
+    "headrace launch stop": "tests/launch/test_spot_job_page.py, against moto",
     "make wheel": "scripts/check_wheel.py and scripts/check_wheel_aarch64.sh, which it ends with",
     "python3 -m venv env": "scripts/try_install.py pip",
     "source env/bin/activate": "scripts/try_install.py pip",
     "uv venv env": "scripts/try_install.py uv",
 }
 """Beginnings of command lines that do not run here, and where they do."""
-RUN_HERE = ("headrace", "mkdir", "pip", "tar")
+WHOLE_PAGES = {"guides/spot-job": "tests/launch/test_spot_job_page.py"}
+"""Pages whose commands all run in a test of their own."""
+RUN_HERE = ("headrace", "mkdir", "tar")
 """Programs that a guide's command lines may start here."""
 PACK = "headrace pack /data/imagenet/train /data/packed/train"
-FIRST = {"guides/gpu": PACK, "guides/loader": PACK}
+FIRST = {"guides/gpu": PACK, "guides/launch": "headrace pack photos/ s3://bucket/train", "guides/loader": PACK}
 """What was done before a page begins, by page."""
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -94,7 +98,7 @@ def failures(world: World, page: str, language: str, text: str) -> Iterator[str]
             done = world.run(["python", script.name])
             if done.returncode:
                 yield f"{text}\n{done.stderr[-2000:]}"
-    elif language in ("", "sh", "bash"):
+    elif language == "sh":
         for line in text.replace("\\\n", " ").splitlines():
             command = re.split(r"\s+#", line.strip())[0]
             if command and not command.startswith(tuple(ELSEWHERE)):
@@ -105,7 +109,7 @@ def failures(world: World, page: str, language: str, text: str) -> Iterator[str]
                     yield f"{command}\n{words}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and page not in WHOLE_PAGES])
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_block_of_a_guide_runs(page: str, world: World) -> None:
@@ -137,6 +141,15 @@ def test_every_package_that_a_block_needs_is_tested_somewhere() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_a_block_that_is_not_run_shows_output_only(page: str) -> None:
+    """Commands and programs stand in blocks of a language that is run: sh, python, toml."""
+    found = blocks(page)
+    assert {language for language, _ in found} <= {"python", "sh", "toml", "text"}
+    shown = [line for language, text in found if language == "text" for line in text.splitlines()]
+    assert [line for line in shown if line.startswith(("headrace ", "import ", "pip ", "python ", *ELSEWHERE))] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_no_block_is_indented_only(page: str) -> None:
     """Only fenced blocks are run."""
     prose = BLOCK.sub("", (DOCS / f"{page}.md").read_text(encoding="utf-8"))
@@ -147,5 +160,11 @@ def test_most_commands_of_the_guides_run_here_and_the_others_are_still_there() -
     lines = [line for page in PAGES for _, text in blocks(page) for line in text.splitlines()]
     commands = {re.split(r"\s+#", line.strip())[0] for line in lines}
     assert all(any(command.startswith(beginning) for command in commands) for beginning in ELSEWHERE)
+    named = {
+        word
+        for reason in [*ELSEWHERE.values(), *WHOLE_PAGES.values()]
+        for word in re.findall(r"(?:tests|scripts)/[\w./]+", reason)
+    }
+    assert len(named) > 5 and [word for word in named if not (REPOSITORY / word).exists()] == []
     here = [line for line in commands if line.startswith("headrace ") and not line.startswith(tuple(ELSEWHERE))]
     assert len(here) > 50

@@ -27,12 +27,24 @@ ROOTS = ("data", "fast", "opt", "var")
 """First parts of absolute paths in the guides."""
 _ROOT = re.compile(rf"(?<![\w.:/])/(?={'|'.join(ROOTS)}/)")
 _MODEL = ("--model", "tiny:make", "--image-size", 32, "--batch-size", 4, "--device", "cpu", "--threads", 1)
+_JOB = ("--model", "resnet20", "--batch-size", 4, "--hyperparameter", "image-size=32", "--hyperparameter", "device=cpu")
 SMALL: dict[str, tuple[object, ...]] = {
     "train": (*_MODEL, "--epochs", 1, "--warmup-epochs", 0, "--no-blurpool"),
     "tune": (*_MODEL, "--seconds", 0.2, "--time-limit", 30),
     "demo": ("--seconds", 1),
+    "launch local": (*_JOB, "--epochs", 1),
+    "launch sagemaker": (*_JOB, "--epochs", 1),
+    "trials": ("--models", "resnet18", "--loads", 1, "--loaders", "pytorch", "--mode", "corrected", "--seconds", 0.2),
 }
 """Options that make a verb small, by verb."""
+PLACEHOLDERS = {
+    "ARN": "arn:aws:iam::123456789012:role/training",
+    "ROLE": "arn:aws:iam::123456789012:role/training",
+    "IMAGE": "123456789012.dkr.ecr.us-east-1.amazonaws.com/headrace:1",
+    "QUEUE": "packing",
+    "fs-ID": "fs-0123456789abcdef0",
+}
+"""Words in capitals that a reader replaces by their own."""
 TRAIN = """
 import sys, torch
 from torch.utils.data import DataLoader
@@ -72,7 +84,9 @@ class World:
         words = shlex.split(_ROOT.sub(f"{self.root}/", line), comments=True)
         words = ["2" if before in ("--nproc-per-node",) else word for before, word in zip(["", *words], words, strict=False)]
         if words[0] == "headrace":
-            options = [str(option) for option in SMALL.get(words[1], ())]
+            words = [PLACEHOLDERS.get(word, word) for word in words]
+            verb = " ".join(words[1:3])
+            options = [str(option) for option in SMALL.get(verb if verb in SMALL else words[1], ())]
             end = words.index("--") if "--" in words else len(words)
             words = [*words[:end], *options, *words[end:]]
         return words
