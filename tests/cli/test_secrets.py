@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
+from headrace.datasets.sources.remote.store import Bucket, RetryPolicy
+from headrace.system.redaction import redact_text
 from headrace.training import options_file
 from headrace.training.options import Options
 
@@ -145,3 +147,9 @@ def test_files_of_options_mask_urls_and_say_so_when_they_are_read(tmp_path: Path
     assert "masked" in (words := capfd.readouterr().err) and "give --data" in words
     options_file.write(options, tmp_path / "own.toml", secrets=True)
     assert "plantedI9x" in (tmp_path / "own.toml").read_text()
+
+
+def test_the_hint_for_a_store_that_refuses_holds_nothing_that_is_taken_for_a_secret() -> None:
+    bucket = Bucket("s3://bucket/train", None, None, RetryPolicy())
+    hint = bucket._exhausted(OSError("refused"), "read").hint or ""
+    assert "credentials" in hint and "AWS_ACCESS_KEY_ID" in hint and redact_text(hint) == hint

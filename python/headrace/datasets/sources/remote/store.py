@@ -154,7 +154,7 @@ class Bucket:
             f"{self.url} ({what}): {_first_line(error)}",
             hint="check the address; of a web server a packed dataset or one file can be read, not a folder"
             if is_web(self.url)
-            else f"check the address and the credentials: {credentials_hint(self.url)}",
+            else f"check the address and the credentials; {credentials_hint(self.url)}",
         )
 
 
