@@ -98,6 +98,13 @@ def test_every_planted_secret_is_masked(words: list[str], secret: str) -> None:
         ["docker", "run", "-u", "1000:1000", "-p", "80:80", "image:latest"],
         ["python", "train.py", "--key", "label", "--sort-key=name", "--no-auth", "train", "--key", "image_jpg_2012"],
         ["python", "train.py", '{"lr": 0.1, "max_tokens": 512, "keys": ["image"]}', "[1, 2]", '{"not": json'],
+        [
+            "python",
+            "train.py",
+            "--data",
+            "http://localhost:9000/bucket/images@2x/train.tar",
+            "http://a:9000/b,http://me@d:9000/f@g",
+        ],
         ["python", "-c", "print('token', 'class')", "--numTokens", "3", "--min_tokens=1", "author=me", "pattern=x*"],
     ],
 )

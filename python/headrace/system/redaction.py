@@ -46,7 +46,11 @@ _PAIR = re.compile(r"""(?P<start>(?P<mark>["'])(?P<name>[A-Za-z]\w*[_-][\w.-]*)(
 """Name and value as two arguments in a line of Python: `os.environ.setdefault("HF_TOKEN", "abc")`."""
 _OPTION = re.compile(r"""(?<![\w-])(?P<option>--?[A-Za-z][\w.-]*)(?P<space>\s+)(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*)""")
 _BEARER = re.compile(r"(?i)\b((?:authorization|auth[-_]?header)\W{0,3}[:=]\W{0,3})?(bearer|basic|token)\s+([\w~+/.=-]{4,})")
-_USERINFO = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*:/{1,2})(?P<user>[^\s/:@?#\"']*)(?P<password>:[^\s@?#\"']*(?=@[\w.\[]))?@")
+_USERINFO = re.compile(
+    r"(?P<scheme>[A-Za-z][\w+.-]*:/{1,2})(?P<user>[^\s/:@?#\"']*)"
+    r"(?P<password>:(?!\d{1,5}/)(?:(?!://)[^\s@?#\"'])*(?=@[\w.\[]))?@"
+)
+"""User and password of a URL. `http://localhost:9000/bucket/images@2x` has a port and a path; a password may hold slashes."""
 _USER_OPTIONS = ("-u", "-U", "--user", "--proxy-user", "--userpwd")
 _USER_OPTION = re.compile(rf"(?P<start>(?<![\w-])(?:{'|'.join(_USER_OPTIONS)})[\s=]+[\w.+-]*[A-Za-z][\w.+-]*:)[^\s\"'/]+")
 """`curl -u me:password`; the user and group of `docker run -u 1000:1000` are numbers."""
