@@ -13,7 +13,7 @@ from typing import Any
 import headrace
 import pytest
 from headrace.errors import HeadraceError
-from headrace.trials import charts, outputs, summary
+from headrace.trials import charts, outputs, runner, summary
 from headrace.trials.cells import Cell, load
 from headrace.trials.measure_ranks import shared_batches
 from headrace.trials.measure_training import epochs_of, steady_rate, train_command
@@ -126,6 +126,13 @@ def test_time_is_drawn_to_scale_however_few_epochs_there_are() -> None:
     (chart,) = [each for each in charts.charts_of(rows, "batch_size") if each.name == "top1-time"]
     first, second, third = (float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', charts.svg(chart)))
     assert second - first == pytest.approx(8 * (third - second), rel=0.01)
+
+
+def test_the_notes_of_a_training_speak_of_epochs_and_not_of_seconds(tmp_path: Path) -> None:
+    settings = runner.Settings(tmp_path, None, 0.1, None, "cpu", 60.0)
+    for name, words in (("ddp", "Each row is one epoch of one training"), ("dali", "one measurement of about 4.0 s")):
+        notes = " ".join(summary.notes_of(runner.Run(load(name), settings, (), {}, 4.0, 1.0), [], None))
+        assert words in notes and ("about 4.0 s" in notes) == (name == "dali")
 
 
 def test_rows_of_a_training_say_what_distinguishes_them() -> None:

@@ -178,11 +178,7 @@ def notes_of(run: Run, rows: Sequence[Row], projection_source: str | None) -> li
             "estimated), then waits until the GPU would have been done. A validation image counts a third of a training image "
             "(estimated)."
         )
-    notes.append(
-        f"Each figure is one measurement of about {run.seconds:.1f} s, or longer where each worker of a DataLoader needs it "
-        f"to make {ROUNDS} batches and the budget allows it. A rate is that of whole rounds of all workers, without the first "
-        "and the last. Seconds per epoch extend it to all images, and add the start of each pass. Files are in the page cache."
-    )
+    notes.append(_how_long(run))
     rounds = [_rounds(group) for group in run.groups if group.cells[0].loader == "pytorch" and "models" in (group.result or {})]
     if rounds:
         notes.append(f"The shortest training of a DataLoader has {count_text(min(rounds), 'such round')}.")
@@ -194,6 +190,20 @@ def notes_of(run: Run, rows: Sequence[Row], projection_source: str | None) -> li
     if projection_source:
         notes.append(f"Projection: {projection_source}")
     return notes
+
+
+def _how_long(run: Run) -> str:
+    """Return what one row is a measurement of."""
+    if run.experiment.kind == "training":
+        return (
+            "Each row is one epoch of one training, with its evaluation; the first epoch holds the start of threads. "
+            "The loss is that of the epoch's last training step. Files are in the page cache."
+        )
+    return (
+        f"Each figure is one measurement of about {run.seconds:.1f} s, or longer where each worker of a DataLoader needs it "
+        f"to make {ROUNDS} batches and the budget allows it. A rate is that of whole rounds of all workers, without the first "
+        "and the last. Seconds per epoch extend it to all images, and add the start of each pass. Files are in the page cache."
+    )
 
 
 def _rounds(group: Group) -> int:
