@@ -30,7 +30,7 @@ _MODEL = ("--model", "tiny:make", "--image-size", 32, "--batch-size", 4, "--devi
 _JOB = ("--model", "resnet20", "--batch-size", 4, "--hyperparameter", "image-size=32", "--hyperparameter", "device=cpu")
 SMALL: dict[str, tuple[object, ...]] = {
     "train": (*_MODEL, "--epochs", 1, "--warmup-epochs", 0, "--no-blurpool"),
-    "tune": (*_MODEL, "--seconds", 0.2, "--time-limit", 30),
+    "tune": (*_MODEL, "--seconds", 0.2, "--time-limit", 120),
     "demo": ("--seconds", 1),
     "launch local": (*_JOB, "--epochs", 1),
     "launch sagemaker": (*_JOB, "--epochs", 1),

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::detach::detached;
+use crate::detach::{detached, guarded};
 
 /// Return RGB pixels, in rows of `width` pixels, blurred as Pillow's `GaussianBlur(radius)` does. Raise ValueError for bytes that
 /// are not whole rows, and for a radius below 0 or above 1000.
@@ -58,14 +58,20 @@ pub fn give_blur_weights(
 
 /// Take the lock of the weights before this thread forks. `release_blur_weights` must follow, in the parent and in the child.
 #[pyfunction]
-pub fn hold_blur_weights() {
-    torch_blur::hold();
+pub fn hold_blur_weights(py: Python<'_>) -> PyResult<()> {
+    guarded(py, || {
+        torch_blur::hold();
+        Ok(())
+    })
 }
 
 /// Release the lock that `hold_blur_weights` took.
 #[pyfunction]
-pub fn release_blur_weights() {
-    torch_blur::release();
+pub fn release_blur_weights(py: Python<'_>) -> PyResult<()> {
+    guarded(py, || {
+        torch_blur::release();
+        Ok(())
+    })
 }
 
 /// Return the sums of a `torch_blur` of RGB pixels, in rows of `width` pixels, before they are rounded: float32, one for each

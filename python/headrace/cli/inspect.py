@@ -69,7 +69,8 @@ def _render(found: Inspection) -> None:
     if len(found.unreadable) > _SHOWN:
         _line("", f"… and {len(found.unreadable) - _SHOWN} more (all with --json)")
     if found.contact_sheet:
-        _line("contact sheet", found.contact_sheet)
+        # Never cut: a path is there to be copied.
+        stdout_console.print(Text(f"  {'contact sheet':<16}{found.contact_sheet}"), soft_wrap=True)
 
 
 def _line(name: str, text: str) -> None:
