@@ -93,6 +93,10 @@ class FrameworkOutputs:
             return tensorflow.TensorSpec(spec.shape, tensorflow.as_dtype(spec.dtype))
 
         dataset = tensorflow.data.Dataset.from_generator(one_pass, output_signature=_mapped(tensor, signature(loader)))
+        options = tensorflow.data.Options()
+        # A prefetch that TensorFlow adds by itself would run ahead of what `state_dict` counts.
+        options.experimental_optimization.inject_prefetch = False
+        dataset = dataset.with_options(options)
         if batches is None:
             return dataset
         return dataset.apply(tensorflow.data.experimental.assert_cardinality(batches))
