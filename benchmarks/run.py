@@ -1,6 +1,6 @@
 """`headrace run` beside the same script without it: the input path alone, first epoch and later epochs.
 
-    python benchmarks/run.py [--images FOLDER] [--copies N] [--repeats N] [--only NAME …] [--write]
+    python benchmarks/run.py [--images FOLDER] [--copies N] [--repeats N] [--only NAME …] [--keep FILE] [--write]
 
 The scripts stand in `run_jobs.py`: ImageFolder with torchvision transforms and datasets of a script's own, which are taken
 over as a whole; datasets whose items draw numbers or look at their tensors, which are taken over in part; and scripts that
@@ -10,7 +10,9 @@ of the process and its finished workers; other load on the machine disturbs it l
 start of workers or threads, and the batches that `run` makes both ways to compare their cost. Images are in the page cache.
 Each photograph is there `--copies` times as a file of its own (a hard link), so that an epoch is long enough. "next run" is
 the first epoch of another process, which finds the JPEG indexes of the process before. That process itself begins without
-indexes. Intervals are 95 % intervals of the mean of the pairs' ratios (of their logarithms, by Student's distribution).
+indexes. With `--keep`, what was measured is kept in a file, and a later call goes on where an earlier one was stopped: an hour
+can be measured in quiet pieces. Intervals are 95 % intervals of the mean of the ratios of pairs (of their logarithms, by
+Student's distribution).
 """
 
 from __future__ import annotations
@@ -133,6 +135,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="pairs of plain and taken-over runs (default: 5)")
     parser.add_argument("--copies", type=int, default=5, help="times that each photograph is there, as a file of its own")
     parser.add_argument("--only", nargs="*", help="scripts whose name holds one of these words")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="keep each pair in this file, and go on after those in it")
     parser.add_argument("--write", action="store_true", help="write the results and the pages")
     parser.add_argument("--script", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -142,15 +145,26 @@ def main() -> int:
     files = photographs(args.images, 1000)
     jobs = usable_jobs(args.only)
     results: dict[str, Found] = {name: {"plain": [], "run": [], "again": []} for name in jobs}
+    if args.keep and args.keep.exists():
+        for line in args.keep.read_text(encoding="utf-8").splitlines():
+            name, kept = json.loads(line)
+            for kind, epochs in kept.items() if name in results else ():
+                results[name][kind].append(epochs)
     with tempfile.TemporaryDirectory() as temporary:
         for repeat in range(args.repeats):
             for number, (name, found) in enumerate(results.items()):
+                if len(found["plain"]) > repeat:
+                    continue
                 root = photographs_as(jobs[name].files, files, Path(temporary), args.copies)
                 indexes = f"{temporary}/indexes-{repeat}-{number}"  # of no earlier run
                 kinds = (("plain", None), ("run", indexes), ("again", indexes))
-                for kind, folder_of_indexes in kinds if jobs[name].gains else kinds[:2]:
-                    found[kind].append(measure(root, name, folder_of_indexes))
-                    print(f"{repeat + 1}/{args.repeats} {name} {kind}: {found[kind][-1]}", file=sys.stderr)
+                measured = {kind: measure(root, name, folder) for kind, folder in (kinds if jobs[name].gains else kinds[:2])}
+                for kind, epochs in measured.items():
+                    found[kind].append(epochs)
+                    print(f"{repeat + 1}/{args.repeats} {name} {kind}: {epochs}", file=sys.stderr)
+                if args.keep:
+                    with args.keep.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps([name, measured]) + "\n")
     settings = {
         "photographs": len(files),
         "copies": args.copies,

@@ -67,6 +67,16 @@ FSX = {"FileSystemDataSource": {"FileSystemId": "fs-0123456789abcdef0", "FileSys
 VPC = {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]}
 GROUPS = [{"InstanceGroupName": "a", "InstanceType": "ml.g5.xlarge", "InstanceCount": 1}] * 2
 
+
+def file_system(**fields: str) -> Change:
+    """A sound channel on FSx for Lustre, but for these fields."""
+    return both(
+        set_at("InputDataConfig", 0, "DataSource", value={"FileSystemDataSource": {**FSX["FileSystemDataSource"], **fields}}),
+        set_at("InputDataConfig", 0, "InputMode", value="File"),
+        set_at("VpcConfig", value=VPC),
+    )
+
+
 #: What is planted, the field that must be named, and words of problem or remedy.
 PLANTED: dict[str, tuple[Change, str, str]] = {
     "wrong enum": (set_at(*S3, "S3DataType", value="Prefix"), "S3DataType", "S3Prefix"),
@@ -209,16 +219,7 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
         "Subnets",
     ),
     "FSx without the mount name": (
-        both(
-            set_at(
-                "InputDataConfig",
-                0,
-                "DataSource",
-                value={"FileSystemDataSource": {**FSX["FileSystemDataSource"], "DirectoryPath": "/"}},
-            ),
-            set_at("InputDataConfig", 0, "InputMode", value="File"),
-            set_at("VpcConfig", value=VPC),
-        ),
+        file_system(DirectoryPath="/"),
         "DirectoryPath",
         "mount name",
     ),
@@ -268,16 +269,7 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
     ),
     "access key in a tag": (set_at("Tags", value=[{"Key": "k", "Value": "AKIAIOSFODNN7EXAMPLE"}]), "Tags[0].Value", "RoleArn"),
     "file system of an unknown kind": (
-        both(
-            set_at(
-                "InputDataConfig",
-                0,
-                "DataSource",
-                value={"FileSystemDataSource": {**FSX["FileSystemDataSource"], "FileSystemType": "Lustre"}},
-            ),
-            set_at("InputDataConfig", 0, "InputMode", value="File"),
-            set_at("VpcConfig", value=VPC),
-        ),
+        file_system(FileSystemType="Lustre"),
         "FileSystemType",
         "FSxLustre",
     ),
