@@ -56,6 +56,8 @@ def spread(rounds: Sequence[float]) -> dict[str, Any]:
 def publish(found: dict[str, Any], *, save: bool, file: Path | None = None) -> None:
     """Print the page of a document. With `save` also write the document, and all pages anew.
 
+    Raise SystemExit where a page shows a row that the document lacks: the document is kept in the current folder.
+
     Args:
         found: the document.
         save: whether `--write` was given.
@@ -68,5 +70,14 @@ def publish(found: dict[str, Any], *, save: bool, file: Path | None = None) -> N
         file.write_text(text, encoding="utf-8")
     elif save:
         DATA.mkdir(parents=True, exist_ok=True)
-        (DATA / f"{name}.json").write_text(text, encoding="utf-8")
-        write(measured())
+        document = DATA / f"{name}.json"
+        before = document.read_text(encoding="utf-8") if document.exists() else None
+        document.write_text(text, encoding="utf-8")
+        try:
+            write(measured())
+        except LookupError as missing:  # after many minutes of measuring: nothing of it may be lost
+            kept = Path(f"{name}.json").absolute()
+            kept.write_text(text, encoding="utf-8")
+            if before is not None:
+                document.write_text(before, encoding="utf-8")
+            raise SystemExit(f"the pages were not written: {missing}\nthe measurement is kept in {kept}") from None

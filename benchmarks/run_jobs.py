@@ -53,9 +53,10 @@ class Images(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         image = Image.open(self.paths[index]).convert("RGB")
+        value = random.random() if self.draws else index
         if self.views > 1:
-            return [self.transform(image) for _ in range(self.views)], index
-        return self.transform(image), random.random() if self.draws else index
+            return [self.transform(image) for _ in range(self.views)], value
+        return self.transform(image), value
 
 
 class ReadByOpenCV(Dataset[Any]):
