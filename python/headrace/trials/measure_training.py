@@ -24,7 +24,8 @@ PRECISION = {"fp32": "fp32", "amp": "bf16"}
 def train_command(cell: Cell, train: Path, val: Path, out: Path, device: str) -> list[str]:
     """Return the arguments of `headrace` that train a cell's model on `train` and evaluate it on `val` after each epoch.
 
-    Batch and threads are those of all ranks together, so that any number of ranks takes the same steps.
+    Batch size and number of threads of a cell are totals over all ranks, so a training takes the same steps with any number of
+    ranks.
     """
     batch, threads = (max(1, value // cell.ranks) for value in (cell.batch_size, workers_of(cell)))
     arguments = [

@@ -115,7 +115,7 @@ class ObjectServer(socketserver.ThreadingTCPServer):
 
 
 def main(arguments: list[str]) -> int:
-    """Print the address and serve until the starting process ends."""
+    """Print the server's address, then serve until the process that started it ends."""
     end_with_parent()
     with ObjectServer(Path(arguments[0]), float(arguments[1])) as server:
         print(server.address, flush=True)

@@ -112,12 +112,6 @@ def rows_of(run: Run, counts: tuple[int, int], projection: Projection | None, us
     return [_with_gain(row, rows, reference) for row in rows] if reference else rows
 
 
-def _rows_of_cell(run: Run, group: Group, cell: Cell, counts: tuple[int, int], projection: Projection | None) -> list[Row]:
-    if run.experiment.kind == "training":
-        return _training_rows(run, group, cell)
-    return [_row(run, group, cell, counts, projection)]
-
-
 def _training_rows(run: Run, group: Group, cell: Cell) -> list[Row]:
     """Return a row for each epoch of a training; `elapsed_s` is the time since its start."""
     row = _empty(run, group, cell)

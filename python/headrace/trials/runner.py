@@ -46,8 +46,8 @@ TRAINING_LIMIT_S = 900.0
 #: With less free space than that a failed group is taken for one that met a full disk.
 LEAST_FREE_BYTES = 1_000_000
 
-#: Number of the way of measuring; a folder with results of another is not continued. 2: rates of whole rounds. 3: an object
-#: store that reads only the range that is asked for.
+#: Version of the measuring method: results of another version are not continued. 2: rates count whole rounds of the workers.
+#: 3: the object store reads only the requested range.
 METHOD = 3
 
 #: Why a group has no result that did not fit into the time.
@@ -161,7 +161,7 @@ def only_run(out: Path) -> Iterator[None]:
 
 
 def _check_data(experiment: Experiment, settings: Settings) -> None:
-    """Remove data that a killed run was making. Raise `UsageError` for a folder of the user without images."""
+    """Remove data that a killed run left unfinished. Raise `UsageError` if --data has no images."""
     materials = materials_of(experiment, settings)
     materials.remove_unfinished()
     if settings.own is not None:

@@ -44,7 +44,10 @@ def _scratch() -> Path:
 
 
 def _in_s3(folder: Path) -> Dataset:
-    """Open the folder through a server of its own, with an empty cache instead of the last one: each epoch is the first."""
+    """Open the folder through an S3 server on this machine, with an empty cache.
+
+    The cache of the call before is removed, so each epoch reads every shard from the server.
+    """
     _CACHE.close()
     cache = _CACHE.enter_context(scratch_folder("trials"))
     os.environ |= {

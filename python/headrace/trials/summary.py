@@ -72,7 +72,7 @@ def _trainings(rows: Sequence[Row]) -> list[str]:
     done = {name: row for name, row in reached.items() if row is not None}
     first = sorted(done.items(), key=lambda pair: pair[1].elapsed_s or 0.0)
     short = short_names(list(reached))
-    words = [f"{short[name]}: {row.elapsed_s:.0f} s, {row.epoch} epoch{'s' * (row.epoch != 1)}" for name, row in first]
+    words = [f"{short[name]}: {row.elapsed_s:.0f} s, {count_text(row.epoch or 0, 'epoch')}" for name, row in first]
     goal = f"Nine tenths of the best accuracy is {100 * target:.1f} % top-1"
     found = [f"{goal}, reached after: {'; '.join(words)}."]
     late = [short[name] for name in reached if name not in done]
