@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from headrace.system.redaction import MASK, redact_text, redact_words
 
@@ -72,6 +74,77 @@ PLANTED = [
     (["gsk_abcdefghijklmnopqrstuvwxyz"], "abcdefghij"),
     (["FwoGZXIvYXdzE" + "Ab3dEf6hIj9l" * 6], "Ab3dEf6hIj9l"),
     (["dapi0123456789abcdef0123456789abcdef"], "0123456789"),
+    # Options and variables of training scripts and trackers: Trainer, W&B, MLflow, Neptune, Comet, ClearML, Kaggle, …
+    (["--hub_token", "hunter2"], "hunter2"),
+    (["--push_to_hub_token=hunter2"], "hunter2"),
+    (["--hf_auth_token", "hunter2"], "hunter2"),
+    (["--use_auth_token", "hunter2"], "hunter2"),
+    (["--huggingface_token", "hunter2"], "hunter2"),
+    (["--huggingface-login", "hunter2"], "hunter2"),
+    (["HF_TOKEN=hunter2"], "hunter2"),
+    (["HUGGING_FACE_HUB_TOKEN=hunter2"], "hunter2"),
+    (["--wandb_key", "08b3c93b"], "08b3c93b"),
+    (["--wandb_api_key=08b3c93b"], "08b3c93b"),
+    (["--wandb_login", "hunter2"], "hunter2"),
+    (["--wandb-login=hunter2"], "hunter2"),
+    (["wandb.api_key=hunter2"], "hunter2"),
+    (["+logger.wandb.key=Ab3dEf6hIj9l"], "Ab3dEf6hIj9l"),
+    (["--mlflow-tracking-uri", "https://me:hunter2@mlflow.example.org"], "hunter2"),
+    (["MLFLOW_TRACKING_PASSWORD=hunter2"], "hunter2"),
+    (["MLFLOW_TRACKING_TOKEN=hunter2"], "hunter2"),
+    (["--neptune_api_token", "hunter2"], "hunter2"),
+    (["NEPTUNE_API_TOKEN=hunter2"], "hunter2"),
+    (["--comet-api-key", "hunter2"], "hunter2"),
+    (["--comet_key", "hunter2"], "hunter2"),
+    (["COMET_API_KEY=hunter2"], "hunter2"),
+    (["CLEARML_API_ACCESS_KEY=hunter2"], "hunter2"),
+    (["CLEARML_API_SECRET_KEY=hunter2"], "hunter2"),
+    (["KAGGLE_KEY=hunter2"], "hunter2"),
+    (["--kaggle-key", "hunter2"], "hunter2"),
+    (["--roboflow_key", "hunter2"], "hunter2"),
+    (["--openai-api-key", "hunter2"], "hunter2"),
+    (["-k", "Ab3dEf6hIj9l"], "Ab3dEf6hIj9l"),
+    (["--telegram-token", "1234567:hunter2"], "hunter2"),
+    (["--slack_webhook_url=https://a.example.org/hunter2"], "hunter2"),
+    (["--webhook", "https://a.example.org/hunter2"], "hunter2"),
+    (["AZURE_STORAGE_KEY=hunter2"], "hunter2"),
+    (["AZURE_STORAGE_SAS_TOKEN=hunter2"], "hunter2"),
+    (["--minio-secret", "hunter2"], "hunter2"),
+    (["--minio-access-key", "hunter2"], "hunter2"),
+    (["--s3-secret-key", "hunter2"], "hunter2"),
+    (["--storage-options", '{"key": "Ab3dEf6hIj9l", "secret": "hunter2"}'], "hunter2"),
+    (["--db-pass", "hunter2"], "hunter2"),
+    (["--dbPass", "hunter2"], "hunter2"),
+    (["--master_pass=hunter2"], "hunter2"),
+    (["PGPASSWORD=hunter2"], "hunter2"),
+    (["MYSQL_PWD=hunter2"], "hunter2"),
+    (["SSHPASS=hunter2"], "hunter2"),
+    (["--optuna-storage", "mysql://me:hunter2@db/optuna"], "hunter2"),
+    (["--redis_url=redis://default:hunter2@cache:6379"], "hunter2"),
+    (["--private-key", "hunter2"], "hunter2"),
+    (["--encryption_key=hunter2"], "hunter2"),
+    (["--license-key", "hunter2"], "hunter2"),
+    # Each of these was shown before.
+    (["--pin", "4711"], "4711"),
+    (["--pin", "hunter2"], "hunter2"),
+    (["--user-pin=4711"], "4711"),
+    (["--signature", "hunter2"], "hunter2"),
+    (["--request-signature=3f2a9c"], "3f2a9c"),
+    (["configure", "set", "password", "hunter2"], "hunter2"),
+    (["ngrok", "authtoken", "hunter2"], "hunter2"),
+    (["--password", "correct", "horse", "hunter2"], "horse"),
+    (["--auth", "me", "hunter2"], "hunter2"),
+    (["mysql", "-u", "me", "-phunter2", "db"], "hunter2"),
+    (["/usr/bin/sshpass", "-phunter2", "ssh", "host"], "hunter2"),
+    (["docker", "login", "-u", "me", "-phunter2", "registry"], "hunter2"),
+    (["bash", "-c", "mysqldump -u me -phunter2 db > x"], "hunter2"),
+    (["bash", "-c", r"tool --password hunt\ er2"], "er2"),
+    (["the password hunter2 was refused"], "hunter2"),
+    (["--otp", "123456"], "123456"),
+    (["--token", "123456"], "123456"),
+    (["--password", "12"], "12"),
+    (["--api-key", "12345"], "12345"),
+    (['{"pin": 4711}'], "4711"),
 ]
 
 
@@ -106,10 +179,49 @@ def test_every_planted_secret_is_masked(words: list[str], secret: str) -> None:
             "http://a:9000/b,http://me@d:9000/f@g",
         ],
         ["python", "-c", "print('token', 'class')", "--numTokens", "3", "--min_tokens=1", "author=me", "pattern=x*"],
+        # Numbers that count; each of the first four lines was masked before.
+        ["--reg-tokens", "4", "--reg_tokens=4", "--register-tokens", "4", "--n_register_tokens", "4"],
+        ["--pat", "5", "--es-pat=10", "--pat", "150", "--pat", "*.jpg", "--smoothing_pass", "3", "--pass", "2"],
+        ["--compat", "numpy", "--bypass", "bn", "--spin", "fast", "--repat", "a", "--texsas", "a"],
+        ["--placeholder_token", "<cat-toy>", "--initializer_token", "toy", "--modifier_token", "<new1>"],
+        ["--num-tokens", "8", "--token-size", "16", "--token_dim=64", "--token-mixer", "pool", "--tokens-csv", "x"],
+        ["--tokens", "1e9", "--train-tokens=300000000000", "--tokens", "10B", "--warmup_tokens", "375,000,000"],
+        ["--token_label_size", "14", "--token-label", "--tokenizer", "bert", "--tokenizer_name=bert", "--token-env", "HF"],
+        ["--tf_num_tokens", "8", "--max_new_tokens", "384", "--max-output-tokens=16384", "--n-cls-tokens", "1"],
+        ["--cls_token", "avg", "--dist-token", "mean", "--mask_token", "[MASK]", "--stop-tokens", "</s>", "--img_token", "x"],
+        ["--use_auth_token", "True", "--token", "true", "--use-pin", "train", "--no-password", "train", "--pin", "1"],
+        ["--signature", "serving_default", "--signature=image_feature_vector", "--signature", "default"],
+        # timm
+        ["train.py", "--data-dir", "/d", "--model", "vit_reg4_b16_256", "--class-map", "c.txt", "--pin-mem", "--amp"],
+        ["--opt-betas", "0.9", "0.999", "--patience-epochs", "10", "--seed", "42", "--worker-seeding", "all"],
+        ["--drop-path", "0.1", "--bce-target-thresh", "0.2", "--model-kwargs", "reg_tokens=4", "class_token=false"],
+        ["--model-kwargs", "global_pool=token", "--gp", "token", "--head-init-scale", "1.0", "--input-key", "jpg;png"],
+        ["--target-key", "cls", "--wandb-project", "p", "--wandb-tags", "a", "b", "--wandb-resume-id", "ab12cd34"],
+        ["--naflex-train-seq-lens", "128", "256", "--naflex-max-seq-len", "576", "--patch-drop-rate", "0.5"],
+        # torchvision
+        ["--data-path", "/d", "--wd", "2e-5", "--norm-weight-decay", "0", "--auto-augment", "ta_wide", "--ra-reps", "4"],
+        ["--dist-url", "env://", "--world-size", "2", "--weights", "ResNet50_Weights.IMAGENET1K_V2", "--test-only"],
+        ["--cache-dataset", "--sync-bn", "--use-deterministic-algorithms", "--interpolation", "bilinear"],
+        # detectron2, mmengine
+        ["--config-file", "a.yaml", "--num-gpus", "8", "--dist-url", "tcp://127.0.0.1:5", "MODEL.WEIGHTS", "a.pkl"],
+        ["SOLVER.BASE_LR", "0.01", "DATASETS.TRAIN", "('coco',)", "INPUT.MASK_FORMAT=bitmask", "OUTPUT_DIR", "o"],
+        ["--cfg-options", "optim_wrapper.optimizer.lr=0.1", "model.keypoint_head.num_tokens=8", "key_transform=id"],
+        # Trainer, accelerate
+        ["--hub_model_id", "me/x", "--push_to_hub", "--include_num_input_tokens_seen", "True", "--token_type_ids", "x"],
+        ["--include_tokens_per_second", "--pad_to_max_length", "--hub_strategy", "every_save", "--run_name=a"],
+        ["--mixed_precision", "bf16", "--main_process_port", "29500", "--rdzv_id", "ab12", "--rdzv_endpoint=h:29400"],
+        # trackers
+        ["--wandb_entity", "me", "--wandb_user", "me", "--wandb_run_id", "3f2a9c", "--wandb_mode", "offline"],
+        ["--wandb_key", "none", "--wandb_login", "True", "--wandb-login=false", "--comet-project", "p", "--comet_model=m"],
+        ["--mlflow_uri", "http://54.86.215.8:8050", "--mlflow_run_name", "a", "--mlflow-tracking-uri=sqlite:///mlflow.db"],
+        ["--neptune_project", "me/p", "--neptune_tags", "a", "b", "--neptune", "async", "--clearml_task", "t"],
+        ["ssh", "-p22", "host", "mkdir", "-p", "out", "docker", "run", "-p8080:80", "image"],
+        ["nvidia-smi", "-pm", "1", "--key-frame", "3", "--sort-keys", "--keys", "image", "label", "--label-key", "cls"],
     ],
 )
 def test_ordinary_command_lines_stay_as_they_are(words: list[str]) -> None:
     assert redact_words(words) == words
+    assert redact_text(" ".join(words)) == " ".join(words)
 
 
 def test_text_around_a_secret_stays() -> None:
@@ -133,3 +245,32 @@ def test_text_around_a_secret_stays() -> None:
 )
 def test_command_lines_and_paths_in_messages_are_masked(text: str, clean: str) -> None:
     assert redact_text(text) == clean
+
+
+LONG = [
+    *("a", "a.", "a-", ".-a", "a=", "key=", "token=true=", "a:", "a:/", "a:/b:", "a:/b:c@", "@", "eyJ", "-eyJ", "_", "'a_"),
+    *("-u a", "--a ", 'token=\\"', "?key=", "?token", "-----BEGIN ", "https://a.", "mysql ", "{[", "password ", "a/", "AKIA"),
+    *("SG.", "=[ ", "\\", "'", '"'),
+]
+
+
+@pytest.mark.parametrize("unit", LONG)
+def test_a_very_long_word_takes_time_in_proportion_to_its_length(unit: str) -> None:
+    """CPU time of four times the text: four times as much, where it grows with the square sixteen times."""
+
+    def cpu_s(characters: int) -> float:
+        text = unit * (characters // len(unit))
+        start = time.process_time()
+        redact_text(text)
+        redact_words([text])
+        return time.process_time() - start
+
+    cpu_s(1_000)
+    short, long = min(cpu_s(10_000) for _ in range(2)), min(cpu_s(40_000) for _ in range(2))
+    assert long < 10 * max(short, 0.01)
+
+
+def test_a_secret_at_the_end_of_a_very_long_word_is_masked() -> None:
+    text = "a." * 100_000 + "token=hunter2"
+    assert redact_text(text) == text.replace("hunter2", MASK)
+    assert "hunter2" not in redact_text('{"a": "' + "x" * 300_000 + '", "api_key": "hunter2"}')

@@ -19,40 +19,67 @@ __all__ = ["MASK", "redact_text", "redact_words", "without_url_secrets"]
 
 MASK = "***"
 
-_NAME = (
-    r"(?:pass(?:word|wd|phrase|code)?|pwd|pw|secret|token|bearer|credentials?|cookie|auth|authorization|auth[-_.]?header|"
-    r"jwt|otp|pat|sas|mnemonic|seed[-_.]?phrase|webhook(?:[-_.]?url)?|"
+_LONG = (
+    r"password|passwd|passphrase|passcode|secret|token|bearer|credentials?|cookie|auth(?:orization|[-_.]?header)?|jwt|mnemonic|"
+    r"seed[-_.]?phrase|webhook(?:[-_.]?url)?|(?:ssh|db|pg|mysql|user|smtp|ftp|proxy|admin)pass|"
     r"(?:api|access|account|auth|client|encryption|private|secret|service|shared|signing|ssh|storage|subscription|license|wandb|comet"
-    r"|neptune|mlflow|hf|aws|azure|gcp|openai|session)[-_.]?(?:access[-_.]?)?(?:key|secret|token|password|auth)(?:[-_.]?id)?)"
+    r"|neptune|mlflow|clearml|kaggle|minio|roboflow|hf|huggingface|aws|azure|gcp|openai|session)[-_.]?(?:access[-_.]?)?"
+    r"(?:key|secret|token|password|auth)(?:[-_.]?id)?|"
+    r"(?:wandb|comet|neptune|mlflow|clearml|kaggle|hf|huggingface)[-_.]?login"
 )
-_NAMED = re.compile(rf"(?:^|[-_.\W]|(?<=[a-z])(?=[A-Z])){_NAME}s?$", re.IGNORECASE)
+"""Ends of names that mean a secret wherever they stand: `PGPASSWORD`, `authtoken`."""
+_SHORT = r"pass|pwd|pw|otp|pat|pin|sas|signature"
+"""Ends of names that mean a secret as a word of its own: `--db-pass`, but neither `--bypass` nor `--compat`."""
+_NAMED = re.compile(rf"(?:(?:^|[-_.\W]|(?-i:(?<=[a-z\d])(?=[A-Z])))(?:{_SHORT})|{_LONG})s?$", re.IGNORECASE)
 _NOT_SECRET = re.compile(
-    r"(?:^|[-_.\W])(?:max|min|num|n|count|total|batch|pad|eos|bos|unk|mask|special|per|new|image|class|cls|context)[-_.]?tokens?$|"
+    r"(?:^|[-_.\W])(?:max|min|num|n|count|total|batch|pad|eos|bos|unk|sep|mask|special|per|new|img|image|class|cls|dist|context|reg"
+    r"|register|prefix|suffix|stop|start|end|first|last|prompt|query|text|audio|video|visual|vision|placeholder|initializer"
+    r"|modifier|decoder|encoder|added|bad|suppress|patch|latent|memory|word)[-_.]?tokens?$|"
     r"tokens?[-_.]?(?:per|count|id|ids|dim|size|len|length|dropout|type|mix|merging)|"
-    r"^(?:no|use|skip|without|disable|enable|require)[-_.]?(?:auth|sas|otp)$",
+    r"^(?:no|use|skip|without|disable|enable|require)[-_.]?(?:auth|sas|otp|pin)$|^(?:no|skip|without|disable)[-_.][\w.-]+$",
     re.IGNORECASE,
 )
 """Names that end as secrets do, but describe tokens of a model or are switches: `--max-tokens 512`, `--no-auth`."""
+_LONGEST_NAME = 200
+"""Characters of a name that are looked at, from its end."""
+
+_COUNTED = re.compile(
+    r"(?:^|[-_.\W]|(?-i:(?<=[a-z\d])(?=[A-Z])))(?:(?P<plural>tokens)|token|pats?|sas|pass|pins?)$", re.IGNORECASE
+)
+_NUMBER = re.compile(r"[+-]?\d+(?:[._,]\d+)*(?:e[+-]?\d+)?[kmbt]?", re.IGNORECASE)
+_PLAIN_WORDS = re.compile(r"default|[a-z]+(?:_[a-z]+)+")
+_LONGEST_COUNT = {"token": 5, "pat": 5, "pats": 5, "sas": 5, "pass": 3, "pin": 3, "pins": 3}
+"""Digits of a number that counts: `--pat 5` is a patience, `--smoothing-pass 3` a number of passes, but `--pin 1234` a PIN."""
 
 _FLAGS = frozenset({"store_true", "true", "false", "yes", "no", "none", "null", "0", "1", "auto", ""})
 _SCHEMES = frozenset({"bearer", "basic", "token", "digest", "negotiate"})
 """First words of an Authorization header, which name how the rest is meant."""
 
-_ASSIGNED = re.compile(
-    r"""(?P<name>(?<![\w])[-]{0,2}[A-Za-z][\w.-]*)(?P<quote>\\*["']?\]?)(?P<between>\s*[=:]\s*\[?\s*)"""
-    r"""(?P<value>(?P<mark>\\+["']).*?(?P=mark)|"[^"]*"|'[^']*'|[^\s"',;&}\])]+)"""
-)
-_PAIR = re.compile(r"""(?P<start>(?P<mark>["'])(?P<name>[A-Za-z]\w*[_-][\w.-]*)(?P=mark)\s*,\s*)(?P<value>"[^"]+"|'[^']+')""")
+# Names and other long runs are matched possessively (`++`), and start where no run goes on: a very long word takes linear time.
+_ASSIGNED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)\\*+["']?\]?\s*+[=:]\s*+\[?\s*+""")
+_VALUE = re.compile(r"""(?P<mark>\\+["']).{0,4096}?(?P=mark)|"[^"]*"|'[^']*'|[^\s"',;&}\])]+""")
+_KEY_VALUE = re.compile(r"""\\*["']?(?P<word>[\w-]+)""")
+_PAIR = re.compile(r"""(?P<start>(?P<mark>["'])(?P<name>[A-Za-z][\w.-]*+)(?P=mark)\s*+,\s*+)(?P<value>"[^"]+"|'[^']+')""")
 """Name and value as two arguments in a line of Python: `os.environ.setdefault("HF_TOKEN", "abc")`."""
-_OPTION = re.compile(r"""(?<![\w-])(?P<option>--?[A-Za-z][\w.-]*)(?P<space>\s+)(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*)""")
+_OPTION = re.compile(
+    r"""(?<![\w.-])(?P<option>--?[A-Za-z][\w.-]*+)(?P<space>\s++)"""
+    r"""(?P<value>"[^"]*"|'[^']*'|(?:\\.|[^\s"'\\-])(?:\\.|[^\s"'\\])*+)"""
+)
+_PASSWORD_IN_WORDS = re.compile(r"(?i)(?<![\w-])(?P<start>(?:password|passwd|passphrase)\s++)(?P<value>[^\s\"',;:=()]++)")
+_ATTACHED = re.compile(
+    r"(?P<start>(?<![\w.-])(?:mysql\w*+|mariadb[\w-]*+|sshpass|7z[ar]?|(?:docker|podman)\s+login)\s[^|;&\n]{0,400}?"
+    r"(?<=\s)-p)(?P<value>[^\s\"']+)"
+)
+"""`mysql -psecret`: programs whose option -p takes a password without a space."""
+_ATTACHING = re.compile(r"(?:.*/)?(?:mysql\w*|mariadb[\w-]*|sshpass|7z[ar]?)")
 _BEARER = re.compile(r"(?i)\b((?:authorization|auth[-_]?header)\W{0,3}[:=]\W{0,3})?(bearer|basic|token)\s+([\w~+/.=-]{4,})")
 _USERINFO = re.compile(
-    r"(?P<scheme>[A-Za-z][\w+.-]*:/{1,2})(?P<user>[^\s/:@?#\"']*)"
-    r"(?P<password>:(?!\d{1,5}/)(?:(?!://)[^\s@?#\"'])*(?=@[\w.\[]))?@"
+    r"(?<![\w+.-])(?P<scheme>[\w+.-]++:/{1,2}+)(?P<user>[^\s/:@?#\"']*+)"
+    r"(?P<password>:(?!\d{1,5}/)(?:(?!://)[^\s@?#\"']){0,2048}+(?=@[\w.\[]))?@"
 )
 """User and password of a URL. `http://localhost:9000/bucket/images@2x` has a port and a path; a password may hold slashes."""
 _USER_OPTIONS = ("-u", "-U", "--user", "--proxy-user", "--userpwd")
-_USER_OPTION = re.compile(rf"(?P<start>(?<![\w-])(?:{'|'.join(_USER_OPTIONS)})[\s=]+[\w.+-]*[A-Za-z][\w.+-]*:)[^\s\"'/]+")
+_USER_OPTION = re.compile(rf"(?P<start>(?<![\w-])(?:{'|'.join(_USER_OPTIONS)})[\s=]++(?![\d_.+-]++:)[\w.+-]++:)[^\s\"'/]+")
 """`curl -u me:password`; the user and group of `docker run -u 1000:1000` are numbers."""
 _QUERY = re.compile(
     r"(?i)(?P<name>[?&;#](?:x-(?:amz|goog|oss|cos|ms|obs)-[\w-]+|awsaccesskeyid|googleaccessid|ossaccesskeyid|signature|sig|se|st|sp|sv|sr|"
@@ -78,7 +105,7 @@ _SHAPES = tuple(
         r"\bAIza[\w-]{30,}",  # Google
         r"\bya29\.[\w-]{20,}",
         r"\bGOCSPX-[\w-]{20,}",
-        r"\beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?",  # JSON Web Token (RFC 7519)
+        r"\beyJ[\w-]{8,1024}+\.[\w-]{8,}(?:\.[\w-]*)?",  # JSON Web Token (RFC 7519)
         r"\bnpm_[A-Za-z0-9]{30,}",
         r"\bpypi-[\w-]{30,}",
         r"\bdckr_pat_[\w-]{20,}",
@@ -96,6 +123,11 @@ _SHAPES = tuple(
 _RANDOM = re.compile(r"(?<![\w/+.=-])[A-Za-z0-9/+]{40}={0,2}(?![\w/+.-])")
 """An AWS secret access key is 40 characters of base64; a path of that length has slashes at every few letters, or an ending."""
 
+_BARE_NAMES = frozenset({"password", "passwd", "passphrase", "pwd", "authtoken", "add-authtoken"})
+"""Words that are followed by a secret though they are no options: `config set password abc`."""
+_MANY_WORDS = re.compile(r"(?i)(?:pass(?:word|wd|phrase)|auth|credentials?)$")
+"""Names whose value may be several words."""
+
 _LEAST_MIXED = 12
 """Characters. Shorter words with capitals and digits are often names: `ResNet50`."""
 
@@ -106,27 +138,48 @@ _LEAST_ENTROPY_BITS = 4.3
 def redact_words(words: Sequence[str]) -> list[str]:
     """Return a command line, one word an item, without its secrets: `["--token", "abc"]` becomes `["--token", "***"]`.
 
-    A word after an option with a secret's name is masked whole, unless it is an option itself.
+    A word after an option with a secret's name is masked whole, unless it is an option itself. After a password's name, so are
+    the plain words that follow: a password with spaces may have lost its quotes.
 
         >>> redact_words(["train.py", "--api-key", "k-123", "--epochs", "3"])
         ['train.py', '--api-key', '***', '--epochs', '3']
     """
     clean: list[str] = []
-    mask_next = False
+    name, values = "", 0  # the option whose values come next, and how many were masked
+    attached = any(_ATTACHING.fullmatch(word) for word in words) or "login" in words
     for before, word in zip(["", *words], words, strict=False):
-        if mask_next and (not word.startswith("-") or _is_mixed(word)):
-            clean.append(MASK if word.lower() not in _FLAGS else word)
-            mask_next = False
+        if name and (not word.startswith("-") or (not values and _is_mixed(word))) and not (values and _ends_password(word)):
+            is_secret = _is_secret(name, word) if name != MASK else word.lower() not in _FLAGS
+            clean.append(MASK if is_secret else _redact_word(word))
+            values += is_secret
+            name = name if is_secret and _MANY_WORDS.search(name) else ""
             continue
-        mask_next = word.startswith("-") and "=" not in word and _is_secret_name(word.lstrip("-"))
-        mask_next = mask_next or (word in ("-u", "--user") and "curl" in words)
-        mask_next = mask_next or (word == "-p" and ("sshpass" in words or "login" in words))
-        mask_next = mask_next or ("_" in word and word.isidentifier() and _is_secret_name(word))
+        name, values = _awaited(word, words), 0
+        if attached and word.startswith("-p") and len(word) > 2:
+            clean.append(f"-p{MASK}")
+            attached = False
+            continue
         is_login = before in ("login", "--key", "-k") and not word.startswith("-") and _is_mixed(word)
         if before in _USER_OPTIONS:
             word = _USER_OPTION.sub(rf"\g<start>{MASK}", f"{before} {word}").removeprefix(f"{before} ")
         clean.append(MASK if is_login else _redact_word(word))
     return clean
+
+
+def _awaited(word: str, words: Sequence[str]) -> str:
+    """Return the name of the secret that the next word is, after this one, `MASK` if it has no name, or "" for none."""
+    if word.startswith("-"):
+        if "=" not in word and _is_secret_name(word.lstrip("-")):
+            return word.lstrip("-")
+        unnamed = (word in ("-u", "--user") and "curl" in words) or (word == "-p" and ("sshpass" in words or "login" in words))
+        return MASK if unnamed else ""
+    is_name = ("_" in word and word.isidentifier()) or word.lower() in _BARE_NAMES
+    return word if is_name and _is_secret_name(word) else ""
+
+
+def _ends_password(word: str) -> bool:
+    """Whether a further word after a password is none of its words: a path, a file, an assignment or a number."""
+    return "/" in word or "=" in word or bool(_NUMBER.fullmatch(word)) or bool(re.search(r"\.[a-z]{1,5}\d?$", word))
 
 
 def _redact_word(word: str) -> str:
@@ -144,16 +197,16 @@ def _redact_word(word: str) -> str:
     return redact_text(word)
 
 
-def _redact_json(value: Any, secret: bool = False) -> Any:
+def _redact_json(value: Any, secret: str = "") -> Any:
     """The value with every string masked that stands under a secret's name, however deep; JSON in strings too."""
     if isinstance(value, dict):
-        return {redact_text(name): _redact_json(item, secret or _is_secret_name(name)) for name, item in value.items()}
+        return {redact_text(name): _redact_json(item, secret or _secret_name(name)) for name, item in value.items()}
     if isinstance(value, list):
         return [_redact_json(item, secret) for item in value]
     if isinstance(value, str):
-        return MASK if secret and value.lower() not in _FLAGS else _redact_word(value)
+        return MASK if secret and _is_secret(secret, value) else _redact_word(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return MASK if secret and is_number and value not in (0, 1) else value
+    return MASK if secret and is_number and _is_secret(secret, str(value)) else value
 
 
 def redact_text(text: str) -> str:
@@ -166,7 +219,7 @@ def redact_text(text: str) -> str:
     """
     for shape in _SHAPES:
         text = shape.sub(MASK, text)
-    text = _USERINFO.sub(_without_password, text)
+    text = _USERINFO.sub(_without_password, text) if "@" in text else text
     text = _QUERY.sub(lambda found: found["name"] + MASK, text)
     text = _BEARER.sub(
         lambda found: (
@@ -177,9 +230,13 @@ def redact_text(text: str) -> str:
         text,
     )
     text = _USER_OPTION.sub(lambda found: found["start"] + MASK, text)
-    text = _ASSIGNED.sub(_without_value, text)
+    text = _ATTACHED.sub(lambda found: found["start"] + MASK, text)
+    text = _without_assigned(text)
     text = _PAIR.sub(lambda found: f"{found['start']}{found['mark']}{MASK}{found['mark']}" if _names(found) else found[0], text)
     text = _OPTION.sub(_without_argument, text)
+    text = _PASSWORD_IN_WORDS.sub(
+        lambda found: found["start"] + MASK if _has_letter_and_digit(found["value"]) else found[0], text
+    )
     return _RANDOM.sub(lambda found: MASK if _is_random(found[0]) else found[0], text)
 
 
@@ -193,11 +250,31 @@ def without_url_secrets(text: str) -> str:
 
 
 def _is_secret_name(name: str) -> bool:
-    return bool(_NAMED.search(name)) and not _NOT_SECRET.search(name)
+    end = name[-_LONGEST_NAME:]
+    return bool(_NAMED.search(end)) and not _NOT_SECRET.search(end)
+
+
+def _secret_name(name: str) -> str:
+    return name if _is_secret_name(name) else ""
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether a value is a secret, given its name. Numbers that count, patterns, switches and masked values are none."""
+    value = value.strip("\\\"'")
+    if not _is_secret_name(name) or value == MASK or value.lower() in _FLAGS:
+        return False
+    if name[-9:].lower() == "signature" and _PLAIN_WORDS.fullmatch(value):
+        return False  # a function of a saved model: `--signature serving_default`
+    counted = _COUNTED.search(name[-_LONGEST_NAME:])
+    if counted is None:
+        return True
+    if _NUMBER.fullmatch(value):
+        return not counted["plural"] and len(value) > _LONGEST_COUNT[re.split(r"[-_.\W]", counted[0].lower())[-1]]
+    return not (set("*{%") & set(value) and counted[0].lower().endswith("pat"))  # a pattern of file names
 
 
 def _names(found: re.Match[str]) -> bool:
-    return _is_secret_name(found["name"].lstrip("-")) and found["value"].strip("\"'").lower() not in _FLAGS
+    return ("_" in found["name"] or "-" in found["name"]) and _is_secret(found["name"], found["value"])
 
 
 def _without_password(found: re.Match[str]) -> str:
@@ -206,22 +283,32 @@ def _without_password(found: re.Match[str]) -> str:
     return f"{found['scheme']}{user}{':' + MASK if found['password'] is not None else ''}@"
 
 
-def _without_value(found: re.Match[str]) -> str:
-    value = found["value"].strip("\\\"'")
-    name = found["name"].lstrip("-")
-    is_secret = _is_secret_name(name) or (re.split(r"[-_.]", name)[-1] == "key" and _is_mixed(value))
-    if not is_secret or value.lower() in _FLAGS | _SCHEMES or value == MASK:
-        start = found.start("value") - found.start()  # the value may itself hold an assignment: `arguments: --token=abc`
-        return found[0][:start] + _ASSIGNED.sub(_without_value, found["value"])
-    quote = found["mark"] or (found["value"][0] if found["value"][0] in "\"'" else "")
-    return f"{found['name']}{found['quote']}{found['between']}{quote}{MASK}{quote}"
+def _without_assigned(text: str) -> str:
+    """Mask the values that are assigned to secrets' names. A value may itself hold an assignment: `arguments: --token=abc`."""
+    parts, done, position = [], 0, 0
+    while (found := _ASSIGNED.search(text, position)) is not None:
+        position = found.end()
+        name = found["name"].lstrip("-")
+        word = _KEY_VALUE.match(text, position) if re.split(r"[-_.]", name)[-1] == "key" else None
+        is_key = word is not None and _is_mixed(word["word"])
+        value = _VALUE.match(text, position) if is_key or _is_secret_name(name) else None
+        if value is None or not (is_key or _is_secret(name, value[0])) or value[0].lower() in _SCHEMES:
+            continue
+        quote = value["mark"] or (value[0][0] if value[0][0] in "\"'" else "")
+        parts += [text[done:position], quote, MASK, quote]
+        done = position = value.end()
+    return "".join([*parts, text[done:]])
 
 
 def _without_argument(found: re.Match[str]) -> str:
     """Mask the word after an option with a secret's name, as in a command line that a message shows."""
-    is_secret = _is_secret_name(found["option"].lstrip("-")) and found["value"].strip("\"'").lower() not in _FLAGS
+    is_secret = _is_secret(found["option"].lstrip("-"), found["value"])
     value = MASK if is_secret else _OPTION.sub(_without_argument, found["value"])  # `-c 'python train.py --token abc'`
     return f"{found['option']}{found['space']}{value}"
+
+
+def _has_letter_and_digit(text: str) -> bool:
+    return any(c.isalpha() for c in text) and any(c.isdigit() for c in text)
 
 
 def _is_mixed(text: str) -> bool:
