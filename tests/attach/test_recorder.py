@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from headrace.attach.recorder import Recorder
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()]
+    """All recorded lines but the first one of each file, which names the process."""
+    return [json.loads(line) for file in sorted(folder.glob("*.jsonl")) for line in file.read_text().splitlines()[1:]]
 
 
 def test_rows_are_written_as_one_table_per_flush(tmp_path: Path) -> None:
@@ -47,6 +49,18 @@ def test_a_forked_child_writes_its_own_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
 
 
+def test_a_file_begins_with_the_process_that_writes_it_and_its_machine(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    for _ in range(2):
+        recorder.event("gc", 0.0, 0.0)
+        recorder.flush()
+    (file,) = tmp_path.glob("*.jsonl")
+    written = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["kind"] for line in written] == ["recording", "event", "event"]
+    start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    assert written[0] == {"kind": "recording", "pid": os.getpid(), "hostname": platform.node(), "start_ticks": start}
+
+
 @pytest.mark.parametrize("short", [False, True])
 def test_a_full_disk_ends_the_recording_and_raises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], short: bool
@@ -70,7 +84,7 @@ def test_a_full_disk_ends_the_recording_and_raises_nothing(
     recorder.event("after", 0.0, 0.0)
     recorder.flush()
     (file,) = tmp_path.glob("*.jsonl")
-    assert json.loads(file.read_text().splitlines()[0])["name"] == "before" and "after" not in file.read_text()
+    assert json.loads(file.read_text().splitlines()[1])["name"] == "before" and "after" not in file.read_text()
     assert capfd.readouterr().err.count("nothing more of this job is recorded") == 1
 
 

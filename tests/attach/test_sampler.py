@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -69,6 +71,12 @@ def test_sample_splits_own_and_foreign_cpu(tmp_path: Path) -> None:
     assert sample["pressure_cpu"] == 0
 
 
+def recording(pid: int, start_ticks: int = 0, hostname: str = "") -> str:
+    """The beginning of a session's file: `process` above starts at tick 0."""
+    line = {"kind": "recording", "pid": pid, "hostname": hostname or platform.node(), "start_ticks": start_ticks}
+    return json.dumps(line) + "\n"
+
+
 def test_another_rank_that_records_into_the_session_is_no_foreign_program(tmp_path: Path) -> None:
     proc, session = tmp_path / "proc", tmp_path / "session"
     session.mkdir()
@@ -76,7 +84,7 @@ def test_another_rank_that_records_into_the_session_is_no_foreign_program(tmp_pa
     sampler = Sampler(100, session, proc=proc, sys=tmp_path / "sys")
     sampler.prepare()
     assert sampler.sample(0.0) is None
-    put(session, {"process-200-17.jsonl": "", "process-101-18.jsonl": "", "sampler.jsonl": "", "process-300-1.jsonl": ""})
+    put(session, {f"process-{pid}-17.jsonl": recording(pid) for pid in (101, 200, 300)} | {"sampler.jsonl": ""})
     put(proc, process(201, 200, 3.0, "pt_data_worker"))
     assert sampler.sample(1.0) is None  # its nine seconds so far are not those of this interval
     put(proc, machine((12.0, 11.0), 51.0, own_s=1.5) | process(200, 1, 10.0) | process(201, 200, 3.5, "pt_data_worker"))
@@ -89,6 +97,48 @@ def test_another_rank_that_records_into_the_session_is_no_foreign_program(tmp_pa
         proc, {"200/stat": (proc / "200/stat").read_text().replace(" 1 0 0 0 500", " 1 0 7 0 500")}
     )  # another process, same number
     assert (sampler.sample(4.0) or {})["workers"] == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        recording(200, hostname="another-machine"),
+        recording(200, start_ticks=499),  # another process had the number before
+        '{"kind":"process","pid":200,"role":"main"}\n',  # as an older headrace wrote
+        '{"kind":"recording","pid":200}\n',
+        "[1, 2]\n",
+        "{\n",
+        "x" * 10_000,
+        "",
+    ],
+    ids=["another machine", "reused number", "older", "fields missing", "list", "broken", "long", "empty"],
+)
+def test_a_stranger_with_the_number_of_a_recorded_process_is_foreign(tmp_path: Path, line: str) -> None:
+    """A folder may be shared by machines, and a pid may be used again: the number alone does not make a process the job's."""
+    proc, session = tmp_path / "proc", tmp_path / "session"
+    session.mkdir()
+    put(session, {"process-200-17.jsonl": line})
+    put(proc, machine((10.0, 10.0), 50.0, own_s=1.0))
+    sampler = Sampler(100, session, proc=proc, sys=tmp_path / "sys")
+    sampler.prepare()
+    assert sampler.sample(0.0) is None
+    put(proc, machine((12.0, 12.0), 51.0, own_s=1.5) | process(200, 1, 11.0))
+    sample = sampler.sample(2.0)
+    assert sample is not None
+    assert sample["own_cores"] == pytest.approx(0.5, abs=0.01)  # without the stranger's two seconds
+    assert sample["foreign_cores"] == pytest.approx(1.5, abs=0.02)
+
+
+def test_a_rank_whose_first_line_is_not_written_yet_joins_later(tmp_path: Path) -> None:
+    proc, session = tmp_path / "proc", tmp_path / "session"
+    session.mkdir()
+    put(proc, machine((10.0, 10.0), 50.0, own_s=1.0))
+    sampler = Sampler(100, session, proc=proc, sys=tmp_path / "sys")
+    sampler.prepare()
+    put(session, {"process-200-17.jsonl": recording(200)[:20]})
+    assert 200 not in sampler._job()
+    put(session, {"process-200-17.jsonl": recording(200)})
+    assert 200 in sampler._job()
 
 
 def test_programs_outside_the_job_are_named_while_they_use_cores(tmp_path: Path) -> None:

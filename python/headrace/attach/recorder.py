@@ -7,18 +7,21 @@ import errno
 import json
 import multiprocessing
 import os
+import platform
 import time
 from collections.abc import Callable
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import Any
 
+from headrace.attach import procfs
 from headrace.attach.load_hooks import SESSION_VARIABLE
 from headrace.attach.log import log_line
 
-__all__ = ["Recorder", "recorder"]
+__all__ = ["Recorder", "recorder", "writer_identity"]
 
 FLUSH_INTERVAL_S = 0.5
+PROC = Path("/proc")
 
 MOST_ROWS = 50_000
 THINNED_TO = 16
@@ -105,7 +108,9 @@ class Recorder:
             return
         text = "".join(json.dumps(line, separators=(",", ":"), default=str) + "\n" for line in lines).encode()
         try:
-            if os.write(self._descriptor(), text) < len(text):  # a line without its end must be the last one
+            descriptor, is_new = self._descriptor()
+            text = self._identity_line() + text if is_new else text
+            if os.write(descriptor, text) < len(text):  # a line without its end must be the last one
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._give_up(error)
@@ -117,12 +122,19 @@ class Recorder:
             why = error.strerror or error
             log_line(f"headrace: nothing more of this job is recorded: {self._folder} cannot be written: {why}")
 
-    def _descriptor(self) -> int:
-        if self._file is None or not self._is_own(self._file):
-            name = f"process-{self.pid}-{time.monotonic_ns()}.jsonl"
-            self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self._identity = os.fstat(self._file)
-        return self._file
+    def _descriptor(self) -> tuple[int, bool]:
+        """Return the descriptor of this process's file, and whether the file is new."""
+        if self._file is not None and self._is_own(self._file):
+            return self._file, False
+        name = f"process-{self.pid}-{time.monotonic_ns()}.jsonl"
+        self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._identity = os.fstat(self._file)
+        return self._file, True
+
+    def _identity_line(self) -> bytes:
+        """The first line of a file: which process writes it. A pid alone may be another machine's, or be used again."""
+        line = {"kind": "recording", "pid": self.pid, **writer_identity(self.pid)}
+        return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
     def _is_own(self, descriptor: int) -> bool:
         """Whether the descriptor is still that of the file: a script that becomes a daemon closes all, and opens others."""
@@ -130,6 +142,11 @@ class Recorder:
             return os.path.samestat(os.fstat(descriptor), self._identity)
         except OSError:
             return False
+
+
+def writer_identity(pid: int) -> dict[str, Any]:
+    """Return what tells a process from others with its pid: the machine's name, and the start in ticks since boot."""
+    return {"hostname": platform.node(), "start_ticks": procfs.start_ticks(pid, PROC)}
 
 
 _recorders: dict[str, Recorder] = {}

@@ -37,6 +37,8 @@ MOST_SAMPLES = 50_000
 
 NICENESS = 10
 WORKER_NAMES = ("pt_data_worker",)
+LONGEST_LINE = 4096
+"""Characters read of a recording's first line, which names the process that writes it."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -88,7 +90,8 @@ class Sampler:
     affinity: frozenset[int] = frozenset()
     programs: ForeignPrograms = field(init=False)
     _last: _Counters | None = None
-    _joined: dict[int, int | None] = field(default_factory=dict)  # pid → start of a rank that is no descendant; None: ended
+    _joined: set[tuple[int, int]] = field(default_factory=set)  # pid and start of each rank that is no descendant
+    _writers: dict[str, tuple[int, int] | None] = field(default_factory=dict)  # file → pid and start; None: not from here
     _cpu_s: dict[int, float] = field(default_factory=dict)
     _ended_cpu_s: float = 0.0
 
@@ -144,17 +147,27 @@ class Sampler:
         """List the processes of the job: `pid`, others that record into the session, and all below them."""
         pids = procfs.descendants(self.pid, self.proc)
         known = set(pids)
-        for pid in _recording(self.folder) if self.folder is not None else ():
-            if pid in known:
+        for pid, start in self._recording():
+            if pid in known or procfs.start_ticks(pid, self.proc) != start:  # ended; another process may have its number
                 continue
-            if pid not in self._joined:
-                self._joined[pid] = procfs.start_ticks(pid, self.proc)
-            start = self._joined[pid]
-            if start is not None and procfs.start_ticks(pid, self.proc) == start:  # not another process with its number
-                below = [each for each in procfs.descendants(pid, self.proc) if each not in known]
-                pids += below
-                known.update(below)
+            self._joined.add((pid, start))
+            below = [each for each in procfs.descendants(pid, self.proc) if each not in known]
+            pids += below
+            known.update(below)
         return pids
+
+    def _recording(self) -> list[tuple[int, int]]:
+        """List pid and start of the processes of this machine that have written to the session: see `Recorder`.
+
+        Ranks on other machines may write to the same folder; their pids mean nothing here.
+        """
+        names = _listed(self.folder) if self.folder is not None else []
+        for name in names:
+            if name.startswith("process-") and name not in self._writers:
+                line = _first_line(Path(self.folder or ".") / name)
+                if line is not None:
+                    self._writers[name] = _writer(line)
+        return sorted({writer for writer in self._writers.values() if writer is not None})
 
     def _read(self, now_s: float) -> _Counters:
         pids = [pid for pid in self._job() if pid not in self.ignored_pids]
@@ -276,23 +289,32 @@ def _shared_memory_free_bytes() -> int | None:
         return None
 
 
-def _recording(folder: Path) -> list[int]:
-    """List the processes that have written to a session: see `Recorder`."""
+def _listed(folder: Path) -> list[str]:
     try:
-        names = os.listdir(folder)  # noqa: PTH208 -- names only, twice a second
+        return os.listdir(folder)  # noqa: PTH208 -- names only, twice a second
     except OSError:
         return []
-    parts = [name.split("-") for name in names if name.startswith("process-")]
-    return sorted({int(words[1]) for words in parts if len(words) == 3 and words[1].isdigit()})
 
 
-def _is_running(pid: int) -> bool:
-    """Whether a process runs. A zombie does not: its parent may first read a pipe to the end that this process holds open."""
+def _first_line(file: Path) -> str | None:
+    """Read the first line of a file. None: the file is being written, or cannot be read."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state not in "ZX"
+        with open(file, encoding="utf-8", errors="replace") as opened:
+            line = opened.readline(LONGEST_LINE)
+    except OSError:
+        return None
+    return line if line.endswith("\n") or len(line) == LONGEST_LINE else None
+
+
+def _writer(line: str) -> tuple[int, int] | None:
+    """Return pid and start of the process whose file begins with this line. None: another machine's, or an unknown one."""
+    try:
+        values = json.loads(line)
+        pid, start = values["pid"], values["start_ticks"]
+        known = values["kind"] == "recording" and values["hostname"] == platform.node()
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None  # written by an older headrace, which named no machine
+    return (pid, start) if known and isinstance(pid, int) and isinstance(start, int) else None
 
 
 def main(arguments: list[str]) -> int:
@@ -311,7 +333,9 @@ def main(arguments: list[str]) -> int:
         for what, why in sampler.not_measured.items():
             write("not_measured", {"what": what, "why": why})
         next_s, samples = time.monotonic(), 0
-        while _is_running(pid):
+        start = procfs.start_ticks(pid, sampler.proc)
+        # A zombie has ended: its parent may first read a pipe to the end that this process holds open.
+        while start is not None and procfs.start_ticks(pid, sampler.proc) == start:
             sample = sampler.sample(time.monotonic())
             if sample is not None:
                 write("sample", sample)

@@ -7,9 +7,9 @@ started.
 
 A value that was not measured is None, never 0; `not_measured` says why.
 
-Lines, by their `kind`: `session`, `exit` (the launcher), `process`, `loader`, `steps`, `batches`, `event`, `stacks`, `losses`
-(attached processes), `host`, `sample` (the sampler), `not_measured`. Unknown kinds and fields are ignored, so that an older
-headrace reads a newer session.
+Lines, by their `kind`: `session`, `exit` (the launcher), `recording` (the first of a process's file: pid, host name, start),
+`process`, `loader`, `steps`, `batches`, `event`, `stacks`, `losses` (attached processes), `host`, `sample` (the sampler),
+`not_measured`. Unknown kinds and fields are ignored, so that an older headrace reads a newer session.
 """
 
 from __future__ import annotations
