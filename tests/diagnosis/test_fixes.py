@@ -263,6 +263,16 @@ def test_pre_resize_names_the_folder_of_the_images_if_it_can_tell() -> None:
     assert "256 SRC DST" in command("a/1.jpg", "b/1.jpg", "c/1.jpg")
 
 
+def test_a_command_with_places_says_which_paths_they_mean() -> None:
+    meant = "SRC is the folder or bucket of the training images, DST a new one"
+    assert fix(diagnose(with_benchmark(cpu_bound())), "pre_resize").change.endswith(meant)
+    assert fix(diagnose(make_session(workers=1, cpu_s=0.001, blocked_s=0.2, compute_s=0.01)), "pack").change.endswith(meant)
+    session = cpu_bound()
+    paths = tuple(f"/data/train/{name}/1.jpg" for name in "abc")
+    loaders = tuple(replace(one, sample_paths=paths) for one in session.loaders)
+    assert "SRC" not in fix(diagnose(replace(session, loaders=loaders)), "pre_resize").change
+
+
 def test_cache_has_no_command_for_a_dataset_class_of_the_script() -> None:
     session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01)
     assert "headrace.Loader" in (fix(diagnose(session), "cache").command or "")

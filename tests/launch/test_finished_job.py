@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,27 @@ def test_the_account_adds_up_to_the_billed_time_and_prices_the_idle_part() -> No
     start = found_in("long-start").account
     assert 25 * 30 * 0.8 < start.idle_s["start"] < 25 * 30 * 1.3  # the script slept 25 s, stretched by 30
     assert 0.8 < found_in("long-download").account.seconds["Downloading"] / (20 * 30) < 1.3
+
+
+def test_proposed_commands_name_the_jobs_own_script_options_and_folders() -> None:
+    fixes = {name: {fix.id: fix for fix in found_in(name).diagnosis.fixes} for name in NAMES}
+    saturated, download = fixes["cpu-saturated"], fixes["long-download"]
+    shrink = "headrace pack --short-side 256 s3://my-bucket/photos s3://my-bucket/photos-256"
+    assert saturated["pre_resize"].command == shrink
+    assert (saturated["headrace_run"].command or "").startswith("headrace run -- python job.py --gpu-ms 5.0 ")
+    assert "if headrace run takes its loader over" in saturated["headrace_run"].change  # nobody could ask its recogniser
+    assert download["pack"].command == "headrace pack s3://my-bucket/photos s3://my-bucket/photos-packed"
+    commands = [fix.command or "" for found in fixes.values() for fix in found.values()]
+    assert not [command for command in commands if {"SRC", "DST", "train.py"} & set(command.split())]
+
+
+def test_a_job_whose_folders_are_unknown_says_which_are_meant_and_headrace_train_is_not_run_under_headrace_run() -> None:
+    documents = read_documents(HERE / "cpu-saturated")
+    bare = {name: value for name, value in documents.description.items() if name not in ("InputDataConfig", "Environment")}
+    found = {fix.id: fix for fix in diagnose_job(replace(documents, description=bare), PriceTable.load()).diagnosis.fixes}
+    assert found["pre_resize"].command == "headrace pack --short-side 256 SRC DST"
+    assert "SRC is the folder or bucket of the training images" in found["pre_resize"].change
+    assert "headrace_run" not in found  # its entry point is headrace's own, whose input is headrace's already
 
 
 def test_interruptions_are_told_and_not_blamed_on_the_input() -> None:

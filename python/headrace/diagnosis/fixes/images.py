@@ -16,7 +16,9 @@ from headrace.diagnosis.startup import LARGE_PART, startup_parts_s
 from headrace.session.model import ObservedLoader
 from headrace.system.sizes import percent_text
 
-__all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE", "image_benchmark", "pack_places"]
+__all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE", "READ_SHARDS", "image_benchmark", "pack_places", "places_words"]
+
+UNKNOWN_SOURCE = "SRC"
 
 MORE_THAN_DECODING = 1.5
 """Assume that a job does more than decode when its CPU time per image exceeds the benchmark's by this factor."""
@@ -171,17 +173,25 @@ def _smaller_copy(job: MeasuredJob) -> tuple[str, str, str]:
     A PyTorch script reads a copy of the same layout without an edit; `headrace run` redirects its files.
     """
     source, copy = pack_places(job, "-256")
+    which = places_words(source)
     if job.rank.loader.family != "torch":
-        return shlex.join(["headrace", "pack", "--short-side", "256", source, copy]), READ_SHARDS, "one pass, then a few lines"
+        command = shlex.join(["headrace", "pack", "--short-side", "256", source, copy])
+        return command, READ_SHARDS + which, "one pass, then a few lines"
     command = shlex.join(["headrace", "pack", "--layout", "folder", "--short-side", "256", source, copy])
     run = shlex.join(["headrace", "run", "--data-map", f"{source}={copy}", "--", *job.session.command])
-    return f"{command} && {run}", "; the script reads the copy in place of the original, with other pixels", "one pass, no edit"
+    reads = "; the script reads the copy in place of the original, with other pixels"
+    return f"{command} && {run}", reads + which, "one pass, no edit"
 
 
 def pack_places(job: MeasuredJob, ending: str) -> tuple[str, str]:
     """Return the folder that the job reads and the name of a new folder beside it; `SRC` and `DST` where it is not known."""
     source = _common_folder(job.rank.loader.sample_paths)
-    return (source, source + ending) if source else ("SRC", "DST")
+    return (source, source + ending) if source else (UNKNOWN_SOURCE, "DST")
+
+
+def places_words(source: str) -> str:
+    """Return which paths the places of a command mean, where the job's own folder is not known; else nothing."""
+    return "; SRC is the folder or bucket of the training images, DST a new one" if source == UNKNOWN_SOURCE else ""
 
 
 def _common_folder(paths: tuple[str, ...]) -> str | None:
@@ -201,12 +211,13 @@ def _pack(job: MeasuredJob, kind: str) -> Fix | None:
     model = job.model
     if model is None or _reads_no_images(job):
         return None
+    source, packed = pack_places(job, "-packed")
     return predicted_fix(
         job,
         "pack",
-        "images packed into shards and read in large pieces: no wait per file" + READ_SHARDS,
+        "images packed into shards and read in large pieces: no wait per file" + READ_SHARDS + places_words(source),
         model.changed(blocked_s=PACKED_WAIT * model.blocked_s),
-        shlex.join(["headrace", "pack", *pack_places(job, "-packed")]),
+        shlex.join(["headrace", "pack", source, packed]),
         basis="a tenth of today's waits",
         effort="one pass, then a few lines",
         error=0.15,

@@ -1,5 +1,6 @@
 """A job that already ran on SageMaker, from what AWS kept: where its billed time went, what set its pace, what was lost.
 
+- `commands`: Commands with the own script, options and paths of a job that already ran, from AWS's description of the job.
 - `diagnose`: Diagnose a job that already ran: a session with its curves, the diagnosis, and where its billed time and money
   went.
 - `documents`: The documents of a job that already ran: DescribeTrainingJob, CloudWatch's metrics, and the Debugger's files,

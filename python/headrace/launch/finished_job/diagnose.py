@@ -16,6 +16,7 @@ from headrace.cost.prices import PriceTable
 from headrace.diagnosis.model import Diagnosis, HeatMap, Percentiles
 from headrace.diagnosis.series import heat_map, percentiles
 from headrace.diagnosis.tables import environment
+from headrace.launch.finished_job.commands import training_words
 from headrace.launch.finished_job.documents import JobDocuments, Series, host_names
 from headrace.launch.finished_job.rules import RuleAnswer, apply_job_rules
 from headrace.launch.finished_job.steady import Steady, steady_use
@@ -25,7 +26,7 @@ from headrace.launch.finished_job.verdict import find_findings, input_wait_share
 from headrace.launch.follow import ENDED, usd_per_hour_of
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import Session
-from headrace.system.redaction import redact_text, redact_words
+from headrace.system.redaction import redact_text
 from headrace.system.sizes import count_text, percent_text
 
 __all__ = ["JobAccount", "JobDiagnosis", "diagnose_job"]
@@ -186,22 +187,9 @@ def _instances(description: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"{group.get('InstanceCount') or 1} × {group.get('InstanceType') or 'unknown type'}" for group in groups)
 
 
-def _watch_command(description: Mapping[str, Any]) -> str | None:
-    """Return the command of a watched run of the same training; None where the request does not name it."""
-    values = {str(name): str(value).strip('"') for name, value in (description.get("HyperParameters") or {}).items()}
-    script = (description.get("Environment") or {}).get("HEADRACE_SCRIPT") or values.get("sagemaker_program")
-    entry = " ".join((description.get("AlgorithmSpecification") or {}).get("ContainerEntrypoint") or [])
-    if script:
-        words = ["python", str(script)]
-    elif "headrace.launch.entry" in entry:
-        words = ["headrace", "train", "--data", "DATA"]
-    else:
-        words = ["python", "train.py"]
-        values = {}
-    for name, value in sorted(values.items()):
-        if not name.startswith("sagemaker_"):
-            words += [f"--{name}", value]
-    return shlex.join(["headrace", "diagnose", "--seconds", str(WATCH_S), "--", *redact_words(words)])
+def _watch_command(description: Mapping[str, Any]) -> str:
+    """Return the command of a watched run of the same training."""
+    return shlex.join(["headrace", "diagnose", "--seconds", str(WATCH_S), "--", *training_words(description)])
 
 
 def _img_s(description: Mapping[str, Any]) -> float | None:

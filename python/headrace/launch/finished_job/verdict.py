@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.diagnosis.kinds import KINDS, verdict_kind
 from headrace.diagnosis.model import Finding, Fix
+from headrace.launch.finished_job.commands import pack_fix, run_fix, shrink_fix
 from headrace.launch.finished_job.documents import JobDocuments
 from headrace.launch.finished_job.rules import CPU_FULL, CPU_LOW, GPU_BUSY, RuleAnswer, start_share
 from headrace.launch.finished_job.steady import Steady
@@ -90,9 +91,8 @@ def _start(documents: JobDocuments, times: JobTimes, steady: Steady) -> Finding:
     fixes: tuple[Fix, ...] = ()
     if 2 * download_s >= (steady.start_s or 0.0):
         modes = _modes(documents.description)
-        change = "pack the images into shards" + (" and read them in FastFile mode: no download" if "File" in modes else "")
-        source = _train_uri(documents.description)
-        fixes = (Fix("pack", change, command=f"headrace pack {source or 'SRC'} DST", effort="once"),)
+        why = " and read them in FastFile mode: no download" if "File" in modes else ""
+        fixes = (pack_fix(documents.description, why),)
     return _finding("STARTUP", start_share(times, steady), evidence, fixes)
 
 
@@ -102,7 +102,7 @@ def _pace(documents: JobDocuments, times: JobTimes, steady: Steady) -> tuple[Fin
     if steady.points < 5 or steady.is_gpu_unused or not times.billed_s:
         return None, 0.0
     if steady.gpu is None:
-        return _pace_without_gpu(times, steady, wait, source) if steady.gpus == 0 else (None, 0.0)
+        return _pace_without_gpu(documents.description, times, steady, wait, source) if steady.gpus == 0 else (None, 0.0)
     lost = (1 - steady.gpu) * steady.seconds / times.billed_s
     seen = [_gpu_words(steady), _cpu_words(steady)]
     if wait is not None:
@@ -113,18 +113,18 @@ def _pace(documents: JobDocuments, times: JobTimes, steady: Steady) -> tuple[Fin
     if wait is not None and wait < WAITS_LITTLE:
         return _finding("OVERHEAD_BOUND", lost, [*seen, "the GPU idles, but not for input: Python, copies or syncs"]), 0.4
     surer = 0.1 if wait is not None else 0.0
-    finding, sure = _input(steady, lost, seen)
+    finding, sure = _input(documents.description, steady, lost, seen)
     return finding, sure + surer
 
 
 _BUSY_IS_NOT_FULL = "busy means that some kernel ran, not that the GPU was full"
 
 
-def _input(steady: Steady, lost: float, seen: list[str]) -> tuple[Finding | None, float]:
+def _input(description: Mapping[str, Any], steady: Steady, lost: float, seen: list[str]) -> tuple[Finding | None, float]:
     if steady.cpu is None:
         return None, 0.0
     if steady.cpu >= CPU_FULL:
-        fixes = (_run_fix(), Fix("pre_resize", "shrink the images once", command="headrace pack SRC DST --short-side 256"))
+        fixes = (*run_fix(description), shrink_fix(description))
         return _finding("CPU_SATURATED", lost, seen, fixes), 0.65
     if steady.busy_cores is None:
         return None, 0.0
@@ -137,7 +137,7 @@ def _input(steady: Steady, lost: float, seen: list[str]) -> tuple[Finding | None
         workers = Fix(
             f"num_workers={steady.cores}", "more worker processes, as many as cores", effort="one argument of the DataLoader"
         )
-        return _finding("CPU_PREP", lost, [*seen, *rest], (_run_fix(), workers)), sure
+        return _finding("CPU_PREP", lost, [*seen, *rest], (*run_fix(description), workers)), sure
     if steady.io_wait is not None and steady.io_wait >= SEEN_IO_WAIT:
         words = f"cores waited for a disk {percent_text(steady.io_wait)} of the time"
         return _finding("STORAGE_LATENCY", lost, [*seen, words]), 0.5
@@ -150,7 +150,9 @@ def _input(steady: Steady, lost: float, seen: list[str]) -> tuple[Finding | None
     return replace(found, fixes=(workers,)), 0.35
 
 
-def _pace_without_gpu(times: JobTimes, steady: Steady, wait: float | None, source: str) -> tuple[Finding | None, float]:
+def _pace_without_gpu(
+    description: Mapping[str, Any], times: JobTimes, steady: Steady, wait: float | None, source: str
+) -> tuple[Finding | None, float]:
     """On a machine without a GPU model and input share the cores: only a timed wait tells them apart."""
     if wait is None or steady.cpu is None:
         return None, 0.0
@@ -159,8 +161,8 @@ def _pace_without_gpu(times: JobTimes, steady: Steady, wait: float | None, sourc
         return _finding("COMPUTE_BOUND", wait, seen), 0.6
     lost = wait * steady.seconds / times.billed_s
     if steady.cpu >= CPU_FULL:
-        return _finding("CPU_SATURATED", lost, seen, (_run_fix(),)), 0.5
-    return _finding("CPU_PREP", lost, seen, (_run_fix(),)), 0.35
+        return _finding("CPU_SATURATED", lost, seen, run_fix(description)), 0.5
+    return _finding("CPU_PREP", lost, seen, run_fix(description)), 0.35
 
 
 def _nothing(documents: JobDocuments, times: JobTimes, steady: Steady) -> Finding:
@@ -187,10 +189,6 @@ def _finding(kind: str, share: float | None, evidence: list[str], fixes: tuple[F
     return Finding(kind, bounded, tuple(evidence), fixes, summary=KINDS[kind].summary, share_of="run")
 
 
-def _run_fix() -> Fix:
-    return Fix("headrace_run", "the same script with headrace's image input", command="headrace run -- python train.py")
-
-
 def _gpu_words(steady: Steady) -> str:
     assert steady.gpu is not None and steady.gpu_p5 is not None and steady.gpu_p95 is not None
     spread = f"5th percentile {percent_text(steady.gpu_p5)}, 95th {percent_text(steady.gpu_p95)}"
@@ -207,10 +205,3 @@ def _cpu_words(steady: Steady) -> str:
 def _modes(description: Mapping[str, Any]) -> set[str]:
     default = (description.get("AlgorithmSpecification") or {}).get("TrainingInputMode")
     return {str(one.get("InputMode") or default) for one in description.get("InputDataConfig") or [] if isinstance(one, dict)}
-
-
-def _train_uri(description: Mapping[str, Any]) -> str | None:
-    channels = [one for one in description.get("InputDataConfig") or [] if isinstance(one, dict)]
-    first = next((one for one in channels if one.get("ChannelName") in ("train", "training")), channels[0] if channels else {})
-    uri = ((first.get("DataSource") or {}).get("S3DataSource") or {}).get("S3Uri")
-    return str(uri) if uri else None
