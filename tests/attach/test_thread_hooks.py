@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import numpy
 import pytest
 from headrace.attach.operator_cpu import OperatorCpu
 from headrace.attach.overrides import OVERRIDES_VARIABLE
@@ -50,11 +53,26 @@ def test_settings_of_main_process_and_workers_are_recorded(tmp_path: Path, monke
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     session = watched(tmp_path, "1")
     settings = {process.role: process.thread_settings for process in session.processes}
-    assert settings["main"] == {"OMP_NUM_THREADS": "5", "torch": 3, "torch_interop": torch.get_num_interop_threads(), "cv2": 7}
+    blas = {"blas": settings["main"]["blas"]} if "blas" in settings["main"] else {}
+    expected = {"OMP_NUM_THREADS": "5", "torch": 3, "torch_interop": torch.get_num_interop_threads(), "cv2": 7}
+    assert settings["main"] == expected | blas
     assert (settings["worker"]["torch"], settings["worker"]["cv2"]) == (1, 7)
     held = [int(event.detail or 0) for event in session.events if event.name == "worker_memory"]
     assert len(held) == 1 and 1e5 < held[0] < 1e9, "what the forked worker does not share with its parent"
     assert all(batch.pool_cpu_s is not None and batch.preempted is not None for batch in session.batches)
+
+
+def test_threads_of_numpys_blas_are_read() -> None:
+    """NumPy's wheels bring OpenBLAS, which reads its variable when it is loaded."""
+    program = (
+        "import sys, numpy; from headrace.attach.thread_settings import thread_settings; print(thread_settings().get('blas'))"
+    )
+    for number in ("1", "2"):
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": number}
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        if "openblas" not in str(numpy.show_config(mode="dicts")):
+            pytest.skip("NumPy has another BLAS")
+        assert int(done.stdout) == min(int(number), os.cpu_count() or 1)
 
 
 def test_libraries_that_are_not_imported_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:

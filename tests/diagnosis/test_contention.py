@@ -165,13 +165,13 @@ def test_a_small_model_that_spins_beside_other_programs_is_named() -> None:
     assert (fix(diagnosis, "threads=1").gain or 0) > 5
 
 
-def worker_pools(cv2_threads: int, *, workers: int = 4, foreign: float = 0.0) -> Session:
-    """Workers whose OpenCV has a pool each, on four cores."""
+def worker_pools(cv2_threads: int, *, workers: int = 4, foreign: float = 0.0, library: str = "cv2") -> Session:
+    """Workers whose OpenCV (or another library) has a pool each, on four cores."""
     session = make_session(
         workers=workers, cpu_s=0.06, queue_s=0.12, compute_s=0.005, cores=4, foreign_cores=foreign, batch_size=8
     )
     processes = tuple(
-        replace(each, torch_threads=1, thread_settings={"torch": 1, "cv2": cv2_threads}) if each.role == "worker" else each
+        replace(each, torch_threads=1, thread_settings={"torch": 1, library: cv2_threads}) if each.role == "worker" else each
         for each in session.processes
     )
     batches = tuple(
@@ -189,6 +189,13 @@ def test_pools_of_workers_on_an_idle_machine_are_named() -> None:
     assert fix(diagnosis, "threads=1").gain is not None
     assert "cv2.setNumThreads(1)" in fix(diagnosis, "threads=1").change
     assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnose(worker_pools(1)).findings)
+
+
+def test_pools_of_numpys_blas_are_named_with_the_variables_that_limit_them() -> None:
+    session = worker_pools(4, library="blas")
+    found = fix(check(session, "CPU_OVERSUBSCRIBED"), "threads=1")
+    assert "worker_init_fn" not in found.change and (found.command or "").startswith("OMP_NUM_THREADS=1 ")
+    assert "settings: torch has 1 thread, blas has 4 threads" in diagnose(session).findings[0].evidence
 
 
 def test_fewer_threads_of_the_training_process_never_beat_the_making_of_batches_by_workers() -> None:

@@ -52,7 +52,7 @@ def _fewer_threads(job: MeasuredJob, found: Contention) -> Fix:
         change = f"{name} in the training process instead of {found.threads}"
         if _set_by_script(job):
             change += f" (the script sets its own number: torch.set_num_threads({found.proposed}))"
-    elif found.library != "torch":
+    elif found.library in SETTERS:
         change += f" (in worker_init_fn: {found.library}.{SETTERS[found.library]}({found.proposed}))"
     if rank.items is None:
         return Fix(f"threads={found.proposed}", change, command=command, basis="not predicted: no count of images")
@@ -76,7 +76,10 @@ def _set_by_script(job: MeasuredJob) -> bool:
 
 
 def _with_threads(job: MeasuredJob, threads: int) -> str:
-    return " ".join((f"OMP_NUM_THREADS={threads}", shlex.join(job.session.command))).rstrip()
+    """Return the command with fewer threads. A variable that is set already goes before OMP_NUM_THREADS in its library."""
+    given = [name for name in THREAD_VARIABLES if name in job.rank.process.thread_settings]
+    names = dict.fromkeys(("OMP_NUM_THREADS", *given))
+    return " ".join((*(f"{name}={threads}" for name in names), shlex.join(job.session.command))).rstrip()
 
 
 def _set_threads(number: int | None, loader: ObservedLoader) -> Rerun | None:

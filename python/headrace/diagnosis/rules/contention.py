@@ -18,9 +18,12 @@ from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.stats import mean_of_known, percentile
 from headrace.session.model import Process
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import count_text, percent_text
 
 __all__ = ["Contention", "measure_contention", "thread_contention"]
+
+POOLS = ("torch", "cv2", "numba", "blas")
+"""Libraries with pools of threads, as `headrace.attach.thread_settings` names them; "blas" is NumPy's OpenBLAS, MKL or BLIS."""
 
 POOL_SHARE = 0.25
 """Look for contention where other threads than the working one use at least this share of a process's CPU time."""
@@ -63,7 +66,7 @@ class Contention:
     """What the threads of one process cost one another. Times are seconds per step, or per batch of one worker.
 
     where: "training process" or "worker".
-    library: which library has the largest pool: "torch", "cv2" or "numba".
+    library: which library has the largest pool: one of `POOLS`.
     threads, proposed: threads of the pool now, and as many as have cores.
     wanted: threads of all ranks that want a core at the same time, with the cores that other programs use.
     cpu_s, pool_cpu_s: CPU time of the process, and of its threads beside the working one.
@@ -130,14 +133,14 @@ def thread_contention(job: MeasuredJob) -> Finding | None:
     preempted = rank.batch_cost.preempted if rank.batch_cost is not None else None
     if preempted and preempted >= 1:
         words.append(f"the kernel takes the core from a running thread {preempted:.0f} times per batch")
-    words += _setting_words(rank)
+    words += _setting_words([rank.process] if found.where == "training process" else _workers_of(job))
     return make_finding("CPU_OVERSUBSCRIBED", 1 - found.step_s[1] / rank.step_s, *words)
 
 
-def _setting_words(rank: Rank) -> list[str]:
-    settings = rank.process.thread_settings
+def _setting_words(processes: Sequence[Process]) -> list[str]:
+    settings = processes[0].thread_settings if processes else {}
     names = [f"{name}={value}" for name, value in settings.items() if name.isupper()]
-    names += [f"{name} has {value} threads" for name, value in settings.items() if name in ("torch", "cv2", "numba")]
+    names += [f"{name} has {count_text(int(value), 'thread')}" for name, value in settings.items() if name in POOLS]
     return ["settings: " + ", ".join(names)] if names else []
 
 
@@ -146,7 +149,7 @@ def _largest_pool(processes: Sequence[Process]) -> tuple[int, str]:
     pools = [(1, "torch")]
     for process in processes:
         settings = process.thread_settings
-        pools += [(int(settings[name]), name) for name in ("torch", "cv2", "numba") if name in settings]
+        pools += [(int(settings[name]), name) for name in POOLS if name in settings]
         pools.append((process.torch_threads or 1, "torch"))
     return max(pools, key=lambda pool: pool[0])
 
@@ -266,11 +269,15 @@ def _compute_part(job: MeasuredJob, threads: int) -> _Part | None:
     return _Part(rank.compute_s, rank.main_cpu_s, max(0.0, pool_s), rank.compute_queue_s, low_s, high_s)
 
 
+def _workers_of(job: MeasuredJob) -> list[Process]:
+    mine = job.rank.process.pid
+    return [each for each in job.session.processes if each.role == "worker" and each.parent_pid == mine]
+
+
 def _in_workers(job: MeasuredJob) -> Contention | None:
     """Return what the pools of the workers cost: of OpenCV, Numba, or PyTorch where the script raised a worker's threads."""
     rank, cost, cores = job.rank, job.rank.batch_cost, job.machine.cores
-    mine = [each for each in job.session.processes if each.role == "worker" and each.parent_pid == rank.process.pid]
-    threads, library = _largest_pool(mine)
+    threads, library = _largest_pool(_workers_of(job))
     if cost is None or not cores or threads < 2 or cost.cpu_s is None or cost.queue_s is None or job.model is None:
         return None
     wanted = rank.workers * threads + (job.machine.foreign_cores or 0.0)
