@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +40,7 @@ def test_every_job_has_an_expectation(judge: ModuleType, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(BENCHMARKS / "scenarios"))  # where the jobs are run from, as scripts
     jobs = importlib.import_module("scenarios.jobs")
     assert set(jobs.SCENARIOS) == set(judge.EXPECTED)
-    assert {expected.number for expected in judge.EXPECTED.values()} == set(range(1, 26))
+    assert {expected.number for expected in judge.EXPECTED.values()} == set(range(1, 28))
 
 
 def test_runs_are_scored(judge: ModuleType, tmp_path: Path) -> None:
@@ -67,6 +68,25 @@ def test_runs_are_scored(judge: ModuleType, tmp_path: Path) -> None:
     assert "STORAGE_LATENCY **wrong**" in text
     assert "names the class (not the cause within it) in 2 of the 2 jobs" in text
     assert "median 12 s" in text
+
+
+def test_a_verdict_counts_only_with_its_fixes_and_its_marks(judge: ModuleType) -> None:
+    """A verdict of a few steps must be provisional; a fix that cannot be applied must not be offered."""
+    found = diagnose(make_session(workers=0, cpu_s=0.05, compute_s=0.02))
+    fix = found.fixes[0].id
+    for wanted, right in (
+        ({}, True),
+        ({"offered": fix[:5]}, True),
+        ({"offered": "headrace_run"}, False),
+        ({"withheld": "headrace_run"}, True),
+        ({"withheld": fix[:5]}, False),
+        ({"provisional": True}, False),
+    ):
+        judge.EXPECTED["healthy"] = judge.Expected(1, "input", (found.verdict,), **wanted)
+        assert judge.judge("healthy", 0, found).right == right, wanted
+    judge.EXPECTED["healthy"] = judge.Expected(1, "input", (found.verdict,), provisional=True)
+    assert judge.judge("healthy", 0, replace(found, provisional=True, confidence=0.5)).right
+    assert not judge.judge("healthy", 0, replace(found, provisional=True, confidence=0.6)).right
 
 
 def test_a_fix_that_was_tried_is_scored_against_what_it_gained(judge: ModuleType, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 
 def burn(seconds: float) -> None:
@@ -20,7 +20,10 @@ def burn(seconds: float) -> None:
 
 @dataclass
 class Job:
-    """One scenario; times in seconds. `model` where `compute` has one forward and backward pass a step."""
+    """One scenario; times in seconds. `model` where `compute` has one forward and backward pass a step.
+
+    dataset: instead of one of `sample`. loader_class: instead of DataLoader.
+    """
 
     batch_size: int = 8
     num_workers: int = 2
@@ -33,6 +36,8 @@ class Job:
     before: Callable[[], None] = lambda: None
     threads: int = 1
     model: torch.nn.Module | None = None
+    dataset: Any = None
+    loader_class: type[DataLoader[Any]] = DataLoader
 
 
 class Samples(Dataset):  # type: ignore[type-arg]

@@ -8,6 +8,7 @@ disk with a warm page cache answers in microseconds. Every job prints its images
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import fcntl
 import gc
@@ -17,6 +18,7 @@ import importlib
 import io
 import multiprocessing
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -207,6 +209,34 @@ def sleeping_source(options: argparse.Namespace) -> Job:
     return Job(batch_size=8, num_workers=0, sample=make, compute=sleeping(0.01), steps=120)
 
 
+def few_steps(options: argparse.Namespace) -> Job:
+    """26: ended after eight steps, with the input made in the training process."""
+    return Job(num_workers=0, sample=burning_sample(0.05, 8), compute=sleeping(0.02), steps=8)
+
+
+class OwnIterators(DataLoader[Any]):
+    """A loader that makes its own iterators, as torchdata's StatefulDataLoader does: `headrace run` refuses it."""
+
+    def _get_iterator(self) -> Any:
+        return super()._get_iterator()
+
+
+def photographs(options: argparse.Namespace, loader_class: type[DataLoader[Any]]) -> Job:
+    """27: a folder of photographs, cropped and flipped in the training process."""
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    folder = Path(tempfile.mkdtemp(prefix="scenario-images-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for number in range(64):
+        place = folder / str(number % 4)
+        place.mkdir(exist_ok=True)
+        Image.effect_noise((480, 360), 40 + number).convert("RGB").save(place / f"{number}.jpg", quality=92)
+    steps = [v2.RandomResizedCrop(128, antialias=True), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    data = ImageFolder(str(folder), v2.Compose(steps))
+    return Job(num_workers=0, dataset=data, loader_class=loader_class, compute=sleeping(0.005), epochs=30)
+
+
 def hot_device(options: argparse.Namespace) -> Job:
     """16a: a device whose kernels take 1.7 times as long from step 100 on; `sampler.py` emulates its thermometer."""
     device = FakeDevice()
@@ -364,6 +394,9 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "sleeping_source": sleeping_source,
     "sleeping_source_busy": sleeping_source,
     "quota": quota,
+    "few_steps": few_steps,
+    "refused_images": lambda options: photographs(options, OwnIterators),
+    "folder_images": lambda options: photographs(options, DataLoader),
     "leak": leak,
     "slow_epochs": slow_epochs,
     "slow_start": slow_start,
@@ -426,8 +459,8 @@ def main() -> None:
     torch.set_num_threads(options.threads or torch.get_num_threads())
     batch_size = options.batch_size or job.batch_size
     workers = job.num_workers if options.num_workers is None else options.num_workers
-    loader = DataLoader(
-        Samples((options.steps or job.steps) * job.batch_size, job.sample),
+    loader = job.loader_class(
+        job.dataset or Samples((options.steps or job.steps) * job.batch_size, job.sample),
         batch_size=batch_size,
         num_workers=workers,
         collate_fn=job.collate,

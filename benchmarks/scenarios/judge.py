@@ -27,7 +27,9 @@ class Expected:
     `verdicts` are accepted; those in `never` must not be named with a share of 10 % or more; `evidence` must stand in the
     verdict's evidence; `also` must be among the other findings. `fix`: id (or its beginning) of the fix that is tried, by
     the job's own `arguments`; `after`: the verdict then. `kind`: the coarse class, for tools that know only such.
-    `emulated`: what `sampler.py` emulates; `burners`: other programs started beside the job.
+    `emulated`: what `sampler.py` emulates; `burners`: other programs started beside the job. `offered`, `withheld`: fix ids
+    (or their beginnings) that must and must not be proposed. `provisional`: the verdict must be marked so, with a confidence of
+    at most a half.
     """
 
     number: int
@@ -42,6 +44,9 @@ class Expected:
     also: str = ""
     burners: int = 0
     emulated: str = ""
+    offered: str = ""
+    withheld: str = ""
+    provisional: bool = False
 
 
 INPUT = ("STORAGE_LATENCY", "STORAGE_BANDWIDTH", "NETWORK", "CPU_PREP", "CPU_SATURATED", "NO_OVERLAP", "COLLATE_IPC")
@@ -94,6 +99,11 @@ EXPECTED: dict[str, Expected] = {
         24, "input", ("NO_OVERLAP", "EXTERNAL_CPU"), (*STORAGE, "COMPUTE_BOUND"), also="NO_OVERLAP", burners=2
     ),
     "hog": Expected(25, "machine", ("EXTERNAL_CPU",), INPUT, evidence="python", burners=2),
+    "few_steps": Expected(26, "input", ("NO_OVERLAP",), STORAGE, provisional=True),
+    "refused_images": Expected(
+        27, "input", ("NO_OVERLAP", "CPU_PREP"), STORAGE, offered="num_workers=", withheld="headrace_run"
+    ),
+    "folder_images": Expected(27, "input", ("NO_OVERLAP", "CPU_PREP"), STORAGE, offered="headrace_run"),
 }  # fmt: skip
 
 STRETCH = 17
@@ -154,6 +164,13 @@ def judge(name: str, repeat: int, diagnosis: Diagnosis) -> Row:
     missing = [expected.evidence] if expected.evidence not in evidence else []
     if expected.also and expected.also not in [found.kind for found in diagnosis.findings]:
         missing.append(expected.also)
+    fixes = [fix.id for fix in diagnosis.fixes]
+    if expected.offered and not any(fix.startswith(expected.offered) for fix in fixes):
+        missing.append(expected.offered)
+    if expected.withheld and any(fix.startswith(expected.withheld) for fix in fixes):
+        missing.append(f"without {expected.withheld}")
+    if expected.provisional and not (diagnosis.provisional and diagnosis.confidence <= 0.5):
+        missing.append("provisional")
     return Row(
         name,
         repeat,
