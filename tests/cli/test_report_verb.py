@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
+from headrace.diagnosis.model import SHARES
+from headrace.report.screen import first_screen
 from headrace.report.session_folder import diagnosis_from_json, read_session_folder
 from session_factory import example_diagnosis, example_session
 
@@ -68,6 +70,28 @@ def test_folder_without_session_is_an_error(tmp_path: Path, capsys: pytest.Captu
     assert main(["report", str(tmp_path)]) == 1
     assert "holds no session" in capsys.readouterr().err
     assert main(["report"]) == 2
+
+
+def test_a_diagnosis_from_before_the_wait_for_a_core_had_a_part_is_read_and_drawn(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an older headrace wrote it: the bar sums to 100 % of what was measured, and the part is named as not measured."""
+    document = json.loads((saved / "diagnosis.json").read_text())
+    shares = {name: share for name, share in document["share_of_step"].items() if name != "core_wait"}
+    for name in ("flame_charts", "hot_functions", "reachable_img_s", "reachable_fix", "foreign_programs", "notes"):
+        del document[name]
+    document["share_of_step"] = shares
+    (saved / "diagnosis.json").write_text(json.dumps(document))
+    _, diagnosis = read_session_folder(saved)
+    assert "core_wait" not in diagnosis.share_of_step and diagnosis.share_of_step == shares
+    screen = first_screen(diagnosis)
+    assert sum(part.percent for part in screen.parts) == 100 and "core_wait" not in {part.key for part in screen.parts}
+    assert screen.absent_parts == (SHARES["core_wait"],)
+    for words in (["--json"], ["--html"], [], ["--openmetrics"], ["--perfetto"]):
+        assert main(["report", str(saved), *words]) == 0
+    assert "waiting for a core" not in (saved / "report.html").read_text()
+    assert main(["compare", str(saved), str(saved)]) == 0
+    assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
