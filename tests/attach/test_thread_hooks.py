@@ -119,3 +119,11 @@ def test_no_operator_is_touched_without_the_signs(
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert measured(tmp_path, pool_s=pool_s, queue_s=queue_s) == []
+
+
+def test_opencv_reads_its_number_of_threads_from_the_variable_that_is_advised() -> None:
+    pytest.importorskip("cv2")
+    environment = os.environ | {"OPENCV_FOR_THREADS_NUM": "1"}
+    program = "import cv2; print(cv2.getNumThreads())"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1"]

@@ -188,6 +188,8 @@ def test_pools_of_workers_on_an_idle_machine_are_named() -> None:
     assert "each of 4 workers has 4 threads" in diagnosis.findings[0].evidence[0]
     assert fix(diagnosis, "threads=1").gain is not None
     assert "cv2.setNumThreads(1)" in fix(diagnosis, "threads=1").change
+    command = fix(diagnosis, "threads=1").command or ""
+    assert command.startswith("OPENCV_FOR_THREADS_NUM=1 "), "OpenCV's own pool does not follow OMP_NUM_THREADS"
     assert not any(found.kind == "CPU_OVERSUBSCRIBED" for found in diagnose(worker_pools(1)).findings)
 
 

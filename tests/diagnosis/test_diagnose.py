@@ -19,8 +19,10 @@ from session_factory import MAIN_PID, make_session
         (replace(make_session(), steps=(), batches=(), loaders=(), samples=()), "no DataLoader was iterated"),
         (replace(make_session(), steps=(), batches=()), "gave no step"),
         (replace(make_session(), steps=make_session().steps[:2]), "2 steps in "),
+        (Session(command=("python", "t.py"), exit_code=-15, facts={"time_limit_s": 20}), "for example --seconds 80"),
+        (replace(make_session(), steps=(), batches=(), facts={"time_limit_s": 5}), "no step was timed in the 5 s"),
     ],
-    ids=["nothing", "no loader", "no step", "two steps"],
+    ids=["nothing", "no loader", "no step", "two steps", "ended early", "ended before the first batch"],
 )
 def test_insufficient_data_says_what_was_missing(session: Session, words: str) -> None:
     diagnosis = check(session, "INSUFFICIENT_DATA")

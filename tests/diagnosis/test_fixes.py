@@ -205,6 +205,18 @@ def test_headrace_run_in_part_keeps_the_scripts_transforms_and_workers(part: str
     assert (in_part.gain or 0) < (whole.gain or 0)
 
 
+def test_headrace_run_with_lazy_images_is_proposed_without_a_prediction() -> None:
+    """Only the items themselves tell what native decode gains there; `--verify` measures it."""
+    reason = "lazy decode only: dataset Own has its own __getitem__"
+    session = answered(cpu_bound(), "part", reason)
+    found = fix(diagnose(session), "headrace_run")
+    assert reason in found.change and found.predicted_img_s is None and found.gain is None
+    assert (found.basis or "").startswith("not predicted") and found.command == "headrace run -- python train.py"
+    assert rerun_with("headrace_run", session.loaders[0]) is not None
+    blocked = answered(make_session(workers=1, cpu_s=0.001, blocked_s=0.2, compute_s=0.01), "part", reason)
+    assert not any(item.id == "headrace_run" for item in diagnose(blocked).fixes)
+
+
 def test_headrace_run_says_where_its_answer_is_unknown() -> None:
     assert "is not known" in (fix(diagnose(with_benchmark(cpu_bound())), "headrace_run").basis or "")
     assert "is not known" not in (fix(diagnose(answered(cpu_bound(), "whole")), "headrace_run").basis or "")

@@ -19,6 +19,7 @@ THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
     "NUMBA_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
 )
 """The variables by which libraries with threads of their own limit them."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from headrace.attach.load_hooks import HOOK_FAILED
 from headrace.diagnosis.enough_steps import SETTLED_STEPS, TIMED_STEPS, steps_words
 from headrace.diagnosis.job import MeasuredJob
@@ -51,7 +53,14 @@ def why_no_steps(session: Session) -> str:
     failed = [item.why for item in session.not_measured if item.what == HOOK_FAILED]
     if failed:
         return f"a hook of headrace failed, so no step was timed ({failed[0]}): please report it, with the type of the loader"
-    if session.exit_code and not session.facts.get("time_limit_s"):
+    limit_s = session.facts.get("time_limit_s")
+    if limit_s:
+        rest = "" if session.loaders else ", or the command uses no PyTorch DataLoader and no tf.data pipeline"
+        return (
+            f"no step was timed in the {limit_s:g} s until --seconds ended the command: starting and the first batch took "
+            f"longer{rest}; give it more time, for example --seconds {max(60, 4 * math.ceil(limit_s))}"
+        )
+    if session.exit_code:
         return f"no step was timed: {command_ended(session.exit_code)} before one; its own output says why"
     if session.loaders:
         return "a DataLoader was made but gave no step; look at the command's own output for an error before training"

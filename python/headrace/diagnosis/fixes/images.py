@@ -80,6 +80,14 @@ def _headrace_run(job: MeasuredJob, kind: str) -> Fix | None:
 def _native_decode(job: MeasuredJob) -> Fix | None:
     """Predict native decode in the script's own workers: the rest of the transforms stays the script's."""
     model, cost, loader = job.model, job.rank.batch_cost, job.rank.loader
+    if loader.native_part is None and _takes_cpu(job):
+        return Fix(
+            "headrace_run",
+            f"headrace makes part of the batches ({loader.take_over_reason})",
+            command=run_command(job),
+            basis="not predicted: what native decode gains here, only a run tells",
+            effort="no edit",
+        )
     now, then = (image_benchmark(job).get(f"{loader.native_part}_{way}_s") for way in ("plain", "headrace"))
     if model is None or cost is None or not now or then is None:
         return None
@@ -95,6 +103,11 @@ def _native_decode(job: MeasuredJob) -> Fix | None:
         effort="no edit",
         error=0.1,
     )
+
+
+def _takes_cpu(job: MeasuredJob) -> bool:
+    """Whether making a batch takes CPU time for longer than it is blocked: native decode saves the former only."""
+    return job.model is not None and job.model.cpu_s > job.model.blocked_s
 
 
 def _native_batches(job: MeasuredJob) -> Fix | None:

@@ -21,6 +21,9 @@ WITHOUT_SPINNING = 0.8
 SETTERS = {"cv2": "setNumThreads", "numba": "set_num_threads"}
 """The functions that set the threads of libraries that do not follow OMP_NUM_THREADS, or not always."""
 
+VARIABLES = {"cv2": "OPENCV_FOR_THREADS_NUM", "numba": "NUMBA_NUM_THREADS"}
+"""The variables by which these libraries read their number of threads when they are loaded; the others: OMP_NUM_THREADS."""
+
 
 def _threads(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose as many threads as have cores: threads without a core make the others spin."""
@@ -46,14 +49,14 @@ def _fewer_threads(job: MeasuredJob, found: Contention) -> Fix:
     """Predict the step with fewer threads from the useful CPU time, and from the waits for a core that may remain."""
     rank = job.rank
     name = "one thread" if found.proposed == 1 else f"{found.proposed} threads"
-    command = _with_threads(job, found.proposed)
+    command = _with_threads(job, found.proposed, VARIABLES.get(found.library, "OMP_NUM_THREADS"))
     change = f"{name} in each {found.where} instead of {found.threads}"
     if found.where == "training process":
         change = f"{name} in the training process instead of {found.threads}"
         if _set_by_script(job):
             change += f" (the script sets its own number: torch.set_num_threads({found.proposed}))"
     elif found.library in SETTERS:
-        change += f" (in worker_init_fn: {found.library}.{SETTERS[found.library]}({found.proposed}))"
+        change += f" (or in worker_init_fn: {found.library}.{SETTERS[found.library]}({found.proposed}))"
     if rank.items is None:
         return Fix(f"threads={found.proposed}", change, command=command, basis="not predicted: no count of images")
     shortest_s, likely_s, longest_s = found.step_s
@@ -75,10 +78,10 @@ def _set_by_script(job: MeasuredJob) -> bool:
     return "OMP_NUM_THREADS" in settings and settings["OMP_NUM_THREADS"] != str(settings.get("torch"))
 
 
-def _with_threads(job: MeasuredJob, threads: int) -> str:
-    """Return the command with fewer threads. A variable that is set already goes before OMP_NUM_THREADS in its library."""
+def _with_threads(job: MeasuredJob, threads: int, variable: str = "OMP_NUM_THREADS") -> str:
+    """Return the command with fewer threads. A variable that is set already goes before the general one in its library."""
     given = [name for name in THREAD_VARIABLES if name in job.rank.process.thread_settings]
-    names = dict.fromkeys(("OMP_NUM_THREADS", *given))
+    names = dict.fromkeys((variable, *given))
     return " ".join((*(f"{name}={threads}" for name in names), shlex.join(job.session.command))).rstrip()
 
 
