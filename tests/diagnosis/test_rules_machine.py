@@ -124,6 +124,14 @@ def test_memory_growth_of_the_first_minutes_is_not_reported() -> None:
     assert growth_of(with_memory(*slow, interval_s=4.0)), "growth that goes on for minutes is a leak"
 
 
+def test_memory_that_imports_take_before_the_first_step_is_no_growth() -> None:
+    """A start of eight seconds with one process, then a training with two: most samples are those of the start."""
+    session = with_memory(*(300 + 30 * number for number in range(16)), *(780 for _ in range(12)))
+    later = tuple(replace(step, start_s=step.start_s + 6.0) for step in session.steps)
+    samples = tuple(replace(one, processes=1 if one.time_s <= 8 else 2) for one in session.samples)
+    assert not growth_of(replace(session, steps=later, samples=samples))
+
+
 def test_memory_growth_is_the_verdict_when_memory_is_full_within_the_hour() -> None:
     check(with_memory(*(1000 + 25 * number for number in range(40))), "MEMORY_GROWTH")
     slow = check(with_memory(*(1250 + 4 * number for number in range(200)), interval_s=4.0), "COMPUTE_BOUND")

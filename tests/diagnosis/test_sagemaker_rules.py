@@ -48,6 +48,14 @@ def test_rule_fires_above_its_threshold_only(rule: str, fires: Session, silent: 
     assert result(rule, silent).outcome == "silent"
 
 
+def test_workers_are_counted_once_training_has_begun() -> None:
+    """A script that imports for most of a short run has no workers yet."""
+    late = session(1200)
+    samples = tuple(replace(one, workers=0 if one.time_s < 400 else 2) for one in late.samples)
+    begun = replace(late, samples=samples, steps=(Step(1, 0, 0, 400.0, 0.01, 0.01),))
+    assert "100 % of 2 cores" in result("Dataloader", begun).why
+
+
 def test_rules_are_silent_with_too_few_data_points() -> None:
     short = session(90, cores=(0.99, 0.99), busy=(0.0,), memory=0.1)
     for rule in ("CPUBottleneck", "LowGPUUtilization", "BatchSize"):

@@ -16,7 +16,7 @@ from headrace.diagnosis.model import SHARES, Diagnosis, Finding, Fix
 from headrace.diagnosis.sagemaker_rules import apply_rules
 from headrace.errors import SessionError
 from headrace.report import html, numbers, terminal
-from headrace.report.screen import first_screen
+from headrace.report.screen import capitalised, first_screen
 from headrace.report.share import without_places
 from headrace.report.step_parts import STEP_PARTS
 from headrace.report.thresholds import thresholds
@@ -409,3 +409,24 @@ def test_sagemaker_rules_that_cannot_tell_are_folded_away() -> None:
     assert all(found.rule in shown and found.rule not in folded for found in told)
     assert all(found.rule in folded and found.rule not in shown for found in rest)
     assert f"{len(rest)} rules cannot tell" in folded
+
+
+@pytest.mark.parametrize(
+    ("clause", "shown"),
+    [
+        ("a step waits", "A step waits"),
+        ("settings: torch has 1 thread", "Settings: torch has 1 thread"),
+        ("headrace run would not help: it refuses", "headrace run would not help: it refuses"),
+        ("next() takes 30 ms", "next() takes 30 ms"),
+        ("", ""),
+    ],
+)
+def test_a_sentence_begins_with_a_capital_but_code_keeps_its_letters(clause: str, shown: str) -> None:
+    assert capitalised(clause) == shown
+
+
+def test_a_number_of_another_finding_stays_on_one_line_with_its_unit() -> None:
+    diagnosis = example_diagnosis()
+    other = Finding("EXTERNAL_CPU", 0.3, ("other programs delay each step by about 154 ms",))
+    page = html.render(replace(diagnosis, findings=(*diagnosis.findings, other)), session=example_session())
+    assert "154\u00a0ms" in page

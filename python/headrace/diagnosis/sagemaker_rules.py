@@ -214,8 +214,9 @@ def max_initialization_time(session: Session) -> Answer:
 
 
 def dataloader(session: Session) -> Answer:
-    """Fires when there are fewer worker processes than 70 % of the cores, or more than 200 %."""
-    workers = [float(sample.workers) for sample in session.samples if sample.workers is not None]
+    """Fires when there are fewer worker processes than 70 % of the cores, or more than 200 %, once training has begun."""
+    begin_s = session.steps[0].start_s if session.steps else 0.0
+    workers = [float(one.workers) for one in session.samples if one.workers is not None and one.time_s >= begin_s]
     cores = session.host.cores_online
     if not workers or not cores:
         return _cannot_tell("needs the number of worker processes, which was not measured")

@@ -9,7 +9,7 @@ from headrace.diagnosis.sagemaker_rules import apply_rules
 from headrace.diagnosis.startup import START_WORDS
 from headrace.report import flame, gpu_counters, numbers, sagemaker_job, tables, timeline
 from headrace.report.environment import environment
-from headrace.report.markup import Html, join, tag
+from headrace.report.markup import Html, join, no_break, tag
 from headrace.report.screen import capitalised
 from headrace.report.slow_steps import SlowStep, slow_steps
 from headrace.report.thresholds import thresholds
@@ -114,7 +114,7 @@ def _others(diagnosis: Diagnosis) -> Html | None:
 
 def _sentences(finding: Finding) -> str:
     """The summary and the evidence of a finding as sentences."""
-    return " ".join(_sentence(clause) for clause in (finding.summary, *finding.evidence) if clause)
+    return no_break(" ".join(_sentence(clause) for clause in (finding.summary, *finding.evidence) if clause))
 
 
 def _sentence(clause: str) -> str:

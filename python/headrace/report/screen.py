@@ -169,8 +169,9 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
 
 
 def capitalised(clause: str) -> str:
-    """Return a clause with a capital letter. Code at its start, such as `next()`, keeps its letters."""
-    return clause[:1].upper() + clause[1:] if clause and clause.split()[0].isalpha() else clause
+    """Return a clause with a capital letter. Code at its start, such as `next()` or `headrace run`, keeps its letters."""
+    first = clause.split()[0].rstrip(":") if clause.strip() else ""
+    return clause[:1].upper() + clause[1:] if first.isalpha() and first != "headrace" else clause
 
 
 def _kind(diagnosis: Diagnosis) -> VerdictKind:

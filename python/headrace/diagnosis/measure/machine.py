@@ -137,16 +137,18 @@ def _foreign_programs(samples: Sequence[Sample]) -> list[ForeignProgram] | None:
 def _growth(session: Session) -> float | None:
     """Return the steady growth of the job's own memory in bytes per second; 0.0 without growth, None when not measured.
 
-    Only samples with the same number of processes count, since new workers are no growth. Growth that slows down ends by
-    itself, so each third of the time must grow.
+    Only samples with the same number of processes count, since new workers are no growth, and only those of the training:
+    imports take memory steadily too. Growth that slows down ends by itself, so each third of the time must grow.
     """
-    counts = Counter(sample.processes for sample in session.samples if sample.own_memory_bytes is not None)
+    begin_s = session.steps[0].start_s if session.steps else 0.0
+    samples = [one for one in session.samples if one.own_memory_bytes is not None and one.time_s >= begin_s]
+    counts = Counter(sample.processes for sample in samples)
     if not counts:
         return None
     common, _ = counts.most_common(1)[0]
     points = [
         (sample.time_s, float(sample.own_memory_bytes))
-        for sample in session.samples
+        for sample in samples
         if sample.processes == common and sample.own_memory_bytes is not None
     ]
     points = points[len(points) // 4 :]
