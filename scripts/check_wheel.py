@@ -22,6 +22,8 @@ out = numpy.zeros((1, 32, 32, 3), numpy.uint8)
 assert headrace.decode_into([file.getvalue()], out).tolist() == [0] and out.any()
 expected = numpy.asarray(Image.open(file).convert("RGB").resize((32, 32), Image.Resampling.BILINEAR))
 assert (out[0] == expected).all(), "pixels differ from Pillow's"
+from headrace.gpu.decoder.arguments import SOURCE
+assert "__global__" in SOURCE.read_text(), "the CUDA source, which is compiled at run time, is not in the wheel"
 print("ok: Python", sys.version.split()[0], "headrace", headrace._native.__version__)
 """
 

@@ -32,7 +32,7 @@ def names() -> list[str]:
 def test_a_killed_dry_run_goes_on_and_renders(tmp_path: Path, image_folder: object) -> None:
     images = image_folder(classes=2, per_class=8)  # type: ignore[operator]
     out, before = tmp_path / "out", {path: path.read_bytes() for path in DATA.iterdir()}
-    chosen = ["--only", "correctness", "decoders", "placement", "stage", "transfers"]
+    chosen = ["--only", "correctness", "decoders", "placement", "stage", "augmentation", "transfers"]
     first = subprocess.Popen(command(out, images, *chosen), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     done = out / "correctness.json"
     end = time.monotonic() + 300
@@ -53,8 +53,10 @@ def test_a_killed_dry_run_goes_on_and_renders(tmp_path: Path, image_folder: obje
         assert f"| {name} |" in page, "all that awaits a GPU still does"
     assert not list(out.glob(".work-*")), "photographs of the killed run are removed"
     assert "## stage:" in page and "dry run" in page
-    rows = json.loads(done.read_text(encoding="utf-8"))["rows"]
-    assert rows and all(row["different"] == 0 for row in rows)
+    for file in (done, out / "augmentation.json"):
+        rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+        assert rows and all(row["different"] == 0 for row in rows)
+    assert {"blur", "bilinear", "equalize"} <= {row["what"] for row in rows}
     assert before == {path: path.read_bytes() for path in DATA.iterdir()}
 
 

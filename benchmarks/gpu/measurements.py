@@ -49,6 +49,12 @@ MEASUREMENTS = (
     Measurement("compute", "AMP's gain, and that of torch.compile and CUDA graphs", "AMP: 1.8 × (the article's)", 120),
     Measurement("batch_sizes", "the batch size at the knee, and the memory that each size takes", "", 90),
     Measurement("stage", "the fused kernel against torch's steps, and resampling on the GPU, in GB/s", "", 45),
+    Measurement(
+        "augmentation",
+        "how many 224-pixel images/s each operation of augmentation on the GPU takes, and RandAugment with its draws",
+        "0 values differ from the CPU's",
+        90,
+    ),
     Measurement("transfers", "pinned and unpinned copies to the GPU, in GB/s", "", 30),
     Measurement("watching", "what diagnose adds to a step of 10 ms on a real GPU", "1 % of the step at most", 60),
     Measurement(

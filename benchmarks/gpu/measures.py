@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import headrace
 import numpy as np
 import torch
+from headrace.gpu.augment import OPERATIONS, augment
+from headrace.gpu.augment_check import SAMPLES
 from headrace.gpu.choice import DECODERS
 from headrace.gpu.decoders import Place
 from headrace.gpu.prepare import Erase, Mix, prepare, prepare_torch
 from headrace.gpu.resample import batch_pixels, resample
 from headrace.images.decode import decode_into
+from headrace.transforms import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    ColorJitter,
+    Compose,
+    Normalize,
+    RandAugment,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    TrivialAugmentWide,
+)
+from headrace.transforms.compile import compile_pipeline
+from headrace.transforms.written import written
 
 from gpu.setting import CORES, MODELS, Row, Run, endless, trainer
 
-__all__ = ["batch_sizes", "compute", "correctness", "decoders", "placement", "stage", "timm", "transfers"]
+__all__ = ["augmentation", "batch_sizes", "compute", "correctness", "decoders", "placement", "stage", "timm", "transfers"]
 
 
 def _files(run: Run, count: int) -> list[bytes]:
@@ -52,15 +68,16 @@ def correctness(run: Run) -> list[Row]:
         for name, mix in (("no mix", None), ("MixUp", Mix(0.3)), ("CutMix", Mix(0.5, (4, 30, 2, 50)))):
             found = prepare(images, table, erase=erase, mix=mix)
             compare(f"fused kernel, {dtype}, {name}", found, prepare_torch(images.cpu(), table.cpu(), None, erase, mix))
-    for decode in ("cpu", "split", "gpu") if run.is_gpu else ("cpu",):
-        transform = headrace.transforms.imagenet_train(48, normalize=True)
-        options = {"seed": 1, "dtype": "float32", "threads": 2}
+    options = {"seed": 1, "dtype": "float32", "threads": 2}
+    for decode, steps in itertools.product(("cpu", "split", "gpu") if run.is_gpu else ("cpu",), ([], [RandAugment()])):
+        transform = Compose([RandomResizedCrop(48), RandomHorizontalFlip(), *steps, Normalize(IMAGENET_MEAN, IMAGENET_STD)])
         with (
             headrace.Loader(run.folder / "pack", 8, transform, device=run.device, decode=decode, **options) as found,
             headrace.Loader(run.folder / "pack", 8, transform, **options) as wanted,
         ):
             pairs = [(a, b) for (a, _), (b, _), _ in zip(found, wanted, range(4), strict=False)]
-            compare(f"loader, decode={decode}", *(torch.cat([pair[side].cpu() for pair in pairs]) for side in (0, 1)))
+            names = "".join(f", {written(step)}" for step in steps)
+            compare(f"loader, decode={decode}{names}", *(torch.cat([pair[side].cpu() for pair in pairs]) for side in (0, 1)))
     return rows
 
 
@@ -177,6 +194,35 @@ def stage(run: Run) -> list[Row]:
     places = [Place((0, 0, 2 * size, 2 * size), (size, size), (0, 0, size, size))] * count
     img_s = run.rate(lambda: resample(batch_pixels(large), places, (size, size)), count)
     rows.append({"what": f"resample {2 * size} to {size} pixels", "gb_s": None, "img_s": img_s})
+    return rows
+
+
+def augmentation(run: Run) -> list[Row]:
+    """Time each operation on a batch, then policies with real draws, and count the values that differ from the CPU's."""
+    count, size = (2, 32) if run.is_tiny else (256, 224)
+    photographs = np.empty((count, size, size, 3), np.uint8)
+    files = _files(run, count)
+    decode_into(files, photographs, boxes=_boxes(files), threads=CORES)
+    host, rows = torch.from_numpy(photographs), []
+    images = host.to(run.device)
+
+    def add(what: str, passes: list[list[Any]]) -> None:
+        different = int((augment(host[:8].clone(), passes[:8]) != augment(images[:8].clone(), passes[:8]).cpu()).sum())
+        rows.append({"what": what, "img_s": run.rate(lambda: augment(images, passes), count), "different": different})
+
+    for name in OPERATIONS:
+        numbers = SAMPLES.get(name, [[]])[0]
+        if name == "blur":  # a kernel of 23, as SimCLR's for 224 pixels
+            numbers = [23.0, *np.full(46, 1 / 23).tolist()]
+        add(name, [[(name, numbers)]] * count)
+    for step in (RandAugment(), TrivialAugmentWide(), ColorJitter(0.4, 0.4, 0.4, 0.1)):
+        pipeline = compile_pipeline(Compose([RandomResizedCrop(size), step]))
+
+        def drawn(program: Any = pipeline.program) -> list[list[Any]]:
+            return [program.split(500, 375, 0, 0, number)[1] for number in range(count)]
+
+        add(written(step), drawn())
+        rows.append({"what": f"{written(step)}: drawing, on the host", "img_s": run.rate(drawn, count), "different": 0})
     return rows
 
 

@@ -115,6 +115,11 @@ class Program:
     def place(
         self, width: int, height: int, seed: int, epoch: int, draw: int
     ) -> tuple[tuple[int, int, int, int], tuple[int, int], tuple[int, int, int, int], bool, bool]: ...
+    def split(
+        self, width: int, height: int, seed: int, epoch: int, draw: int
+    ) -> tuple[
+        tuple[tuple[int, int, int, int], tuple[int, int], tuple[int, int, int, int], bool, bool], list[tuple[str, list[float]]]
+    ]: ...
 
 @final
 class Table:

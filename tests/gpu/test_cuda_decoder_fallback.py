@@ -153,6 +153,15 @@ def test_each_gpu_has_its_own_kernels(fake: FakeDriver) -> None:
     assert available("cuda:2") == "there is no device cuda:2: torch sees 2"
 
 
+def test_a_mig_slice_is_one_device_with_its_own_number(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA shows a process one slice at most, as device 0, whatever the number of GPUs and slices of the machine."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert available("cuda") is None and available("cuda:0") is None
+    assert [call[1] for call in fake.calls if call[0] == "cuDeviceGet"] == [0]
+    assert available("cuda:1") == "there is no device cuda:1: torch sees 1"
+
+
 class Faulty(HostLauncher):
     """Kernels with a fault, as a GPU or a compiler may have it."""
 

@@ -10,18 +10,28 @@ from typing import Any
 import fake_gpu
 import headrace
 import pytest
-from headrace.errors import DecodeError, UsageError
+from headrace.errors import DecodeError, HeadraceError, UsageError
 from headrace.gpu import choice
+from headrace.gpu.decoder import batch_decoder
+from headrace.loading import cuda_transfer
 from headrace.transforms import (
     CenterCrop,
     ColorJitter,
     Compose,
     CutMix,
+    GaussianBlur,
     MixUp,
+    PillowBlur,
+    RandAugment,
+    RandomApply,
     RandomChoice,
     RandomErasing,
+    RandomGrayscale,
     RandomHorizontalFlip,
+    RandomRotation,
+    RandomVerticalFlip,
     Resize,
+    TrivialAugmentWide,
     imagenet_train,
 )
 
@@ -31,6 +41,12 @@ TRANSFORMS = {
     "train": imagenet_train(48),
     "evaluate": Compose([Resize(64), CenterCrop(48), RandomHorizontalFlip()]),
     "normalized": imagenet_train(48, normalize=True),
+    "upside down": Compose([imagenet_train(48), RandomVerticalFlip()]),
+    "colours": Compose([imagenet_train(48), ColorJitter(0.4, 0.4, 0.4, 0.1), RandomGrayscale(0.2), GaussianBlur(5)]),
+    "SimCLR": Compose([imagenet_train(48), RandomApply([ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8), GaussianBlur(5)]),
+    "rotation": Compose([imagenet_train(48), RandomRotation(20, interpolation="bilinear"), RandomHorizontalFlip()]),
+    "RandAugment": Compose([imagenet_train(48), RandAugment()]),
+    "TrivialAugmentWide": Compose([imagenet_train(48), TrivialAugmentWide(interpolation="bilinear")]),
 }
 
 
@@ -46,7 +62,7 @@ def are_equal(left: list[Any], right: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("decode", ["auto", "cpu", "gpu", "split"])
-@pytest.mark.parametrize("name", ["train", "evaluate"])
+@pytest.mark.parametrize("name", [name for name in TRANSFORMS if name != "normalized"])
 def test_batches_are_those_of_the_cpu(
     image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, decode: str, name: str
 ) -> None:
@@ -138,6 +154,49 @@ def test_out_of_memory_is_said_once_and_the_cpu_decodes(image_folder: MakeFolder
     assert len([one for one in caught if "GPU memory" in str(one.message)]) == 1
     assert "the GPU failed in" in words
     assert len(made[0].calls) < len(on_cpu), "failures pause GPU decoding"
+
+
+def test_out_of_memory_while_augmenting_is_said_once_and_the_cpu_makes_the_batches(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = image_folder(classes=4, per_class=16)
+    on_cpu = epoch(root, TRANSFORMS["RandAugment"])
+
+    def full(images: Any, passes: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+
+    fake_gpu.install(monkeypatch)
+    monkeypatch.setattr("headrace.loading.gpu_decode.augment", full)
+    with pytest.warns(RuntimeWarning, match="out of GPU memory") as caught:
+        assert are_equal(epoch(root, TRANSFORMS["RandAugment"], device="cuda", decode="gpu"), on_cpu)
+    assert len([one for one in caught if "GPU memory" in str(one.message)]) == 1
+
+
+def test_explain_says_who_augments(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpu.install(monkeypatch)
+    root = image_folder()
+    for decode in ("gpu", "split", "auto"):
+        with headrace.Loader(root, 4, TRANSFORMS["SimCLR"], device="cuda", decode=decode) as loader:
+            words = loader.explain()
+        assert "what the GPU decodes it also augments, in torch, with the CPU's pixels: RandomApply([ColorJitter(" in words
+        assert "GaussianBlur(5)" in words.split("CPU's pixels: ")[1]
+    for name, decode in (("train", "gpu"), ("SimCLR", "cpu")):
+        with headrace.Loader(root, 4, TRANSFORMS[name], device="cuda", decode=decode) as loader:
+            assert "also augments" not in loader.explain()
+
+
+def test_a_gpu_with_other_pixels_does_not_augment(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = image_folder()
+    on_cpu = epoch(root, TRANSFORMS["colours"])
+    made = fake_gpu.install(monkeypatch)
+    reason = "hue on this GPU gives other pixels than the CPU"
+    monkeypatch.setattr("headrace.loading.gpu_decode.augments_alike", lambda device: reason)
+    monkeypatch.setattr("headrace.loading.gpu_decode.on_gpu", lambda device: True)
+    with pytest.warns(RuntimeWarning, match=f"decode='gpu': the CPU decodes, because {reason}") as caught:
+        assert are_equal(epoch(root, TRANSFORMS["colours"], device="cuda", decode="gpu"), on_cpu)
+    assert len(caught) == 1 and not made[0].calls
+    with headrace.Loader(root, 4, TRANSFORMS["colours"], device="cuda") as loader:
+        assert reason in loader.explain()
 
 
 def test_a_damaged_file_is_the_cpus_to_judge(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +295,70 @@ def test_without_a_decoder_the_cpu_decodes_and_one_line_says_so(
     assert len(caught) == 1
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "the CUDA driver cannot be loaded: libcuda.so.1 is not found",
+        "NVRTC, CUDA's run-time compiler, cannot be loaded: gone",
+        "the CUDA driver: cuModuleLoadData: CUDA_ERROR_OUT_OF_MEMORY",
+        "there is no device cuda:1: torch sees 1",
+        "its first batch failed: CUDA error: an illegal memory access was encountered",
+    ],
+)
+def test_each_reason_against_the_own_decoder_is_one_line_with_the_same_batches(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """The real list of decoders; torch has no GPU, so that nvJPEG gives a reason too."""
+    root, known = image_folder(), choice.DECODERS
+    on_cpu = epoch(root, TRANSFORMS["RandAugment"])
+    fake_gpu.install(monkeypatch)
+
+    def refuse(device: Any) -> Any:
+        raise HeadraceError(reason)
+
+    monkeypatch.setattr(choice, "DECODERS", known)
+    monkeypatch.setattr(batch_decoder, "_launcher", refuse)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.warns(RuntimeWarning) as caught:
+        assert are_equal(epoch(root, TRANSFORMS["RandAugment"], device="cuda", decode="gpu"), on_cpu)
+    [words] = [str(one.message) for one in caught]
+    assert words.startswith("decode='gpu': the CPU decodes, because no GPU decoder can be used here (")
+    assert f"headrace's CUDA decoder: {reason}; nvJPEG through torchvision: torch sees no CUDA device" in words
+    assert "\n" not in words
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with headrace.Loader(root, 8, TRANSFORMS["RandAugment"], device="cuda") as loader:
+            assert reason in loader.explain()
+
+
+def test_of_several_gpus_the_current_one_is_used_also_by_the_decoding_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert [str(cuda_transfer.cuda_device(name)) for name in ("cuda", "cuda:0", "cuda:1")] == ["cuda:1", "cuda:0", "cuda:1"]
+    with pytest.raises(UsageError, match="'cuda:2': torch sees 2 CUDA devices, numbered from 0"):
+        cuda_transfer.cuda_device("cuda:2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UsageError, match="'cuda:1': torch sees 1 CUDA device, numbered from 0") as caught:
+        cuda_transfer.cuda_device("cuda:1")
+    assert "a MIG slice is one device" in str(caught.value.hint)
+
+
+def test_the_decoder_is_made_for_the_device_of_the_batches(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def make(device: str, size: tuple[int, int], filters: frozenset[str]) -> str:
+        asked.append(device)
+        return "not here"
+
+    root = image_folder()
+    fake_gpu.install(monkeypatch)
+    monkeypatch.setattr(choice, "DECODERS", {"first": make})
+    with headrace.Loader(root, 4, TRANSFORMS["RandAugment"], device="cuda"):
+        pass
+    assert asked == [str(cuda_transfer.cuda_device("cuda"))], "the device of the transfer, which has an index"
+
+
 def test_a_gpu_is_needed_for_gpu_decoding(image_folder: MakeFolder) -> None:
     root = image_folder()
     for decode in ("gpu", "split"):
@@ -251,7 +374,8 @@ def test_a_gpu_is_needed_for_gpu_decoding(image_folder: MakeFolder) -> None:
 @pytest.mark.parametrize(
     ("transform", "reason"),
     [
-        (Compose([imagenet_train(48), ColorJitter(0.4)]), "more than crops"),
+        (Compose([imagenet_train(48), PillowBlur(2.0)]), "PillowBlur is done by the CPU threads"),
+        (Compose([Resize(64), CenterCrop(48), RandomRotation(9)]), "fuse='off' the GPU does both"),
         (Compose([imagenet_train(48), lambda image: image]), "Python functions"),
     ],
 )

@@ -15,6 +15,7 @@ mod index_store;
 mod items;
 mod order;
 mod pack;
+mod passes;
 mod program;
 mod reference;
 mod restart;

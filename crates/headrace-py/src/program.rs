@@ -5,14 +5,15 @@ use std::sync::Arc;
 use headrace_core::colour::draw::{ColourStep, Range};
 use headrace_core::colour::torch_blur::{self, BlurKey};
 use headrace_core::colour::ColourOp;
+use headrace_core::error::Status;
 use headrace_core::geometry::Size;
 use headrace_core::program;
 use headrace_core::program::augment::{Augment, Generation, Policy, CIFAR10, IMAGENET, SVHN};
 use headrace_core::program::filters::Filters;
 use headrace_core::program::op::Op;
-use headrace_core::program::route::Fuse;
+use headrace_core::program::route::{Fuse, Route};
 use headrace_core::program::step::{Sampling, Step};
-use headrace_core::resample::Filter;
+use headrace_core::resample::{Filter, ResizeSpec};
 use headrace_core::rng::Key;
 use headrace_core::warp::Interpolation;
 use pyo3::exceptions::PyValueError;
@@ -20,6 +21,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::detach::{detached, guarded};
+use crate::passes::{self, Pass};
 
 /// A compiled pipeline.
 #[pyclass(frozen, module = "headrace._native")]
@@ -434,7 +436,7 @@ impl Program {
         epoch: u64,
         draw: u64,
     ) -> PyResult<Vec<(&'static str, Bound<'py, PyDict>)>> {
-        let refuse = |status: headrace_core::error::Status| PyValueError::new_err(status.message());
+        let refuse = |status: Status| PyValueError::new_err(status.message());
         guarded(py, || {
             let (mut size, mut steps) = (Size { width, height }, Vec::new());
             self.inner
@@ -489,7 +491,6 @@ impl Program {
 
     /// Return the resampling of an image of this size: ((x, y, w, h) of the crop, (w, h) of the resized crop, (x, y, w, h) of the
     /// visible window, flip_x, flip_y). Raise ValueError if the image is too small, or takes more than one resampling.
-    #[allow(clippy::type_complexity)]
     fn place(
         &self,
         py: Python<'_>,
@@ -498,24 +499,54 @@ impl Program {
         seed: u64,
         epoch: u64,
         draw: u64,
-    ) -> PyResult<(
-        (u32, u32, u32, u32),
-        (u32, u32),
-        (u32, u32, u32, u32),
-        bool,
-        bool,
-    )> {
+    ) -> PyResult<Resampling> {
         let (size, key) = (Size { width, height }, Key { seed, epoch, draw });
         let placed = detached(py, || self.inner.place(size, key))?
             .map_err(|status| PyValueError::new_err(status.message()))?;
-        let spec = placed.spec;
-        let (box_, window) = (spec.box_, spec.window);
-        Ok((
-            (box_.x, box_.y, box_.w, box_.h),
-            (spec.grid_w, spec.grid_h),
-            (window.x, window.y, window.w, window.h),
-            spec.flip_x,
-            spec.flip_y,
-        ))
+        Ok(resampling(&placed.spec))
     }
+
+    /// Return the first resampling of an image of this size, as `place` does, and the passes that follow it over an image of the
+    /// output's size, as (name, numbers). Raise ValueError if the image is too small, or its passes cannot be split so.
+    fn split(
+        &self,
+        py: Python<'_>,
+        width: u32,
+        height: u32,
+        seed: u64,
+        epoch: u64,
+        draw: u64,
+    ) -> PyResult<(Resampling, Vec<Pass>)> {
+        let (size, key) = (Size { width, height }, Key { seed, epoch, draw });
+        detached(py, || {
+            let (placed, later) = self.inner.split(size, key, &mut Route::default())?;
+            let (height, width) = self.inner.out();
+            let mut passes = Vec::new();
+            for pass in &later {
+                passes::append(pass, (width, height), &mut passes)?;
+            }
+            Ok((resampling(&placed.spec), passes))
+        })?
+        .map_err(|status: Status| PyValueError::new_err(status.message()))
+    }
+}
+
+/// The crop, the size it is resized to, the visible window, and whether it is mirrored.
+type Resampling = (
+    (u32, u32, u32, u32),
+    (u32, u32),
+    (u32, u32, u32, u32),
+    bool,
+    bool,
+);
+
+fn resampling(spec: &ResizeSpec) -> Resampling {
+    let (box_, window) = (spec.box_, spec.window);
+    (
+        (box_.x, box_.y, box_.w, box_.h),
+        (spec.grid_w, spec.grid_h),
+        (window.x, window.y, window.w, window.h),
+        spec.flip_x,
+        spec.flip_y,
+    )
 }

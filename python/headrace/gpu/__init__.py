@@ -1,9 +1,14 @@
 """The GPU side of the input: decoding, resampling and the last steps of a batch on the device, and who decodes what.
 
+- `affine`: Affine sampling on any device: rotations, shears and shifts.
+- `augment`: Augmentation on any device: the passes that the CPU kernel makes after crop and resize, image by image its own.
+- `augment_check`: A first augmentation on each GPU, compared with torch on the CPU.
 - `choice`: The choice among the GPU decoders of a machine.
+- `colour_operations`: Colour operations on any device, bit for bit as the CPU kernel.
 - `decoder`: Our CUDA decoder of JPEGs with restart markers: kernels compiled at run time, and what they are told.
 - `decoders`: The seam of GPU decoding: what a decoder is given, and what it returns.
 - `kernels`: The Triton kernels. Imported only where Triton is; each has a torch twin, which gives the same result.
+- `neighbour_operations`: Blur, sharpness, dilation, erosion and flips on any device.
 - `nvjpeg`: Decoding by nvJPEG through torchvision: any baseline JPEG, whole images, then crop and resize on the GPU.
 - `placement`: Placement: which share of the images the GPU decodes, chosen from measured rates and changed when they change.
 - `prepare`: The last steps of a batch on its device, in one pass: flip, values, RandomErasing, and MixUp or CutMix.

@@ -122,7 +122,10 @@ def _runs(slots: Sequence[int], count: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def cuda_device(name: str) -> torch.device:
-    """Return the CUDA device of this name. Raises UsageError if there is none, MissingDependencyError without PyTorch."""
+    """Return the CUDA device of this name, with its index: "cuda" is the current device of the calling thread.
+
+    Raises UsageError if there is none, MissingDependencyError without PyTorch.
+    """
     try:
         import torch
     except ImportError as error:
@@ -135,4 +138,10 @@ def cuda_device(name: str) -> torch.device:
         raise UsageError(f"device {name!r} is not offered; there are 'cpu' and 'cuda'")
     if not torch.cuda.is_available():
         raise UsageError(f"device {name!r}: torch sees no CUDA device", hint="headrace doctor says why; or use device='cpu'")
-    return device
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        raise UsageError(
+            f"device {name!r}: torch sees {count} CUDA {'device' if count == 1 else 'devices'}, numbered from 0",
+            hint="'cuda' is the current one; CUDA_VISIBLE_DEVICES chooses what a process sees (a MIG slice is one device)",
+        )
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

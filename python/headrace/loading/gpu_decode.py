@@ -1,7 +1,8 @@
 """GPU decoding in the feed: the last images of each batch go to a GPU decoder, in a thread of its own.
 
 The CPU stays the judge of every file: what the decoder leaves, and what fails, is decoded by the native threads, with their
-status and their error. Draws are the same on both sides, so a batch holds the same crops wherever it was decoded.
+status and their error. What the GPU decoded it also augments. Draws are the same on both sides, so a batch holds the same
+images wherever they were made.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ import numpy.typing as npt
 from headrace._native import crc32c, sound_jpeg
 from headrace.datasets.records import Dataset
 from headrace.errors import HeadraceError, UsageError
+from headrace.gpu.augment import RESIZES, Pass, augment, changes_pixels, cpu_only
+from headrace.gpu.augment_check import augments_alike
 from headrace.gpu.choice import Candidates
 from headrace.gpu.decoders import GpuDecoder, Place
 from headrace.gpu.placement import Decode, Placement, Seen
 from headrace.loading.options import LoaderOptions
 from headrace.transforms.compile import Pipeline
-from headrace.transforms.native_operations import CHANGES_COLOUR, NEEDS_AFFINE
+from headrace.transforms.native_operations import native_operations
+from headrace.transforms.written import written
 
 if TYPE_CHECKING:
     import torch
@@ -158,10 +162,11 @@ class GpuDecoding:
         candidates: Candidates,
         placement: Placement,
         clock: StepClock,
+        device: str,
     ) -> None:
         self.decoder, self.placement, self.clock = decoder, placement, clock
         self._candidates = candidates  # the decoders after `decoder`
-        self._dataset, self._pipeline, self._seed, self._device = dataset, pipeline, options.seed, options.device
+        self._dataset, self._pipeline, self._seed, self._device = dataset, pipeline, options.seed, device
         self._threads = options.threads
         self._pool: ThreadPoolExecutor | None = None
         self._stream: Any = None
@@ -206,6 +211,14 @@ class GpuDecoding:
         """Forget when the last batch was handed over: what lies between two passes is no step."""
         self._ended = None
 
+    def describe(self) -> list[str]:
+        """Return where images are decoded and augmented, in lines for `explain`."""
+        lines = self.placement.describe(self.decoder.name)
+        steps = [written(step) for step in self._pipeline.transforms if changes_pixels(native_operations(step))]
+        if steps and self.placement.refusal is None:
+            lines.append(f"  what the GPU decodes it also augments, in torch, with the CPU's pixels: {', '.join(steps)}")
+        return lines
+
     def close(self) -> None:
         """Stop the thread."""
         if self._pool is not None:
@@ -217,41 +230,57 @@ class GpuDecoding:
         self._pool = None
 
     def _decode(self, records: list[int], draws: list[int], data: Sequence[bytes] | None, first: int, epoch: int) -> _Found:
-        slots, files, places = [], [], []
+        slots, files, places, passes = [], [], [], []
         for at, (record, draw) in enumerate(zip(records, draws, strict=True)):
             file = self._read(record) if data is None else data[at]
-            place = None if file is None else self._place(file, epoch, draw)
-            if file is not None and place is not None:
+            made = None if file is None else self._place(file, epoch, draw)
+            if file is not None and made is not None:
                 slots.append(at)
                 files.append(file)
-                places.append(place)
+                places.append(made[0])
+                passes.append(made[1])
         began = time.perf_counter()
         with self._on_own_stream():
             parts = self._decode_some(files, places) if files else None
-            part, decoded = self._joined(parts, slots, first) if parts else (None, [])
+            whole, decoded = self._joined(parts) if parts else (None, [])
+            if whole is not None:
+                whole = self._augmented(whole, [passes[at] for at in decoded])
         took_s = time.perf_counter() - began
-        self._count(len(records), len(records) - len(decoded))
-        good = set(decoded)
+        done = [] if whole is None else [slots[at] for at in decoded]
+        self._count(len(records), len(records) - len(done))
+        good = set(done)
         statuses = [0 if at in good else 1 for at in range(len(records))]
-        return _Found(part, statuses, len(decoded) / took_s if decoded and took_s > 0 else None)
+        part = None if whole is None else GpuPart(whole, [first + at for at in done])
+        return _Found(part, statuses, len(done) / took_s if done and took_s > 0 else None)
 
-    def _joined(
-        self, parts: list[tuple[int, torch.Tensor, Sequence[int]]], slots: list[int], first: int
-    ) -> tuple[GpuPart | None, list[int]]:
-        """Return the decoded images of all parts together, and their positions among the records."""
+    def _joined(self, parts: list[tuple[int, torch.Tensor, Sequence[int]]]) -> tuple[torch.Tensor | None, list[int]]:
+        """Return the decoded images of all parts together, and their positions among the files."""
         import torch
 
         pixels, decoded = [], []
         for begin, images, statuses in parts:
             good = [at for at, status in enumerate(statuses) if status == 0]
-            decoded += [slots[begin + at] for at in good]
+            decoded += [begin + at for at in good]
             pixels.append(images if len(good) == len(statuses) else images[good])
         if not decoded:
             return None, []
-        whole = pixels[0] if len(pixels) == 1 else torch.cat(pixels)
-        if whole.is_cuda:
-            torch.cuda.current_stream(whole.device).synchronize()  # the thread waits, so that nobody else has to
-        return GpuPart(whole, [first + at for at in decoded]), decoded
+        return pixels[0] if len(pixels) == 1 else torch.cat(pixels), decoded
+
+    def _augmented(self, images: torch.Tensor, passes: list[list[Pass]]) -> torch.Tensor | None:
+        """Return the images after their passes, when the GPU has finished them; None if it failed."""
+        import torch
+
+        try:
+            images = augment(images, passes)
+            if images.is_cuda:
+                torch.cuda.current_stream(images.device).synchronize()  # the thread waits, so that nobody else has to
+        except torch.cuda.OutOfMemoryError:
+            self._failed("out of GPU memory")
+            return None
+        except RuntimeError as error:
+            self._failed(str(error).splitlines()[0])
+            return None
+        return images
 
     def _decode_some(self, files: list[bytes], places: list[Place]) -> list[tuple[int, torch.Tensor, Sequence[int]]] | None:
         """Return the decoded parts with the position of their first file; None if the GPU failed.
@@ -310,18 +339,21 @@ class GpuDecoding:
             return None
         return data if checksums is None or crc32c(data) == int(checksums[record]) else None
 
-    def _place(self, file: bytes, epoch: int, draw: int) -> Place | None:
-        """Return where the output lies in a sound JPEG; None for any other file, which is the CPU's."""
+    def _place(self, file: bytes, epoch: int, draw: int) -> tuple[Place, list[Pass]] | None:
+        """Return where the output lies in a sound JPEG, and the passes that follow; None for another file: it is the CPU's."""
         facts = sound_jpeg(file)
         if facts is None:
             return None
         try:
-            box, size, window, flip_x, flip_y = self._pipeline.program.place(facts[0], facts[1], self._seed, epoch, draw)
+            (box, size, window, flip_x, flip_y), passes = self._pipeline.program.split(
+                facts[0], facts[1], self._seed, epoch, draw
+            )
         except ValueError:
             return None
         if window[2:] != (self._pipeline.width, self._pipeline.height):
             return None  # padded
-        return Place(box, size, window, flip_x, flip_y)
+        # Not every decoder turns images upside down.
+        return Place(box, size, window, flip_x), [("flip_y", []), *passes] if flip_y else passes
 
     def _on_own_stream(self) -> AbstractContextManager[Any]:
         if not on_gpu(self._device):
@@ -341,13 +373,12 @@ def on_gpu(device: str) -> bool:
 
 def refusal(dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, several: bool, masked: bool) -> str | None:
     """Return why the images of a loader cannot be decoded on a GPU, or None. The device is not asked."""
-    names = {name for name, _, _ in pipeline.operations}
+    reason = cpu_only(pipeline.operations, pipeline.fuse)
     reasons = (
         (several, "Views are made by the native threads"),
         (masked, "masks are made by the native threads"),
         (bool(pipeline.functions), "Python functions work on images in the host's memory"),
-        (bool(names & (NEEDS_AFFINE | CHANGES_COLOUR)), "the transform holds more than crops, resizes and flips"),
-        (bool(names & {"pad", "apply"}), "the transform holds more than crops, resizes and flips"),
+        (reason is not None, reason or ""),
         (dataset.stream is not None, "a stream is decoded by the native threads"),
         (options.cache is not None, "cache= keeps encoded images for the native threads"),
         (options.dct_scale != "off", "dct_scale= is the native decoder's"),
@@ -356,30 +387,37 @@ def refusal(dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, sev
 
 
 def gpu_decoding(
-    dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, several: bool, masked: bool
+    dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, device: str | None, several: bool, masked: bool
 ) -> tuple[GpuDecoding | None, Placement]:
     """Return what decodes on the GPU, or None, and the placement, which says why.
+
+    device: the GPU of the batches with its index, "cuda:1": the decoding thread has another current device. None: the CPU.
 
     Raises UsageError if decode="gpu" or "split" asks for what the pipeline does not allow. Without a usable decoder it warns in
     one line, and the CPU decodes the same batches.
     """
     mode: Decode = options.decode
     asked = mode in ("gpu", "split")
-    if mode == "cpu" or options.device == "cpu":
+    if mode == "cpu" or device is None:
         return None, Placement(mode, options.batch_size, refusal="as asked" if mode == "cpu" else "device='cpu'")
     reason = refusal(dataset, pipeline, options, several=several, masked=masked)
     if reason is not None:
         if asked:
             raise UsageError(f"decode={mode!r} is not possible here: {reason}", hint="use decode='auto' or 'cpu'")
         return None, Placement(mode, options.batch_size, refusal=reason)
-    filters = frozenset(name for _, _, name in pipeline.operations if name)
-    candidates = Candidates(options.device, (pipeline.height, pipeline.width), filters, exact_only=not asked)
+    filters = frozenset(name for kind, _, name in pipeline.operations if name and kind in RESIZES)
+    candidates = Candidates(device, (pipeline.height, pipeline.width), filters, exact_only=not asked)
     decoder = candidates.next()
     if decoder is None:
         reason = f"no GPU decoder can be used here ({'; '.join(candidates.reasons)})"
         if asked:
             warnings.warn(f"decode={mode!r}: the CPU decodes, because {reason}", RuntimeWarning, stacklevel=5)
         return None, Placement(mode, options.batch_size, refusal=reason)
+    differs = augments_alike(device) if changes_pixels(pipeline.operations) and on_gpu(device) else None
+    if differs is not None:
+        if asked:
+            warnings.warn(f"decode={mode!r}: the CPU decodes, because {differs}", RuntimeWarning, stacklevel=5)
+        return None, Placement(mode, options.batch_size, refusal=differs)
     placement = Placement(mode, options.batch_size)
-    clock = EventClock(options.device) if on_gpu(options.device) else HostClock()
-    return GpuDecoding(dataset, pipeline, options, decoder, candidates, placement, clock), placement
+    clock = EventClock(device) if on_gpu(device) else HostClock()
+    return GpuDecoding(dataset, pipeline, options, decoder, candidates, placement, clock, device), placement

@@ -62,12 +62,12 @@ class View:
             labels_out = mixed_labels(labels_out, first.mixing, first.mix, height, width, classes)
         return apply_batch_transforms(steps, images, labels_out, key, classes, first=first.taken)
 
-    def output_masks(self, filled: FilledBatch, device: str) -> Any:
-        """Return the masks of the images for the user: uint8 [N, H, W], a tensor on `device` or an array."""
+    def output_masks(self, filled: FilledBatch) -> Any:
+        """Return the masks of the images for the user: uint8 [N, H, W], a tensor on the device of the images or an array."""
         if isinstance(filled.masks, np.ndarray) and self.output == "torch":
             import torch
 
-            return torch.from_numpy(filled.masks).to(device)
+            return torch.from_numpy(filled.masks).to("cpu" if self.transfer is None else self.transfer.device)
         return filled.masks
 
     def describe(self, batch_size: int, *, on_gpu: bool) -> Iterator[str]:
@@ -108,7 +108,10 @@ class LoaderViews:
             None if options.device == "cpu" else Transfer(options.device, pipeline.table, options.dtype)
             for pipeline in pipelines
         ]
-        gpu, self._placement = gpu_decoding(dataset, pipelines[0], options, several=self.several, masked=masks is not None)
+        device = None if transfers[0] is None else str(transfers[0].device)
+        gpu, self._placement = gpu_decoding(
+            dataset, pipelines[0], options, device=device, several=self.several, masked=masks is not None
+        )
         self._gpu = gpu
         views: list[View] = []
         for number, (pipeline, transfer) in enumerate(zip(pipelines, transfers, strict=True)):
@@ -166,7 +169,7 @@ class LoaderViews:
         self._feed.handed_out()
         if self._masks is None:
             return batch
-        masks = tuple(view.output_masks(one, self._options.device) for view, one in zip(self._views, filled, strict=True))
+        masks = tuple(view.output_masks(one) for view, one in zip(self._views, filled, strict=True))
         return (*batch, masks if self.several else masks[0])
 
     def stats(self, shuffle: ShuffleQuality | None) -> LoaderStats:
@@ -184,7 +187,7 @@ class LoaderViews:
                 yield f"view {number}:"
             yield from view.describe(options.batch_size, on_gpu=options.device != "cpu")
         if options.device != "cpu" or options.decode != "auto":
-            yield from self._placement.describe(None if self._gpu is None else self._gpu.decoder.name)
+            yield from self._placement.describe(None) if self._gpu is None else self._gpu.describe()
         if self._masks is not None:
             size = f"[N, {self.pipeline.height}, {self.pipeline.width}]"
             yield f"masks: native, uint8 {size}, the geometry above with the nearest pixel; {self._masks.fill} outside"

@@ -9,6 +9,7 @@ pub mod filters;
 pub mod op;
 pub mod route;
 mod sizes;
+pub mod split;
 pub mod step;
 
 use crate::colour::draw::ColourStep;

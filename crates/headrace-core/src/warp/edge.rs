@@ -32,6 +32,11 @@ impl Edge {
         }
     }
 
+    /// Return p, q and r.
+    pub fn coefficients(&self) -> [f64; 3] {
+        [self.p, self.q, self.r]
+    }
+
     fn at(&self, x: f64, y: f64) -> f64 {
         self.p * x + self.q * y + self.r
     }

@@ -139,6 +139,14 @@ impl WarpSpec {
             && self.resize().is_valid()
     }
 
+    /// Return whether the source of each output pixel can be computed from its column and row alone. Pillow accumulates the
+    /// source of nearest pixels over the whole output where the axes turn and fixed point would overflow.
+    pub fn is_direct(&self) -> bool {
+        self.interpolation == Interpolation::Bilinear
+            || nearest::is_straight(&self.map)
+            || nearest::fits_fixed_point(&self.map, self.width, self.height)
+    }
+
     /// Return the image region that the sampling needs; an empty rectangle if the request is not valid. It holds at least one
     /// pixel even if the whole output is fill.
     pub fn needed(&self) -> Rect {

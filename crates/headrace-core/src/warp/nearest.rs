@@ -17,16 +17,10 @@ pub enum Nearest {
 impl Nearest {
     /// Make the walk for the whole output of `spec`, whatever its window is.
     pub fn new(picture: &Picture<'_>, map: &Affine, spec: &WarpSpec, extension: Extension) -> Self {
-        let fits = |x: u32, y: u32| {
-            let (x, y) = map.apply(f64::from(x), f64::from(y));
-            x.abs() < 32768.0 && y.abs() < 32768.0
-        };
-        let straight = map.b == 0.0 && map.d == 0.0;
         let (w, h) = (spec.width, spec.height);
-        let in_range = fits(0, 0) && fits(w, 0) && fits(0, h) && fits(w, h);
         // The scalar code handles pictures of 2³¹ bytes or more.
         let small = i32::try_from(picture.bytes.len()).is_ok();
-        if !straight && in_range {
+        if !is_straight(map) && fits_fixed_point(map, w, h) {
             let fixed = Walk::new(map, |value| (value * 65536.0 + 0.5).floor() as i64);
             let extension = if small { extension } else { Extension::Scalar };
             Nearest::Fixed(fixed, extension)
@@ -65,6 +59,20 @@ impl Nearest {
             }
         }
     }
+}
+
+/// Return whether source columns depend on output columns alone, and rows on rows.
+pub fn is_straight(map: &Affine) -> bool {
+    map.b == 0.0 && map.d == 0.0
+}
+
+/// Return whether the source of every pixel of an output of `width` × `height` has 16.16 fixed-point coordinates.
+pub fn fits_fixed_point(map: &Affine, width: u32, height: u32) -> bool {
+    let fits = |x: u32, y: u32| {
+        let (x, y) = map.apply(f64::from(x), f64::from(y));
+        x.abs() < 32768.0 && y.abs() < 32768.0
+    };
+    fits(0, 0) && fits(width, 0) && fits(0, height) && fits(width, height)
 }
 
 /// Source coordinates that advance by addition, as in Pillow.

@@ -1,0 +1,72 @@
+//! Passes over a finished crop as (name, numbers), for the device that makes them (`python/headrace/gpu/augment.py`).
+
+use headrace_core::colour::neighbours::gaussian;
+use headrace_core::colour::ColourOp;
+use headrace_core::error::{Result, Status};
+use headrace_core::program::split::Later;
+use headrace_core::warp::Interpolation;
+
+/// A pass: its name, and its numbers in the order that the device reads.
+pub type Pass = (&'static str, Vec<f64>);
+
+/// Append a pass. Errors: [`Status::Unsupported`] for a blur whose kernel does not fit, or that only the CPU has.
+pub fn append(later: &Later, (width, height): (u32, u32), passes: &mut Vec<Pass>) -> Result<()> {
+    match later {
+        Later::Colour(op) => passes.push(colour(*op, (width, height))?),
+        Later::Flip(x, y) => passes.extend(flip(*x, *y)),
+        Later::Warp(spec, edges) => {
+            let map = spec.map;
+            let mut numbers = vec![map.a, map.b, map.c, map.d, map.e, map.f];
+            numbers.extend(spec.fill.map(f64::from));
+            numbers.extend(edges.iter().flat_map(|edge| edge.coefficients()));
+            let name = match spec.interpolation {
+                Interpolation::Nearest => "nearest",
+                Interpolation::Bilinear => "bilinear",
+            };
+            passes.push((name, numbers));
+            passes.extend(flip(spec.flip_x, spec.flip_y));
+        }
+    }
+    Ok(())
+}
+
+fn flip(x: bool, y: bool) -> impl Iterator<Item = Pass> {
+    let both = [(x, "flip_x"), (y, "flip_y")];
+    both.into_iter()
+        .filter(|(flipped, _)| *flipped)
+        .map(|(_, name)| (name, Vec::new()))
+}
+
+fn colour(op: ColourOp, (width, height): (u32, u32)) -> Result<Pass> {
+    let one = |name, value: f64| Ok((name, vec![value]));
+    match op {
+        ColourOp::Brightness(factor) => one("brightness", f64::from(factor)),
+        ColourOp::Contrast(factor) => one("contrast", f64::from(factor)),
+        ColourOp::Saturation(factor) => one("saturation", f64::from(factor)),
+        ColourOp::Sharpness(factor) => one("sharpness", f64::from(factor)),
+        // As the CPU's operation rounds the share of the circle (`colour/mod.rs`).
+        ColourOp::Hue(share) => one("hue", f64::from((share * 255.0) as i32 as u8)),
+        ColourOp::Posterize(bits) => one("posterize", f64::from(bits)),
+        ColourOp::Solarize(threshold) => one("solarize", f64::from(threshold)),
+        ColourOp::Grayscale => Ok(("grayscale", Vec::new())),
+        ColourOp::Invert => Ok(("invert", Vec::new())),
+        ColourOp::Autocontrast => Ok(("autocontrast", Vec::new())),
+        ColourOp::Equalize => Ok(("equalize", Vec::new())),
+        ColourOp::Dilate => Ok(("dilate", Vec::new())),
+        ColourOp::Erode => Ok(("erode", Vec::new())),
+        ColourOp::GaussianBlur { kernel, sigma } => {
+            let fits = |side: u16, length: u32| u32::from(side / 2) < length;
+            if !fits(kernel.0, width) || !fits(kernel.1, height) {
+                return Err(Status::Unsupported);
+            }
+            let mut numbers = vec![f64::from(kernel.0)];
+            for (side, sigma) in [(kernel.0, sigma.0), (kernel.1, sigma.1)] {
+                let mut weights = Vec::new();
+                gaussian(usize::from(side), sigma, &mut weights);
+                numbers.extend(weights.into_iter().map(f64::from));
+            }
+            Ok(("blur", numbers))
+        }
+        ColourOp::PillowBlur(_) | ColourOp::TorchBlur(_) => Err(Status::Unsupported),
+    }
+}
