@@ -171,7 +171,8 @@ mod tests {
     #[test]
     fn a_rotation_after_the_crop_samples_the_resized_crop() {
         for fuse in [Fuse::Geometry, Fuse::Off] {
-            let (placement, passes) = split(vec![crop(), rotation(), invert()], fuse).expect("fits");
+            let (placement, passes) =
+                split(vec![crop(), rotation(), invert()], fuse).expect("fits");
             assert_eq!(placement.spec.window, Rect::new(0, 0, 40, 32));
             assert!(matches!(
                 passes[..],
