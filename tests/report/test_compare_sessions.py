@@ -120,6 +120,18 @@ def test_everything_that_was_set_differently_is_listed() -> None:
     }
 
 
+def test_the_address_of_an_own_transform_is_no_difference() -> None:
+    def with_transform(transform: str) -> Session:
+        session = make_session()
+        return replace(session, loaders=tuple(replace(one, transform=transform) for one in session.loaders))
+
+    one, other = (with_transform(f"Compose(<Own object at {at}>)") for at in ("0x7f310d7db390", "0x7f0a21c4e0d0"))
+    assert named(one, other) == {}
+    assert named(one, with_transform("Compose(<Other object at 0x7f310d7db390>)"))["transform"][1:] == (
+        "Compose(<Own object>)", "Compose(<Other object>)"
+    )  # fmt: skip
+
+
 def test_what_an_older_session_did_not_record_is_no_difference() -> None:
     older = make_session()
     newer = with_process(older, versions={"numpy": "2.3"}, environment={"CUDA_VISIBLE_DEVICES": "0"})

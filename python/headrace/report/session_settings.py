@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ LOADER_FIELDS = (
     *("dataset", "dataset_length", "transform", "collate", "family", "iterable", "batch_format"),
 )
 
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
 HOST_FIELDS = {
     "machine": "hostname",
     "CPU": "cpu_model",
@@ -65,11 +68,16 @@ def settings(session: Session) -> Settings:
         found |= _of_process(main)
     loader = _training_loader(session)
     if loader is not None:
-        found |= {("loader", name): getattr(loader, name) for name in LOADER_FIELDS}
+        found |= {("loader", name): _without_address(getattr(loader, name)) for name in LOADER_FIELDS}
         found["loader", "headrace run"] = loader.take_over == "active" or loader.family == "headrace"
     configuration: Mapping[str, object] = session.facts.get("configuration") or {}
     found |= {("model", MODEL_WORDS.get(name, name.replace("_", " "))): value for name, value in configuration.items()}
     return found
+
+
+def _without_address(value: object) -> object:
+    """A description without addresses: `<Own object at 0x7f31>` is the same transform at another place in the next run."""
+    return ADDRESS.sub("", value) if isinstance(value, str) else value
 
 
 def _of_process(main: Process) -> Settings:
