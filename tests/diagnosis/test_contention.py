@@ -165,6 +165,31 @@ def test_a_small_model_that_spins_beside_other_programs_is_named() -> None:
     assert (fix(diagnosis, "threads=1").gain or 0) > 5
 
 
+def test_fewer_threads_of_the_model_make_no_batch_cheaper_in_the_training_process() -> None:
+    """Batches take 60 ms of CPU and wait 120 ms for a core; the model spins. Without its threads only waits can end."""
+    session = make_session(
+        workers=0, cpu_s=0.06, queue_s=0.12, compute_s=0.11, batch_size=16, cores=2, foreign_cores=1.6, queue_share=0.6
+    )
+    main = replace(session.processes[0], torch_threads=2, thread_settings={"torch": 2})
+    steps = tuple(
+        replace(
+            step,
+            wait_cpu_s=0.06,
+            wait_queue_s=0.12,
+            cpu_s=0.002 if number % 10 == 0 else 0.03,
+            queue_s=0.08,
+            process_cpu_s=0.12,
+        )
+        for number, step in enumerate(session.steps)
+    )
+    diagnosis = diagnose(replace(session, processes=(main, *session.processes[1:]), steps=steps))
+    found = fix(diagnosis, "threads=1")
+    assert found.predicted_img_s is not None and found.interval is not None
+    assert found.predicted_img_s < 16 / 0.06 and found.interval[1] < 1.2 * 16 / 0.06
+    assert found.predicted_img_s > 1.1 * (diagnosis.img_s or 0)
+    assert any("computing on an image takes" in words for words in diagnosis.findings[0].evidence)
+
+
 def worker_pools(cv2_threads: int, *, workers: int = 4, foreign: float = 0.0, library: str = "cv2") -> Session:
     """Workers whose OpenCV (or another library) has a pool each, on four cores."""
     session = make_session(

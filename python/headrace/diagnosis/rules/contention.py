@@ -65,7 +65,7 @@ Measured on 2 cores with 2 to 4 other busy programs, for image transforms and sm
 class Contention:
     """What the threads of one process cost one another. Times are seconds per step, or per batch of one worker.
 
-    where: "training process" or "worker".
+    where, work: "training process" or "worker"; what takes the CPU time, in words.
     library: which library has the largest pool: one of `POOLS`.
     threads, proposed: threads of the pool now, and as many as have cores.
     wanted: threads of all ranks that want a core at the same time, with the cores that other programs use.
@@ -76,6 +76,7 @@ class Contention:
     """
 
     where: str
+    work: str
     library: str
     threads: int
     proposed: int
@@ -125,7 +126,7 @@ def thread_contention(job: MeasuredJob) -> Finding | None:
     who = training if found.where == "training process" else f"each of {rank.workers} workers"
     words = [
         f"{who} has {found.threads} threads; with other programs {found.wanted:.2g} threads want {cores:g} cores",
-        f"an image takes {duration(found.cpu_s / images)} of CPU time, of which its work needs {useful}: "
+        f"{found.work} takes {duration(found.cpu_s / images)} of CPU time, of which its work needs {useful}: "
         "threads without a core make the others spin",
         f"{percent_text(found.pool_cpu_s / max(1e-9, found.cpu_s))} of the CPU time is that of the pool's other threads; "
         f"the working thread waits {duration(found.queue_s)} for a core",
@@ -162,7 +163,8 @@ def measure_contention(job: MeasuredJob) -> Contention | None:
 def _in_training_process(job: MeasuredJob) -> Contention | None:
     rank = job.rank
     threads, library = _largest_pool([rank.process])
-    parts = [part for part in (_loader_part(job), _compute_part(job, threads)) if part is not None]
+    loader_part = _loader_part(job)
+    parts = [part for part in (loader_part, _compute_part(job, threads)) if part is not None]
     busy_workers = _busy_workers(rank)
     ranks = max(1, len(job.ranks))  # each has as many threads
     wanted = ranks * (threads + busy_workers) + (job.machine.foreign_cores or 0.0)
@@ -173,8 +175,12 @@ def _in_training_process(job: MeasuredJob) -> Contention | None:
     proposed = max(1, min(threads - 1, int(free / ranks)))
     wall_s = math.fsum(part.wall_s for part in parts)
     shortest, likely, longest = (math.fsum(part.after_s(proposed)[n] for part in parts) for n in range(3))
-    rest_s = max(0.0, rank.step_s - wall_s)  # also waits for a core, at best as long as now
-    shortest, likely, longest = shortest * rank.step_s / wall_s, likely * rank.step_s / wall_s, longest + rest_s
+    rest_s = max(0.0, rank.step_s - wall_s)
+    if rank.workers or loader_part is not None:  # the rest is mostly waiting for what contends
+        shortest, likely, longest = shortest * rank.step_s / wall_s, likely * rank.step_s / wall_s, longest + rest_s
+    else:  # batches are made in the rest: it can lose its own waits for a core, and nothing else
+        least_s = max(0.0, rest_s - (mean_of_known(step.wait_queue_s for step in rank.steps) or 0.0))
+        shortest, likely, longest = shortest + least_s, likely + math.sqrt(least_s * rest_s), longest + rest_s
     useful_s = [math.fsum(part.low_s for part in parts), math.fsum(part.high_s for part in parts)]
     floor_s = [_input_floor_s(job, work_s) for work_s in (useful_s[0], math.sqrt(useful_s[0] * useful_s[1]), useful_s[1])]
     shortest, likely, longest = max(shortest, floor_s[0]), max(likely, floor_s[1]), max(longest, floor_s[2])
@@ -182,6 +188,7 @@ def _in_training_process(job: MeasuredJob) -> Contention | None:
         return None
     return Contention(
         "training process",
+        "an image" if loader_part is not None else "computing on an image",
         library,
         threads,
         proposed,
@@ -296,7 +303,9 @@ def _in_workers(job: MeasuredJob) -> Contention | None:
     useful_s = (part.low_s, part.high_s)
     whole_s = part.cpu_s + part.pool_s
     steps_s = (times[0], times[1], times[2])
-    return Contention("worker", library, threads, proposed, wanted, whole_s, part.pool_s, useful_s, part.queue_s, steps_s)
+    return Contention(
+        "worker", "an image", library, threads, proposed, wanted, whole_s, part.pool_s, useful_s, part.queue_s, steps_s
+    )
 
 
 def _worker_part(job: MeasuredJob, cost: BatchCost) -> _Part | None:
