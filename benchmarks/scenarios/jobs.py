@@ -8,7 +8,6 @@ disk with a warm page cache answers in microseconds. Every job prints its images
 from __future__ import annotations
 
 import argparse
-import atexit
 import contextlib
 import fcntl
 import gc
@@ -18,7 +17,6 @@ import importlib
 import io
 import multiprocessing
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -226,8 +224,7 @@ def photographs(options: argparse.Namespace, loader_class: type[DataLoader[Any]]
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
-    folder = Path(tempfile.mkdtemp(prefix="scenario-images-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="scenario-images-"))  # read once more when the job has ended
     for number in range(64):
         place = folder / str(number % 4)
         place.mkdir(exist_ok=True)

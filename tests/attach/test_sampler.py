@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from headrace.attach import procfs
 from headrace.attach.foreign_programs import ForeignPrograms
+from headrace.attach.recorder import Recorder
 from headrace.attach.sampler import Sampler
 from headrace.diagnosis.measure import measure_machine
 from headrace.session.machine import ForeignProgram, Sample
@@ -235,3 +236,14 @@ def test_the_real_sampler_follows_a_process_to_its_end(tmp_path: Path) -> None:
     assert session.host.cores_online
     assert session.samples
     assert any((sample.own_cores or 0) > 0.02 for sample in session.samples)
+
+
+def test_the_sampler_knows_the_process_that_a_real_recorder_names(tmp_path: Path) -> None:
+    """A rank is no child of the watched process: here this process records, and the job is another one."""
+    recorder = Recorder(tmp_path)
+    recorder.event("gc", 0.0, 0.0)
+    recorder.flush()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as job:
+        pids = Sampler(job.pid, tmp_path)._job()
+        job.communicate(b"\n")
+    assert {job.pid, os.getpid()} <= set(pids)

@@ -214,6 +214,15 @@ def test_the_combined_run_has_fewer_steps_when_steps_are_slow(
     assert asked == [steps]
 
 
+def test_a_combined_run_that_is_stopped_while_it_starts_is_out_of_time_and_no_failure(images: Path) -> None:
+    """Less time is left than a run needs to stop: it gets SIGTERM before it can take it, and ends without a result."""
+    options = resolve_options({"model": "resnet20", "data": str(images), "batch_size": 8, "device": "cpu"}).options
+    deadline = Deadline(rates.STOPPING_S - 1)
+    with pytest.raises(OutOfTime):
+        combined_rate(options, open_stored(images), ranks=1, expected_img_s=100.0, seconds=5.0, deadline=deadline)
+    assert not deadline.passed
+
+
 def test_tune_writes_what_train_reads(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))
     monkeypatch.syspath_prepend(str(HELPERS))

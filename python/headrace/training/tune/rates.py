@@ -130,14 +130,15 @@ def combined_rate(
         try:
             done = _run_until(command, deadline)
         except subprocess.TimeoutExpired as error:
-            if deadline.passed:
+            if deadline.left_s <= STOPPING_S:
                 raise OutOfTime("the short training run had no time left") from error
             raise CommandError(f"the short training run took more than {TIMEOUT_S:.0f} s") from error
         try:
             found = json.loads(done.stdout)
             return CombinedRate(options.prefetch, float(found["img_s"]), float(found["wait_share"]), meter.use())
         except (ValueError, KeyError, TypeError) as error:
-            if deadline.passed:
+            # A run that is asked to stop while it starts ends without a result, before the deadline.
+            if deadline.left_s <= STOPPING_S:
                 raise OutOfTime("the short training run had no time left") from error
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             raise CommandError(f"the short training run failed: {last}") from error
