@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import assert_same, own_batches
-from headrace.accelerate import hook, native_decode
+from headrace.accelerate import deferred_loader, hook, native_decode
 from headrace.accelerate.iterator import NativeIterator
+from headrace.accelerate.translate import Unsupported
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
@@ -52,7 +53,10 @@ STACKS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("name", STACKS)
-def test_each_item_equals_the_scripts_own(name: str, workers: int, folder: Path, taken_over: list[str]) -> None:
+def test_each_item_equals_the_scripts_own(
+    name: str, workers: int, folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "PARTIAL_WAYS", (native_decode.with_native_decode,))
     transform, reason = STACKS[name]
     loader = DataLoader(ImageFolder(str(folder), transform), 7, shuffle=True, num_workers=workers)
     torch.manual_seed(4)
@@ -62,6 +66,29 @@ def test_each_item_equals_the_scripts_own(name: str, workers: int, folder: Path,
     assert_same(ours, theirs)
     (line,) = taken_over
     assert "taken over in part: decode and " in line and reason in line, line
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_folders_get_deferred_items_unless_they_cut_tensors(name: str, folder: Path, taken_over: list[str]) -> None:
+    iter(DataLoader(ImageFolder(str(folder), STACKS[name][0]), 7))
+    native = "decode and RandomResizedCrop (the crop only) are" if name.startswith("tensors") else "the decode, crop and resize"
+    assert f"taken over in part: {native} " in taken_over[-1]
+
+
+def test_the_check_compares_lazy_images_of_a_folder(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = DataLoader(ImageFolder(str(folder), STACKS["AugMix"][0]), 7)
+    assert deferred_loader.with_deferred_items(loader, 9).check.startswith("9 images and the random draws equal; ")
+    calls: list[str] = []
+    own = native_decode._lazily_applied
+    monkeypatch.setattr(native_decode, "_lazily_applied", lambda *rest: calls.append(rest[2]) or own(*rest))
+    deferred_loader.with_deferred_items(loader, 9)
+    assert not calls  # in the next epoch
+    monkeypatch.setattr(native_decode, "_lazily_applied", lambda *rest: own(*rest).rotate(90))
+    other = DataLoader(ImageFolder(str(folder), STACKS["AugMix"][0]), 7)
+    with pytest.raises(Unsupported, match=r"image_000.jpg came out different after RandomResizedCrop"):
+        deferred_loader.with_deferred_items(other, 9)
 
 
 def test_own_collate_nested_datasets_and_persistent_workers(folder: Path, taken_over: list[str]) -> None:

@@ -30,7 +30,8 @@ from headrace.accelerate.planned_images import Source
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import FolderDataset, open_rgb
 from headrace.accelerate.torch_blur import provide_weights
-from headrace.accelerate.translate import NativeTransform, TransformParts, display_name, flatten, is_own, steps_of, translate
+from headrace.accelerate.transform_names import display_name
+from headrace.accelerate.translate import NativeTransform, TransformParts, flatten, is_own, steps_of, translate
 from headrace.transforms.compile import compile_pipeline
 from headrace.transforms.composition import Compose
 

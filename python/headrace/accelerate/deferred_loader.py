@@ -15,6 +15,7 @@ import queue
 import sys
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -26,6 +27,7 @@ from headrace._native import IndexStore, Ring
 from headrace.accelerate.compile import engine
 from headrace.accelerate.deferred_batch import DescribedBatch, PendingBatch, computed, packed
 from headrace.accelerate.lazy_loader import with_lazy_images
+from headrace.accelerate.native_decode import require_equal_lazy_images
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.shared_indexes import index_path, process_indexes, use_index_path
 from headrace.accelerate.type_comparisons import compares_tensor_types
@@ -91,9 +93,12 @@ def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
 def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
     """Return a copy of the DataLoader whose images are lazy, and whose tensors are computed by native threads.
 
-    A script that compares `type(…)` with a class of tensors gets lazy images only. `images`: not used: each process compares
-    the first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
+    A script that compares `type(…)` with a class of tensors gets lazy images only. `images`: compare so many images of a folder
+    first; each process compares the first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
     """
+    if images and (equal := require_equal_lazy_images(loader, images)):
+        changed = with_deferred_items(loader)
+        return replace(changed, check=f"{equal}; {changed.check}")
     if compares_tensor_types():
         return with_lazy_images(loader, images)
     if loader.num_workers == 0:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from headrace.accelerate.compile import CompiledLoader, index_limit_bytes
 from headrace.accelerate.item_loader import CompiledItems
-from headrace.accelerate.translate import display_name
+from headrace.accelerate.transform_names import display_name
 from headrace.loading.jpeg_index_cache import index_folder
 from headrace.system.sizes import count_text
 

@@ -36,7 +36,7 @@ from headrace.accelerate.item_iterator import ItemIterator
 from headrace.accelerate.item_loader import CompiledItems, RecognisedItems, compile_items, recognise_items
 from headrace.accelerate.item_proof import require_equal_items
 from headrace.accelerate.iterator import NativeIterator
-from headrace.accelerate.native_decode import with_native_decode
+from headrace.accelerate.native_decode import cuts_tensors, with_native_decode
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.recognise import Unsupported, describe, recognise
@@ -67,8 +67,10 @@ class Decision:
 PARTLY = "in part: "
 """The reason begins with these words where only decoding is native."""
 
-PARTIAL_WAYS: tuple[Callable[[Any, int], PartlyNative], ...] = (with_native_decode, with_deferred_items)
+PARTIAL_WAYS: tuple[Callable[[Any, int], PartlyNative], ...] = (with_deferred_items, with_native_decode)
 """The ways to take a loader over in part, in the order in which they are tried.
+
+The order is reversed for a loader that cuts tensors: a deferred tensor that is cut is decoded as a whole.
 
 Each takes the loader and the number of images that `--check` compares (0: as few as it likes). It returns a changed copy, or
 raises `Unsupported`. Items must be equal bit for bit, and nothing of the script may be called that its own loading would not
@@ -160,7 +162,7 @@ def _leave_alone(loader: Any, original: Callable[[Any], Any], reason: str, setti
 def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Unsupported, settings: Settings) -> Any:
     """Take the loader over by one of `PARTIAL_WAYS`, or leave it alone. `refusal`: why it is not taken over as a whole."""
     refusals = [refusal]
-    for way in PARTIAL_WAYS:
+    for way in reversed(PARTIAL_WAYS) if cuts_tensors(loader) else PARTIAL_WAYS:
         try:
             changed = way(loader, settings.check)
             iterator = changed.prepare(original(changed.loader))

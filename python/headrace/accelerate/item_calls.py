@@ -29,7 +29,8 @@ from headrace.accelerate.planned_images import (
     refusal_of,
 )
 from headrace.accelerate.pure_functions import is_plain_type, pure_functions, pure_method
-from headrace.accelerate.translate import Unsupported, display_name, full_name
+from headrace.accelerate.transform_names import display_name, full_name
+from headrace.accelerate.translate import Unsupported
 
 __all__ = ["ItemCalls"]
 

@@ -31,20 +31,19 @@ from headrace.accelerate.recognise import (
     require_native_formats,
     require_seeding_only,
 )
-from headrace.accelerate.translate import (
-    PILLOW_FILTERS,
-    TIMM,
-    V1,
-    V2,
-    Unsupported,
-    display_name,
-    flatten,
-    full_name,
-    interpolation_name,
-)
+from headrace.accelerate.transform_names import TIMM, V1, V2, display_name, full_name, interpolation_name
+from headrace.accelerate.translate import PILLOW_FILTERS, Unsupported, flatten
 from headrace.system.sizes import count_text
 
-__all__ = ["NativeDecodePart", "NativeImageLoader", "equal_images", "recognise_native_decode", "with_native_decode"]
+__all__ = [
+    "NativeDecodePart",
+    "NativeImageLoader",
+    "cuts_tensors",
+    "equal_images",
+    "recognise_native_decode",
+    "require_equal_lazy_images",
+    "with_native_decode",
+]
 
 #: Compare this many images with the script's own before a loader is changed. `--check` compares more.
 COMPARED_IMAGES = 3
@@ -225,6 +224,7 @@ class _ReplacedTransform:
 
 #: The transforms with which the images of a loader were equal, and the result, so that the next epoch need not compare again.
 _compared: WeakKeyDictionary[Any, tuple[tuple[Any, ...], str]] = WeakKeyDictionary()
+_lazily_compared: WeakKeyDictionary[Any, tuple[tuple[Any, ...], str]] = WeakKeyDictionary()
 
 
 def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
@@ -234,7 +234,7 @@ def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
     `Unsupported` if the first transform has no native equivalent, or if an image comes out different.
     """
     dataset, replaced = _natively_decoded(loader)
-    operations = tuple(operation for one in replaced for operation in (one.image_loader.first, *one.remaining))
+    operations = _operations(replaced)
     if loader not in _compared or _compared[loader][0] != operations:
         _compared[loader] = operations, _require_equal_images(replaced, max(images, COMPARED_IMAGES))
     changed = copy.copy(loader)
@@ -256,6 +256,34 @@ def recognise_native_decode(loader: Any) -> NativeDecodePart:
     Raise `Unsupported` if native decode does not fit the loader. `with_native_decode` may still find an item different.
     """
     return _part(_natively_decoded(loader)[1])
+
+
+def cuts_tensors(loader: Any) -> bool:
+    """Whether native decode fits the loader, and its first transform cuts and resizes tensors, not images of Pillow's."""
+    try:
+        return not recognise_native_decode(loader).resized
+    except Unsupported:
+        return False
+
+
+def require_equal_lazy_images(loader: Any, count: int) -> str | None:
+    """Compare `count` images of a folder dataset after its first transform, lazy ones with ordinary ones, with equal draws.
+
+    Return the result in words; None for datasets and first transforms that are not known. Raise `Unsupported` if an image or a
+    draw differs.
+    """
+    try:
+        _, replaced = _natively_decoded(loader)
+    except Unsupported:
+        return None
+    operations = _operations(replaced)
+    if loader not in _lazily_compared or _lazily_compared[loader][0] != operations:
+        _lazily_compared[loader] = operations, _require_equal_images(replaced, count, lazily=True)
+    return _lazily_compared[loader][1]
+
+
+def _operations(replaced: Sequence[_ReplacedTransform]) -> tuple[Any, ...]:
+    return tuple(operation for one in replaced for operation in (one.image_loader.first, *one.remaining))
 
 
 def _part(replaced: Sequence[_ReplacedTransform]) -> NativeDecodePart:
@@ -318,18 +346,18 @@ def _split_transform(folder: FolderDataset) -> tuple[NativeImageLoader, list[Any
     )
 
 
-def _require_equal_images(replaced: Sequence[_ReplacedTransform], count: int) -> str:
+def _require_equal_images(replaced: Sequence[_ReplacedTransform], count: int, *, lazily: bool = False) -> str:
     """Compare `count` images after the first transform with the script's way, with equal draws. Return the result in words.
 
-    Only functions of libraries and a copy of the first transform are called, nothing of the script. Raise `Unsupported` if an
-    image or a draw differs.
+    `lazily`: our way is the script's with lazy images, not native decode. Only functions of libraries and a copy of the first
+    transform are called, nothing of the script. Raise `Unsupported` if an image or a draw differs.
     """
     images = [(one, path) for one in replaced for path in one.paths]
     chosen = np.unique(np.linspace(0, len(images) - 1, min(count, len(images))).astype(np.int64))
     compared = 0
     for number in chosen:
         one, path = images[number]
-        native, plain = copy.deepcopy((one.native, one.plain))
+        native, plain = copy.deepcopy((one.plain if lazily else one.native, one.plain))
         try:
             with separate_randomness(int(number)):
                 theirs = _applied(plain, one.image_loader.plain_loader(path))
@@ -337,7 +365,7 @@ def _require_equal_images(replaced: Sequence[_ReplacedTransform], count: int) ->
         except OSError:  # a broken file raises its error in the script, as ever
             continue
         with separate_randomness(int(number)):
-            ours = _applied(native, path)
+            ours = _lazily_applied(native, one.image_loader.plain_loader, path) if lazily else _applied(native, path)
             same_draws = after == _generator_states()
         if not same_draws or not equal_images(ours, theirs):
             raise Unsupported(f"image {path} came out different after {display_name(one.image_loader.first)}")
@@ -348,6 +376,15 @@ def _require_equal_images(replaced: Sequence[_ReplacedTransform], count: int) ->
 def _applied(operations: Sequence[Callable[[Any], Any]], image: Any) -> Any:
     for operation in operations:
         image = operation(image)
+    return image
+
+
+def _lazily_applied(operations: Sequence[Callable[[Any], Any]], open_image: Callable[[Any], Any], path: str) -> Any:
+    from headrace.accelerate.lazy_opening import lazy_images
+
+    with lazy_images():
+        image = _applied(operations, open_image(path))
+    getattr(image, "im", None)  # the pixels are made: the image is an ordinary one from here on
     return image
 
 

@@ -20,7 +20,8 @@ import torch
 from headrace.accelerate.item_calls import ItemCalls
 from headrace.accelerate.pillow_blur import blurs_alike
 from headrace.accelerate.planned_images import NotUnderstood, refusal_of
-from headrace.accelerate.translate import NativeTransform, Unsupported, display_name, trace_with
+from headrace.accelerate.transform_names import display_name
+from headrace.accelerate.translate import NativeTransform, Unsupported, trace_with
 
 __all__ = ["trace"]
 

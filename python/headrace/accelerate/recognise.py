@@ -39,7 +39,8 @@ from typing import Any, Literal
 from headrace.accelerate import own_transforms as own_transforms  # it lets `translate` trace them
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.randomness import holds_generator
-from headrace.accelerate.translate import TransformParts, Unsupported, display_name, full_name, translate
+from headrace.accelerate.transform_names import display_name, full_name
+from headrace.accelerate.translate import TransformParts, Unsupported, translate
 from headrace.system.sizes import percent_text
 
 __all__ = [

@@ -24,16 +24,14 @@ from typing import Any
 
 from headrace.accelerate.tensor_resize import resizes_tensors_alike
 from headrace.accelerate.torch_blur import blur_refusal
+from headrace.accelerate.transform_names import TIMM, V1, V1_AUTOAUGMENT, V2, display_name, full_name, interpolation_name
 
 __all__ = [
     "NativeTransform",
     "TransformParts",
     "Unsupported",
     "changes_nothing",
-    "display_name",
     "flatten",
-    "full_name",
-    "interpolation_name",
     "is_known",
     "is_own",
     "makes_tensor",
@@ -42,19 +40,11 @@ __all__ = [
     "translate",
 ]
 
-V1 = "torchvision.transforms.transforms."
-V1_AUTOAUGMENT = "torchvision.transforms.autoaugment."
-V2 = "torchvision.transforms.v2."
-TIMM = "timm.data."
-
 #: The interpolations for which the native resampler equals Pillow bit for bit.
 PILLOW_FILTERS = frozenset({"bilinear", "bicubic", "lanczos"})
 
 #: The packages whose transforms are known.
 LIBRARIES = frozenset({"timm", "torch", "torchvision"})
-
-#: Pillow's integer constants, which torchvision still accepts (`_interpolation_modes_from_int`).
-FILTER_BY_NUMBER = MappingProxyType({0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"})
 
 
 class Unsupported(Exception):
@@ -88,20 +78,6 @@ class TransformParts:
     geometry: tuple[NativeTransform, ...]
     pointwise: tuple[Callable[[Any], Any], ...]
     per_image: tuple[Callable[[Any], Any], ...]
-
-
-def full_name(operation: object) -> str:
-    """Return the full name of an object's exact type, without private module names (`v2._geometry`)."""
-    kind = type(operation)
-    module = kind.__module__
-    if module.startswith(V2):
-        module = V2[:-1]
-    return f"{module}.{kind.__qualname__}"
-
-
-def display_name(operation: object) -> str:
-    """Name a transform in a message: its class, or the name of a function."""
-    return getattr(operation, "__name__", None) or type(operation).__name__
 
 
 def flatten(operation: object) -> Iterator[Any]:
@@ -318,13 +294,6 @@ def _keeps_uint8(operation: Any) -> bool:
 
 def _native(name: str, **arguments: Any) -> NativeTransform:
     return NativeTransform(name, MappingProxyType(arguments))
-
-
-def interpolation_name(value: object) -> str:
-    """Name an interpolation given as torchvision's enum member, a string, Pillow's number, or timm's tuple of several."""
-    if isinstance(value, tuple | list):
-        return " or ".join(interpolation_name(one) for one in value)
-    return str(FILTER_BY_NUMBER.get(value) if isinstance(value, int) else getattr(value, "value", value))
 
 
 def _interpolation(value: object) -> str:
