@@ -114,6 +114,17 @@ def own(*steps: Any, views: int = 1, draws: bool = False, **options: Any) -> Job
     return Job(lambda root: loading(Images(root, [*steps], views, draws=draws)), **options)
 
 
+def timm_policy(words: str) -> Job:
+    """Return the job of an ImageFolder with timm's training transform and one of its automatic augmentations."""
+
+    def loader(root: Path) -> DataLoader[Any]:
+        from timm.data import create_transform
+
+        return loading(ImageFolder(str(root), create_transform(224, is_training=True, auto_augment=words)))
+
+    return Job(loader, needs=("timm",))
+
+
 def article(workers: int) -> Job:
     """Return the job of the article on Caltech-256: whole images to 224 × 224, in batches of 32."""
     steps = [transforms.Resize((224, 224)), *FLOATS]
@@ -156,6 +167,8 @@ JOBS: dict[str, Job] = {
     "own dataset: colour jitter 0.4": own(CROP, FLIP, JITTER, *FLOATS, gains=False),
     "own dataset: PNG": own(CROP, FLIP, *FLOATS, gains=False, files="png"),
     "own dataset: JPEGs of 32 pixels": own(FLIP, *FLOATS, gains=False, files="small"),
+    "timm: rand-m7-mstd0.5": timm_policy("rand-m7-mstd0.5"),
+    "timm: rand-m9": timm_policy("rand-m9"),
     "TensorDataset": Job(in_memory, gains=False),
     "OpenCV and albumentations": Job(lambda root: loading(ReadByOpenCV(root)), needs=("cv2", "albumentations")),
     "Hugging Face datasets": Job(lambda root: loading(hugging_face(root)), needs=("datasets",)),

@@ -39,6 +39,18 @@ class NumpyCrop:
         return torch.from_numpy(values[:, ::-1].copy()).permute(2, 0, 1).float() / 255
 
 
+class Turned:
+    """Shears, shifts and turns by Pillow, as timm's augmentations have them, and between them what looks at pixels."""
+
+    def __call__(self, image: Any) -> Any:
+        affine, shear = Image.Transform.AFFINE, random.uniform(-0.3, 0.3)
+        image = image.transform(image.size, affine, (1, shear, 0, 0, 1, 0), random.choice([2, 3]), fillcolor=(124, 116, 104))
+        if random.random() < 0.5:
+            image = ImageOps.autocontrast(image)
+        image = image.rotate(random.uniform(-30, 30), random.choice([0, 2, 3]))
+        return image.transform(image.size, affine, (1, 0, 0, 0, 1, random.randint(-5, 5)))
+
+
 class Noise:
     """Additive random noise, after ToTensor."""
 
@@ -96,6 +108,9 @@ TRANSFORMS: dict[str, Callable[[], Any]] = {
         [v1.RandomResizedCrop(16), v1.RandomApply([v1.ColorJitter(0.4)], 0.8), v1.RandomApply([Blur()], 0.5), *floats()]
     ),
     "tensor resize": lambda: v1.Compose([v1.ToTensor(), v1.Resize((16, 16)), v1.Normalize(0.5, 0.5)]),
+    "turned": lambda: v1.Compose([v1.RandomResizedCrop(16), Turned(), v1.RandomHorizontalFlip(), *floats()]),
+    "policy": lambda: v1.Compose([v1.RandomResizedCrop(16), v1.AutoAugment(interpolation=BICUBIC, fill=99), *floats()]),
+    "v2 policy": lambda: v2.Compose([v2.Resize((18, 16)), v2.AugMix(), v2.ToImage(), UNIT]),
     "affine": lambda: v1.Compose([v1.Resize((16, 16)), v1.RandomAffine(10), v1.RandomPerspective(0.3), *floats()]),
     "noise": lambda: v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor(), Noise()]),
     "thumbnail": lambda: v1.Compose([Thumbnail(), v1.RandomHorizontalFlip(), v1.PILToTensor()]),
@@ -212,6 +227,7 @@ DATASETS: dict[str, Callable[[Path, list[str], Any], Any]] = {
     "batched": lambda root, paths, transform: Batched(paths, transform, "pair"),
     "cached": lambda root, paths, transform: Cached(paths, transform, "pair"),
     "split": lambda root, paths, transform: Wrapper(Subset(ImageFolder(str(root)), range(1, 14)), transform),
+    "folder": lambda root, paths, transform: ImageFolder(str(root), transform),
     "with paths": lambda root, paths, transform: WithPaths(str(root), transform),
     "joined": lambda root, paths, transform: ConcatDataset(
         [Images(paths[:5], transform, "pair"), Images(paths[5:12], transform, "bytes")]
@@ -251,7 +267,7 @@ COLLATE = {
     "scaled": scaled,
     "channels last": channels_last,
 }
-PAIRS = ("pair", "bytes", "file", "upright", "batched", "cached", "split", "joined")
+PAIRS = ("pair", "bytes", "file", "upright", "batched", "cached", "split", "joined", "folder")
 
 LOADERS: dict[str, dict[str, Any]] = {
     "main": {"batch_size": 4},

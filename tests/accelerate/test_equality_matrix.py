@@ -15,11 +15,18 @@ import numpy as np
 import pytest
 from deferred_helpers import always_lazy, described, generator_states, seeded
 from equality_matrix import Case, cases, loader_of
+from headrace.accelerate import affine_transform
 from headrace.accelerate.deferred_loader import with_deferred_items
 from PIL import Image
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 SEED = 15
+
+
+@pytest.fixture(autouse=True)
+def small_images_are_transformed_natively(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The images of the matrix are small, and left to Pillow otherwise."""
+    monkeypatch.setattr(affine_transform, "FEWEST_PIXELS", 1)
 
 
 @pytest.fixture(scope="module")

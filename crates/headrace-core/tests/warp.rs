@@ -9,6 +9,13 @@ use headrace_core::geometry::{Rect, RgbView};
 use headrace_core::resample::Filter;
 use headrace_core::warp::{Affine, Interpolation, WarpSpec, Warper};
 
+/// By their number in `golden/warp.txt`.
+const INTERPOLATIONS: [Interpolation; 3] = [
+    Interpolation::Bilinear,
+    Interpolation::Nearest,
+    Interpolation::Bicubic,
+];
+
 /// Return a bilinear sampling with black fill, without antialiasing or a resize.
 fn spec(width: u32, height: u32, map: Affine, out: (u32, u32)) -> WarpSpec {
     WarpSpec {
@@ -61,7 +68,7 @@ fn equals_pillow_on_every_extension() {
         let spec = WarpSpec {
             grid_w: grid.0,
             grid_h: grid.1,
-            interpolation: [Interpolation::Bilinear, Interpolation::Nearest][number(7) as usize],
+            interpolation: INTERPOLATIONS[number(7) as usize],
             fill: [10, 200, 77],
             ..spec(number(0), number(1), map, (number(5), number(6)))
         };
@@ -96,6 +103,9 @@ fn every_extension_equals_scalar() {
         ]);
         let mut spec = spec(width, height, map, (50, 20));
         spec.antialias = round % 2 == 0;
+        if round % 3 == 2 {
+            spec.interpolation = Interpolation::Bicubic;
+        }
         let image = common::pattern(width, height, round % 3);
         let expected = warp(Extension::Scalar, &image, width, &spec);
         for extension in Extension::available() {
@@ -216,7 +226,7 @@ fn invalid_requests_are_refused() {
 fn windows_and_flips_are_parts_of_the_whole_result() {
     let (width, height) = (2300, 40);
     let image = common::pattern(width, height, 1);
-    for interpolation in [Interpolation::Nearest, Interpolation::Bilinear] {
+    for interpolation in INTERPOLATIONS {
         for map in [
             Affine::rotation(0.7, width, height),
             Affine::new([1.1, 0.0, -3.0, 0.0, 0.9, 2.0]),

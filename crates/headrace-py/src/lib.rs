@@ -24,6 +24,7 @@ mod sound;
 mod status;
 mod store;
 mod table;
+mod warp;
 
 use pyo3::prelude::*;
 
@@ -76,6 +77,8 @@ mod _native {
     use super::store::Store;
     #[pymodule_export]
     use super::table::Table;
+    #[pymodule_export]
+    use super::warp::pillow_affine;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

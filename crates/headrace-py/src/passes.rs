@@ -22,6 +22,7 @@ pub fn append(later: &Later, (width, height): (u32, u32), passes: &mut Vec<Pass>
             let name = match spec.interpolation {
                 Interpolation::Nearest => "nearest",
                 Interpolation::Bilinear => "bilinear",
+                Interpolation::Bicubic => return Err(Status::Unsupported),
             };
             passes.push((name, numbers));
             passes.extend(flip(spec.flip_x, spec.flip_y));

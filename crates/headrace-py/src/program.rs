@@ -302,6 +302,7 @@ fn described<'py>(
         let name = match sampling.interpolation {
             Interpolation::Nearest => "nearest",
             Interpolation::Bilinear => "bilinear",
+            Interpolation::Bicubic => "bicubic",
         };
         arguments.set_item("interpolation", name)?;
         arguments.set_item("fill", sampling.fill.map(u32::from).to_vec())

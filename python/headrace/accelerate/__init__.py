@@ -3,6 +3,7 @@
 `hook` decides for each DataLoader, `recognise` holds the rules, `translate` the transforms, `compile` and `iterator` the native
 loading, `native_decode` the decode-only way, `check` the comparison of `--check`.
 
+- `affine_transform`: Pillow's affine transform of RGB images, natively made while an item is made.
 - `check`: `headrace run --check`: compare native loading with the script's own, before a loader is taken over.
 - `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
 - `data_map`: `headrace run --data-map A=B`: files that the script opens for reading below A are read from B.
@@ -46,6 +47,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
 - `tensor_resize`: The resize of uint8 tensors: whether the native one equals torchvision's on this machine.
 - `torch_blur`: torchvision's Gaussian blur of uint8 images: its weights, and whether the native one equals it on this machine.
+- `transform_names`: The names of transforms: by which classes of torchvision and timm are recognised, and which messages use.
 - `translate`: Translate torchvision and timm transforms into headrace's.
 - `type_comparisons`: Modules of the script that compare the class of a tensor by `type()`.
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own

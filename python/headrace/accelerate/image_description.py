@@ -25,7 +25,9 @@ __all__ = [
     "file_identity",
     "pixels",
     "pixels_by_pillow",
+    "plain_pixels",
     "plain_source",
+    "ppm_head",
     "whole_image",
 ]
 
@@ -175,7 +177,23 @@ def whole_image(source: JpegSource, width: int, height: int) -> ImageDescription
 
 def plain_source(image: Any) -> JpegSource:
     """Return a source that holds a copy of the pixels of an RGB image of Pillow's. It needs no decoding."""
-    return JpegSource(b"P6\n%d %d\n255\n%s" % (*image.size, image.tobytes()))
+    return JpegSource(ppm_head(*image.size) + image.tobytes())
+
+
+def ppm_head(width: int, height: int) -> bytes:
+    """Return the bytes before the pixels in a PPM file of a size."""
+    return b"P6\n%d %d\n255\n" % (width, height)
+
+
+def plain_pixels(description: ImageDescription) -> memoryview | None:
+    """Return the bytes of the pixels if they are all those of a PPM file as they are. None for every other description."""
+    source, box, size, _, window, flip_x, flip_y = description
+    if flip_x or flip_y or not box[:2] == window[:2] == (0, 0) or not box[2:] == size == window[2:] or not source.is_loaded:
+        return None
+    head = ppm_head(*size)
+    if not source.data.startswith(head) or len(source.data) != len(head) + 3 * size[0] * size[1]:
+        return None
+    return memoryview(source.data)[len(head) :]
 
 
 def pixels(description: ImageDescription, indexes: IndexStore | None = None) -> npt.NDArray[np.uint8]:

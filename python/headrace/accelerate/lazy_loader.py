@@ -152,9 +152,11 @@ class LazyFetcher:
         self._cannot_be_measured = False
         compare_first_reads()
         if "PIL.Image" in sys.modules:
+            from headrace.accelerate.affine_transform import compare_first_transforms
             from headrace.accelerate.lazy_pillow import compare_first_images
 
             compare_first_images()
+            compare_first_transforms()
         self._opened_before = _opened_natively()
 
     def __getattr__(self, name: str) -> Any:

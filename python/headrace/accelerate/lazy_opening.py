@@ -2,7 +2,8 @@
 
 Pillow's registry of formats names the function that opens a JPEG. Inside `lazy_images()` it names ours, which makes the image
 that Pillow has opened a lazy one. So every way to open a file is covered (`Image.open` under any name, `pil_loader`,
-`datasets.Image`), and outside of the block nothing of Pillow is changed. Other threads open ordinary images.
+`datasets.Image`). `Image.transform` is ours too inside the block (`affine_transform`). Outside of it nothing of Pillow is
+changed. Other threads open ordinary images.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from PIL import Image, JpegImagePlugin
 from PIL.JpegImagePlugin import JpegImageFile
 
+from headrace.accelerate.affine_transform import pillows_transform, transformed, transforms_alike
 from headrace.accelerate.lazy_pillow import OpenedJpeg, description_of, first_images_equal, unchanged_operations
 from headrace.accelerate.translate import Unsupported
 
@@ -63,6 +65,14 @@ def _open_jpeg(file: Any, filename: Any = None) -> Any:
     return image
 
 
+@functools.wraps(pillows_transform)
+def _transform(
+    self: Any, size: Any, method: Any, data: Any = None, resample: Any = 0, fill: Any = 1, fillcolor: Any = None
+) -> Any:
+    made = transformed(self, size, method, data, resample, fillcolor) if _depth.value else None
+    return pillows_transform(self, size, method, data, resample, fill, fillcolor) if made is None else made
+
+
 def lazily_opened() -> int:
     """Return how many JPEGs this process has opened inside `lazy_images()`."""
     return _opened
@@ -81,6 +91,8 @@ class lazy_images:
             if _blocks == 0:
                 _replaced = Image.OPEN[_FORMAT]
                 Image.OPEN[_FORMAT] = (_open_jpeg, _replaced[1])
+                if Image.Image.transform is pillows_transform and transforms_alike():
+                    Image.Image.transform = _transform
             _blocks += 1
         _depth.value += 1
 
@@ -92,6 +104,8 @@ class lazy_images:
             if _blocks == 0 and _replaced is not None:
                 if Image.OPEN[_FORMAT][0] is _open_jpeg:  # the script has not registered its own meanwhile
                     Image.OPEN[_FORMAT] = _replaced
+                if Image.Image.transform is _transform:
+                    Image.Image.transform = pillows_transform
                 _replaced = None
 
 

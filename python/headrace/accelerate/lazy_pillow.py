@@ -33,6 +33,8 @@ from headrace.accelerate.image_description import (
     file_identity,
     pixels,
     pixels_by_pillow,
+    plain_pixels,
+    ppm_head,
     whole_image,
 )
 from headrace.accelerate.shared_indexes import process_indexes
@@ -45,8 +47,10 @@ __all__ = [
     "LoadedJpeg",
     "OpenedJpeg",
     "compare_first_images",
+    "derived",
     "description_of",
     "first_images_equal",
+    "pixel_source",
     "unchanged_operations",
 ]
 
@@ -108,13 +112,13 @@ class _Operations(Image.Image):
         if not arguments and not options and (mode == "RGB" or (mode is None and self._mode == "RGB")):
             description = _lazily(self, "convert", any_mode=True)
             if description is not None:
-                return _derived(self, description)
+                return derived(self, description)
         return _plain(self).convert(mode, *arguments, **options)
 
     def copy(self: Any) -> Any:
         """Pillow's `copy`."""
         description = _lazily(self, "copy")
-        return _derived(self, description) if description is not None else _plain(self).copy()
+        return derived(self, description) if description is not None else _plain(self).copy()
 
     __copy__ = copy
 
@@ -124,7 +128,7 @@ class _Operations(Image.Image):
         if cut is not None:
             description = _lazily(self, "crop")
             if description is not None:
-                return _derived(self, description.cropped(*cut))
+                return derived(self, description.cropped(*cut))
         return _plain(self).crop(box)
 
     def resize(self: Any, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
@@ -135,7 +139,7 @@ class _Operations(Image.Image):
             if description is not None and target[:2] != self._size:
                 description = description.resized(*target)
             if description is not None:
-                return _derived(self, description)
+                return derived(self, description)
         return _plain(self).resize(size, resample, box, reducing_gap)
 
     def transpose(self: Any, method: Any) -> Any:
@@ -144,7 +148,7 @@ class _Operations(Image.Image):
         if flips is not None:
             description = _lazily(self, "transpose")
             if description is not None:
-                return _derived(self, description.flipped(left_right=flips[0], top_bottom=flips[1]))
+                return derived(self, description.flipped(left_right=flips[0], top_bottom=flips[1]))
         return _plain(self).transpose(method)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
@@ -269,8 +273,8 @@ def _core(image: Any, description: ImageDescription) -> Any:
         whole: Any = JpegImageFile(io.BytesIO(description.source.data))
         JpegImageFile.load(whole)
         return whole._im
-    values = _pixels(description)
-    decoded: Any = Image.frombytes("RGB", (description.width, description.height), values.data)
+    values = plain_pixels(description) or _pixels(description).data
+    decoded: Any = Image.frombytes("RGB", (description.width, description.height), values)
     return decoded._im
 
 
@@ -320,7 +324,7 @@ def _lazily(image: Any, operation: str, *, any_mode: bool = False) -> ImageDescr
     return found
 
 
-def _derived(image: Any, description: ImageDescription) -> LazyImage:
+def derived(image: Any, description: ImageDescription) -> LazyImage:
     """Return the new image that an operation makes of `image`, as Pillow's `_new` does."""
     new = object.__new__(LazyImage)
     fields = new.__dict__
@@ -332,6 +336,19 @@ def _derived(image: Any, description: ImageDescription) -> LazyImage:
     fields["_exif"] = None
     fields[_STATE] = description
     return new
+
+
+def pixel_source(image: Any) -> bytes:
+    """Return bytes that end in the pixels of an RGB image. A lazy image keeps them, undecoded."""
+    if type(image) is not LazyImage or _STATE not in image.__dict__:
+        found: bytes = _plain(image).tobytes()
+        return found
+    description = image.__dict__[_STATE]
+    if plain_pixels(description) is None:
+        data = ppm_head(description.width, description.height) + _pixels(description).tobytes()
+        description = whole_image(JpegSource(data), description.width, description.height)
+        image.__dict__[_STATE] = description
+    return description.source.data  # type: ignore[no-any-return]
 
 
 def _inside(box: Any, width: int, height: int) -> tuple[int, int, int, int] | None:

@@ -32,12 +32,17 @@ pub fn bilinear(picture: &Picture<'_>, map: &Affine, line: Line, output: &mut [u
 unsafe fn inner(picture: &Picture<'_>, map: &Affine, line: Line, cells: &Cells, output: &mut [u8]) {
     let mut at = [ramp(cells.x), ramp(cells.y)];
     let steps = [cells.x, cells.y].map(|course| _mm256_set1_epi64x(course.step.wrapping_mul(8)));
+    let [doubt_x, doubt_y] =
+        [cells.x, cells.y].map(|course| _mm256_set1_epi32(-i32::from(!course.exact)));
     for start in (cells.first..cells.end).step_by(8) {
         let count = (cells.end - start).min(8);
         let [columns, rows] = at.map(|halves| Place::of(halves));
-        let corners = corners(picture, columns.whole, rows.whole, count);
+        let corners = cells.blended(corners(picture, columns.whole, rows.whole, count));
         let blended = blend(corners, columns.share, rows.share);
-        let doubt = _mm256_or_si256(columns.doubtful, rows.doubtful);
+        let doubt = _mm256_or_si256(
+            _mm256_and_si256(columns.doubtful, doubt_x),
+            _mm256_and_si256(rows.doubtful, doubt_y),
+        );
         let lanes = (1_u32 << count) - 1;
         let mut doubtful = (blended.doubtful | mask(doubt)) & lanes;
         store(blended.words, &mut output[start * 3..cells.end * 3]);

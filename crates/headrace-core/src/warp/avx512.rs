@@ -45,6 +45,10 @@ unsafe fn inner(picture: &Picture<'_>, map: &Affine, line: Line, cells: &Cells, 
     let (mut x, mut y_at) = (ramp(cells.x), ramp(cells.y));
     let step_x = _mm512_set1_epi64(cells.x.step.wrapping_mul(16));
     let step_y = _mm512_set1_epi64(cells.y.step.wrapping_mul(16));
+    let [doubt_x, doubt_y] = [cells.x, cells.y].map(|course| match course.exact {
+        true => 0,
+        false => u16::MAX,
+    });
     let compress = _mm512_loadu_si512(COMPRESS.as_ptr().cast());
     for start in (cells.first..cells.end).step_by(16) {
         let count = (cells.end - start).min(16);
@@ -55,9 +59,10 @@ unsafe fn inner(picture: &Picture<'_>, map: &Affine, line: Line, cells: &Cells, 
         };
         let columns = Place::of(x);
         let rows = Place::of(y_at);
-        let corners = corners(picture, columns.whole, rows.whole, lanes);
+        let corners = cells.blended(corners(picture, columns.whole, rows.whole, lanes));
         let blended = blend(corners, columns.share, rows.share);
-        let mut doubtful = (blended.doubtful | columns.doubtful | rows.doubtful) & lanes;
+        let doubt = (columns.doubtful & doubt_x) | (rows.doubtful & doubt_y);
+        let mut doubtful = (blended.doubtful | doubt) & lanes;
         let bytes = _mm512_permutexvar_epi8(compress, blended.words);
         let mask = (1_u64 << (count * 3)) - 1;
         _mm512_mask_storeu_epi8(output.as_mut_ptr().add(start * 3).cast(), mask, bytes);

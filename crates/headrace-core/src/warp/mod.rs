@@ -1,7 +1,7 @@
 //! One affine sampling of an image: any chain of flips, rotations, shears and shifts after a resize.
 //!
 //! The operation is Pillow's `image.crop(box).resize(grid).transform(size, AFFINE, matrix)`. The resize is the antialiased one of
-//! [`crate::resample`]; the sampling, nearest or bilinear, is bit-identical to Pillow's. A map that shrinks its source aliases in
+//! [`crate::resample`]; the sampling, nearest, bilinear or bicubic, is bit-identical to Pillow's. A map that shrinks its source aliases in
 //! Pillow. With `antialias` the resize uses a smaller grid instead, so that one output pixel covers one pixel of the grid: a
 //! triangle prefilter without an extra pass.
 
@@ -10,6 +10,7 @@ mod affine;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bicubic;
 mod edge;
 mod nearest;
 mod scalar;
@@ -33,6 +34,8 @@ pub enum Interpolation {
     /// Weighted mean of the four pixels around the point.
     #[default]
     Bilinear,
+    /// Cubics over the 4 × 4 pixels around the point.
+    Bicubic,
 }
 
 /// An affine sampling: `image.crop(box_).resize((grid_w, grid_h), filter).transform((width, height), AFFINE, map, fillcolor=fill)`.
@@ -69,7 +72,7 @@ pub struct WarpSpec {
 impl WarpSpec {
     /// Return the grid and the map to it, reduced for antialiasing if asked for and needed.
     fn reduced(&self) -> (u32, u32, Affine) {
-        if !self.antialias || self.interpolation == Interpolation::Nearest {
+        if !self.antialias || self.interpolation != Interpolation::Bilinear {
             return (self.grid_w, self.grid_h, self.map);
         }
         let (across, down) = self.map.footprint();
@@ -334,6 +337,9 @@ impl Warper {
             };
             match &mut nearest {
                 Some(nearest) => nearest.row(picture, line, output),
+                None if spec.interpolation == Interpolation::Bicubic => {
+                    bicubic::row(self.extension, picture, map, line, output);
+                }
                 None if lattice => scalar::lattice(picture, map, line, output),
                 None => self.bilinear(picture, map, line, output),
             }

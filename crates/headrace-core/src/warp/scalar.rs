@@ -32,7 +32,7 @@ pub fn bilinear_pixel(picture: &Picture<'_>, map: &Affine, x: u32, y: u32) -> Op
 
 /// Return the largest integer at or below `value` (without SSE4.1, `f64::floor` is a function call).
 #[inline(always)]
-fn floor(value: f64) -> i64 {
+pub fn floor(value: f64) -> i64 {
     let whole = value as i64;
     whole - i64::from(value < whole as f64)
 }

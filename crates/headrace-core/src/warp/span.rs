@@ -19,6 +19,8 @@ pub struct Course {
     pub start: i64,
     /// Change per pixel.
     pub step: i64,
+    /// Each value is a whole number, and so exact: the map moves pixels along the other axis only.
+    pub exact: bool,
 }
 
 /// The pixels from `first` to `end` of a row: their four neighbours are in the window and can be read eight bytes at a time.
@@ -68,11 +70,12 @@ impl Cells {
         );
         let seen_x = between(left, map.a, -MARGIN, width + MARGIN, pixels);
         let seen_y = between(top, map.d, -MARGIN, height + MARGIN, pixels);
-        let course = |origin: f64, step: f64| {
+        let course = |origin: f64, step: f64, whole: bool| {
             let fixed = |value: f64| (value * 4_294_967_296.0) as i64;
             Course {
                 start: fixed(origin + step * first as f64),
                 step: fixed(step),
+                exact: whole && origin.fract() == 0.0,
             }
         };
         let visible = seen_x.0.max(seen_y.0).saturating_sub(1).min(first);
@@ -82,8 +85,8 @@ impl Cells {
             first,
             end,
             hidden,
-            x: course(origin_x, map.a),
-            y: course(origin_y, map.d),
+            x: course(origin_x, map.a, map.a.fract() == 0.0 && map.b == 0.0),
+            y: course(origin_y, map.d, map.d == 0.0),
         }
     }
 }
@@ -102,6 +105,18 @@ impl Cells {
         };
         let ends = [0, steps].map(|steps| (cell(self.x, steps), cell(self.y, steps)));
         picture.assert_readable(ends, 1, 8);
+    }
+
+    /// Return the four neighbours of which a sample is blended, with copies in place of those whose weight is 0, which may differ.
+    #[inline(always)]
+    pub fn blended<T: Copy>(&self, corners: [T; 4]) -> [T; 4] {
+        let [left, right, lower_left, lower_right] = corners;
+        match (self.x.exact, self.y.exact) {
+            (false, false) => [left, right, lower_left, lower_right],
+            (true, false) => [left, left, lower_left, lower_left],
+            (false, true) => [left, right, left, right],
+            (true, true) => [left; 4],
+        }
     }
 
     /// Fill the pixels outside the image.

@@ -78,12 +78,13 @@ def warp_cases() -> list[str]:
     rng = random.Random(21)
     fill = (10, 200, 77)
     lines = []
-    for case in range(90):
+    filters = (Image.Resampling.BILINEAR, Image.Resampling.NEAREST, Image.Resampling.BICUBIC)
+    for case in range(150):
         width, height, kind = rng.choice([1, 2, 9, 40, 90]), rng.choice([1, 3, 40, 77]), case % 3
         grid = (width, height) if case % 2 else (rng.randint(1, 80), rng.randint(1, 80))
         image = Image.fromarray(pattern(width, height, kind)).resize(grid, Image.Resampling.BILINEAR)
-        nearest = rng.randrange(2)
-        filtering = Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR
+        interpolation = rng.randrange(2) if case < 90 else 2
+        filtering = filters[interpolation]
         size, degrees, matrix = grid, "-", [0.0] * 6
         if case % 3 == 0:
             angle = rng.choice([45.0, 30.0, 0.0, 180.0, rng.uniform(-360, 360)])
@@ -95,10 +96,12 @@ def warp_cases() -> list[str]:
             matrix += [rng.uniform(-1, 1), rng.uniform(-2, 2), rng.uniform(-9, 40)]
             if straight:
                 matrix[1] = matrix[3] = 0.0
+            if case % 11 == 4 and case >= 90:  # along one axis, as timm shears
+                matrix = [1.0, rng.uniform(-0.5, 0.5), 0.0, 0.0, 1.0, 0.0]
             if case % 9 == 1:
                 matrix = [1.0, 0.0, float(rng.randint(-9, 9)), 0.0, 1.0, float(rng.randint(-9, 9))]
             out = image.transform(size, Image.Transform.AFFINE, matrix, filtering, fillcolor=fill)
-        numbers = [width, height, kind, *grid, *size, nearest, degrees, *map(repr, matrix)]
+        numbers = [width, height, kind, *grid, *size, interpolation, degrees, *map(repr, matrix)]
         lines.append(" ".join(map(str, numbers)) + f" {fnv1a(out.tobytes()):016x}")
     return lines
 
@@ -159,5 +162,5 @@ def write(name: str, header: str, lines: list[str]) -> None:
 
 if __name__ == "__main__":
     write("resize.txt", "width height kind box(4) grid(2) window(4) filter flip_x flip_y fnv1a64", resize_cases())
-    write("warp.txt", "width height kind grid(2) size(2) nearest degrees matrix(6) fnv1a64", warp_cases())
+    write("warp.txt", "width height kind grid(2) size(2) interpolation degrees matrix(6) fnv1a64", warp_cases())
     write("colour.txt", "width height kind operation value fnv1a64", colour_cases())
