@@ -24,6 +24,21 @@ SECRETS = {
     "https://b.s3.amazonaws.com/k?X-Amz-Signature=plantedF6x&X-Amz-Expires=60": "plantedF6x",
     "hf_plantedG7xplantedG7xplantedG7x": "plantedG7x",
     "ghp_plantedH8xplantedH8xplantedH8x": "plantedH8x",
+    "--pin plantedI0x": "plantedI0x",
+    "--signature plantedJ0x": "plantedJ0x",
+    "--wandb_login plantedK1x": "plantedK1x",
+    "--wandb-key=plantedL2x": "plantedL2x",
+    "--hub_token plantedM3x": "plantedM3x",
+    "--neptune_api_token=plantedN4x": "plantedN4x",
+    "COMET_API_KEY=plantedO5x": "plantedO5x",
+    "redis://:plantedP6x@cache:6379": "plantedP6x",
+    "-k Ab3plantedQ7x": "plantedQ7x",
+    '{"logger":{"secret_key":"plantedR8x"}}': "plantedR8x",
+    "--header=Authorization:plantedS9x": "plantedS9x",
+    "--db-pass plantedT1x": "plantedT1x",
+    "--password correct plantedU2x": "plantedU2x",
+    "password plantedV3x": "plantedV3x",
+    "wJalrXUtnFEMI/K7MDENG/bPxRfiplantedW4xAB": "plantedW4x",
 }
 
 TRAIN = """
@@ -55,7 +70,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.
 def test_no_secret_reaches_a_file_or_the_output(watched: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     session, done = watched
     document = json.loads(done.stdout)
-    assert "***" in json.dumps(document)
+    assert "***" in json.dumps(document) and len(SECRETS) >= 20
     files = [path for path in session.rglob("*") if path.is_file()]
     assert {"report.html", "diagnosis.json", "launch.jsonl"} <= {path.name for path in files}
     for secret in SECRETS.values():
