@@ -8,6 +8,7 @@ import random
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,11 +74,46 @@ def test_a_truncated_stream_is_an_error(tmp_path: Path) -> None:
         open_stored(tmp_path / "train")
 
 
-def test_a_pipe_without_a_sender_is_an_error_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_waits_for_the_sender_of_a_pipe_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRAINING_JOB_NAME", "job-1")
+    monkeypatch.setattr(pipe, "_SENDER_S", 0.0)
+    monkeypatch.setattr(pipe, "_NOTICE_S", 0.1)
+    monkeypatch.setattr(pipe, "_WAIT_S", 0.5)
     os.mkfifo(tmp_path / "train_0")
-    monkeypatch.setattr(pipe, "_WAIT_S", 0.3)
     with pytest.raises(HeadraceError, match="nothing came"):
         open_stored(tmp_path / "train")
+    assert capfd.readouterr().err.count("headrace: waiting for the first bytes of ") == 1
+
+
+@pytest.mark.parametrize("name", ["train_0", "photos", "photos.tar"])
+def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv("TRAINING_JOB_NAME", raising=False)
+    monkeypatch.setattr(pipe, "_SENDER_S", 0.3)
+    os.mkfifo(tmp_path / name)
+    began = time.monotonic()
+    for open_it in (open_stored, lambda path: list(loader(path, 4, batch_size=2))):
+        with pytest.raises(HeadraceError, match="is a named pipe, and no process writes to it"):
+            open_it(tmp_path / name)
+    assert time.monotonic() - began < pipe._WAIT_S / 3
+
+
+def test_a_sender_that_is_slow_to_begin_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRAINING_JOB_NAME", raising=False)
+    monkeypatch.setattr(pipe, "_SENDER_S", 0.2)
+    os.mkfifo(tmp_path / "train_0")
+    data = b"".join(tars(tmp_path))
+
+    def send() -> None:
+        with open(tmp_path / "train_0", "wb") as file:
+            time.sleep(1.5)
+            file.write(data)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    assert contents(open_stored(tmp_path / "train")) == EXPECTED
+    thread.join(30)
 
 
 # Streams, which a Loader reads while they arrive.

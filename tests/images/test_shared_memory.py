@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -29,8 +31,9 @@ def while_toggling(data: bytearray, positions: range, work: Callable[[], None]) 
 
     def toggle() -> None:
         while not stop.is_set():
-            for size in (b"\x02\x00\x04\x00", b"\x00\x01\x00\x01", b"\x00\x00\x00\x00", stored):
-                data[positions.start : positions.stop] = size
+            for size in (b"\x02\x00\x04\x00", b"\x00\x01\x00\x01", b"\x00\x00\x00\x00"):
+                data[positions.start : positions.stop] = (2 * size)[: len(positions)]
+            data[positions.start : positions.stop] = stored
 
     thread = threading.Thread(target=toggle)
     thread.start()
@@ -80,6 +83,35 @@ def test_libjpeg_turbo_alone_and_header_readers_survive_changes() -> None:
 
     while_toggling(data, frame_size(data), read)
     assert _native.image_size(data) == (160, 120)
+
+
+# The fields that state the size, and where a change of the rest of the header begins to matter.
+FIELDS = {
+    "PNG": lambda data: range(16, 24),
+    "BMP": lambda data: range(18, 26),
+    "GIF": lambda data: range(6, 10),
+    "WEBP": lambda data: range(26, 30),
+    "TIFF": lambda data: range((at := re.search(rb"\x00\x01[\x03\x04]\x00\x01\x00\x00\x00", data).end()), at + 4),
+    "PPM": lambda data: range(3, 7),
+}
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_sizes_of_every_format_that_change_during_the_decode_are_harmless(kind: str) -> None:
+    file = io.BytesIO()
+    photograph(160, 120, seed=4).convert("P" if kind == "GIF" else "RGB").save(file, kind)
+    data = bytearray(file.getvalue())
+    view, out, store = memoryview(data), np.empty((4, 64, 64, 3), dtype=np.uint8), _native.Store("hwc")
+    items = [(data, (0, 0, 50, 40), (64, 64), "bilinear", None, False, False)] * 4
+
+    def work() -> None:
+        headrace.decode_into([data, view, data, view], out, threads=2, exif=True)
+        _native.fill_items(items, [(store, out)], threads=2)
+        with contextlib.suppress(ValueError):
+            _native.image_size(data)
+
+    while_toggling(data, FIELDS[kind](data), work)
+    assert list(headrace.decode_into([data, view, data, view], out)) == [0, 0, 0, 0]
 
 
 def test_bytes_and_views_of_bytes_are_decoded_in_place_and_equal_copies() -> None:

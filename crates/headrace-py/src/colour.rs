@@ -23,7 +23,9 @@ pub fn pillow_blur<'py>(
     detached(py, || {
         Colourist::default().apply(ColourOp::PillowBlur(radius), &mut blurred, width)
     })?
-    .map_err(|status: Status| PyValueError::new_err(status.message()))?;
+    .map_err(|_: Status| {
+        PyValueError::new_err("pixels must be whole rows, and radius from 0 to 1000")
+    })?;
     Ok(PyBytes::new(py, &blurred))
 }
 

@@ -54,11 +54,13 @@ pub fn decode_into(
     windows: Option<Vec<Corners>>,
 ) -> PyResult<Vec<i32>> {
     let count = images.len();
-    let slot_bytes = height as usize * width as usize * 3;
+    let slot_bytes = (height as usize * width as usize)
+        .checked_mul(3)
+        .unwrap_or(0);
     if slot_bytes == 0
         || out.readonly()
         || !out.is_c_contiguous()
-        || out.len_bytes() != count * slot_bytes
+        || Some(out.len_bytes()) != slot_bytes.checked_mul(count)
     {
         return Err(PyValueError::new_err(
             "out must be a writable C-contiguous uint8 array [N, H, W, 3]",

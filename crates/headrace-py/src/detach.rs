@@ -47,7 +47,8 @@ pub fn wait_for(
     limit: Option<Duration>,
     attempt: impl Fn(Duration) -> bool + Sync,
 ) -> PyResult<bool> {
-    let deadline = limit.map(|limit| Instant::now() + limit);
+    // A limit beyond what the clock can count is none.
+    let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         let left = deadline.map_or(Duration::MAX, |deadline| {
             deadline.saturating_duration_since(Instant::now())

@@ -66,7 +66,8 @@ fn view(
     let (height, width) = program.inner.out();
     let pixels = height as usize * width as usize;
     let mut memory = |out: PyBuffer<u8>, slot_bytes: usize| {
-        check_out(&out, slot_bytes * count)?;
+        // More bytes than can be counted fit into no buffer.
+        check_out(&out, slot_bytes.saturating_mul(count))?;
         // SAFETY: the buffer is large enough (checked), and `Job` keeps it until no thread uses it.
         let memory = unsafe { BatchMemory::new(out.buf_ptr().cast(), slot_bytes, count) };
         keep.push(out);
@@ -76,7 +77,7 @@ fn view(
         program: Arc::clone(&program.inner),
         store: Arc::clone(&store.inner),
         seed,
-        memory: memory(out, pixels * 3 * store.inner.value_bytes())?,
+        memory: memory(out, pixels.saturating_mul(3 * store.inner.value_bytes()))?,
         masks: None,
     };
     let Some((table, out, fill)) = masks else {

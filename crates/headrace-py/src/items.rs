@@ -234,7 +234,8 @@ fn one_after_the_other(items: &mut [Item], targets: &[Target]) {
     for item in items {
         item.place = (0, at);
         let (width, height) = item.shape().unwrap_or((0, 0));
-        at = at.saturating_add(3 * value_bytes * width as usize * height as usize);
+        let bytes = (width as usize * height as usize).saturating_mul(3 * value_bytes);
+        at = at.saturating_add(bytes);
     }
 }
 

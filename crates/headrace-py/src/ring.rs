@@ -1,11 +1,11 @@
 //! The ring of batch buffers: a buffer returns to the ring when the last array over it is freed.
 #![allow(unsafe_code)]
 
-use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::alloc::{alloc_zeroed, dealloc, Layout};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
@@ -24,13 +24,11 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn new(layout: Layout) -> Self {
+    /// Return a block of zeros; `None` if the system has no memory for it.
+    fn new(layout: Layout) -> Option<Self> {
         // SAFETY: the layout's size is not zero (checked by `Ring::new`).
         let start = unsafe { alloc_zeroed(layout) };
-        if start.is_null() {
-            handle_alloc_error(layout);
-        }
-        Block { start, layout }
+        (!start.is_null()).then_some(Block { start, layout })
     }
 }
 
@@ -88,10 +86,19 @@ impl Ring {
         guarded(py, || {
             let lease = {
                 let mut free = lock(&self.shared);
-                let block = free.blocks.pop().unwrap_or_else(|| {
-                    free.made += 1;
-                    Block::new(self.layout)
-                });
+                let block = match free.blocks.pop() {
+                    Some(block) => block,
+                    None => {
+                        let made = Block::new(self.layout).ok_or_else(|| {
+                            let bytes = self.layout.size();
+                            PyMemoryError::new_err(format!(
+                                "no memory for a batch of {bytes} bytes"
+                            ))
+                        })?;
+                        free.made += 1;
+                        made
+                    }
+                };
                 free.out += 1;
                 Lease {
                     block: Some(block),

@@ -20,6 +20,7 @@ fn main() -> Outcome<()> {
     write(&folder.join("restart_writer"), &[7], &jpegs)?;
     write(&folder.join("requantiser"), &[7], &jpegs)?;
     write(&folder.join("jpeg_region"), &[40, 40, 128, 128], &jpegs)?;
+    write(&folder.join("cuda_plan"), &[40, 40, 128, 128], &jpegs)?;
     write(&folder.join("formats"), &[40, 40, 128, 128], &others)?;
     write(
         &folder.join("exif"),

@@ -105,7 +105,7 @@ def decode_into(
 
 
 def checkpoint_index(jpeg: bytes) -> Index:
-    """Build the JPEG index of a JPEG without restart markers: bit offsets and predictors at tiles about 32 pixels wide.
+    """Build the JPEG index of a JPEG without restart markers: bit offsets and predictors about every 64 pixels.
 
     With the index, `decode_into` decodes only what a crop needs, from the original file.
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from headrace._native import Engine, Job, Program, Ring, Store, Table, status_names
 from headrace.datasets.records import Dataset, PendingRecords, RecordFetcher, RecordTable
 from headrace.datasets.sources.readahead import readahead
-from headrace.errors import DecodeError, UsageError
+from headrace.errors import DecodeError, HeadraceError, UsageError
 from headrace.images.decode import UNSUPPORTED
 from headrace.loading.byte_cache import CacheLocation
 from headrace.loading.gpu_decode import GpuDecoding, GpuJob, GpuPart
@@ -30,6 +30,7 @@ from headrace.loading.options import LoaderOptions
 from headrace.loading.order import hashed
 from headrace.loading.stats import CacheStats, FeedStats, Stopwatch
 from headrace.system import open_files
+from headrace.system.sizes import size_text
 from headrace.transforms.compile import NUMPY_DTYPES, Pipeline, encode
 
 __all__ = ["BatchAllocator", "Feed", "FeedPass", "FilledBatch", "IndexBatch", "Masks"]
@@ -124,7 +125,9 @@ class Feed:
         self._masks = masks
         self._mask_table: Table | None = None
         self._store = pipeline.store()
-        self._ring = Ring(options.batch_size * pipeline.image_bytes(), options.prefetch + 3)
+        # A batch holds no more records than the dataset; of a stream their number is not known.
+        self._block_bytes = min(options.batch_size, len(table) or options.batch_size) * pipeline.image_bytes()
+        self._ring = self._new_ring(options.prefetch + 3)
         self._allocate = allocate  # not a bound method: a cycle would keep the threads until the collector runs
         self._engine: Engine | None = None
         self._gpu = gpu
@@ -258,8 +261,23 @@ class Feed:
             None if table.crc32c is None else np.ascontiguousarray(table.crc32c, dtype=np.uint32),
         )
 
+    def _new_ring(self, batches: int) -> Ring:
+        try:
+            return Ring(self._block_bytes, batches)
+        except (ValueError, OverflowError) as error:
+            raise self._too_large() from error
+
     def _from_ring(self, size_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
-        return np.frombuffer(self._ring.take(), dtype=np.uint8, count=size_bytes), None
+        try:
+            if size_bytes > self._block_bytes:  # a batch that repeats records of a small dataset
+                return np.zeros(size_bytes, dtype=np.uint8), None
+            return np.frombuffer(self._ring.take(), dtype=np.uint8, count=size_bytes), None
+        except MemoryError as error:
+            raise self._too_large() from error
+
+    def _too_large(self) -> UsageError:
+        words = f"a batch of {self.options.batch_size:,} images takes {size_text(self._block_bytes)}, more than there is memory"
+        return UsageError(words, hint="make batch_size smaller")
 
     def _batch_memory(self, count: int) -> _BatchMemory:
         # The user's functions need uint8 pixels, which are mapped to the batch's own dtype after them.
@@ -291,7 +309,13 @@ class Feed:
         if self._primary is not None:
             return self._primary._running_engine()
         if self._engine is None:
-            self._engine = Engine(self.options.threads)
+            try:
+                self._engine = Engine(self.options.threads)
+            except OSError as error:
+                raise HeadraceError(
+                    f"cannot start {self.options.threads} threads: {error}",
+                    hint="pass fewer threads, or raise the limit on processes (ulimit -u)",
+                ) from error
         return self._engine
 
     def _finish(self, pending: _PendingBatch, epoch: int) -> tuple[FilledBatch, ...]:

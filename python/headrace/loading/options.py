@@ -18,6 +18,9 @@ __all__ = ["OF_DATALOADER", "LoaderOptions", "OnError", "Output", "resolve_rank"
 OnError: TypeAlias = Literal["raise", "skip"]
 Output: TypeAlias = Literal["torch", "numpy"]
 
+MOST_THREADS = 1024
+"""More threads than this are a mistake: each has a stack and decoding memory of its own, and machines have fewer cores."""
+
 OF_DATALOADER = {
     "num_workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
     "workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
@@ -80,6 +83,10 @@ class LoaderOptions:
             raise UsageError(
                 f"threads and prefetch must be at least 1, not {self.threads} and {self.prefetch}",
                 hint="leave out threads to use all cores",
+            )
+        if self.threads > MOST_THREADS:
+            raise UsageError(
+                f"threads must be at most {MOST_THREADS:,}, not {self.threads:,}", hint="leave out threads to use all cores"
             )
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"seed must be 0 or more and below 2**63, not {self.seed}", hint="for example seed=0")

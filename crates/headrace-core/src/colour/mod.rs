@@ -91,7 +91,10 @@ impl ColourOp {
             ColourOp::Hue(share) => (-0.5..=0.5).contains(&share),
             ColourOp::Posterize(bits) => (1..=8).contains(&bits),
             ColourOp::TorchBlur(BlurKey { kernel, .. }) => {
-                usize::from(kernel.0 / 2) < width && usize::from(kernel.1 / 2) < height
+                let side = |kernel: u16, length: usize| {
+                    kernel % 2 == 1 && usize::from(kernel / 2) < length
+                };
+                side(kernel.0, width) && side(kernel.1, height)
             }
             ColourOp::GaussianBlur { kernel, sigma } => {
                 let side = |kernel: u16, sigma: f32, length: usize| {

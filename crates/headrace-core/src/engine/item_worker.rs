@@ -115,8 +115,9 @@ impl Worker {
         if let Some(region) = shared {
             result = self.make_from_one(batch, items, opened, region, emits, set, counters);
         }
-        if result == Err(Status::BadIndex) {
-            if shared.is_some() {
+        // An item has the status of its own region: damage that only others need is none of its.
+        if result == Err(Status::BadIndex) || (result.is_err() && opened.is_jpeg()) {
+            if shared.is_some() && result == Err(Status::BadIndex) {
                 found = 0;
                 self.forget(cache);
             }

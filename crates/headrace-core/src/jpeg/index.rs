@@ -115,6 +115,11 @@ impl Index {
         });
     }
 
+    /// Remove the entries behind the first `rows` MCU rows, of which there are at least as many.
+    pub(super) fn keep_rows(&mut self, rows: u32) {
+        self.entries.truncate(rows as usize * self.groups() + 1);
+    }
+
     /// Refuse an index that belongs to other bytes.
     pub(super) fn check(&self, data: &[u8], header: &Header<'_>) -> Result<()> {
         let fits = self.length == data.len() as u64

@@ -178,7 +178,7 @@ impl RegionDecoder {
         self.profile.lap(Stage::SetUp);
         if let Some(emit) = emit.as_deref_mut() {
             while emit.rows() < window.rows.start {
-                self.decode_row_emitting(data, &window, 0..0, emit)?;
+                self.decode_row_emitting(data, &window, 0..0, emit)??;
             }
         }
         let mut resume = None;
@@ -188,7 +188,11 @@ impl RegionDecoder {
                 Some(emit) if emit.rows() <= row => {
                     let stored =
                         self.decode_row_emitting(data, &window, window.columns.clone(), emit);
-                    self.clean_after(stored)?;
+                    let behind = self.clean_after(stored)?;
+                    // Without an index, nothing behind the last row's columns is read: the status must not depend on that.
+                    if row + 1 < window.rows.end {
+                        self.clean_after(behind)?;
+                    }
                 }
                 _ => {
                     self.plan_row(header, index, &window, row, resume);
@@ -389,13 +393,14 @@ impl RegionDecoder {
     }
 
     /// Entropy-decode the whole MCU row that `emit` covers next, store only the columns `wanted`, and append its index entries.
+    /// The inner result is an error if the row is damaged behind these columns, which are stored then; `emit` does not cover it.
     fn decode_row_emitting(
         &mut self,
         data: &[u8],
         window: &Window,
         wanted: Range<u32>,
         emit: &mut Index,
-    ) -> Result<()> {
+    ) -> Result<Result<()>> {
         let number = emit.rows();
         let (mut cursor, _) = emit
             .nearest(number * window.across)
@@ -415,10 +420,15 @@ impl RegionDecoder {
                 };
                 cursor = entropy::decode_runs(self.extension, &mut row, &[run])?.unwrap_or(cursor);
             }
-            entropy::skip_mcus(self.extension, &mut cursor, &row, end - to.max(from))?;
+            let rest = entropy::skip_mcus(self.extension, &mut cursor, &row, end - to.max(from));
+            if rest.is_err() && end >= wanted.end {
+                emit.keep_rows(number);
+                return Ok(rest);
+            }
+            rest?;
             emit.push(&cursor);
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Entropy-decode the planned runs; return the last position.

@@ -13,6 +13,7 @@ import os
 import re
 import select
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,11 +27,14 @@ from headrace.datasets.sources.container_index_cache import cache_folder
 from headrace.datasets.sources.containers import numbered
 from headrace.datasets.sources.stream import ByteStream, stream_records
 from headrace.errors import SourceError, UnknownLengthError
+from headrace.system.printable import printable
 from headrace.system.private_cache import make_cache_folder
 
 __all__ = ["PipeStream", "copy_pipe", "open_pipe"]
 
 _WAIT_S = 300.0  # wait this long for a pipe to appear and for the next bytes; SageMaker sends after the pipe is opened
+_SENDER_S = 2.5  # outside a SageMaker job: refuse a pipe that no process has opened for writing after this time
+_NOTICE_S = 3.0  # say what is awaited after this time
 _POLL_MS = 100
 _READ = 1 << 20  # bytes; also the size set for the pipe's buffer
 _copies: dict[tuple[str, int, int], Dataset] = {}  # of this process
@@ -191,37 +195,78 @@ def _pieces(pipe: Path, stop: threading.Event) -> Iterator[bytes]:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _READ)
         waiter = select.poll()
         waiter.register(descriptor, select.POLLIN)
-        came, deadline_s = False, time.monotonic() + _WAIT_S
+        came, wait = False, _Wait(f"the first bytes of {pipe}")
         while not stop.is_set():
             events = [event for _, event in waiter.poll(_POLL_MS)]
+            piece = None
             if any(event & select.POLLIN for event in events):
                 piece = os.read(descriptor, _READ)
                 if not piece:
                     return
-                yield piece
-                came, deadline_s = True, time.monotonic() + _WAIT_S
             elif came and events:  # the sender has closed the pipe and all of it is read
                 return
-            elif time.monotonic() > deadline_s:
+            elif wait.seconds() > _WAIT_S:
                 raise SourceError(f"nothing came through {pipe} in {_WAIT_S:.0f} s", hint="is another process reading it?")
-            elif events:
+            elif not came and wait.seconds() > _SENDER_S and not _in_training_job():
+                piece = _read_from_sender(descriptor, pipe)
+            if piece:
+                yield piece
+                came, wait = True, _Wait(f"the next bytes of {pipe}")
+                continue
+            wait.say_once()
+            if events:
                 stop.wait(0.01)  # poll returns at once for a pipe without a sender
     finally:
         os.close(descriptor)
 
 
+class _Wait:
+    """A wait that began now, and that a line on stderr names if it lasts."""
+
+    def __init__(self, awaited: str) -> None:
+        self._awaited, self._began_s, self._is_said = awaited, time.monotonic(), False
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def say_once(self) -> None:
+        if not self._is_said and self.seconds() > _NOTICE_S:
+            self._is_said = True
+            print(f"headrace: waiting for {printable(self._awaited)}, at most {_WAIT_S:.0f} s", file=sys.stderr, flush=True)
+
+
+def _in_training_job() -> bool:
+    """Return whether SageMaker, or `headrace launch local`, runs this process: its sender comes when the pipe is opened."""
+    return "TRAINING_JOB_NAME" in os.environ
+
+
+def _read_from_sender(descriptor: int, pipe: Path) -> bytes | None:
+    """Return what has come meanwhile, None for nothing. Raise SourceError if no process has the pipe open for writing."""
+    try:
+        piece = os.read(descriptor, _READ)  # without a sender it ends at once
+    except BlockingIOError:
+        return None
+    if piece:
+        return piece
+    raise SourceError(
+        f"{pipe} is a named pipe, and no process writes to it",
+        hint="name the folder or the file of the images; if they come through this pipe, start its sender first",
+    )
+
+
 def _opened(pipe: Path, stop: threading.Event) -> int | None:
     """Wait for the pipe and return its descriptor; None if `stop` was set. A blocking open would wait for a sender for ever."""
-    deadline_s = time.monotonic() + _WAIT_S
+    wait = _Wait(f"the pipe {pipe}: each pass over a channel takes the next one")
     while not stop.is_set():
         try:
             return os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError as error:
-            if time.monotonic() > deadline_s:
+            if wait.seconds() > _WAIT_S:
                 raise SourceError(
                     f"there is no pipe {pipe} after {_WAIT_S:.0f} s; each pass over a channel takes the next one"
                 ) from error
         except OSError as error:
             raise SourceError(f"cannot read {pipe}: {error.strerror}") from error
+        wait.say_once()
         stop.wait(0.1)
     return None
