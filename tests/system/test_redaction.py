@@ -216,6 +216,7 @@ def test_every_planted_secret_is_masked(words: list[str], secret: str) -> None:
         ["--mlflow_uri", "http://54.86.215.8:8050", "--mlflow_run_name", "a", "--mlflow-tracking-uri=sqlite:///mlflow.db"],
         ["--neptune_project", "me/p", "--neptune_tags", "a", "b", "--neptune", "async", "--clearml_task", "t"],
         ["ssh", "-p22", "host", "mkdir", "-p", "out", "docker", "run", "-p8080:80", "image"],
+        ["--storage", "mysql", "-pretrained", "-path", "data", "huggingface-cli", "login", "-profile", "me"],
         ["nvidia-smi", "-pm", "1", "--key-frame", "3", "--sort-keys", "--keys", "image", "label", "--label-key", "cls"],
     ],
 )

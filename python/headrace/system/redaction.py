@@ -67,7 +67,8 @@ _OPTION = re.compile(
 )
 _PASSWORD_IN_WORDS = re.compile(r"(?i)(?<![\w-])(?P<start>(?:password|passwd|passphrase)\s++)(?P<value>[^\s\"',;:=()]++)")
 _ATTACHED = re.compile(
-    r"(?P<start>(?<![\w.-])(?:mysql\w*+|mariadb[\w-]*+|sshpass|7z[ar]?|(?:docker|podman)\s+login)\s[^|;&\n]{0,400}?"
+    r"(?P<start>(?:^|[|;&(:\"'`]|\bsudo\s)\s*+(?:[\w.-]*+/)*+"
+    r"(?:mysql\w*+|mariadb[\w-]*+|sshpass|7z[ar]?|(?:docker|podman)\s+login)\s[^|;&\n]{0,400}?"
     r"(?<=\s)-p)(?P<value>[^\s\"']+)"
 )
 """`mysql -psecret`: programs whose option -p takes a password without a space."""
@@ -146,7 +147,7 @@ def redact_words(words: Sequence[str]) -> list[str]:
     """
     clean: list[str] = []
     name, values = "", 0  # the option whose values come next, and how many were masked
-    attached = any(_ATTACHING.fullmatch(word) for word in words) or "login" in words
+    attached = _takes_attached_passwords(words)
     for before, word in zip(["", *words], words, strict=False):
         if name and (not word.startswith("-") or (not values and _is_mixed(word))) and not (values and _ends_password(word)):
             is_secret = _is_secret(name, word) if name != MASK else word.lower() not in _FLAGS
@@ -164,6 +165,12 @@ def redact_words(words: Sequence[str]) -> list[str]:
             word = _USER_OPTION.sub(rf"\g<start>{MASK}", f"{before} {word}").removeprefix(f"{before} ")
         clean.append(MASK if is_login else _redact_word(word))
     return clean
+
+
+def _takes_attached_passwords(words: Sequence[str]) -> bool:
+    """Whether a program in the command line takes `-pPASSWORD`. The value of an option is no program: `--storage mysql`."""
+    started = (word for before, word in zip(["", *words], words, strict=False) if not before.startswith("-"))
+    return any(_ATTACHING.fullmatch(word) for word in started) or ("login" in words and bool({"docker", "podman"} & {*words}))
 
 
 def _awaited(word: str, words: Sequence[str]) -> str:
