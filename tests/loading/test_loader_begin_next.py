@@ -1,4 +1,4 @@
-"""begin_next and top_up: batches are decoded earlier, and neither batches nor states change."""
+"""When batches are submitted: begin_next, top_up and the hand-over change neither batches nor states."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import headrace
 import numpy as np
 import pytest
 from headrace import transforms
+from headrace.loading.feed import Feed
+from headrace.loading.views import View
 
 
 @pytest.fixture
@@ -82,3 +84,27 @@ def test_top_up_decodes_the_next_batches_while_one_is_in_use(
                 assert time.monotonic() < deadline_s
         topped.top_up()  # no pass is in progress
         assert same(batches, wanted)
+
+
+def test_a_ready_batch_is_made_before_the_next_one_is_submitted(
+    image_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that wake up while a batch is handed out would take the caller's core."""
+    done: list[str] = []
+    fill, output = Feed._fill, View.output_batch
+    monkeypatch.setattr(Feed, "_fill", lambda *arguments: done.append("submitted") or fill(*arguments))
+    monkeypatch.setattr(View, "output_batch", lambda *arguments: done.append("made") or output(*arguments))
+    with make(image_folder(classes=9, name="many")) as many:
+        batches = iter(many)
+        next(batches)
+        assert done == [*["submitted"] * 3, "made"]
+        for submitted in range(3, 9):
+            deadline_s = time.monotonic() + 30
+            while many.stats().images < 4 * submitted:
+                assert time.monotonic() < deadline_s
+            done.clear()
+            next(batches)
+            assert done == ["made", "submitted"]
+        done.clear()
+        assert len(list(batches)) == 2 and done == ["made"] * 2
+    assert many.stats().ring_batches <= 5

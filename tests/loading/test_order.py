@@ -60,6 +60,21 @@ def test_order_depends_on_seed_and_epoch_only() -> None:
     assert order(100, shuffle=False).batch(1).tolist() == [4, 5, 6, 7]
 
 
+@given(
+    records=st.integers(1, 3000),
+    batch_size=st.sampled_from([1, 3, 32, 511, 600]),
+    place=st.sampled_from([(0, 1), (0, 3), (2, 3)]),
+    first=st.integers(0, 30),
+    options=st.fixed_dictionaries({"shuffle": st.booleans(), "drop_last": st.booleans(), "steps": st.sampled_from([None, 7])}),
+)
+def test_batches_computed_together_are_those_computed_one_by_one(
+    records: int, batch_size: int, place: tuple[int, int], first: int, options: dict[str, object]
+) -> None:
+    one = order(records, batch_size, *place, **options)
+    wanted = [one.batch(step).tolist() for step in range(first, len(one))]
+    assert [batch.tolist() for batch in one.batches(first)] == wanted
+
+
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(UsageError, match="batch_size"):
         order(10, 0)

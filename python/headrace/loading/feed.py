@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from headrace._native import Engine, Job, Program, Ring, Store, Table, status_names
 from headrace.datasets.records import Dataset, PendingRecords, RecordFetcher, RecordTable
-from headrace.datasets.sources.readahead import readahead
+from headrace.datasets.sources.readahead import Readahead, readahead
 from headrace.errors import DecodeError, HeadraceError, UsageError
 from headrace.images.decode import UNSUPPORTED
 from headrace.loading.byte_cache import CacheLocation
@@ -142,7 +142,7 @@ class Feed:
         """Submit the next batches of a pass whose `run` comes later. Does not wait for records that are being fetched."""
         try:
             if feed_pass.source.is_next_here():
-                self._refill(feed_pass)
+                self._refill(feed_pass, self.options.prefetch)
         except BaseException:
             feed_pass.cancel()
             raise
@@ -152,14 +152,16 @@ class Feed:
 
         Raises DecodeError with the record's key and the reason for a bad record, unless on_error is "skip".
         """
+        ahead = feed_pass.ahead
         try:
             while True:
-                self._refill(feed_pass)
-                if not feed_pass.ahead:
-                    return
-                with Stopwatch(self.stats, "wait_ns"):
-                    feed_pass.ahead[0].wait()
-                yield self._finish(feed_pass.ahead.popleft(), feed_pass.epoch)
+                if not (ahead and ahead[0].is_done() and feed_pass.source.never_waits):  # else `handed_out` submits
+                    self._refill(feed_pass, self.options.prefetch)
+                    if not ahead:
+                        return
+                    with Stopwatch(self.stats, "wait_ns"):
+                        ahead[0].wait()
+                yield self._finish(ahead.popleft(), feed_pass.epoch)
                 if self._gpu is not None:
                     self._gpu.clock.back()
         finally:
@@ -168,10 +170,11 @@ class Feed:
                 self._gpu.pass_ended()
             (self._primary or self).flush()
 
-    def _refill(self, feed_pass: FeedPass) -> None:
+    def _refill(self, feed_pass: FeedPass, count: int) -> None:
+        """Submit batches until `count` are ahead."""
         ahead, source = feed_pass.ahead, feed_pass.source
         # Wait for the records of the next batch only if no other batch is being decoded.
-        while len(ahead) < self.options.prefetch and (not ahead or source.is_next_here()):
+        while len(ahead) < count and (not ahead or source.is_next_here()):
             if (batch := next(source, None)) is None:
                 break
             memories = tuple(feed._batch_memory(len(batch.records)) for feed in (self, *feed_pass.views))
@@ -191,8 +194,14 @@ class Feed:
             job = self._fill(batch.part(0, first), part, epoch)
         return _PendingBatch(batch, memories, job, on_gpu)
 
-    def handed_out(self) -> None:
-        """Note that a batch is complete on its device and goes to the consumer."""
+    def handed_out(self, feed_pass: FeedPass) -> None:
+        """Note that a batch is complete on its device and goes to the consumer.
+
+        If it was ready when the consumer asked, the next batch is submitted only now: threads that wake up while a batch is
+        handed out take the consumer's core, on some kernels for a whole tick (4 ms).
+        """
+        if feed_pass.source.never_waits:
+            self._refill(feed_pass, self.options.prefetch - 1)
         if self._gpu is not None:
             self._gpu.clock.out()
 
@@ -321,12 +330,13 @@ class Feed:
     def _finish(self, pending: _PendingBatch, epoch: int) -> tuple[FilledBatch, ...]:
         records, labels = pending.batch.records, pending.batch.labels
         statuses, on_gpu = self._statuses(pending, epoch)
-        bad = np.flatnonzero(statuses)
-        if len(bad):
+        if any(statuses):
             records, labels = records.copy(), None if labels is None else labels.copy()
-            for slot in bad.tolist():
+            for slot, status in enumerate(statuses):
+                if not status:
+                    continue
                 memories = [memory.slots(slot, slot + 1, len(records)) for memory in pending.memories]
-                other = self._substitute(pending.batch, slot, int(statuses[slot]), memories, epoch)
+                other = self._substitute(pending.batch, slot, status, memories, epoch)
                 records[slot] = other.records[0]
                 if labels is not None and other.labels is not None:
                     labels[slot] = other.labels[0]
@@ -337,14 +347,14 @@ class Feed:
             for memory in pending.memories
         )
 
-    def _statuses(self, pending: _PendingBatch, epoch: int) -> tuple[npt.NDArray[np.int32], GpuPart | None]:
+    def _statuses(self, pending: _PendingBatch, epoch: int) -> tuple[list[int], GpuPart | None]:
         """Return the statuses of a decoded batch, and its images on the GPU. What the GPU left is decoded here, by the CPU."""
         statuses = [] if pending.job is None else pending.job.statuses()
         found = None if pending.on_gpu is None else pending.on_gpu.found()
         if self._gpu is not None:
             self._gpu.see(found, self.counters())
         if found is None:
-            return np.asarray(statuses, dtype=np.int32), None
+            return statuses, None
         first, count = len(statuses), len(pending.batch.records)
         left = [first + at for at, status in enumerate(found.statuses) if status]
         jobs = [
@@ -353,8 +363,7 @@ class Feed:
             )
             for slot in left
         ]
-        whole = np.zeros(count, dtype=np.int32)
-        whole[:first] = statuses
+        whole = statuses + [0] * (count - first)
         for slot, job in zip(left, jobs, strict=True):
             job.wait()
             whole[slot] = job.statuses()[0]
@@ -462,6 +471,11 @@ class _FetchedBatches:
         self._allowed = self._ahead
         return batch if data is None else replace(batch, data=data)
 
+    @property
+    def never_waits(self) -> bool:
+        """Whether all batches come without a wait: their records are in local files, and in a table."""
+        return self._is_next_here is None and (self._fetcher is None or isinstance(self._fetcher, Readahead))
+
     def is_next_here(self) -> bool:
         """Return whether the next batch is there without a wait."""
         if self._fetcher is None:
@@ -529,6 +543,10 @@ class _PendingBatch:
     memories: tuple[_BatchMemory, ...]
     job: Job | None  # None: the GPU decodes all images
     on_gpu: GpuJob | None = None  # of the last images
+
+    def is_done(self) -> bool:
+        """Return whether all images are decoded. False where the GPU decodes some."""
+        return self.on_gpu is None and self.job is not None and self.job.wait(0.0)
 
     def wait(self) -> None:
         """Wait until all images are decoded."""

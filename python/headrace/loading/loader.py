@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
@@ -392,11 +392,12 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             self._views.start(self._current_pass)
 
     def _begin(self, order: EpochOrder, first: int) -> FeedPass:
-        steps: Iterable[int] = range(first, len(order))
+        batches = order.batches(first)
         if self._blocks is not None and self.dataset.fetcher is not None:
-            steps = prefetch_windows(steps, order, self._blocks, self.dataset.fetcher)
+            steps = prefetch_windows(range(first, len(order)), order, self._blocks, self.dataset.fetcher)
+            batches = (order.batch(step) for step in steps)
         first_draw = self._part.first_draw  # not `self` below: a cycle would keep the threads until the collector runs
-        return self._views.begin((_index_batch(order, step, first_draw) for step in steps), order.epoch)
+        return self._views.begin((_index_batch(records, first_draw) for records in batches), order.epoch)
 
     def _cancel_started_pass(self) -> None:
         if self._started_pass is not None:
@@ -417,18 +418,19 @@ class Loader(FrameworkOutputs, Generic[Batch]):
                 # Before the last batch is handed out: a state saved while it is in use belongs to the next epoch.
                 self._epoch, self._step = order.epoch + 1, 0
                 self._current_pass = None
-            yield self._output_batch(self._views, filled, labels, order.epoch, step)
+            yield self._output_batch(self._views, feed_pass, filled, labels, step)
 
     def _iterate_stream(self, stream: Stream, first: int) -> Iterator[Any]:
         epoch = self._epoch
         self._close_stream_pass()  # a pipe has one reader
         batches = self._stream_pass = StreamPass(stream, self._stream_options, epoch, first)
+        feed_pass = self._views.begin(batches, epoch)
         try:
-            for step, filled in enumerate(self._views.run(self._views.begin(batches, epoch)), first):
+            for step, filled in enumerate(self._views.run(feed_pass), first):
                 self._step = step + 1
                 if self._step == batches.total:
                     self._epoch, self._step = epoch + 1, 0
-                yield self._output_batch(self._views, filled, None, epoch, step)
+                yield self._output_batch(self._views, feed_pass, filled, None, step)
             if self._step and self._step == batches.total:  # resumed after the last batch
                 self._epoch, self._step = epoch + 1, 0
         finally:
@@ -442,9 +444,9 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     def _output_batch(
         self,
         views: LoaderViews,
+        feed_pass: FeedPass,
         filled: tuple[FilledBatch, ...],
         table_labels: npt.NDArray[np.int64] | None,
-        epoch: int,
         step: int,
     ) -> tuple[Any, ...]:
         """Return the batch for the user. `table_labels` are those of all records; a stream's batch brings its own."""
@@ -453,7 +455,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             labels = first.labels
         else:
             labels = first.records if table_labels is None else table_labels[first.records]
-        batch = views.output_batch(filled, labels, BatchKey(self.seed, epoch, step, self.rank, first.draws))
+        key = BatchKey(self.seed, feed_pass.epoch, step, self.rank, first.draws)
+        batch = views.output_batch(feed_pass, filled, labels, key)
         return (*batch, [self._read_json(record) for record in first.records.tolist()]) if self.options.with_json else batch
 
     def _read_json(self, record: int) -> Any:
@@ -496,10 +499,10 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         self.dataset.check_stored()
         order = self._order(self._epoch)
         views = LoaderViews(self.dataset, self.transform, replace(self.options, device="cpu", cache=None), self._masks)
-        batches = [_index_batch(order, 0, self._part.first_draw)]
+        feed_pass = views.begin([_index_batch(order.batch(0), self._part.first_draw)], order.epoch)
         try:
-            (filled,) = views.run(views.begin(batches, order.epoch))
-            batch: Any = self._output_batch(views, filled, self.dataset.table.label, order.epoch, 0)
+            (filled,) = views.run(feed_pass)
+            batch: Any = self._output_batch(views, feed_pass, filled, self.dataset.table.label, 0)
         finally:
             views.close()
         return cast("Batch", batch)
@@ -593,6 +596,5 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         return notebook_html(f"Loader of {self.dataset.root}", dataset_facts(self.dataset) | facts, dataset_strip(self.dataset))
 
 
-def _index_batch(order: EpochOrder, step: int, first_draw: int) -> IndexBatch:
-    records = order.batch(step)
+def _index_batch(records: npt.NDArray[np.int64], first_draw: int) -> IndexBatch:
     return IndexBatch(records, records.astype(np.uint64) + np.uint64(first_draw))

@@ -6,7 +6,7 @@ position can be computed at any time, so resuming costs nothing (`resume` says w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,9 @@ from headrace.errors import UsageError
 __all__ = ["EpochOrder", "Positions", "hashed", "permutation"]
 
 Positions = npt.NDArray[np.int64]
+
+RECORDS_AT_ONCE = 512
+"""Compute the records of so many batches at a time that they are about this many."""
 
 
 def hashed(*parts: int) -> int:
@@ -84,7 +87,25 @@ class EpochOrder:
             count = self.batch_size
         else:
             count = -(-left // self.world_size)
-        positions = np.arange(count, dtype=np.int64) + (start + self.rank * count)
+        return self._records_at(np.arange(count, dtype=np.int64) + (start + self.rank * count))
+
+    def batches(self, first: int) -> Iterator[Positions]:
+        """Yield the records of this rank's batches from step `first` on, each as `batch` returns it.
+
+        Small batches are computed several at a time: numpy costs more for a call than for the records of a batch.
+        """
+        at_once = max(1, RECORDS_AT_ONCE // self.batch_size)
+        whole = len(self) if self.steps is not None else self.records // self.global_batch
+        for step in range(first, whole, at_once):
+            steps = np.arange(step, min(step + at_once, whole), dtype=np.int64)
+            starts = steps * self.global_batch + self.rank * self.batch_size
+            positions = starts[:, None] + np.arange(self.batch_size, dtype=np.int64)
+            yield from self._records_at(positions.reshape(-1)).reshape(positions.shape)
+        for step in range(max(first, whole), len(self)):
+            yield self.batch(step)
+
+    def _records_at(self, positions: Positions) -> Positions:
+        """Return the records at positions of the epoch, which are counted on from the front behind its end."""
         positions %= self.records
         if not self.shuffle:
             return positions

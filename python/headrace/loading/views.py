@@ -158,7 +158,9 @@ class LoaderViews:
         """Return an iterator over the filled batches of a pass, those of all views at a time. Raises as `Feed.run` does."""
         return self._feed.run(feed_pass)
 
-    def output_batch(self, filled: tuple[FilledBatch, ...], labels: npt.NDArray[np.int64], key: BatchKey) -> tuple[Any, ...]:
+    def output_batch(
+        self, feed_pass: FeedPass, filled: tuple[FilledBatch, ...], labels: npt.NDArray[np.int64], key: BatchKey
+    ) -> tuple[Any, ...]:
         """Return (images, labels) or (images, labels, masks) for the user; of several views, tuples of images and masks."""
         classes = len(self._dataset.classes)
         batches = [
@@ -166,11 +168,11 @@ class LoaderViews:
             for number, (view, one) in enumerate(zip(self._views, filled, strict=True))
         ]
         batch: tuple[Any, ...] = (tuple(images for images, _ in batches), batches[0][1]) if self.several else batches[0]
-        self._feed.handed_out()
-        if self._masks is None:
-            return batch
-        masks = tuple(view.output_masks(one) for view, one in zip(self._views, filled, strict=True))
-        return (*batch, masks if self.several else masks[0])
+        if self._masks is not None:
+            masks = tuple(view.output_masks(one) for view, one in zip(self._views, filled, strict=True))
+            batch = (*batch, masks if self.several else masks[0])
+        self._feed.handed_out(feed_pass)
+        return batch
 
     def stats(self, shuffle: ShuffleQuality | None) -> LoaderStats:
         """Return the counts and times of every stage so far."""
@@ -227,9 +229,9 @@ def _converter(output: Output, pipeline: Pipeline, transfer: Transfer | None) ->
 
     def to_tensors(filled: FilledBatch, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
         # The tensor keeps the array alive, and with it the ring's memory: a batch that the user keeps never changes.
-        images = torch.from_numpy(filled.pixels)
+        images = torch.from_numpy(filled.pixels.transpose(0, 3, 1, 2))
         if pipeline.dtype == "bfloat16":
             images = images.view(torch.bfloat16)
-        return images.permute(0, 3, 1, 2), torch.from_numpy(labels)
+        return images, torch.from_numpy(labels)
 
     return to_tensors
