@@ -33,7 +33,6 @@ ELSEWHERE = {
     "headrace launch follow": "tests/launch/test_spot_job_page.py, against moto",
     "headrace launch local --request job.json --fetch --send": "the store here deletes nothing: tests/launch/test_local.py",
     "headrace launch sagemaker --request": "sends it: tests/launch/test_spot_job_page.py, against moto",
-    "headrace trials dali --data": "trains on a GPU, with images of one's own: the two lines above it run here",
     "headrace launch stop": "tests/launch/test_spot_job_page.py, against moto",
     "make wheel": "scripts/check_wheel.py and scripts/check_wheel_aarch64.sh, which it ends with",
     "python3 -m venv env": "scripts/try_install.py pip",

@@ -34,7 +34,10 @@ SMALL: dict[str, tuple[object, ...]] = {
     "demo": ("--seconds", 1),
     "launch local": (*_JOB, "--epochs", 1),
     "launch sagemaker": (*_JOB, "--epochs", 1),
-    "trials": ("--models", "resnet18", "--loads", 1, "--loaders", "pytorch", "--mode", "corrected", "--seconds", 0.2),
+    "trials": (
+        *("--models", "resnet18", "--loads", 1, "--loaders", "pytorch", "--mode", "corrected"),
+        *("--scale", 0.003, "--seconds", 0.1, "--budget-minutes", 20),
+    ),
 }
 """Options that make a verb small, by verb."""
 PLACEHOLDERS = {
@@ -103,6 +106,7 @@ def make_world(root: Path, **environment: str) -> World:
     for folder in (
         "data/imagenet/train",
         "data/imagenet/val",
+        "data/imagenette",
         "data/train",
         "data/photos",
         "photos",

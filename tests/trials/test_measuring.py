@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from headrace.errors import HeadraceError, UsageError
-from headrace.trials import accelerator, cells, charts, containers, outputs, runner
+from headrace.trials import accelerator, cells, charts, containers, measure_input, outputs, runner
 from headrace.trials.cells import Cell, Experiment
 from headrace.trials.loaders import missing
 from headrace.trials.materials import Materials
-from headrace.trials.measure_input import _Job, measure_pass, steady_rate
+from headrace.trials.measure_input import Pass, _Job, measure_pass, steady_rate
 from headrace.trials.pixels import compare_pixels
 from headrace.trials.processes import GroupTimeout
 from headrace.trials.projection import Projection
@@ -108,6 +108,35 @@ def test_a_pass_is_long_enough_for_ten_batches_of_each_worker(
     assert images == 32 * batches and job.longest_epoch >= min(images, 2048)
     rounds = steady_rate([float(number) for number in range(batches)], [32] * batches, workers)[1]
     assert rounds >= 10 or batches < 14 * workers
+
+
+def test_the_rate_is_that_of_a_training_that_nothing_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording: list[bool] = [False]
+    passes: list[bool] = []
+
+    class Recorder:
+        def __init__(self, folder: Path, *, report: bool) -> None:
+            assert folder == tmp_path / "resnet18" and not report
+
+        def start(self) -> None:
+            recording[0] = True
+
+        def end(self) -> None:
+            recording[0] = False
+
+    def measure(batches: Any, step: Any, *, together: int) -> Pass:
+        passes.append(recording[0])
+        rate = 90.0 if recording[0] else 100.0
+        return Pass(64, 1.0, 0.1, rate, 0.01, 0.01, 0.001, 0.0, 1.0, 2)
+
+    monkeypatch.setattr("headrace.profiling.in_process.Watch", Recorder)
+    monkeypatch.setattr(measure_input, "measure_pass", measure)
+    monkeypatch.setattr(measure_input._Job, "prepared", lambda *_: iter(()))
+    spec = {"seconds": 0.1, "longest_s": 0.1, "sessions": str(tmp_path), "gpu": "v100"}
+    job = _Job(spec, Cell(model="resnet18"), Materials(tmp_path, 100, 0), 1)
+    found = measure_input._model(job, job.cell, {"ingest": {"img_s": 300.0}})
+    assert passes == [False, True]
+    assert found["train"]["img_s"] == 100.0 and found["recorded_img_s"] == 90.0
 
 
 @pytest.mark.parametrize(("shift", "equal"), [(0, True), (1, True), (3, False)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import os
 import random
 import subprocess
 import sys
@@ -24,9 +25,14 @@ ARGUMENTS = ("trials", "dali", "--simulate", "v100", "--models", "resnet18", "--
              "--loaders", "headrace,torchvision-gpu", "--scale", "0.003", "--seconds", "0.2", "--json")  # fmt: skip
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "headrace", *arguments], capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, "-m", "headrace", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env={**os.environ, **environment},
     )
 
 
@@ -50,6 +56,7 @@ def test_a_cell_is_measured_and_a_missing_loader_is_a_row_with_its_reason(first:
     assert ours["images_per_epoch"] == 9469 + 3925
     assert ours["usd_per_epoch"] == pytest.approx(ours["seconds_per_epoch"] / 1000)
     assert ours["compute_img_s"] <= 1.02 * 367 * 4.09 / 1.82
+    assert any("recorded training, whose rate is" in note and "(median of 1 cell)" in note for note in document["notes"])
     if rows["torchvision-gpu"]["error"] is not None:
         assert rows["torchvision-gpu"]["error"] == "needs a CUDA GPU"
     with open(out / "rows.csv", newline="") as stream:
@@ -155,6 +162,37 @@ def test_a_run_that_is_killed_five_times_ends_with_every_row_and_keeps_what_was_
     assert all(row["img_s"] > 0 for row in rows)
     assert not list(out.glob("data/**/*.partial-*"))
     assert json.loads(run(*command).stdout)["rows"] == rows
+
+
+#: Imported by each Python of the run: PyTorch's DataLoader kills the process that iterates it.
+CRASH = """
+import sys
+if "headrace.trials.measure_input" in sys.orig_argv:
+    import os, signal, torch.utils.data
+    torch.utils.data.DataLoader.__iter__ = lambda self: os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_loader_that_crashes_is_a_row_with_its_error_and_the_others_are_measured(tmp_path: Path) -> None:
+    experiment, site = tmp_path / "few.toml", tmp_path / "site"
+    experiment.write_text(FEW_CELLS)
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(CRASH)
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    command = ("trials", str(experiment), "--scale", "0.003", "--seconds", "0.2", "--json", "--out", str(tmp_path / "out"))
+    done = run(*command, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    rows = {row["loader"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows["pytorch"]["error"] == "the process of pytorch failed (signal 11): no message"
+    assert rows["pytorch"]["img_s"] is None
+    assert all(rows[name]["error"] is None and rows[name]["img_s"] > 0 for name in ("headrace", "headrace-packed"))
+    again = run(*command)  # without the fault: only the row with the error is measured
+    assert again.returncode == 0, again.stderr
+    second = {row["loader"]: row for row in json.loads(again.stdout)["rows"]}
+    assert second["pytorch"]["error"] is None and second["pytorch"]["img_s"] > 0
+    assert all(second[name] == rows[name] for name in ("headrace", "headrace-packed"))
 
 
 def test_only_one_run_works_in_a_folder(tmp_path: Path) -> None:

@@ -34,8 +34,9 @@ __all__ = ["Group", "Run", "Settings", "materials_of", "only_run", "run_groups"]
 #: Seconds of one measurement where time allows it, and the least that still gives a rate.
 LONGEST_S, SHORTEST_S = 4.0, 0.6
 
-#: Seconds of a group besides its measurements: Python, torch, opening the data, the verdicts (measured on two cores).
-START_S, VERDICT_S = 9.0, 2.5
+#: Seconds of a group besides its measurements (Python, torch, opening the data), and of the verdict of each of its models. On
+#: two cores that do nothing else they take half as long.
+START_S, VERDICT_S = 7.0, 1.8
 
 #: A group that takes this many times its expected seconds, and at least `PATIENCE_S`, hangs.
 PATIENCE, PATIENCE_S = 12.0, 180.0
@@ -47,8 +48,8 @@ TRAINING_LIMIT_S = 900.0
 LEAST_FREE_BYTES = 1_000_000
 
 #: Version of the measuring method: results of another version are not continued. 2: rates count whole rounds of the workers.
-#: 3: the object store reads only the requested range.
-METHOD = 3
+#: 3: the object store reads only the requested range. 4: the training whose rate counts is not recorded.
+METHOD = 4
 
 #: Why a group has no result that did not fit into the time.
 DROPPED = "dropped: the time of --budget-minutes was over"
@@ -186,8 +187,9 @@ def _allowed_seconds(budget_s: float, groups: Sequence[Sequence[Cell]]) -> float
     """Return the seconds of one measurement that let all groups fit into the budget."""
     models = sum(len(cells) for cells in groups)
     fixed = len(groups) * START_S + models * VERDICT_S
-    # A group measures its input (once too short, once right) and that of validation; a model computing, training, validation.
-    shares = len(groups) * 2.0 + models * 1.9
+    # A group measures its input (once too short, once right) and that of validation; a model computing, training twice (once
+    # recorded) and validation.
+    shares = len(groups) * 2.0 + models * 2.9
     return max(SHORTEST_S, (budget_s - fixed) / max(1.0, shares))
 
 
@@ -274,7 +276,7 @@ def _measured(
         return _trained(experiment, settings, cells[0], file, left_s)
     sessions = settings.out / "sessions" / f"{file.stem}-{os.getpid()}-{time.monotonic_ns()}"
     spec = _spec(experiment, settings, cells, allowed_s) | {"phase": "measure", "sessions": str(sessions)}
-    expected = START_S + allowed_s * (2 + 2 * len(cells))
+    expected = START_S + allowed_s * (2 + 3 * len(cells))
     result = run_measuring(settings.out, cells[0], spec, limit_s=min(left_s, max(PATIENCE_S, PATIENCE * expected)))
     full = cells[0].matches(experiment.reference)
     verdicts = {model: judge(Path(found["session"]), full=full) for model, found in result["models"].items()}

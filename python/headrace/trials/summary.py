@@ -9,6 +9,7 @@ from headrace.trials.charts import short_names, training_name
 from headrace.trials.measure_input import ROUNDS
 from headrace.trials.rows import Row
 from headrace.trials.runner import Group, Run
+from headrace.trials.verdicts import percentile
 
 __all__ = ["notes_of", "sentences_of"]
 
@@ -179,6 +180,7 @@ def notes_of(run: Run, rows: Sequence[Row], projection_source: str | None) -> li
             "(estimated)."
         )
     notes.append(_how_long(run))
+    notes += _recording(run)
     rounds = [_rounds(group) for group in run.groups if group.cells[0].loader == "pytorch" and "models" in (group.result or {})]
     if rounds:
         notes.append(f"The shortest training of a DataLoader has {count_text(min(rounds), 'such round')}.")
@@ -204,6 +206,19 @@ def _how_long(run: Run) -> str:
         f"to make {ROUNDS} batches and the budget allows it. A rate is that of whole rounds of all workers, without the first "
         "and the last. Seconds per epoch extend it to all images, and add the start of each pass. Files are in the page cache."
     )
+
+
+def _recording(run: Run) -> list[str]:
+    """What the recording for the diagnosis costs, as a median of all cells."""
+    models = [found for group in run.groups for found in ((group.result or {}).get("models") or {}).values()]
+    ratios = [found["recorded_img_s"] / found["train"]["img_s"] for found in models if found.get("recorded_img_s")]
+    if not ratios:
+        return []
+    return [
+        "The rate is that of a training that nothing records. The use of the machine and the verdict come from a second, "
+        f"recorded training, whose rate is {100 * percentile(ratios, 50):.1f} % of the first's (median of "
+        f"{count_text(len(ratios), 'cell')})."
+    ]
 
 
 def _rounds(group: Group) -> int:
