@@ -215,6 +215,8 @@ def test_headrace_run_with_lazy_images_is_proposed_without_a_prediction() -> Non
     assert rerun_with("headrace_run", session.loaders[0]) is not None
     blocked = answered(make_session(workers=1, cpu_s=0.001, blocked_s=0.2, compute_s=0.01), "part", reason)
     assert not any(item.id == "headrace_run" for item in diagnose(blocked).fixes)
+    imageless = replace(answered(cpu_bound(read_bytes=0), "part", reason), facts={})  # the script imports Pillow, and no more
+    assert not any(item.id == "headrace_run" for item in diagnose(imageless).fixes)
 
 
 def test_headrace_run_says_where_its_answer_is_unknown() -> None:

@@ -80,7 +80,7 @@ def _headrace_run(job: MeasuredJob, kind: str) -> Fix | None:
 def _native_decode(job: MeasuredJob) -> Fix | None:
     """Predict native decode in the script's own workers: the rest of the transforms stays the script's."""
     model, cost, loader = job.model, job.rank.batch_cost, job.rank.loader
-    if loader.native_part is None and _takes_cpu(job):
+    if loader.native_part is None and _takes_cpu(job) and not _reads_no_images(job):
         return Fix(
             "headrace_run",
             f"headrace makes part of the batches ({loader.take_over_reason})",
