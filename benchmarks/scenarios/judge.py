@@ -99,7 +99,7 @@ EXPECTED: dict[str, Expected] = {
         24, "input", ("NO_OVERLAP", "EXTERNAL_CPU"), (*STORAGE, "COMPUTE_BOUND"), also="NO_OVERLAP", burners=2
     ),
     "hog": Expected(25, "machine", ("EXTERNAL_CPU",), INPUT, evidence="python", burners=2),
-    "few_steps": Expected(26, "input", ("NO_OVERLAP",), STORAGE, provisional=True),
+    "few_steps": Expected(26, "input", ("NO_OVERLAP",), STORAGE, withheld="headrace_run", provisional=True),
     "refused_images": Expected(
         27, "input", ("NO_OVERLAP", "CPU_PREP"), STORAGE, offered="num_workers=", withheld="headrace_run"
     ),
