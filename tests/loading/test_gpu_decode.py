@@ -323,7 +323,8 @@ def test_each_reason_against_the_own_decoder_is_one_line_with_the_same_batches(
         assert are_equal(epoch(root, TRANSFORMS["RandAugment"], device="cuda", decode="gpu"), on_cpu)
     [words] = [str(one.message) for one in caught]
     assert words.startswith("decode='gpu': the CPU decodes, because no GPU decoder can be used here (")
-    assert f"headrace's CUDA decoder: {reason}; nvJPEG through torchvision: torch sees no CUDA device" in words
+    assert f"headrace's CUDA decoder: {reason}; nvImageCodec: " in words
+    assert words.endswith("; nvJPEG through torchvision: torch sees no CUDA device)")
     assert "\n" not in words
     with warnings.catch_warnings():
         warnings.simplefilter("error")

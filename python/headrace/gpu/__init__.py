@@ -9,6 +9,7 @@
 - `decoders`: The seam of GPU decoding: what a decoder is given, and what it returns.
 - `kernels`: The Triton kernels. Imported only where Triton is; each has a torch twin, which gives the same result.
 - `neighbour_operations`: Blur, sharpness, dilation, erosion and flips on any device.
+- `nvimagecodec`: Decoding by nvImageCodec, where it is installed: the regions of the crops of any baseline JPEG.
 - `nvjpeg`: Decoding by nvJPEG through torchvision: any baseline JPEG, whole images, then crop and resize on the GPU.
 - `placement`: Placement: which share of the images the GPU decodes, chosen from measured rates and changed when they change.
 - `prepare`: The last steps of a batch on its device, in one pass: flip, values, RandomErasing, and MixUp or CutMix.

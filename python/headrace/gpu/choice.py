@@ -76,8 +76,16 @@ def _nvjpeg(device: str, size: tuple[int, int], filters: frozenset[str]) -> GpuD
     return reason if reason is not None else NvjpegDecoder(device, size, filters)
 
 
+def _nvimagecodec(device: str, size: tuple[int, int], filters: frozenset[str]) -> GpuDecoder | str:
+    from headrace.gpu.nvimagecodec import NvImageCodecDecoder, available
+
+    reason = available(device, filters)
+    return reason if reason is not None else NvImageCodecDecoder(device, size, filters)
+
+
 DECODERS: dict[str, Callable[[str, tuple[int, int], frozenset[str]], GpuDecoder | str]] = {
     "headrace's CUDA decoder": _own,
+    "nvImageCodec": _nvimagecodec,
     "nvJPEG through torchvision": _nvjpeg,
 }
 """The decoders in order of preference: each returns a decoder, or why it cannot be used."""

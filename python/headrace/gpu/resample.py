@@ -18,7 +18,17 @@ from headrace.gpu.triton_present import runs_triton
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FILTERS", "AxisWeights", "Pixels", "axis_weights", "batch_pixels", "planar_pixels", "resample", "resample_torch"]
+__all__ = [
+    "FILTERS",
+    "AxisWeights",
+    "Pixels",
+    "axis_weights",
+    "batch_pixels",
+    "interleaved_pixels",
+    "planar_pixels",
+    "resample",
+    "resample_torch",
+]
 
 FILTERS = {"bilinear": 1.0, "bicubic": 2.0}
 """The filters that are offered, with half their width in source pixels at scale 1."""
@@ -62,6 +72,20 @@ def planar_pixels(images: Sequence[torch.Tensor]) -> Pixels:
     planes = [int(image.shape[1]) * int(image.shape[2]) for image in images]
     flat = torch.cat([image.reshape(-1) for image in images])
     return Pixels(flat, column(starts), column(rows), column(planes), 1)
+
+
+def interleaved_pixels(images: Sequence[torch.Tensor]) -> Pixels:
+    """Return images, each uint8 [H, W, 3] on one device, as `Pixels`. They are copied next to each other."""
+    import torch
+
+    starts = [0, *accumulate(int(image.numel()) for image in images)][:-1]
+    device = images[0].device
+
+    def column(values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64).to(device, non_blocking=True)
+
+    flat = torch.cat([image.reshape(-1) for image in images])
+    return Pixels(flat, column(starts), column([3 * int(image.shape[1]) for image in images]), column([1] * len(images)), 3)
 
 
 @dataclass(frozen=True, slots=True)
