@@ -15,7 +15,7 @@ from headrace.trials import accelerator, cells, charts, containers, measure_inpu
 from headrace.trials.cells import Cell, Experiment
 from headrace.trials.loaders import missing
 from headrace.trials.materials import Materials
-from headrace.trials.measure_input import Pass, _Job, measure_pass, steady_rate
+from headrace.trials.measure_input import ROUNDS, Pass, _Job, measure_pass, steady_rate
 from headrace.trials.pixels import compare_pixels
 from headrace.trials.processes import GroupTimeout
 from headrace.trials.projection import Projection
@@ -108,6 +108,12 @@ def test_a_pass_is_long_enough_for_ten_batches_of_each_worker(
     assert images == 32 * batches and job.longest_epoch >= min(images, 2048)
     rounds = steady_rate([float(number) for number in range(batches)], [32] * batches, workers)[1]
     assert rounds >= 10 or batches < 14 * workers
+
+
+def test_the_budget_of_slow_source_leaves_time_for_the_rounds_of_its_workers() -> None:
+    experiment = cells.load("slow-source")
+    longest_s = runner._allowed_seconds(60 * experiment.budget_minutes, runner._groups(experiment))
+    assert 0.9 * 20 * longest_s >= ROUNDS * 32  # images of a worker; a read sleeps for 50 ms
 
 
 def test_the_rate_is_that_of_a_training_that_nothing_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

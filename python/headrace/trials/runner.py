@@ -189,7 +189,7 @@ def _allowed_seconds(budget_s: float, groups: Sequence[Sequence[Cell]]) -> float
     fixed = len(groups) * START_S + models * VERDICT_S
     # A group measures its input (once too short, once right) and that of validation; a model computing, training twice (once
     # recorded) and validation.
-    shares = len(groups) * 2.0 + models * 2.9
+    shares = len(groups) * 2.0 + models * 2.7
     return max(SHORTEST_S, (budget_s - fixed) / max(1.0, shares))
 
 
