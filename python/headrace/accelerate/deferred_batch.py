@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 import time
 import weakref
 from collections.abc import Callable, MutableMapping
@@ -200,6 +201,8 @@ def packed(batch: Any, began_ns: int) -> Any:
 def computed(value: Any, depth: int = 4) -> Any:
     """Return a batch with the computed tensor in place of each deferred one, in containers and in attributes of objects.
 
+    Lazy images in it become ordinary ones.
+
     A container that can be changed is changed. What lies deeper than `depth` stays deferred until it is used.
     """
     kind = type(value)
@@ -207,6 +210,9 @@ def computed(value: Any, depth: int = 4) -> Any:
         return real(value)
     if depth == 0 or isinstance(value, torch.Tensor | str | bytes):
         return value
+    lazy_pillow = sys.modules.get("headrace.accelerate.lazy_pillow")
+    if lazy_pillow is not None and isinstance(value, lazy_pillow.Image.Image):
+        return lazy_pillow.ordinary(value)
     if isinstance(value, tuple):
         found = [computed(one, depth - 1) for one in value]
         if all(one is other for one, other in zip(found, value, strict=True)):

@@ -187,8 +187,10 @@ class LazyFetcher:
         start = self._clock()
         if not lazy:
             return self._fetcher.fetch(index), self._clock() - start
-        if self._extension is None or self._cannot_be_measured:
+        if self._extension is None:
             return self._fetch_lazily(index), self._clock() - start
+        if self._cannot_be_measured:
+            return self._extension.finish(self._fetch_lazily(index)), self._clock() - start
         batch = self._lazily(index)
         spent_s = self._clock() - start
         further_s = self._extension.cost_s(batch)

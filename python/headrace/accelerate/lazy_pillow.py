@@ -50,6 +50,7 @@ __all__ = [
     "derived",
     "description_of",
     "first_images_equal",
+    "ordinary",
     "pixel_source",
     "unchanged_operations",
 ]
@@ -336,6 +337,11 @@ def derived(image: Any, description: ImageDescription) -> LazyImage:
     fields["_exif"] = None
     fields[_STATE] = description
     return new
+
+
+def ordinary(value: Any) -> Any:
+    """Return an ordinary image of Pillow's class in place of a lazy one. All else is returned unchanged."""
+    return _plain(value) if type(value) in _PLAIN else value
 
 
 def pixel_source(image: Any) -> bytes:
