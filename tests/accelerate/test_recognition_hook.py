@@ -115,9 +115,9 @@ def no_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
             "part",
             "part",
             "resized",
-            "decode and RandomResizedCrop only: transform RandomPerspective has no exact native equivalent",
+            "decode and RandomResizedCrop at least: transform RandomPerspective has no exact native equivalent",
         ),
-        ("noise", "part", "resized", "decode and RandomResizedCrop only: transform Noise has no exact native equivalent"),
+        ("noise", "part", "resized", "decode and RandomResizedCrop at least: transform Noise has no exact native equivalent"),
         ("own", "part", None, LAZY_ONLY + "dataset Own is not an image folder, and its items use Image.resize"),
     ],
 )

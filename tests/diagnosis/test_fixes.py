@@ -195,7 +195,7 @@ def test_headrace_run_is_not_proposed_where_it_is_at_work() -> None:
 
 @pytest.mark.parametrize(("part", "saved_s"), [("resized", 0.0015), ("cropped", 0.0012)])
 def test_headrace_run_in_part_keeps_the_scripts_transforms_and_workers(part: str, saved_s: float) -> None:
-    reason = "decode and RandomResizedCrop only: transform GaussianBlur"
+    reason = "decode and RandomResizedCrop at least: transform GaussianBlur"
     found = fix(diagnose(answered(cpu_bound(), "part", reason, part)), "headrace_run")
     assert found.gain == pytest.approx(0.01 / (0.01 - saved_s), rel=0.05)
     assert reason in found.change and "three items" in (found.basis or "")

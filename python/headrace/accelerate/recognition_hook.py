@@ -165,7 +165,7 @@ def _recognised(loader: Any) -> Answer:
         except Unsupported as error:
             return Answer("refused", f"{reason}; not in part either: {error}")
         return Answer("part", f"{native_steps()} only: {reason}")
-    return Answer("part", f"decode and {part.first} only: {reason}", "resized" if part.resized else "cropped")
+    return Answer("part", f"decode and {part.first} at least: {reason}", "resized" if part.resized else "cropped")
 
 
 def makes_own_iterators(loader: Any) -> bool:

@@ -128,7 +128,7 @@ def _native_batches(job: MeasuredJob) -> Fix | None:
     command, effort, basis = run_command(job), "no edit", "its decode of this job's own images, measured here"
     if job.rank.loader.take_over != "whole":
         basis += "; whether headrace run takes this loader over is not known"
-    if not is_image_folder(job.rank.loader):  # `headrace run` leaves a dataset class of the script's own alone
+    if not is_image_folder(job.rank.loader):  # the recogniser was not asked, and a class of the script's own may be refused
         command, effort = "headrace.Loader(headrace.open(FOLDER), batch_size=…, transform=…)", "a few lines"
     return predicted_fix(
         job,
