@@ -430,9 +430,3 @@ def test_a_number_of_another_finding_stays_on_one_line_with_its_unit() -> None:
     other = Finding("EXTERNAL_CPU", 0.3, ("other programs delay each step by about 154 ms",))
     page = html.render(replace(diagnosis, findings=(*diagnosis.findings, other)), session=example_session())
     assert "154\u00a0ms" in page
-
-
-def test_lost_hours_without_a_fix_are_said_to_stay_lost() -> None:
-    diagnosis = replace(example_diagnosis(), recoverable_gpu_hours_per_100=None, wasted_gpu_hours_per_100=96.0)
-    for written in (" ".join(terminal.render(diagnosis, width=100).plain.split()), page(diagnosis).text):
-        assert "no fix with a known rate wins them back" in written

@@ -122,9 +122,7 @@ def _money(screen: FirstScreen, width: int) -> list[Text]:
     if screen.recoverable is not None:
         more.append(f"best fix saves {numbers.hours(screen.recoverable)} of 100 {screen.wasted_unit}{money}")
     elif screen.wasted is not None:
-        more.append(
-            f"{numbers.hours(screen.wasted)} of 100 {screen.wasted_unit} lost{money}; no fix with a known rate wins them back"
-        )
+        more.append(f"{numbers.hours(screen.wasted)} of 100 {screen.wasted_unit} lost{money}")
     rest = "  ·  ".join(more)
     if not rest:
         return [line]
