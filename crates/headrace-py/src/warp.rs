@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use headrace_core::error::Status;
-use headrace_core::geometry::{Rect, RgbView};
+use headrace_core::geometry::{Rect, RgbView, MAX_PIXELS};
 use headrace_core::resample::Filter;
 use headrace_core::warp::{Affine, Interpolation, WarpSpec, Warper};
 use pyo3::exceptions::PyValueError;
@@ -20,7 +20,8 @@ thread_local! {
 ///
 /// `pixels`: bytes that end in the RGB pixels of the image, whose `size` is (width, height). `out`: (width, height) of the result.
 /// `map`: Pillow's six numbers. `resample`: "nearest", "bilinear" or "bicubic". `fill`: colour of output pixels whose centre is
-/// outside the image. Raise ValueError for sizes without pixels, too few bytes and numbers that are not finite.
+/// outside the image. Raise ValueError for sizes without pixels, images beyond the pixel limit, too few bytes and numbers that are
+/// not finite.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // the arguments of Pillow's method
 pub fn pillow_affine<'py>(
@@ -66,16 +67,18 @@ pub fn pillow_affine<'py>(
 /// Return `head` and the pixels of a sampling of the image at the end of `pixels`.
 fn transformed(pixels: &[u8], spec: &WarpSpec, head: &[u8]) -> Result<Vec<u8>, Status> {
     let bytes = |width: u32, height: u32| {
-        (width as usize)
-            .checked_mul(height as usize)
-            .and_then(|count| count.checked_mul(3))
-            .ok_or(Status::BadBox)
+        let pixels = u64::from(width) * u64::from(height);
+        let small = pixels <= MAX_PIXELS;
+        small.then_some(3 * pixels as usize).ok_or(Status::TooLarge)
     };
     let whole = bytes(spec.box_.w, spec.box_.h)?;
     let start = pixels.len().checked_sub(whole).ok_or(Status::BadBox)?;
     let stride = spec.width as usize * 3;
-    let mut out = vec![0; head.len() + bytes(spec.width, spec.height)?];
-    out[..head.len()].copy_from_slice(head);
+    let size = head.len() + bytes(spec.width, spec.height)?;
+    let mut out = Vec::new();
+    out.try_reserve_exact(size).map_err(|_| Status::TooLarge)?;
+    out.extend_from_slice(head);
+    out.resize(size, 0);
     let view = RgbView {
         pixels: &pixels[start..],
         stride: spec.box_.w as usize * 3,
