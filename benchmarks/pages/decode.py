@@ -92,7 +92,8 @@ def profile(found: Mapping[str, Any]) -> tuple[str, ...]:
         f"Measured for the floors: {found['clock_ghz']:.2f} GHz; {found['look_up_ns']:.2f} ns for one look-up in "
         "a chain (load, "
         f"shift, index); {found['read_gb_s']:.1f} GB/s reading the files; {found['copy_gb_s']:.1f} GB/s copying (read plus "
-        f"written) in the L2 cache.\nThe mean crop has {found['blocks']:,.0f} blocks, {found['ac_symbols']:,.0f} AC symbols "
+        f"written) in the L2 cache.\nThe mean file has {found['file_bytes'] / 1000:,.0f} KB. "
+        f"The mean crop has {found['blocks']:,.0f} blocks, {found['ac_symbols']:,.0f} AC symbols "
         f"({found['long_symbols']:,.0f} of them longer than a window) and {found['pixels']:,.0f} pixels. It takes "
         f"{found['multiplications'] / 1e6:.1f} million multiplications to resize.",
         note("decode_stages"),
