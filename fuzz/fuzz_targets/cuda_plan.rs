@@ -9,7 +9,7 @@ use headrace_core::geometry::{Rect, Size};
 use headrace_fuzz::{is_small, region};
 use libfuzzer_sys::fuzz_target;
 
-/// Bytes of device memory: some of the small images share a group, some need one of their own, some are too large.
+/// Bytes of device memory. Small images share a group, larger ones get a group of their own, and the largest do not fit.
 const SCRATCH_BYTES: u64 = 200_000;
 
 /// Words of a record that the device uses as offsets: into the buffer (in units of 16 bytes) and of the image in the batch.

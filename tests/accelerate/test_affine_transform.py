@@ -1,4 +1,4 @@
-"""Pillow's affine transform, natively made: the same pixels, attributes and errors as Pillow's."""
+"""The native affine transform of images: pixels, attributes and errors are those of Pillow's own."""
 
 from __future__ import annotations
 

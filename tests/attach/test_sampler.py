@@ -78,12 +78,18 @@ def recording(pid: int, start_ticks: int = 0, hostname: str = "") -> str:
     return json.dumps(line) + "\n"
 
 
-def test_another_rank_that_records_into_the_session_is_no_foreign_program(tmp_path: Path) -> None:
+def prepared(tmp_path: Path) -> tuple[Path, Path, Sampler]:
+    """Return the folder of a machine's processes, that of a session, and a sampler of process 100 before its first sample."""
     proc, session = tmp_path / "proc", tmp_path / "session"
     session.mkdir()
     put(proc, machine((10.0, 10.0), 50.0, own_s=1.0))
     sampler = Sampler(100, session, proc=proc, sys=tmp_path / "sys")
     sampler.prepare()
+    return proc, session, sampler
+
+
+def test_another_rank_that_records_into_the_session_is_no_foreign_program(tmp_path: Path) -> None:
+    proc, session, sampler = prepared(tmp_path)
     assert sampler.sample(0.0) is None
     put(session, {f"process-{pid}-17.jsonl": recording(pid) for pid in (101, 200, 300)} | {"sampler.jsonl": ""})
     put(proc, process(201, 200, 3.0, "pt_data_worker"))
@@ -115,13 +121,9 @@ def test_another_rank_that_records_into_the_session_is_no_foreign_program(tmp_pa
     ids=["another machine", "reused number", "older", "fields missing", "list", "broken", "long", "empty"],
 )
 def test_a_stranger_with_the_number_of_a_recorded_process_is_foreign(tmp_path: Path, line: str) -> None:
-    """A folder may be shared by machines, and a pid may be used again: the number alone does not make a process the job's."""
-    proc, session = tmp_path / "proc", tmp_path / "session"
-    session.mkdir()
+    """A process belongs to the job by its machine, pid and start: machines may share a folder, and pids are used again."""
+    proc, session, sampler = prepared(tmp_path)
     put(session, {"process-200-17.jsonl": line})
-    put(proc, machine((10.0, 10.0), 50.0, own_s=1.0))
-    sampler = Sampler(100, session, proc=proc, sys=tmp_path / "sys")
-    sampler.prepare()
     assert sampler.sample(0.0) is None
     put(proc, machine((12.0, 12.0), 51.0, own_s=1.5) | process(200, 1, 11.0))
     sample = sampler.sample(2.0)
@@ -131,11 +133,7 @@ def test_a_stranger_with_the_number_of_a_recorded_process_is_foreign(tmp_path: P
 
 
 def test_a_rank_whose_first_line_is_not_written_yet_joins_later(tmp_path: Path) -> None:
-    proc, session = tmp_path / "proc", tmp_path / "session"
-    session.mkdir()
-    put(proc, machine((10.0, 10.0), 50.0, own_s=1.0))
-    sampler = Sampler(100, session, proc=proc, sys=tmp_path / "sys")
-    sampler.prepare()
+    _, session, sampler = prepared(tmp_path)
     put(session, {"process-200-17.jsonl": recording(200)[:20]})
     assert 200 not in sampler._job()
     put(session, {"process-200-17.jsonl": recording(200)})

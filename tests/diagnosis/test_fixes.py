@@ -206,7 +206,7 @@ def test_headrace_run_in_part_keeps_the_scripts_transforms_and_workers(part: str
 
 
 def test_headrace_run_with_lazy_images_is_proposed_without_a_prediction() -> None:
-    """Only the items themselves tell what native decode gains there; `--verify` measures it."""
+    """What native decode gains depends on the rest of the item, which is not known; `--verify` measures it."""
     reason = "lazy decode only: dataset Own has its own __getitem__"
     session = answered(cpu_bound(), "part", reason)
     found = fix(diagnose(session), "headrace_run")

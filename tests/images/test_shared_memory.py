@@ -85,7 +85,7 @@ def test_libjpeg_turbo_alone_and_header_readers_survive_changes() -> None:
     assert _native.image_size(data) == (160, 120)
 
 
-# The fields that state the size, and where a change of the rest of the header begins to matter.
+# For each format: the bytes of the header that state the size of the image.
 FIELDS = {
     "PNG": lambda data: range(16, 24),
     "BMP": lambda data: range(18, 26),

@@ -19,12 +19,10 @@ pub fn append(later: &Later, (width, height): (u32, u32), passes: &mut Vec<Pass>
             let mut numbers = vec![map.a, map.b, map.c, map.d, map.e, map.f];
             numbers.extend(spec.fill.map(f64::from));
             numbers.extend(edges.iter().flat_map(|edge| edge.coefficients()));
-            let name = match spec.interpolation {
-                Interpolation::Nearest => "nearest",
-                Interpolation::Bilinear => "bilinear",
-                Interpolation::Bicubic => return Err(Status::Unsupported),
-            };
-            passes.push((name, numbers));
+            if spec.interpolation == Interpolation::Bicubic {
+                return Err(Status::Unsupported);
+            }
+            passes.push((spec.interpolation.name(), numbers));
             passes.extend(flip(spec.flip_x, spec.flip_y));
         }
     }
@@ -56,8 +54,7 @@ fn colour(op: ColourOp, (width, height): (u32, u32)) -> Result<Pass> {
         ColourOp::Dilate => Ok(("dilate", Vec::new())),
         ColourOp::Erode => Ok(("erode", Vec::new())),
         ColourOp::GaussianBlur { kernel, sigma } => {
-            let fits = |side: u16, length: u32| u32::from(side / 2) < length;
-            if !fits(kernel.0, width) || !fits(kernel.1, height) {
+            if !op.fits(width as usize, height as usize) {
                 return Err(Status::Unsupported);
             }
             let mut numbers = vec![f64::from(kernel.0)];

@@ -62,13 +62,12 @@ fn filters(names: &str) -> PyResult<Filters> {
 }
 
 fn interpolation(name: &str) -> PyResult<Interpolation> {
-    match name {
-        "nearest" => Ok(Interpolation::Nearest),
-        "bilinear" => Ok(Interpolation::Bilinear),
-        _ => Err(PyValueError::new_err(format!(
+    let offered = |found: &Interpolation| *found != Interpolation::Bicubic;
+    Interpolation::named(name).filter(offered).ok_or_else(|| {
+        PyValueError::new_err(format!(
             "no interpolation {name:?} of an affine operation; there are nearest, bilinear"
-        ))),
-    }
+        ))
+    })
 }
 
 /// The numbers of one operation, read one after the other.
@@ -299,12 +298,7 @@ fn described<'py>(
 ) -> PyResult<(&'static str, Bound<'py, PyDict>)> {
     let arguments = PyDict::new(py);
     let put_sampling = |sampling: &Sampling| {
-        let name = match sampling.interpolation {
-            Interpolation::Nearest => "nearest",
-            Interpolation::Bilinear => "bilinear",
-            Interpolation::Bicubic => "bicubic",
-        };
-        arguments.set_item("interpolation", name)?;
+        arguments.set_item("interpolation", sampling.interpolation.name())?;
         arguments.set_item("fill", sampling.fill.map(u32::from).to_vec())
     };
     let name = match *step {

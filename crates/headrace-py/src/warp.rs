@@ -34,16 +34,9 @@ pub fn pillow_affine<'py>(
     fill: [u8; 3],
     head: &[u8],
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let interpolation = match resample {
-        "nearest" => Interpolation::Nearest,
-        "bilinear" => Interpolation::Bilinear,
-        "bicubic" => Interpolation::Bicubic,
-        other => {
-            return Err(PyValueError::new_err(format!(
-                "no filter {other:?} of Pillow's transform"
-            )))
-        }
-    };
+    let interpolation = Interpolation::named(resample).ok_or_else(|| {
+        PyValueError::new_err(format!("no filter {resample:?} of Pillow's transform"))
+    })?;
     let spec = WarpSpec {
         box_: Rect::new(0, 0, size.0, size.1),
         grid_w: size.0,

@@ -259,7 +259,7 @@ def recognise_native_decode(loader: Any) -> NativeDecodePart:
 
 
 def cuts_tensors(loader: Any) -> bool:
-    """Whether native decode fits the loader, and its first transform cuts and resizes tensors, not images of Pillow's."""
+    """Whether the loader fits native decode and its first transform crops and resizes a tensor (not a Pillow image)."""
     try:
         return not recognise_native_decode(loader).resized
     except Unsupported:

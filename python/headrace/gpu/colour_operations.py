@@ -23,6 +23,7 @@ __all__ = [
     "contrast",
     "each",
     "equalize",
+    "factor_of",
     "grayscale",
     "hue",
     "invert",
@@ -41,7 +42,8 @@ def each(numbers: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(numbers)).to(device, non_blocking=True)
 
 
-def _factor(numbers: Numbers, device: torch.device) -> torch.Tensor:
+def factor_of(numbers: Numbers, device: torch.device) -> torch.Tensor:
+    """Return the first number of each image, the factor of a blend, float32 [N, 1, 1, 1]."""
     return each(numbers[:, 0].astype(np.float32), device).view(-1, 1, 1, 1)
 
 
@@ -58,7 +60,7 @@ def blend(degenerate: torch.Tensor, images: torch.Tensor, factor: torch.Tensor) 
 
 def brightness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     """Blend with black. Numbers: the factor."""
-    factor = _factor(numbers, images.device)
+    factor = factor_of(numbers, images.device)
     return blend(factor.new_zeros(()), images, factor)
 
 
@@ -69,12 +71,12 @@ def contrast(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     pixels = images.shape[1] * images.shape[2]
     total = _luma(images).sum((1, 2, 3), dtype=torch.int64)
     mean = (2 * total + pixels).div(2 * pixels, rounding_mode="floor")
-    return blend(mean.float().view(-1, 1, 1, 1), images, _factor(numbers, images.device))
+    return blend(mean.float().view(-1, 1, 1, 1), images, factor_of(numbers, images.device))
 
 
 def saturation(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     """Blend with the luma of each pixel. Numbers: the factor."""
-    return blend(_luma(images).float(), images, _factor(numbers, images.device))
+    return blend(_luma(images).float(), images, factor_of(numbers, images.device))
 
 
 def grayscale(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
@@ -159,7 +161,7 @@ def _mapped(images: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
 def hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     """Turn the hue in Pillow's 8-bit HSV. Numbers: the shift, 0 to 255 for a full turn.
 
-    The mix of single and double precision is Pillow's (`Convert.c`: `rgb2hsv_row`, `hsv2rgb`).
+    Some steps are in single precision, the others in double, as in Pillow (`Convert.c`: `rgb2hsv_row`, `hsv2rgb`).
     """
     import torch
 

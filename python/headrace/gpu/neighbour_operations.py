@@ -6,11 +6,12 @@ in `crates/headrace-core`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.gpu.colour_operations import Numbers, blend, each
+from headrace.gpu.colour_operations import Numbers, blend, each, factor_of
 
 if TYPE_CHECKING:
     import torch
@@ -38,8 +39,7 @@ def sharpness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     total = columns[:, :, :-2] + columns[:, :, 1:-1] + columns[:, :, 2:] + 4 * inside
     smooth = (2 * total + 13).div(26, rounding_mode="floor").float()
     out = images.clone()
-    factor = each(numbers[:, 0].astype(np.float32), images.device).view(-1, 1, 1, 1)
-    out[:, 1:-1, 1:-1] = blend(smooth, images[:, 1:-1, 1:-1], factor)
+    out[:, 1:-1, 1:-1] = blend(smooth, images[:, 1:-1, 1:-1], factor_of(numbers, images.device))
     return out
 
 
@@ -61,8 +61,8 @@ def erode(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     return images
 
 
-def _extreme(images: torch.Tensor, axis: int, choose: object) -> torch.Tensor:
-    assert callable(choose)
+def _extreme(images: torch.Tensor, axis: int, choose: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Return for each value the chosen one of itself and its two neighbours along an axis."""
     length = images.shape[axis]
     out = images.clone()
     for shift in (-1, 1):
@@ -73,7 +73,9 @@ def _extreme(images: torch.Tensor, axis: int, choose: object) -> torch.Tensor:
 
 
 def blur(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Blur across, then down: reflected borders, single precision, sums in the order of the weights, rounded half to even.
+    """Blur each row, then each column. Beyond the border the image is reflected.
+
+    Sums are in single precision, in the order of the weights. The result is rounded to whole numbers, halves to even.
 
     Numbers: the kernel's width (the same for all images), then its weights across, then down.
     """

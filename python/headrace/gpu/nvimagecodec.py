@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace._native import encode_jpeg
 from headrace.gpu.decoders import NOT_DECODED, Decoded, Place
-from headrace.gpu.resample import FILTERS, interleaved_pixels, resample
+from headrace.gpu.resample import filter_refusal, interleaved_pixels, resample
 
 __all__ = ["NvImageCodecDecoder", "available"]
 
@@ -24,8 +24,8 @@ _OPTIONS = ":fancy_upsampling=1"  # as libjpeg-turbo upsamples chroma
 
 def available(device: str, filters: frozenset[str]) -> str | None:
     """Return why nvImageCodec cannot decode on a device for crops that are resized by these filters, or None."""
-    if len(filters) > 1 or not filters <= set(FILTERS):
-        return f"crops are resized by {' or '.join(FILTERS)} there, not by {', '.join(sorted(filters))}"
+    if (reason := filter_refusal(filters)) is not None:
+        return reason
     try:
         if importlib.util.find_spec(_MODULE) is None:
             return "nvImageCodec is not installed"

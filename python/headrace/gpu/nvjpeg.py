@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace._native import encode_jpeg
 from headrace.gpu.decoders import Decoded, Place
-from headrace.gpu.resample import FILTERS, planar_pixels, resample
+from headrace.gpu.resample import filter_refusal, planar_pixels, resample
 
 if TYPE_CHECKING:
     pass
@@ -27,8 +27,8 @@ MOST_BYTES = 1 << 30
 
 def available(device: str, filters: frozenset[str]) -> str | None:
     """Return why torchvision cannot decode on a device for crops that are resized by these filters, or None."""
-    if len(filters) > 1 or not filters <= set(FILTERS):
-        return f"crops are resized by {' or '.join(FILTERS)} there, not by {', '.join(sorted(filters))}"
+    if (reason := filter_refusal(filters)) is not None:
+        return reason
     if importlib.util.find_spec("torchvision") is None:
         return "torchvision is not installed"
     import torch

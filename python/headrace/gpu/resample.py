@@ -24,6 +24,7 @@ __all__ = [
     "Pixels",
     "axis_weights",
     "batch_pixels",
+    "filter_refusal",
     "interleaved_pixels",
     "planar_pixels",
     "resample",
@@ -34,6 +35,13 @@ FILTERS = {"bilinear": 1.0, "bicubic": 2.0}
 """The filters that are offered, with half their width in source pixels at scale 1."""
 
 WEIGHT_BITS = 22  # of a weight: 32 bits less 8 for the pixel and 2 for filters that overshoot (Pillow's PRECISION_BITS)
+
+
+def filter_refusal(filters: frozenset[str]) -> str | None:
+    """Return why crops that are resized by these filters cannot be made by `resample`, or None."""
+    if len(filters) > 1 or not filters <= set(FILTERS):
+        return f"crops are resized by {' or '.join(FILTERS)} there, not by {', '.join(sorted(filters))}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,18 +267,15 @@ class GpuDecoding:
         return pixels[0] if len(pixels) == 1 else torch.cat(pixels), decoded
 
     def _augmented(self, images: torch.Tensor, passes: list[list[Pass]]) -> torch.Tensor | None:
-        """Return the images after their passes, when the GPU has finished them; None if it failed."""
+        """Put the images through their passes, wait for the GPU, and return them. Return None if the GPU failed."""
         import torch
 
         try:
             images = augment(images, passes)
             if images.is_cuda:
                 torch.cuda.current_stream(images.device).synchronize()  # the thread waits, so that nobody else has to
-        except torch.cuda.OutOfMemoryError:
-            self._failed("out of GPU memory")
-            return None
         except RuntimeError as error:
-            self._failed(str(error).splitlines()[0])
+            self._failed(_reason(error))
             return None
         return images
 
@@ -296,12 +293,9 @@ class GpuDecoding:
             try:
                 decoded = self.decoder.decode(files[begin:end], places[begin:end])
                 parts.append((begin, decoded.pixels, decoded.statuses))
-            except torch.cuda.OutOfMemoryError:
-                self._failed("out of GPU memory")
-                return None
             except RuntimeError as error:
-                if calls > MOST_CALLS:
-                    self._failed(str(error).splitlines()[0])
+                if calls > MOST_CALLS or isinstance(error, torch.cuda.OutOfMemoryError):
+                    self._failed(_reason(error))
                     return None
                 if end - begin > 1:
                     middle = (begin + end) // 2
@@ -364,6 +358,13 @@ class GpuDecoding:
             self._stream = torch.cuda.Stream(torch.device(self._device))
         context: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
         return context
+
+
+def _reason(error: RuntimeError) -> str:
+    """Return in words why the GPU failed."""
+    import torch
+
+    return "out of GPU memory" if isinstance(error, torch.cuda.OutOfMemoryError) else str(error).splitlines()[0]
 
 
 def on_gpu(device: str) -> bool:

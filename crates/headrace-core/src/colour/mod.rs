@@ -81,7 +81,7 @@ impl ColourOp {
 
     /// Return true if the parameters are numbers in their ranges and a blur kernel's border can be reflected in an image of this
     /// size.
-    fn fits(&self, width: usize, height: usize) -> bool {
+    pub fn fits(&self, width: usize, height: usize) -> bool {
         match *self {
             ColourOp::Brightness(factor)
             | ColourOp::Contrast(factor)

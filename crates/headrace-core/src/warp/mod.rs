@@ -38,6 +38,27 @@ pub enum Interpolation {
     Bicubic,
 }
 
+impl Interpolation {
+    /// Return the name that Python's side uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Interpolation::Nearest => "nearest",
+            Interpolation::Bilinear => "bilinear",
+            Interpolation::Bicubic => "bicubic",
+        }
+    }
+
+    /// Return the interpolation of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [
+            Interpolation::Nearest,
+            Interpolation::Bilinear,
+            Interpolation::Bicubic,
+        ];
+        all.into_iter().find(|one| one.name() == name)
+    }
+}
+
 /// An affine sampling: `image.crop(box_).resize((grid_w, grid_h), filter).transform((width, height), AFFINE, map, fillcolor=fill)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WarpSpec {
@@ -145,7 +166,7 @@ impl WarpSpec {
     /// Return whether the source of each output pixel can be computed from its column and row alone. Pillow accumulates the
     /// source of nearest pixels over the whole output where the axes turn and fixed point would overflow.
     pub fn is_direct(&self) -> bool {
-        self.interpolation == Interpolation::Bilinear
+        self.interpolation != Interpolation::Nearest
             || nearest::is_straight(&self.map)
             || nearest::fits_fixed_point(&self.map, self.width, self.height)
     }

@@ -107,7 +107,7 @@ impl Cells {
         picture.assert_readable(ends, 1, 8);
     }
 
-    /// Return the four neighbours of which a sample is blended, with copies in place of those whose weight is 0, which may differ.
+    /// Return the four neighbours that are blended to a sample. Where a neighbour's weight is always 0, another one is in its place.
     #[inline(always)]
     pub fn blended<T: Copy>(&self, corners: [T; 4]) -> [T; 4] {
         let [left, right, lower_left, lower_right] = corners;
