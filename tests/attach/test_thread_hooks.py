@@ -62,6 +62,34 @@ def test_settings_of_main_process_and_workers_are_recorded(tmp_path: Path, monke
     assert all(batch.pool_cpu_s is not None and batch.preempted is not None for batch in session.batches)
 
 
+HANDING_OVER = """
+import time, torch
+from torch.utils.data import DataLoader
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, index): return torch.zeros(2**22)
+
+def collate(samples):
+    begin_s = time.thread_time()
+    while time.thread_time() - begin_s < 0.03: pass
+    return torch.stack(samples)
+
+for batch in DataLoader(Data(), batch_size=1, num_workers=1, collate_fn=collate, prefetch_factor=6): pass
+"""
+
+
+def test_the_thread_that_hands_batches_over_is_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It copies each batch into shared memory while the worker makes the next one: 16 MB of work, not spinning."""
+    monkeypatch.setitem(globals(), "SCRIPT", HANDING_OVER)
+    session = watched(tmp_path)
+    made = [batch for batch in session.batches if batch.worker == 0]
+    handed_s = sum(batch.other_cpu_s or 0.0 for batch in made[1:])
+    pool_s = sum(batch.pool_cpu_s or 0.0 for batch in made[1:])
+    assert handed_s > 0.05, "the copies take CPU time"
+    assert pool_s < 0.3 * handed_s
+
+
 def test_threads_of_numpys_blas_are_read() -> None:
     """NumPy's wheels bring OpenBLAS, which reads its variable when it is loaded."""
     program = (

@@ -19,7 +19,14 @@ from headrace.attach import load_hooks, stacks
 from headrace.attach.operator_cpu import OperatorCpu
 from headrace.attach.probe import Probe
 from headrace.attach.recorder import Recorder
-from headrace.attach.threads import IoCounters, private_bytes, read_io, run_queue_delay_s, tcp_connections
+from headrace.attach.threads import (
+    IoCounters,
+    private_bytes,
+    python_threads_cpu_s,
+    read_io,
+    run_queue_delay_s,
+    tcp_connections,
+)
 
 __all__ = ["LOADER_VARIABLE", "install"]
 
@@ -149,6 +156,7 @@ class _BatchTimer:
         self.faults, self.preempted = usage.ru_majflt, usage.ru_nivcsw
         self.io = read_io()
         self.queue_s = run_queue_delay_s()
+        self.threads_cpu_s = python_threads_cpu_s()
         self.process_cpu_s = time.process_time()
         self.cpu_s = time.thread_time()
         stacks.mark("batch", self.loader)
@@ -169,7 +177,8 @@ class _BatchTimer:
         process_cpu_s = time.process_time()
         queue_s = run_queue_delay_s()
         read_bytes, disk_bytes = _delta(self.io, read_io())
-        pool_cpu_s = max(0.0, (process_cpu_s - self.process_cpu_s) - (cpu_s - self.cpu_s))
+        threads_cpu_s = sum(now_s - self.threads_cpu_s.get(each, 0.0) for each, now_s in python_threads_cpu_s().items())
+        pool_cpu_s = max(0.0, (process_cpu_s - self.process_cpu_s) - (cpu_s - self.cpu_s) - threads_cpu_s)
         other_cpu_s = (process_cpu_s - self.end_process_cpu_s) - (cpu_s - self.end_thread_cpu_s)
         wall_s = end_s - self.start_s
         usage = resource.getrusage(resource.RUSAGE_SELF)

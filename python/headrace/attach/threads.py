@@ -1,4 +1,5 @@
-"""Read counters of the calling thread and its process quickly: run-queue delay, bytes read, TCP connections.
+"""Read counters of the calling thread and its process quickly: run-queue delay, CPU time of threads, bytes
+read, TCP connections.
 
 `/proc` files stay open and are read again with `pread` (3 µs, against 14 µs for open, read and close). A forked child opens its
 own. The value is None if the kernel does not have the file.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 
-__all__ = ["IoCounters", "private_bytes", "read_io", "run_queue_delay_s", "tcp_connections"]
+__all__ = ["IoCounters", "private_bytes", "python_threads_cpu_s", "read_io", "run_queue_delay_s", "tcp_connections"]
 
 _local = threading.local()
 
@@ -49,6 +50,32 @@ def run_queue_delay_s() -> float | None:
     delay_s = int(content.split()[1]) * 1e-9
     # A kernel without scheduler statistics has the file, all zeros.
     return delay_s if content[:2] != b"0 " else None
+
+
+MOST_PYTHON_THREADS = 16
+"""Follow the Python threads of a process while there are at most this many: reading the counter of one takes 14 µs."""
+
+
+def python_threads_cpu_s() -> dict[int, float]:
+    """Return the CPU seconds so far of each Python thread but the calling one, by its native id.
+
+    Python threads are a script's own, and the one that a worker's queue uses to hand batches over: their work is no spinning
+    of a library's pool. Empty where the kernel has no scheduler statistics or the process has very many threads.
+    """
+    found: dict[int, float] = {}
+    me, threads = threading.get_native_id(), threading.enumerate()
+    if len(threads) > MOST_PYTHON_THREADS:
+        return found
+    for thread in threads:
+        number = thread.native_id
+        if number is None or number == me:
+            continue
+        try:
+            with open(f"/proc/self/task/{number}/schedstat", "rb", buffering=0) as file:
+                found[number] = int(file.read(64).split()[0]) * 1e-9
+        except (OSError, ValueError, IndexError):  # the thread has just ended, or there is no such file
+            continue
+    return found
 
 
 def read_io() -> IoCounters | None:

@@ -182,7 +182,7 @@ class Batch:
     read_bytes, disk_bytes: read by system calls, and of these from a disk rather than the page cache.
     socket_s: in reads from sockets.
     alone: 1 when the other workers paused, while headrace measured whether storage slows down with concurrency.
-    pool_cpu_s: CPU time of the process's other threads while the batch was made.
+    pool_cpu_s: CPU time of the process's other threads while the batch was made, Python threads left out.
     preempted: how often the kernel took the core from a running thread of the process meanwhile.
     """
 

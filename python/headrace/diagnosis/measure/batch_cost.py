@@ -30,7 +30,7 @@ class BatchCost:
     other_cpu_s: CPU time of the worker process outside the fetching thread (serialising, native threads).
     socket_s: in reads from sockets.
     read_bytes, disk_bytes: read by system calls, and of these from a disk.
-    pool_cpu_s: CPU time of the process's other threads while the batch was made.
+    pool_cpu_s: CPU time of the process's other threads while the batch was made, Python threads left out.
     preempted: how often the kernel took the core from a running thread of the process meanwhile.
     alone_ratio: blocked time beside the other workers over blocked time alone. 1 means that storage serves all readers
         equally well; the number of workers means that storage serves one at a time. None without the experiment.
