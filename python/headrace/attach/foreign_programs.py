@@ -27,8 +27,8 @@ sample may be first in the next."""
 LEAST_CORES = 0.05
 """Leave out programs that use less."""
 
-MOST_COST = 0.01
-"""Read the list so rarely that reading takes at most this share of the time."""
+MOST_COST = 0.002
+"""Read the list so rarely that reading takes at most this share of the job's cores."""
 
 
 @dataclass(slots=True)
@@ -48,11 +48,11 @@ class ForeignPrograms:
         """
         if now_s < self._next_s:
             return None
-        began_s = time.perf_counter()
+        began_s = time.thread_time()
         found, names = self._read(own, cores)
         before, passed_s = self._cpu_s, now_s - self._read_s if self._read_s is not None else None
         self._cpu_s, self._read_s = found, now_s
-        self._next_s = now_s + (time.perf_counter() - began_s) / MOST_COST
+        self._next_s = now_s + (time.thread_time() - began_s) / (MOST_COST * max(1, len(cores)))
         if not passed_s:
             return None
         used = {

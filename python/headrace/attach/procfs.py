@@ -9,11 +9,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.system.counter_files import read_counters
+
 __all__ = [
     "CoreTimes",
     "ProcessCpu",
     "TreeUse",
     "core_times",
+    "cores_and_runnable",
     "descendants",
     "disk_counters",
     "meminfo",
@@ -21,7 +24,6 @@ __all__ = [
     "network_counters",
     "pressure_s",
     "process_cpu",
-    "runnable",
     "start_ticks",
     "tree_use",
 ]
@@ -45,26 +47,24 @@ class CoreTimes:
 
 def core_times(proc: Path) -> list[CoreTimes] | None:
     """Read the times of each online core, in the order of `/proc/stat`."""
-    text = _read(proc / "stat")
+    return cores_and_runnable(proc)[0]
+
+
+def cores_and_runnable(proc: Path) -> tuple[list[CoreTimes] | None, int | None]:
+    """Read the times of each online core, and the number of tasks that run or wait for a core now (`procs_running`)."""
+    text = read_counters(f"{proc}/stat")
     if text is None:
-        return None
-    cores = []
+        return None, None
+    cores, running = [], None
     for line in text.splitlines():
-        words = line.split()
-        if words and words[0].startswith("cpu") and words[0] != "cpu":
+        if line.startswith("cpu") and not line.startswith("cpu "):
             # user nice system idle iowait irq softirq steal; user includes guest time
-            ticks = [int(word) / TICKS_PER_S for word in words[1:9]] + [0.0] * (9 - len(words))
-            user, nice, system, idle, iowait, irq, softirq, steal = ticks[:8]
+            ticks = [int(word) / TICKS_PER_S for word in line.split()[1:9]]
+            user, nice, system, idle, iowait, irq, softirq, steal = ticks + [0.0] * (8 - len(ticks))
             cores.append(CoreTimes(user + nice + system + irq + softirq, idle + iowait, steal))
-    return cores
-
-
-def runnable(proc: Path) -> int | None:
-    """Read the number of tasks that run or wait for a core now (`procs_running`)."""
-    for line in (_read(proc / "stat") or "").splitlines():
-        if line.startswith("procs_running "):
-            return int(line.split()[1])
-    return None
+        elif line.startswith("procs_running "):
+            running = int(line.split()[1])
+    return cores, running
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,17 @@ def descendants(root: int, proc: Path) -> list[int]:
 
     The lists of children (`CONFIG_PROC_CHILDREN`) avoid reading the other processes of a big machine.
     """
-    if not (proc / str(root) / "task" / str(root) / "children").exists():
+    if not os.access(f"{proc}/{root}/task/{root}/children", os.F_OK):
         return _descendants_by_parent(root, proc)
     found, pending = [], [root]
     while pending:
         pid = pending.pop()
         found.append(pid)
-        for thread in _listed(proc / str(pid) / "task"):
-            text = _read(proc / str(pid) / "task" / thread / "children") or ""
-            pending += [int(word) for word in text.split()]
+        tasks = f"{proc}/{pid}/task"
+        for thread in _listed(tasks):
+            text = read_counters(f"{tasks}/{thread}/children")
+            if text:
+                pending += [int(word) for word in text.split()]
     return found
 
 
@@ -104,7 +106,7 @@ def _descendants_by_parent(root: int, proc: Path) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir(proc):  # noqa: PTH208 -- names only, twice a second
         if name.isdigit():
-            fields = _stat(proc / name / "stat")
+            fields = _stat(f"{proc}/{name}/stat")
             if fields is not None:
                 children.setdefault(int(fields[1]), []).append(int(name))
     found, pending = [], [root]
@@ -117,7 +119,7 @@ def _descendants_by_parent(root: int, proc: Path) -> list[int]:
 
 def start_ticks(pid: int, proc: Path) -> int | None:
     """Read when a process was started, in ticks since boot; with the pid it identifies the process. None: it has ended."""
-    fields = _stat(proc / str(pid) / "stat")
+    fields = _stat(f"{proc}/{pid}/stat")
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 
 
@@ -133,13 +135,12 @@ class ProcessCpu:
 
 def process_cpu(pid: int, proc: Path) -> ProcessCpu | None:
     """Read the CPU time of one process. None: it has ended."""
-    text = _read(proc / str(pid) / "stat")
-    if not text or ")" not in text:
+    found = _stat_with_name(f"{proc}/{pid}/stat")
+    if found is None:
         return None
-    begin, end = text.index("("), text.rindex(")")
-    words = text[end + 2 :].split()
+    name, words = found
     core = int(words[36]) if len(words) > 36 else None
-    return ProcessCpu((int(words[11]) + int(words[12])) / TICKS_PER_S, int(words[19]), text[begin + 1 : end], core)
+    return ProcessCpu((int(words[11]) + int(words[12])) / TICKS_PER_S, int(words[19]), name, core)
 
 
 def tree_use(pids: list[int], proc: Path) -> TreeUse:
@@ -149,17 +150,17 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
     on_core_ns = queue_ns = memory = faults = threads = 0
     has_schedstat = False
     for pid in pids:
-        folder = proc / str(pid)
-        fields = _stat(folder / "stat")
-        if fields is None:
+        found = _stat_with_name(f"{proc}/{pid}/stat")
+        if found is None:
             continue
+        names[pid], fields = found
         cpu_s[pid] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-        names[pid] = _name(folder / "stat")
         faults += int(fields[9])
-        memory += _private_bytes(folder, int(fields[21]))
-        for thread in _listed(folder / "task"):
+        memory += _private_bytes(f"{proc}/{pid}/statm", int(fields[21]))
+        tasks = f"{proc}/{pid}/task"
+        for thread in _listed(tasks):
             threads += 1
-            words = (_read(folder / "task" / thread / "schedstat") or "").split() if threads <= MAX_THREADS_READ else []
+            words = (read_counters(f"{tasks}/{thread}/schedstat") or "").split() if threads <= MAX_THREADS_READ else []
             if len(words) >= 2:
                 has_schedstat = True
                 on_core_ns += int(words[0])
@@ -168,16 +169,16 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
     return TreeUse(cpu_s, on_core_ns * 1e-9 if known else None, queue_ns * 1e-9 if known else None, memory, faults, names)
 
 
-def _private_bytes(folder: Path, resident_pages: int) -> int:
+def _private_bytes(statm: str, resident_pages: int) -> int:
     """Return the resident memory that is not shared (`statm`), so that forked workers do not count twice."""
-    words = (_read(folder / "statm") or "").split()
+    words = (read_counters(statm) or "").split()
     shared = int(words[2]) if len(words) > 2 else 0
     return max(0, resident_pages - shared) * PAGE_BYTES
 
 
 def meminfo(proc: Path) -> dict[str, int]:
     """Read `/proc/meminfo` in bytes. Empty if it is missing."""
-    lines = (_read(proc / "meminfo") or "").splitlines()
+    lines = (read_counters(f"{proc}/meminfo") or "").splitlines()
     words = [line.replace(":", "").split() for line in lines]
     return {line[0]: int(line[1]) * (1024 if len(line) == 3 else 1) for line in words if len(line) >= 2}
 
@@ -192,7 +193,7 @@ def memory_used_bytes(proc: Path) -> int | None:
 
 def pressure_s(file: Path) -> float | None:
     """Read the seconds in which at least one task waited for the resource (PSI, "some … total=" in microseconds)."""
-    for line in (_read(file) or "").splitlines():
+    for line in (read_counters(file) or "").splitlines():
         if line.startswith("some "):
             return int(line.rsplit("total=", 1)[1]) * 1e-6
     return None
@@ -200,7 +201,7 @@ def pressure_s(file: Path) -> float | None:
 
 def network_counters(proc: Path) -> tuple[int, int] | None:
     """Read the bytes received so far: from outside, and over the loopback device."""
-    lines = (_read(proc / "net/dev") or "").splitlines()[2:]
+    lines = (read_counters(f"{proc}/net/dev") or "").splitlines()[2:]
     if not lines:
         return None
     outside = loopback = 0
@@ -216,7 +217,7 @@ def network_counters(proc: Path) -> tuple[int, int] | None:
 
 def disk_counters(proc: Path) -> tuple[int, float] | None:
     """Read the bytes read so far from all whole disks, and the longest busy time of a disk in seconds."""
-    text = _read(proc / "diskstats")
+    text = read_counters(f"{proc}/diskstats")
     if text is None:
         return None
     bytes_read, busy_s = 0, 0.0
@@ -238,27 +239,23 @@ def _is_whole_disk(name: str) -> bool:
     return not name[-1].isdigit()
 
 
-def _stat(file: Path) -> list[str] | None:
-    """Read the fields of `/proc/PID/stat` from the state on. The name before may contain spaces and brackets."""
-    text = _read(file)
-    return text[text.rindex(")") + 2 :].split() if text and ")" in text else None
+def _stat(file: str) -> list[str] | None:
+    """Read the fields of `/proc/PID/stat` from the state on."""
+    found = _stat_with_name(file)
+    return None if found is None else found[1]
 
 
-def _name(file: Path) -> str:
-    text = _read(file) or "()"
-    return text[text.index("(") + 1 : text.rindex(")")]
+def _stat_with_name(file: str) -> tuple[str, list[str]] | None:
+    """Read the name and the fields from the state on. The name may contain spaces and brackets."""
+    text = read_counters(file)
+    if not text or ")" not in text:
+        return None
+    begin, end = text.index("("), text.rindex(")")
+    return text[begin + 1 : end], text[end + 2 :].split()
 
 
-def _listed(folder: Path) -> list[str]:
+def _listed(folder: str) -> list[str]:
     try:
         return os.listdir(folder)  # noqa: PTH208
     except OSError:
         return []
-
-
-def _read(file: Path) -> str | None:
-    try:
-        with open(file, encoding="utf-8", errors="replace") as opened:
-            return opened.read()
-    except OSError:
-        return None

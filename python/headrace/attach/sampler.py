@@ -64,6 +64,7 @@ class _Counters:
 
     time_s: float
     cores: list[procfs.CoreTimes] | None
+    runnable: int | None
     use: procfs.TreeUse
     own_cpu_s: float
     pressure: dict[str, float | None]
@@ -175,9 +176,11 @@ class Sampler:
         # The last known CPU time of an ended process stays in the sum, so that the sum never falls.
         self._ended_cpu_s += sum(cpu_s for pid, cpu_s in self._cpu_s.items() if pid not in use.cpu_s)
         self._cpu_s = use.cpu_s
+        cores, runnable = procfs.cores_and_runnable(self.proc)
         return _Counters(
             time_s=now_s,
-            cores=procfs.core_times(self.proc),
+            cores=cores,
+            runnable=runnable,
             use=use,
             own_cpu_s=sum(use.cpu_s.values()) + self._ended_cpu_s,
             pressure={name: self._pressure(name) for name in ("cpu", "io", "memory")},
@@ -203,7 +206,7 @@ class Sampler:
             "foreign_cores": foreign,
             "foreign_programs": self._foreign_programs(foreign, new),
             "queue_share": round(queued / (on_core + queued), 4) if on_core and queued is not None and on_core > 0 else None,
-            "runnable": procfs.runnable(self.proc),
+            "runnable": new.runnable,
             "pressure_cpu": pressures["cpu"],
             "pressure_io": pressures["io"],
             "pressure_memory": pressures["memory"],

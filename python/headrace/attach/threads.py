@@ -83,8 +83,8 @@ def read_io() -> IoCounters | None:
     content = _pread("io", "/proc/self/io")
     if not content:
         return None
-    values = dict(line.split(b": ") for line in content.splitlines() if b": " in line)
-    return int(values[b"rchar"]), int(values[b"read_bytes"])
+    words = content.split()  # name, value, name, value, …
+    return int(words[1 + words.index(b"rchar:")]), int(words[1 + words.index(b"read_bytes:")])
 
 
 def private_bytes() -> int | None:

@@ -4,6 +4,8 @@
 - `atomic_write`: Write a file so that readers see the old content or the new content, never a part.
 - `cgroup`: The control group (cgroup) of a process: its CPU and memory limits, its memory use, and how often its limits
   stopped it.
+- `counter_files`: Read the small files of counters below `/proc` and `/sys`, as the sampler of a watched job does dozens of
+  times a second.
 - `disk`: Measure how fast the storage of a folder reads, without the page cache.
 - `end_with_parent`: Processes that end when the process that started them is gone, also when that one was killed.
 - `gpm`: NVML's GPU performance monitoring (GPM): how full a GPU is, from Hopper on. Each metric is a mean between two

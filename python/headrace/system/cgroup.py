@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.system.counter_files import read_counters
+
 __all__ = ["Cgroup", "find_cgroup"]
 
 UNLIMITED_BYTES = 1 << 60
@@ -144,7 +146,5 @@ def _pairs(file: Path) -> dict[str, int]:
 
 
 def _read(file: Path) -> str | None:
-    try:
-        return file.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+    text = read_counters(file)
+    return None if text is None else text.strip()
