@@ -19,7 +19,7 @@ from typing import Any
 import record
 from headrace.trials.cells import experiment_names
 from pages.document import DATA
-from pages.trials import COLUMNS
+from pages.trials import COLUMNS, ordered
 
 PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
 
@@ -62,8 +62,8 @@ def main() -> int:
     experiments = json.loads(file.read_text(encoding="utf-8"))["experiments"] if file.is_file() else {}
     for name in args.only:
         experiments[name] = measured(name, args.out, args.simulate)
-    ordered = {name: experiments[name] for name in sorted(experiments)}
-    record.publish(record.document("trials", PACKAGES, settings={}, experiments=ordered), save=args.write)
+    experiments = {name: experiments[name] for name in ordered(experiments)}
+    record.publish(record.document("trials", PACKAGES, settings={}, experiments=experiments), save=args.write)
     return 0
 
 

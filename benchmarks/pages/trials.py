@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.system.sizes import count_text
+from headrace.trials.cells import load
 from headrace.trials.outputs import gain_text, loss_text
+from headrace.trials.rows import Row
+from headrace.trials.targets import targets_of
 
 from pages.document import Document, facts, note, page, table
-from pages.trial_targets import targets
 
 COLUMNS: tuple[tuple[str, str, str | Callable[[float], str]], ...] = (
     ("loader", "loader", "{}"), ("recipe", "recipe", "{}"), ("model", "model", "{}"), ("load", "load", "{}"),
@@ -23,8 +27,15 @@ COLUMNS: tuple[tuple[str, str, str | Callable[[float], str]], ...] = (
     ("elapsed_s", "seconds since start", "{:.0f}"), ("loss", "loss", loss_text),
     ("top1", "top-1", "{:.1%}"), ("gain_percent", "gain", gain_text), ("cpu_p95", "CPU p95", "{:.0f}"),
     ("gpu_p95", "GPU p95", "{:.0f}"), ("verdict", "verdict", "{}"),
+    ("next_fix", "next fix", "{}"), ("predicted_img_s", "predicted, img/s", "{:,.0f}"),
 )  # fmt: skip
 """Key of a row, title of the column, format or function. A column is shown where it holds anything, or differs between rows."""
+
+ORDER = ("dali", "workers", "slow-source", "preresize", "small-files", "record-formats", "storage", "batch-size", "amp", "ddp")
+"""The experiments as in the guide; others follow."""
+
+OLDER = re.compile(r"Projected to |In \d+ cells? the input alone |From the row with one worker: |(headrace|pytorch) \(")
+"""Beginnings of sentences in whose place newer documents have sentences of targets."""
 
 DESCRIPTIONS = ("recipe", "model", "load", "mode", "data", "workers", "batch_size", "precision", "ranks")
 
@@ -36,9 +47,18 @@ def render(document: Document) -> str:
         "The published experiments, repeated by `headrace trials` on the machine below. The published numbers stand beside "
         "them; [the guide](../../docs/guides/trials.md) says what each figure is.",
         facts(document),
-        *(part for name, found in document["experiments"].items() for part in experiment(name, found)),
+        *(part for name in ordered(document["experiments"]) for part in experiment(name, document["experiments"][name])),
         note("trials"),
     )
+
+
+declaration = functools.cache(load)
+"""An experiment by its name. A test renders this page thousands of times."""
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Return the names of experiments in the order of the guide."""
+    return sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
 def experiment(name: str, found: Mapping[str, Any]) -> list[str]:
@@ -46,13 +66,24 @@ def experiment(name: str, found: Mapping[str, Any]) -> list[str]:
     settings = f"`headrace trials {name}`, {found['date']}, {took(found['elapsed_s'])}"
     rows = found["rows"]
     shown = [row for row in rows if "error" not in row]
+    modes = list(dict.fromkeys(row["mode"] for row in shown))
+    shown.sort(key=lambda row: (modes.index(row["mode"]), row["load"]))
     failed: dict[str, str] = {}
     for row in rows:
         if "error" in row:
             failed.setdefault(row["loader"], row["error"])
-    lines = [f"- {sentence}" for sentence in (*targets(name, shown), *found["sentences"], *found["notes"])]
+    lines = [f"- {sentence}" for sentence in (*said(name, found, shown), *found["notes"])]
     lines += [f"- {loader}: {error}." for loader, error in failed.items()]
     return [f"## {found['title']}", f"{settings}.", cells(shown), "\n".join(lines)]
+
+
+def said(name: str, found: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the sentences of an experiment. Those of targets come from the rows where the document is older and has none."""
+    sentences = list(found["sentences"])
+    if any(sentence.startswith("Target, ") for sentence in sentences):
+        return sentences
+    made = targets_of(declaration(name), [Row(**row) for row in shown])
+    return [*sentences[:1], *made, *(sentence for sentence in sentences[1:] if not OLDER.match(sentence))]
 
 
 def took(seconds: float) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -209,6 +210,18 @@ def test_charts_draw_each_series_and_escape_names() -> None:
     assert [(series.name, series.dashed) for series in seconds.series] == [("pytorch", False), ("published, pytorch", True)]
     text = charts.svg(replace(seconds, title="<b>"))
     assert text.count("<polyline") == 2 and "&lt;b&gt;" in text and "<b>" not in text
+
+
+def test_a_chart_in_a_file_of_its_own_names_its_series() -> None:
+    chart = charts.Chart("seconds", "Seconds", "load", "s", (charts.Series("pytorch", ((1, 2.0), (4, 3.0))),
+                         charts.Series("published, A", ((1, 2.5), (4, 3.5)), dashed=True)))  # fmt: skip
+    alone, inline = ElementTree.fromstring(charts.svg_file(chart)), ElementTree.fromstring(charts.svg(chart))
+    words = [element.text for element in alone.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Seconds", "pytorch", "published, A"} <= set(words)
+    assert not {"pytorch", "published, A"} & {element.text for element in inline.iter("{http://www.w3.org/2000/svg}text")}
+    _, top, _, height = map(float, alone.attrib["viewBox"].split())
+    places = [float(element.attrib["y"]) for element in alone.iter("{http://www.w3.org/2000/svg}text")]
+    assert top < min(places) - 10 and max(places) < top + height
 
 
 def test_rows_without_a_result_say_why_in_the_table() -> None:

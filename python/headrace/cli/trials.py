@@ -196,7 +196,7 @@ def _write(found: Run, rows: list[Row], document: dict[str, object], sentences: 
     folder = out / "charts"
     folder.mkdir(exist_ok=True)
     for chart in drawn:
-        (folder / f"{chart.name}.svg").write_text(charts.svg(chart), encoding="utf-8")
+        (folder / f"{chart.name}.svg").write_text(charts.svg_file(chart), encoding="utf-8")
         charts.write_png(chart, folder / f"{chart.name}.png")
     written = page.write(out / "trials.html", experiment, rows, drawn, page.heat_rows(found), sentences, notes)
     names = {

@@ -20,6 +20,7 @@
 - `rows`: The rows of the result table.
 - `outputs`: The files of a run besides its page: rows.csv, trials.json, and the table as Markdown.
 - `charts`: Charts of a run as SVG and PNG.
+- `targets`: What the experiments are to show, each with what was measured.
 - `summary`: What a run shows, in sentences.
 - `page`: The HTML page of a run.
 - `worker_model`: The rate of n worker processes, from what one worker does.

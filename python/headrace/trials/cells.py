@@ -122,7 +122,8 @@ class Published:
 class Experiment:
     """A declared table of cells, in the order of their value: the last are dropped first when time is short.
 
-    title, question, shows, cannot_show: words for the page. source: where the published numbers stand.
+    title, question, shows, cannot_show: words for the page. source: where the published numbers stand. not_projected: what they
+    hold that the projection leaves out.
     kind: one of `KINDS`. accelerator: the simulated GPU where there is no real one; None: the CPU computes.
     train_images, validation_images: of the published dataset; `scale` of them are made. mean_bytes: of its images.
     published_vcpus, published_cpu: the machine of the published numbers, for the projection.
@@ -137,6 +138,7 @@ class Experiment:
     shows: str = ""
     cannot_show: str = ""
     source: str = ""
+    not_projected: str = ""
     kind: str = "input"
     accelerator: str | None = "v100"
     train_images: int = 9469

@@ -11,7 +11,7 @@ from headrace.report.markup import Html, tag
 from headrace.system.sizes import count_text
 from headrace.trials.rows import Row
 
-__all__ = ["Chart", "Series", "charts_of", "legend", "short_names", "svg", "training_name", "write_png"]
+__all__ = ["Chart", "Series", "charts_of", "legend", "short_names", "svg", "svg_file", "training_name", "write_png"]
 
 #: Colours that differ in lightness as well as in hue, and are readable on white and on black.
 COLOURS = (
@@ -112,10 +112,6 @@ def _of_trainings(rows: Sequence[Row], compare: str) -> list[Chart]:
     ]
 
 
-def _loss(row: Row) -> float | None:
-    return row.loss
-
-
 def training_name(row: Row) -> str:
     """Return what distinguishes a training from others: loader, recipe, batch size, precision, ranks, workers."""
     ranks = count_text(row.ranks, "rank")
@@ -172,8 +168,26 @@ def _series(
     ]
 
 
+def svg_file(chart: Chart) -> str:
+    """Return a chart as a file of its own: its title above, the names of its series below."""
+    rows = math.ceil(len(chart.series) / 2)
+    parts = [tag("text", chart.title, x=WIDTH / 2, y=-10, text_anchor="middle", font_size=14)]
+    for number, series in enumerate(chart.series):
+        x, y = LEFT + (number % 2) * (WIDTH - LEFT) / 2, HEIGHT + 18 * (1 + number // 2)
+        dash = "5 4" if series.dashed else None
+        colour = COLOURS[number % len(COLOURS)]
+        parts.append(tag("line", x1=x, x2=x + 20, y1=y - 4, y2=y - 4, stroke=colour, stroke_width=4, stroke_dasharray=dash))
+        parts.append(tag("text", series.name, x=x + 26, y=y))
+    return _framed(chart, [*_drawn(chart), *parts], above=30, below=18 * rows + 10)
+
+
 def svg(chart: Chart) -> Html:
     """Return a chart as one SVG element that is readable on light and dark paper."""
+    return _framed(chart, _drawn(chart))
+
+
+def _drawn(chart: Chart) -> list[Html]:
+    """Return the grid, the labels, and the lines or bars of a chart."""
     xs = list(dict.fromkeys(x for series in chart.series for x, _ in series.points))
     top = _ceiling(max((y for series in chart.series for _, y in series.points), default=1.0))
     numeric = all(not isinstance(x, str) for x in xs) and len(xs) > 1
@@ -181,15 +195,16 @@ def svg(chart: Chart) -> Html:
     if numeric:
         xs.sort(key=float)
     if many:
-        return _framed(chart, _scatter(chart, top))
+        return _scatter(chart, top)
     parts = [*_grid(top), *_x_labels(xs, numeric)]
     for number, series in enumerate(chart.series):
         colour = COLOURS[number % len(COLOURS)]
         parts += _line(series, xs, top, colour) if numeric else _bars(series, xs, top, colour, number, len(chart.series))
-    return _framed(chart, parts)
+    return parts
 
 
-def _framed(chart: Chart, parts: Sequence[Html]) -> Html:
+def _framed(chart: Chart, parts: Sequence[Html], above: float = 0.0, below: float = 0.0) -> Html:
+    """Return the element; above, below: further space for `parts`, in its units."""
     words = (
         tag("text", chart.x, x=(LEFT + WIDTH) / 2, y=HEIGHT - 4, text_anchor="middle"),
         tag("text", chart.y, x=4, y=16),
@@ -199,7 +214,7 @@ def _framed(chart: Chart, parts: Sequence[Html]) -> Html:
         tag("title", chart.title),
         *parts,
         *words,
-        viewbox=f"0 0 {WIDTH:g} {HEIGHT:g}",
+        viewbox=f"0 {0 - above:g} {WIDTH:g} {HEIGHT + above + below:g}",
         role="img",
         aria_label=chart.title,
         fill="currentColor",

@@ -91,7 +91,7 @@ class Row:
 
 
 def rows_of(run: Run, counts: tuple[int, int], projection: Projection | None, usd_per_hour: float | None) -> list[Row]:
-    """Return the rows of a run, one a cell, in the order of loads, models, modes and loaders as declared.
+    """Return the rows of a run, one a cell: mode after mode, load after load, else in the declared order.
 
     counts: images of a whole training and validation pass. usd_per_hour: price of the machine that measured.
     """
@@ -105,6 +105,8 @@ def rows_of(run: Run, counts: tuple[int, int], projection: Projection | None, us
             else [_row(run, group, cell, counts, projection)]
         )
     ]
+    modes = list(dict.fromkeys(row.mode for row in rows))
+    rows.sort(key=lambda row: (modes.index(row.mode), row.load))
     if usd_per_hour is not None:
         rows = [_priced(row, usd_per_hour) for row in rows]
     reference = run.experiment.reference
