@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
-from headrace.report import html, learning_rate_page, training_page
+from headrace.report import compare_page, html, learning_rate_page, training_page
+from headrace.report.compare_sessions import compare_sessions
 from headrace.session.model import Session
 from headrace.training.options import Options
 from headrace.training.tune.learning_rate import RangePoint, choose_rate, rate_at
-from session_factory import example_session
+from headrace.trials import page as trials_page
+from headrace.trials.cells import load
+from headrace.trials.charts import charts_of
+from headrace.trials.rows import Row
+from session_factory import example_diagnosis, example_session, make_session
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<script>console.error('out')</script><img src=http://example.org/x onerror=console.error('out')>"
@@ -102,18 +107,85 @@ def plotted_pages(tmp_path: Path, photos: Path) -> dict[str, Path]:
     return files
 
 
+def in_a_frame(page: Path, folder: Path, *, width: int) -> str:
+    """Return what the script of a page has measured. The page is shown in a frame, because a window has a least width."""
+    frame = folder / f"{page.stem}-{width}.html"
+    show = "document.body.append(f.contentDocument.querySelector('output').cloneNode(true))"
+    frame.write_text(
+        f"<body><iframe id=f src={page.name} style='width:{width}px;height:900px;border:0'></iframe>"
+        f"<script>addEventListener('load', () => setTimeout(() => {show}, 100))</script></body>"
+    )
+    _, _, dom = browse(frame, folder, width=1300)
+    found = re.search(r"<output>(.*?)</output>", dom, re.DOTALL)
+    assert found is not None, (page.name, width, dom[-300:])
+    return found[1]
+
+
 def test_labels_of_an_axis_end_where_the_plot_ends(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     for name, page in plotted_pages(tmp_path, image_folder(per_class=3)).items():
         text = re.sub(r"<meta[^>]*Content-Security-Policy[^>]*>", "", page.read_text(encoding="utf-8"), flags=re.IGNORECASE)
         page.write_text(text.replace("</body>", MEASURE), encoding="utf-8")  # the page itself allows no script
-        for width in (390, 1280):  # in a frame, because a window has a least width
-            frame = tmp_path / f"{name}-{width}.html"
-            show = "document.body.append(f.contentDocument.querySelector('output').cloneNode(true))"
-            frame.write_text(
-                f"<body><iframe id=f src={page.name} style='width:{width}px;height:900px;border:0'></iframe>"
-                f"<script>addEventListener('load', () => setTimeout(() => {show}, 100))</script></body>"
-            )
-            _, _, dom = browse(frame, tmp_path, width=1300)
-            found = re.search(r"<output>rows=([1-9]\d*);(.*?)</output>", dom)
-            assert found is not None, (name, width, dom[-300:])
-            assert found[2] == "", (name, width)
+        for width in (390, 1280):
+            found = in_a_frame(page, tmp_path, width=width)
+            assert re.fullmatch(r"rows=[1-9]\d*;", found), (name, width, found)
+
+
+PHONE = """<script>
+addEventListener("load", () => {
+  const right = document.documentElement.clientWidth, bad = [];
+  if (document.documentElement.scrollWidth > right) bad.push("the page scrolls sideways");
+  let numbers = 0, wide = 0;
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
+  while (walk.nextNode()) {
+    if (!walk.currentNode.parentElement.checkVisibility()) continue;
+    for (const match of walk.currentNode.data.matchAll(/\\d[\\d.,:]*/g)) {
+      range.setStart(walk.currentNode, match.index);
+      range.setEnd(walk.currentNode, match.index + match[0].length);
+      numbers += 1;
+      if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1)
+        bad.push(`${match[0]} breaks in ${walk.currentNode.data.slice(0, 60)}`);
+    }
+  }
+  for (const box of document.querySelectorAll(".scroll")) {
+    if (box.scrollWidth <= box.clientWidth) continue;
+    wide += 1;
+    const style = getComputedStyle(box);
+    if (style.overflowX !== "auto" || !style.backgroundImage.includes("gradient"))
+      bad.push(`${box.ariaLabel}: no sign that it scrolls`);
+  }
+  const found = document.createElement("output");
+  found.textContent = `numbers=${numbers};wide=${wide};${bad.join(";")}`;
+  document.body.append(found);
+});
+</script></body>"""
+
+
+def phone_pages(folder: Path) -> dict[str, Path]:
+    """The pages with tables, as recorded and made-up sessions and a table of trials give them."""
+    session = example_session()
+    long_name = "/srv/data/imagenet-2012/run-20261123/" + "abcdefghij" * 6
+    slow = make_session(workers=1, cpu_s=0.06)
+    slow = replace(slow, command=("python", long_name, "--learning-rate", "0.000125"), cwd=long_name)
+    sides = (compare_page.Side(word, word, one, diagnose(one)) for word, one in (("Before", slow), ("After", make_session())))
+    before, after = sides
+    rows = [
+        Row(loader, "resnet50", load, 32, "corrected", simulated=True, seconds_per_epoch=1234.5 / load, images_per_epoch=13394,
+            img_s=12345.6, ingest_img_s=1234.5, compute_img_s=367.2, wait_share=0.123, cpu_ms=12.34, cpu_p50=50.1, cpu_p99=99.9)
+        for loader in ("pytorch", "headrace-packed") for load in (1, 12)
+    ]  # fmt: skip
+    files = {name: folder / f"{name}.html" for name in ("report", "compare", "trials")}
+    html.write(example_diagnosis(), files["report"], session=session)
+    words = compare_sessions(before.session, after.session, before.diagnosis, after.diagnosis)
+    files["compare"].write_text(compare_page.render(words, before, after), encoding="utf-8")
+    trials_page.write(files["trials"], load("dali"), rows, charts_of(rows, "loader"), [], ["It is 1.5 times."], [])
+    return files
+
+
+def test_on_a_phone_no_number_breaks_and_wide_tables_say_that_they_scroll(tmp_path: Path) -> None:
+    for name, page in phone_pages(tmp_path).items():
+        text = re.sub(r"<meta[^>]*Content-Security-Policy[^>]*>", "", page.read_text(encoding="utf-8"), flags=re.IGNORECASE)
+        page.write_text(text.replace("</body>", PHONE), encoding="utf-8")
+        found = in_a_frame(page, tmp_path, width=390)
+        numbers, wide, bad = found.split(";", 2)
+        assert int(numbers.partition("=")[2]) > 20 and int(wide.partition("=")[2]) >= 1, (name, found)
+        assert bad == "", name

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,21 +88,65 @@ def test_the_schema_refuses_wrong_documents() -> None:
         check({key: value for key, value in good.items() if key != "findings"}, schema(), schema())
 
 
-def test_slices_of_a_track_nest_and_never_overlap() -> None:
+def two_loaders_that_take_turns() -> Session:
+    """Return a session of a script that draws from two loaders in each step: the steps of the one overlap the other's."""
+    session = example_session()
+    second = [replace(step, loader=1, start_s=step.start_s + step.wait_s / 2) for step in session.steps]
+    return replace(session, steps=tuple(sorted((*session.steps, *second), key=lambda step: step.start_s)))
+
+
+def unrounded() -> Session:
+    """Return a session whose steps follow each other without a gap, at times that are no whole microseconds."""
+    steps, now_s = [], 2.0
+    for number, step in enumerate(example_session().steps):
+        one = replace(step, start_s=now_s, wait_s=0.003 + number * 1.3e-7, compute_s=0.001 + number * 2.7e-7)
+        now_s += one.wait_s + one.compute_s - 3e-10  # a clock's rounding
+        steps.append(one)
+    return replace(example_session(), steps=tuple(steps))
+
+
+def overlapping_pauses() -> Session:
     inside = Event(1000, "gc", 3.1, 0.5, None)  # begins within the checkpoint of the example and ends after it
-    session = replace(example_session(), events=tuple(sorted((*example_session().events, inside), key=lambda e: e.start_s)))
-    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for event in perfetto.trace(session)["traceEvents"]:
-        if event["ph"] == "X":
-            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
-    assert len(tracks) == 4  # steps and pauses of the rank, batches of two workers
-    for slices in tracks.values():
-        stack: list[tuple[float, float]] = []
-        for start, end in sorted(slices, key=lambda one: (one[0], -one[1])):
-            while stack and stack[-1][1] <= start + 0.3:  # µs: rounding of the file
-                stack.pop()
-            assert not stack or end <= stack[-1][1] + 0.3
-            stack.append((start, end))
+    return replace(example_session(), events=(*example_session().events, inside))
+
+
+@pytest.mark.parametrize("make", [example_session, overlapping_pauses, two_loaders_that_take_turns, unrounded])
+def test_slices_of_a_track_nest_exactly_and_never_overlap(make: Callable[[], Session]) -> None:
+    session = make()
+    open_slices: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    slices = [event for event in perfetto.trace(session)["traceEvents"] if event["ph"] == "X"]
+    for event in slices:  # in the order of the file, as a reader meets them
+        start, end = event["ts"], event["ts"] + event["dur"]
+        stack = open_slices.setdefault((event["pid"], event["tid"]), [])
+        while stack and stack[-1][1] <= start:
+            stack.pop()
+        assert not stack or (stack[-1][0] <= start and end <= stack[-1][1]), event
+        stack.append((start, end))
+    assert sum(event["name"].startswith("step ") for event in slices) == len(session.steps)
+
+
+def test_each_loader_has_a_track_of_its_own() -> None:
+    names = [event for event in perfetto.trace(two_loaders_that_take_turns())["traceEvents"] if event["name"] == "thread_name"]
+    named = {event["args"]["name"] for event in names if event["pid"] == 1000}
+    assert {"steps of loader 0", "steps of loader 1"} <= named
+    assert len({(event["pid"], event["tid"]) for event in names}) == len(names)
+
+
+def test_events_fit_the_trace_event_format_and_stand_in_the_order_of_time() -> None:
+    session = example_session()
+    early = replace(session.samples[0], time_s=-0.01)  # taken while the command started
+    made = as_json(perfetto.trace(replace(session, samples=(early, *session.samples))))
+    assert made["displayTimeUnit"] in ("ms", "ns")
+    fields = {"X": {"pid", "tid", "name", "ts", "dur", "args"}, "M": {"pid", "tid", "name", "args"},
+              "C": {"pid", "name", "ts", "args"}, "s": {"pid", "tid", "name", "ts", "cat", "id"},
+              "f": {"pid", "tid", "name", "ts", "cat", "id", "bp"}}  # fmt: skip
+    times = [event["ts"] for event in made["traceEvents"] if event["ph"] != "M"]
+    assert times == sorted(times)
+    for event in made["traceEvents"]:
+        assert event.keys() - {"ph"} == fields[event["ph"]], event
+        assert all(isinstance(event[key], int) and event[key] >= 0 for key in ("pid", "tid", "ts", "dur") if key in event)
+        if event["ph"] == "C":
+            assert all(isinstance(value, int | float) for value in event["args"].values())
 
 
 def test_an_arrow_leads_from_each_batch_to_its_step() -> None:
@@ -111,6 +156,11 @@ def test_an_arrow_leads_from_each_batch_to_its_step() -> None:
     assert begins.keys() == ends.keys()
     assert len(begins) == len(example_session().steps)
     assert all(begins[one]["ts"] <= ends[one]["ts"] for one in begins)
+    batches = [event for event in events if event["name"] == "batch"]
+    for arrow in begins.values():  # it begins inside one batch, not where the next begins too
+        around = [one for one in batches if (one["pid"], one["tid"]) == (arrow["pid"], arrow["tid"])
+                  and one["ts"] <= arrow["ts"] < one["ts"] + one["dur"]]  # fmt: skip
+        assert len(around) == 1
 
 
 def test_no_arrows_where_batches_and_steps_cannot_be_paired() -> None:

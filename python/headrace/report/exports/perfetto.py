@@ -1,7 +1,7 @@
 """The session as a trace for ui.perfetto.dev or chrome://tracing (Trace Event Format, JSON).
 
-Each process has tracks for steps, batches and pauses; the machine has counters. Slices on a track nest and never overlap,
-because Perfetto would move overlapping slices to another track.
+Each process has tracks for steps, batches and pauses, one for each of its loaders; the machine has counters. Times are whole
+microseconds, and slices on a track nest exactly: Perfetto drops a slice that overlaps another one by any time.
 """
 
 from __future__ import annotations
@@ -9,19 +9,22 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.errors import SessionError
 from headrace.session.machine import Sample
-from headrace.session.model import Batch, Session, Step
+from headrace.session.model import Batch, Event, Session, Step
 
 __all__ = ["trace", "write"]
 
-MAIN_TRACK, PAUSE_TRACK, BATCH_TRACK = 1, 2, 3
+STEP_TRACK, PAUSE_TRACK, BATCH_TRACK = 1, 2, 3
+TRACKS_PER_LOADER = 10
 MACHINE_PID = 0
 
 TraceEvent = dict[str, Any]
+StepOrBatch = TypeVar("StepOrBatch", Step, Batch)
 
 
 def write(session: Session, path: str | Path) -> Path:
@@ -40,75 +43,122 @@ def write(session: Session, path: str | Path) -> Path:
 
 
 def trace(session: Session) -> dict[str, Any]:
-    """Return the trace as a document for JSON. Times are in µs since the start of the command."""
+    """Return the trace as a document for JSON: names of the tracks, then events in the order of time.
+
+    Times are in µs since the start of the command.
+    """
+    loaders = _loaders(session)
     events = [
-        *_names(session),
-        *(event for number, step in _numbered(session.steps) for event in _step(number, step)),
-        *(event for batch in session.batches for event in _batch(batch)),
-        *_arrows(session),
-        *(_slice(event.pid, PAUSE_TRACK, event.name, event.start_s, event.duration_s, {"detail": event.detail})
-          for event in _not_overlapping(session)),
+        *(event for number, step, end_s in _numbered(session.steps) for event in _step(loaders, number, step, end_s)),
+        *(event for batch, end_s in _until_the_next(session.batches) for event in _batch(loaders, batch, end_s)),
+        *_arrows(session, loaders),
+        *(_slice((event.pid, PAUSE_TRACK), event.name, event.start_s, end_s, {"detail": event.detail})
+          for event, end_s in _not_overlapping(session)),
         *(event for sample in session.samples for event in _counters(sample)),
     ]  # fmt: skip
+    used = {(event["pid"], event["tid"]) for event in events if "tid" in event}
+    events.sort(key=lambda event: event["ts"])  # stable: a slice stays before those inside it that begin with it
     facts = {"command": list(session.command), "host": session.host.hostname, "exit_code": session.exit_code}
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
+    return {"traceEvents": [*_names(session, loaders, used), *events], "displayTimeUnit": "ms", "otherData": facts}
 
 
-def _microseconds(time_s: float) -> float:
-    return round(1e6 * time_s, 1)
+Loaders = Mapping[int, Mapping[int, int]]
+"""By process, the place of each of its loaders among them, from 0."""
 
 
-def _slice(pid: int, track: int, name: str, start_s: float, duration_s: float, values: Mapping[str, Any]) -> TraceEvent:
+def _loaders(session: Session) -> Loaders:
+    numbers: dict[int, set[int]] = {}
+    both: tuple[Step | Batch, ...] = (*session.steps, *session.batches)
+    for one in both:
+        numbers.setdefault(one.pid, set()).add(one.loader)
+    return {pid: {loader: place for place, loader in enumerate(sorted(found))} for pid, found in numbers.items()}
+
+
+def _track(loaders: Loaders, kind: int, one: Step | Batch) -> tuple[int, int]:
+    """Return process and track. Each loader has its own: the steps of two loaders that take turns overlap."""
+    return one.pid, kind + TRACKS_PER_LOADER * loaders[one.pid][one.loader]
+
+
+def _microseconds(time_s: float) -> int:
+    """Return whole microseconds. Perfetto drops events before 0, such as a sample that was taken while the command started."""
+    return max(0, round(1e6 * time_s))
+
+
+def _slice(track: tuple[int, int], name: str, start_s: float, end_s: float, values: Mapping[str, Any]) -> TraceEvent:
     known = {key: value for key, value in values.items() if value is not None}
-    return {"ph": "X", "pid": pid, "tid": track, "name": name, "ts": _microseconds(start_s),
-            "dur": max(0.0, _microseconds(duration_s)), "args": known}  # fmt: skip
+    start = _microseconds(start_s)
+    return {"ph": "X", "pid": track[0], "tid": track[1], "name": name, "ts": start,
+            "dur": max(0, _microseconds(end_s) - start), "args": known}  # fmt: skip
 
 
-def _names(session: Session) -> Iterator[TraceEvent]:
+def _names(session: Session, loaders: Loaders, used: set[tuple[int, int]]) -> Iterator[TraceEvent]:
     yield _metadata(MACHINE_PID, None, "process_name", "machine")
     for process in session.processes:
         worker = "" if process.worker_id is None else f" {process.worker_id}"
         title = f"rank {process.rank} {process.role}{worker}" if process.role != "main" else f"rank {process.rank}"
         yield _metadata(process.pid, None, "process_name", title)
-        for track, name in ((MAIN_TRACK, "steps"), (PAUSE_TRACK, "pauses"), (BATCH_TRACK, "batches")):
-            yield _metadata(process.pid, track, "thread_name", name)
+        if (process.pid, PAUSE_TRACK) in used:
+            yield _metadata(process.pid, PAUSE_TRACK, "thread_name", "pauses")
+        own = loaders.get(process.pid, {})
+        for loader, place in own.items():
+            which = f" of loader {loader}" if len(own) > 1 else ""
+            for kind, name in ((STEP_TRACK, "steps"), (BATCH_TRACK, "batches")):
+                track = kind + TRACKS_PER_LOADER * place
+                if (process.pid, track) in used:
+                    yield _metadata(process.pid, track, "thread_name", name + which)
 
 
 def _metadata(pid: int, track: int | None, kind: str, name: str) -> TraceEvent:
     return {"ph": "M", "pid": pid, "tid": track or 0, "name": kind, "args": {"name": name}}
 
 
-def _numbered(steps: Iterable[Step]) -> Iterator[tuple[int, Step]]:
-    """Steps with their number in their process, from 1."""
-    seen: dict[int, int] = {}
-    for step in steps:
-        seen[step.pid] = seen.get(step.pid, 0) + 1
-        yield seen[step.pid], step
+def _until_the_next(ones: Iterable[StepOrBatch]) -> Iterator[tuple[StepOrBatch, float]]:
+    """Return each with its end, which is never later than the start of the next one of the same process and loader."""
+    tracks: dict[tuple[int, int], list[StepOrBatch]] = {}
+    for one in ones:
+        tracks.setdefault((one.pid, one.loader), []).append(one)
+    for track in tracks.values():
+        track.sort(key=lambda one: one.start_s)
+        ends = [one.start_s + (one.step_s if isinstance(one, Step) else one.wall_s) for one in track]
+        for number, (_, following) in enumerate(pairwise(track)):
+            ends[number] = min(ends[number], following.start_s)
+        yield from zip(track, ends, strict=True)
 
 
-def _step(number: int, step: Step) -> Iterator[TraceEvent]:
+def _numbered(steps: Iterable[Step]) -> Iterator[tuple[int, Step, float]]:
+    """Return steps with their number in their process and loader, from 1, and their end."""
+    seen: dict[tuple[int, int], int] = {}
+    for step, end_s in _until_the_next(steps):
+        key = (step.pid, step.loader)
+        seen[key] = seen.get(key, 0) + 1
+        yield seen[key], step, end_s
+
+
+def _step(loaders: Loaders, number: int, step: Step, end_s: float) -> Iterator[TraceEvent]:
     values = {"epoch": step.epoch, "items": step.items, "batch was ready": step.ready, "sync ms": _ms(step.sync_s)}
-    yield _slice(step.pid, MAIN_TRACK, f"step {number}", step.start_s, step.step_s, values)
-    yield _slice(step.pid, MAIN_TRACK, "wait for input", step.start_s, step.wait_s, {})
-    yield _slice(step.pid, MAIN_TRACK, "compute", step.start_s + step.wait_s, step.compute_s, {"CPU ms": _ms(step.cpu_s)})
+    track = _track(loaders, STEP_TRACK, step)
+    got_s = min(step.start_s + step.wait_s, end_s)
+    yield _slice(track, f"step {number}", step.start_s, end_s, values)
+    yield _slice(track, "wait for input", step.start_s, got_s, {})
+    yield _slice(track, "compute", got_s, end_s, {"CPU ms": _ms(step.cpu_s)})
 
 
-def _batch(batch: Batch) -> Iterator[TraceEvent]:
+def _batch(loaders: Loaders, batch: Batch, end_s: float) -> Iterator[TraceEvent]:
     values = {
         "items": batch.items, "on a core ms": _ms(batch.cpu_s), "queues for a core ms": _ms(batch.queue_s),
         "blocked ms": _ms(batch.blocked_s), "read bytes": batch.read_bytes, "bytes from disk": batch.disk_bytes,
     }  # fmt: skip
-    yield _slice(batch.pid, BATCH_TRACK, "batch", batch.start_s, batch.wall_s, values)
+    track = _track(loaders, BATCH_TRACK, batch)
+    yield _slice(track, "batch", batch.start_s, end_s, values)
     if batch.collate_s:
-        collate_s = min(batch.collate_s, batch.wall_s)
-        yield _slice(batch.pid, BATCH_TRACK, "collate", batch.start_s + batch.wall_s - collate_s, collate_s, {})
+        yield _slice(track, "collate", max(batch.start_s, end_s - batch.collate_s), end_s, {})
 
 
 def _ms(value_s: float | None) -> float | None:
     return None if value_s is None else round(1000 * value_s, 3)
 
 
-def _arrows(session: Session) -> Iterator[TraceEvent]:
+def _arrows(session: Session, loaders: Loaders) -> Iterator[TraceEvent]:
     """Arrows from each batch to the step that used it, where the two can be paired with certainty.
 
     DataLoader assigns batches to its n workers in turn and returns them in order, so worker w made steps w, w+n, …. This is
@@ -124,25 +174,28 @@ def _arrows(session: Session) -> Iterator[TraceEvent]:
             if len({step.epoch for step in used}) != 1 or len(own) != len(used):
                 continue
             for number, (batch, step) in enumerate(zip(own, used, strict=True)):
-                yield from _arrow(f"{loader.pid}.{loader.loader}.{worker}.{number}", batch, step)
+                yield from _arrow(loaders, f"{loader.pid}.{loader.loader}.{worker}.{number}", batch, step)
 
 
-def _arrow(identity: str, batch: Batch, step: Step) -> Iterator[TraceEvent]:
+def _arrow(loaders: Loaders, identity: str, batch: Batch, step: Step) -> Iterator[TraceEvent]:
     common = {"cat": "batch", "name": "batch to step", "id": identity}
-    end_s = batch.start_s + batch.wall_s
-    if end_s > step.start_s + step.wait_s:
+    end_s, got_s = batch.start_s + batch.wall_s, step.start_s + step.wait_s
+    if end_s > got_s:
         return
-    yield {"ph": "s", "pid": batch.pid, "tid": BATCH_TRACK, "ts": _microseconds(end_s), **common}
-    yield {"ph": "f", "bp": "e", "pid": step.pid, "tid": MAIN_TRACK, "ts": _microseconds(step.start_s + step.wait_s), **common}
+    (from_pid, from_track), (to_pid, to_track) = _track(loaders, BATCH_TRACK, batch), _track(loaders, STEP_TRACK, step)
+    # The last microsecond of the batch: an arrow at its end would begin at the next one.
+    begin = max(_microseconds(batch.start_s), _microseconds(end_s) - 1)
+    yield {"ph": "s", "pid": from_pid, "tid": from_track, "ts": begin, **common}
+    yield {"ph": "f", "bp": "e", "pid": to_pid, "tid": to_track, "ts": _microseconds(got_s), **common}
 
 
-def _not_overlapping(session: Session) -> Iterator[Any]:
-    """The pauses of each process without those that start within another one: slices of one track must not overlap."""
+def _not_overlapping(session: Session) -> Iterator[tuple[Event, float]]:
+    """Return the pauses of each process with their ends, without those that start within another one."""
     ends: dict[int, float] = {}
-    for event in session.events:
+    for event in sorted(session.events, key=lambda event: event.start_s):
         if event.start_s >= ends.get(event.pid, float("-inf")):
             ends[event.pid] = event.start_s + event.duration_s
-            yield event
+            yield event, ends[event.pid]
 
 
 def _counters(sample: Sample) -> Iterator[TraceEvent]:
