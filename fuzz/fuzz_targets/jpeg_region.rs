@@ -1,5 +1,5 @@
 //! Decode a region of a JPEG: a used decoder and a new one give the same pixels, which equal the part of the whole image and, if
-//! libjpeg-turbo decodes the file without a warning, libjpeg-turbo's pixels.
+//! libjpeg-turbo decodes the file without a warning, libjpeg-turbo's pixels. The reader of facts accepts what is decoded.
 #![no_main]
 
 use std::cell::RefCell;
@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use headrace_core::cpu::Extension;
 use headrace_core::decode::{DecodeOptions, Decoder};
 use headrace_core::geometry::Scale;
+use headrace_core::jpeg::facts::jpeg_facts;
 use headrace_core::jpeg::index::Index;
 use headrace_core::jpeg::turbo;
 use headrace_fuzz::{crop, is_in_range, is_small, region, rows, whole};
@@ -87,6 +88,12 @@ fuzz_target!(|data: &[u8]| {
         let Ok(cut) = cut else {
             return;
         };
+        let facts = jpeg_facts(jpeg).map(|facts| (facts.width, facts.height));
+        assert_eq!(
+            facts,
+            Ok((size.width, size.height)),
+            "the header's reader refuses what is decoded"
+        );
         if full.is_ok() && crop(reference, size, part) != cut {
             assert!(!is_in_range(jpeg), "differs from libjpeg-turbo");
         }

@@ -40,6 +40,14 @@ def jpeg(width: int, height: int, seed: int = 0, *, quality: int = 90, subsampli
     return file.getvalue()
 
 
+def with_junk(data: bytes) -> bytes:
+    """Return a JPEG with bytes between the segments of its header, which every reader skips; some begin as a marker does."""
+    frame = data.index(b"\xff\xc0")
+    scan = data.index(b"\xff\xda")
+    first = 4 + int.from_bytes(data[4:6], "big")
+    return data[:first] + b"\0junk" + data[first:frame] + b"\xff\0\x12\xff\0" + data[frame:scan] + b"\xff\xff" + data[scan:]
+
+
 def pixels(data: bytes) -> np.ndarray:
     """Return the pixels that Pillow decodes."""
     with Image.open(io.BytesIO(data)) as image:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
+from against_pillow import decoded
+from headrace import restart_markers
 from headrace.errors import DecodeError
 from headrace.images.header import format_of, read_header
 from PIL import Image
-from sample_images import jpeg, photograph
+from sample_images import jpeg, photograph, pixels, with_junk
 
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
@@ -55,6 +58,42 @@ def test_portable_headers_give_format_and_size_or_an_error(kind: bytes) -> None:
 def test_truncated_jpegs_are_refused(cut: int) -> None:
     with pytest.raises(DecodeError):
         read_header(jpeg(64, 48)[:cut])
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_bytes_between_segments_are_skipped_as_by_the_decoders(progressive: bool) -> None:
+    plain = jpeg(64, 48, progressive=progressive, restart_marker_blocks=3)
+    if progressive:
+        junk = plain.replace(b"\xff\xc2", b"\0junk\xff\0\x12\xff\xff\xc2", 1)
+    else:
+        junk = with_junk(plain)
+    assert read_header(junk) == read_header(plain)
+    assert np.array_equal(decoded(junk), decoded(plain))
+    assert np.array_equal(pixels(junk), pixels(plain))
+
+
+@pytest.mark.parametrize("code", [0x02, 0x4F, 0xBF, 0xD8, 0xDE, 0xDF, 0xF0, 0xFD])
+def test_markers_without_a_place_in_a_header_are_refused_by_readers_and_decoders(code: int) -> None:
+    data = jpeg(64, 48)
+    first = 4 + int.from_bytes(data[4:6], "big")
+    odd = data[:first] + bytes([0xFF, code, 0, 2]) + data[first:]
+    with pytest.raises(DecodeError, match=f"marker {code:#04x} at byte {first}"):
+        read_header(odd)
+    assert isinstance(decoded(odd), int)
+    with pytest.raises(DecodeError):
+        restart_markers(odd)
+    with pytest.raises(OSError), Image.open(io.BytesIO(odd)) as image:
+        image.load()
+
+
+def test_a_marker_must_follow_the_first_one() -> None:
+    data = jpeg(64, 48)
+    odd = data[:2] + b"\0" + data[2:]
+    with pytest.raises(DecodeError):
+        read_header(odd)
+    assert isinstance(decoded(odd), int)
+    with pytest.raises(DecodeError):
+        restart_markers(odd)
 
 
 def test_each_single_byte_change_gives_a_header_or_a_decode_error() -> None:

@@ -25,7 +25,7 @@ from headrace.packing import pack
 from headrace.packing.image_encoder import image_encoder
 from headrace.packing.options import PackOptions
 from PIL import Image
-from sample_images import jpeg, photograph, pixels
+from sample_images import jpeg, photograph, pixels, with_junk
 
 
 def records(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -73,6 +73,19 @@ def test_packing_keeps_every_pixel_of_real_photographs(sample_images: list[Path]
     for path in (tmp_path / "in").rglob("*.jpg"):
         data, _ = found[str(path.relative_to(tmp_path / "in").with_suffix(""))]
         assert np.array_equal(pixels(data), pixels(path.read_bytes())), path.name
+
+
+@pytest.mark.parametrize("keep_bytes", [False, True])
+def test_jpegs_with_bytes_between_the_segments_of_the_header_are_packed(tmp_path: Path, keep_bytes: bool) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    junk = with_junk(jpeg(200, 150))
+    (tmp_path / "in" / "a" / "x.jpg").write_bytes(junk)
+    result = pack(tmp_path / "in", tmp_path / "out", keep_bytes=keep_bytes)
+    assert (result.records, result.errors) == (1, 0)
+    assert verify(tmp_path / "out", decode=True).ok
+    ((data, _),) = records(tmp_path / "out").values()
+    assert np.array_equal(pixels(data), pixels(junk))
+    assert (data == junk) == keep_bytes
 
 
 def test_keep_bytes_stores_files_byte_for_byte(image_folder: Callable[..., Path], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from headrace.packing.listing import Listing, Rejection, list_records
 from headrace.packing.options import PackOptions
 from headrace.packing.unit import PackedRecords, pack_chunk
 from PIL import Image
-from sample_images import jpeg
+from sample_images import jpeg, with_junk
 
 OPTIONS = [
     PackOptions(keep_bytes=True),
@@ -60,6 +60,7 @@ def zoo() -> dict[str, bytes]:
         "rubbish.jpg": b"no image at all",
         "empty.jpg": b"",
         "hardly_finer.jpg": saved(image, "JPEG", quality=91, progressive=True),
+        "junk.jpg": with_junk(plain),
         "trailing.jpg": plain + b"something behind the image",
         "long " + "ä" * 70 + ".jpg": jpeg(64, 64, 4),
     }

@@ -71,6 +71,16 @@ impl Extension {
         self == Extension::Scalar
     }
 
+    /// Panic unless this processor can run the extension. Kernels rely on it: naming an extension is safe code, and running vector
+    /// instructions that a processor lacks is not. So whoever takes an `Extension` from outside the crate calls this first.
+    pub fn assert_available(self) {
+        // Ordered as they are, all up to the best have kernels that this processor runs, or no kernels here.
+        assert!(
+            self <= Extension::best(),
+            "{self:?} is not available on this processor"
+        );
+    }
+
     /// Return the fastest extension of this processor (asked once, then remembered).
     pub fn best() -> Extension {
         static BEST: OnceLock<Extension> = OnceLock::new();

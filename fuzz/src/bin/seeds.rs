@@ -197,6 +197,10 @@ fn jpegs() -> Outcome<Vec<Vec<u8>>> {
         )?;
         files.push(file);
     }
+    // Bytes between the segments of the header, which every reader skips.
+    let mut junk = files[0].clone();
+    junk.splice(20..20, [0, 7, 0xFF, 0, 9]); // behind the JFIF segment
+    files.push(junk);
     Ok(files)
 }
 

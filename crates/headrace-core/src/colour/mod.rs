@@ -126,10 +126,7 @@ impl Default for Colourist {
 impl Colourist {
     /// Make one whose kernels use `extension`, which the processor must have ([`Extension::available`]).
     pub fn with_extension(extension: Extension) -> Self {
-        assert!(
-            Extension::available().contains(&extension),
-            "{extension:?} is not available on this processor"
-        );
+        extension.assert_available();
         Colourist {
             extension,
             scratch: neighbours::Scratch::default(),

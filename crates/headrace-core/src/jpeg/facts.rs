@@ -1,12 +1,12 @@
 //! The facts that a JPEG's header states: size, encoding and quality. Nothing is decoded.
 //!
-//! This reader is stricter than [`super::header`]: it refuses a file that breaks the standard or has no end marker, with the
-//! reason.
+//! A file that it refuses, with the reason, is refused by the decoders too. It passes over the same garbage between segments as they
+//! do ([`marker::find`]), but reads the facts of every coding process.
 
 use std::fmt;
 use std::ops::Range;
 
-use super::marker;
+use super::marker::{self, next_segment};
 use super::quality;
 
 /// Size and encoding of a JPEG.
@@ -65,16 +65,16 @@ pub enum HeaderFault {
         /// Bytes of the file.
         size: usize,
     },
-    /// Another byte stands where a marker must begin.
-    MarkerExpected {
-        /// Offset of the byte.
+    /// A marker that has no place before the first scan: a second start, or a code without a meaning.
+    Misplaced {
+        /// Marker code.
+        code: u8,
+        /// Offset of the marker.
         at: usize,
-        /// The byte.
-        found: u8,
     },
     /// The end marker stands before the first scan.
     NoImageData,
-    /// A segment's length is below 2 or leaves the file.
+    /// A segment leaves the file.
     SegmentTooLong {
         /// Marker code of the segment.
         code: u8,
@@ -108,8 +108,11 @@ impl fmt::Display for HeaderFault {
             HeaderFault::EndsInHeader { size } => {
                 write!(f, "JPEG ends in its header, at byte {size}")
             }
-            HeaderFault::MarkerExpected { at, found } => {
-                write!(f, "JPEG marker expected at byte {at}, found {found:#04x}")
+            HeaderFault::Misplaced { code, at } => {
+                write!(
+                    f,
+                    "JPEG marker {code:#04x} at byte {at} has no place in a header"
+                )
             }
             HeaderFault::NoImageData => write!(f, "JPEG holds no image data"),
             HeaderFault::SegmentTooLong { code, at } => write!(
@@ -143,32 +146,25 @@ pub fn jpeg_facts(data: &[u8]) -> Result<JpegFacts, HeaderFault> {
     let size = data.len();
     let (mut at, mut frame, mut quality, mut restart_interval) = (2, None, None, 0);
     loop {
-        let Some(&[first, code, high, low]) = data.get(at..).and_then(<[u8]>::first_chunk) else {
-            return Err(HeaderFault::EndsInHeader { size });
+        let (code, offset) = marker::find(data, at).ok_or(HeaderFault::EndsInHeader { size })?;
+        let Some(segment) = next_segment(data, offset) else {
+            return Err(HeaderFault::SegmentTooLong { code, at: offset });
         };
-        match (first, code) {
-            (0xFF, 0xFF) => at += 1, // a fill byte
-            (0xFF, marker::TEM | marker::RST0..=marker::RST7) => at += 2,
-            (0xFF, marker::EOI) => return Err(HeaderFault::NoImageData),
-            (0xFF, _) => {
-                let end = at + 2 + usize::from(u16::from_be_bytes([high, low]));
-                let Some(payload) = data.get(at + 4..end) else {
-                    return Err(HeaderFault::SegmentTooLong { code, at });
-                };
-                match (code, payload) {
-                    (0xC4 | 0xC8 | 0xCC, _) => {}
-                    (0xC0..=0xCF, _) => frame = Some(read_frame(code, payload, at + 4)?),
-                    (marker::DRI, &[high, low, ..]) => {
-                        restart_interval = u16::from_be_bytes([high, low]);
-                    }
-                    (marker::DQT, _) if quality.is_none() => quality = estimate_quality(payload),
-                    (marker::SOS, _) => break,
-                    _ => {}
-                }
-                at = end;
+        match (code, segment.payload) {
+            (marker::EOI, _) => return Err(HeaderFault::NoImageData),
+            (marker::SOS, _) => break,
+            (0xC4 | 0xC8 | 0xCC, _) => {}
+            (0xC0..=0xCF, payload) => frame = Some(read_frame(code, payload, offset + 4)?),
+            (marker::DRI, &[high, low, ..]) => {
+                restart_interval = u16::from_be_bytes([high, low]);
             }
-            _ => return Err(HeaderFault::MarkerExpected { at, found: first }),
+            (marker::DQT, payload) if quality.is_none() => quality = estimate_quality(payload),
+            _ if code == marker::SOI || !marker::is_known(code) => {
+                return Err(HeaderFault::Misplaced { code, at: offset });
+            }
+            _ => {}
         }
+        at = segment.end;
     }
     let frame: JpegFacts = frame.ok_or(HeaderFault::ScanBeforeFrame)?;
     memchr::memmem::rfind(&data[at..], &[0xFF, marker::EOI])
@@ -347,8 +343,12 @@ mod tests {
             "JPEG ends in its header, at byte 3"
         );
         assert_eq!(
-            fault(&[0xFF, 0xD8, 0xFF, 0xFE, 0, 3, 1, 7, 0, 0, 0]),
-            "JPEG marker expected at byte 7, found 0x07"
+            fault(&[0xFF, 0xD8, 0xFF, 0xFE, 0, 3, 1, 7, 0, 0xFF, 0xD8]),
+            "JPEG marker 0xd8 at byte 9 has no place in a header"
+        );
+        assert_eq!(
+            fault(&[0xFF, 0xD8, 0xFF, 0x02, 0, 2]),
+            "JPEG marker 0x02 at byte 2 has no place in a header"
         );
         assert_eq!(
             fault(&[0xFF, 0xD8, 0xFF, 0xFE, 0, 9, 1]),

@@ -297,7 +297,7 @@ impl ColourHints {
 
 /// Parse the segments up to the first scan. [`Status::Unsupported`] means a valid file that only libjpeg-turbo decodes.
 pub fn parse(data: &[u8]) -> Result<Header<'_>> {
-    if !data.starts_with(&[0xFF, marker::SOI]) {
+    if !marker::begins(data) {
         return Err(Status::UnknownFormat);
     }
     let mut header = Header {
@@ -338,7 +338,8 @@ pub fn parse(data: &[u8]) -> Result<Header<'_>> {
             }
             marker::EOI => return Err(Status::Truncated),
             0xC2..=0xCF => return Err(Status::Unsupported), // progressive, lossless, arithmetic, hierarchical
-            code => hints.read(code, payload),
+            code if marker::is_known(code) => hints.read(code, payload),
+            _ => return Err(Status::CorruptHeader),
         }
     }
 }
@@ -351,6 +352,10 @@ mod tests {
     fn short_or_inconsistent_headers_are_refused() {
         assert_eq!(parse(b"GIF89a").err(), Some(Status::UnknownFormat));
         assert_eq!(parse(&[0xFF, 0xD8]).err(), Some(Status::Truncated));
+        let no_marker_second = [0xFF, 0xD8, 0, 0xFF, 0xDA];
+        assert_eq!(parse(&no_marker_second).err(), Some(Status::UnknownFormat));
+        let reserved_marker = [0xFF, 0xD8, 0xFF, 0x02, 0, 2];
+        assert_eq!(parse(&reserved_marker).err(), Some(Status::CorruptHeader));
         let wrong_length = [0xFF, 0xD8, 0xFF, 0xDB, 0xFF, 0xFF, 0x00];
         assert_eq!(parse(&wrong_length).err(), Some(Status::Truncated));
         let empty_frame = [0xFF, 0xD8, 0xFF, 0xC0, 0, 11, 8, 0, 0, 0, 9, 1, 1, 0x11, 0];

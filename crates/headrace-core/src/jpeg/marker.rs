@@ -15,6 +15,7 @@ pub const DRI: u8 = 0xDD;
 pub const APP0: u8 = 0xE0;
 pub const APP1: u8 = 0xE1;
 pub const APP14: u8 = 0xEE;
+pub const APP15: u8 = 0xEF;
 pub const COM: u8 = 0xFE;
 pub const TEM: u8 = 0x01;
 
@@ -31,36 +32,47 @@ pub struct Segment<'a> {
     pub end: usize,
 }
 
-/// Return the segment at or after `from`: garbage before the marker is skipped, as libjpeg does. `None` when the data ends first.
-pub fn next_segment(data: &[u8], from: usize) -> Option<Segment<'_>> {
+/// Return whether a file begins as a JPEG: with a start marker, and behind it the beginning of another marker, as Pillow demands, or
+/// nothing.
+pub fn begins(data: &[u8]) -> bool {
+    matches!(data, [0xFF, SOI] | [0xFF, SOI, 0xFF, ..])
+}
+
+/// Return code and offset of the marker at or after `from`: garbage before it is skipped, as libjpeg does. `None` when the data ends
+/// first.
+pub fn find(data: &[u8], from: usize) -> Option<(u8, usize)> {
     let mut at = from;
     loop {
         at += data.get(at..)?.iter().position(|&byte| byte == 0xFF)?;
-        let code = *data.get(at + 1)?;
-        match code {
+        match *data.get(at + 1)? {
             0x00 => at += 2, // a stuffed byte: no marker
             0xFF => at += 1, // a fill byte
-            TEM | RST0..=EOI => {
-                let payload = &data[at + 2..at + 2];
-                return Some(Segment {
-                    code,
-                    offset: at,
-                    payload,
-                    end: at + 2,
-                });
-            }
-            _ => {
-                let length =
-                    usize::from(u16::from_be_bytes([*data.get(at + 2)?, *data.get(at + 3)?]));
-                let end = at + 2 + length.max(2);
-                let payload = data.get(at + 4..end)?;
-                return Some(Segment {
-                    code,
-                    offset: at,
-                    payload,
-                    end,
-                });
-            }
+            code => return Some((code, at)),
         }
     }
+}
+
+/// Return the segment of the marker at or after `from` ([`find`]). `None` when the data ends first.
+pub fn next_segment(data: &[u8], from: usize) -> Option<Segment<'_>> {
+    let (code, offset) = find(data, from)?;
+    let (begin, end) = match code {
+        TEM | RST0..=EOI => (offset + 2, offset + 2),
+        _ => {
+            let length = data.get(offset + 2..)?.first_chunk().copied()?;
+            let length = usize::from(u16::from_be_bytes(length));
+            (offset + 4, offset + 2 + length.max(2))
+        }
+    };
+    Some(Segment {
+        code,
+        offset,
+        payload: data.get(begin..end)?,
+        end,
+    })
+}
+
+/// Return whether libjpeg passes over a segment with this code, or reads it, before the first scan (jdmarker.c, read_markers). It
+/// refuses files with others, reserved or of hierarchical files, and so does Pillow.
+pub fn is_known(code: u8) -> bool {
+    matches!(code, TEM | SOF0..=DRI | APP0..=APP15 | COM)
 }

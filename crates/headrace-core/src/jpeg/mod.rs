@@ -2,12 +2,12 @@
 //! the reference of the decoder and decodes all other files.
 
 pub mod bits;
-pub mod entropy;
+pub(crate) mod entropy;
 pub mod exif_segment;
 pub mod facts;
 pub mod header;
 pub mod huffman;
-pub mod idct;
+pub(crate) mod idct;
 pub mod index;
 pub mod marker;
 mod plane;

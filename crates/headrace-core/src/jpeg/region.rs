@@ -103,8 +103,9 @@ pub fn supports(header: &Header<'_>) -> bool {
 }
 
 impl RegionDecoder {
-    /// Make a decoder whose kernels use `extension`, which the machine must have ([`Extension::available`]).
+    /// Make a decoder whose kernels use `extension`. Panic if the machine lacks it ([`Extension::available`]).
     pub fn with_extension(extension: Extension) -> Self {
+        extension.assert_available();
         RegionDecoder {
             extension,
             tables: Default::default(),

@@ -248,7 +248,7 @@ impl<'a> Header<'a> {
     fn parse(jpeg: &'a [u8]) -> Result<Self> {
         match jpeg {
             [] => return Err(Status::Empty),
-            [0xFF, marker::SOI, ..] => {}
+            _ if marker::begins(jpeg) => {}
             _ => return Err(Status::UnknownFormat),
         }
         let mut header = Header {
@@ -289,8 +289,9 @@ impl<'a> Header<'a> {
                     return Ok(header);
                 }
                 marker::EOI => return Err(Status::Truncated),
-                marker::COM | marker::APP0..=0xEF => header.metadata.push(segment),
-                _ => {}
+                marker::COM | marker::APP0..=marker::APP15 => header.metadata.push(segment),
+                code if marker::is_known(code) => {}
+                _ => return Err(Status::CorruptHeader),
             }
         }
     }

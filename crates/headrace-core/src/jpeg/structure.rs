@@ -10,8 +10,9 @@ use std::arch::x86_64::*;
 
 /// Return the offset of the first marker at or after `from`: an `FF` followed by neither 00 nor FF. `None` if the data ends first.
 pub fn next_marker(extension: Extension, data: &[u8], from: usize) -> Option<usize> {
+    extension.assert_available();
     match extension {
-        // SAFETY: an extension is only named on a machine that has it (`Extension::available`).
+        // SAFETY: the processor has the extension, see the line before.
         #[cfg(target_arch = "x86_64")]
         Extension::Avx512 => unsafe { next_marker_avx512(data, from) },
         // SAFETY: as above.

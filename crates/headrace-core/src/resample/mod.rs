@@ -176,10 +176,7 @@ impl Default for Resampler {
 impl Resampler {
     /// Make a resampler whose kernels use `extension`, which the processor must have ([`Extension::available`]).
     pub fn with_extension(extension: Extension) -> Self {
-        assert!(
-            Extension::available().contains(&extension),
-            "{extension:?} is not available on this processor"
-        );
+        extension.assert_available();
         Resampler {
             extension,
             order: PassOrder::chosen(),

@@ -110,7 +110,16 @@ pub fn block(
     }
 }
 
-/// Transform the four blocks of `group`, write 8 rows of 32 samples at `out[at]`, and clear the group.
+/// Return the 8 rows of 32 samples at `at`, `stride` apart. Panic if `out` does not hold them: the vector kernels write them through
+/// pointers and rely on this slice.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[inline]
+fn rows(out: &mut [u8], at: usize, stride: usize) -> &mut [u8] {
+    // Saturated: a stride whose sevenfold wraps must not pass for a short one.
+    &mut out[at..][..stride.saturating_mul(7).saturating_add(8 * GROUP)]
+}
+
+/// Transform the four blocks of `group`, write 8 rows of 32 samples at `out[at]`, and clear the group. The processor has `extension`.
 pub fn group(
     extension: Extension,
     group: &mut Group,
@@ -120,7 +129,7 @@ pub fn group(
     stride: usize,
 ) {
     match extension {
-        // SAFETY: an extension other than `Scalar` is only named on a machine that has it (`Extension::available`).
+        // SAFETY: the processor has the extension: whoever holds one has checked it (`Extension::assert_available`).
         #[cfg(target_arch = "x86_64")]
         Extension::Avx512 => unsafe { x86::group_avx512(group, quant, out, at, stride) },
         // SAFETY: as above.
@@ -183,6 +192,28 @@ mod tests {
                     [0; 64 * GROUP],
                     "{extension:?} leaves coefficients behind"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn rows_outside_the_output_are_refused() {
+        let quant = [1; 64];
+        // The last stride is such that 7 * stride + 32 wraps to 40 (6DB6…B7 is the inverse of 7).
+        let wraps = 8usize.wrapping_mul(0x6DB6_DB6D_B6DB_6DB7_u64 as usize);
+        for (at, stride) in [
+            (9, 40),
+            (313, 0),
+            (usize::MAX, 40),
+            (0, usize::MAX),
+            (0, wraps),
+        ] {
+            for extension in Extension::available() {
+                let refused = std::panic::catch_unwind(|| {
+                    let (mut blocks, mut out) = ([1; 64 * GROUP], [0; 7 * 40 + 32]);
+                    group(extension, &mut blocks, &quant, &mut out, at, stride);
+                });
+                assert!(refused.is_err(), "{extension:?} at {at}, stride {stride}");
             }
         }
     }

@@ -188,12 +188,13 @@ fn bytes(x: [int8x16_t; 8]) -> [uint8x16_t; 8] {
 /// Transform the four blocks of `group` to 8 rows of 32 samples at `out[at]`, and clear the group.
 #[target_feature(enable = "neon")]
 pub fn group(group: &mut Group, quant: &[u16; 64], out: &mut [u8], at: usize, stride: usize) {
-    let out = &mut out[at..at + 7 * stride + 32];
+    let out = super::rows(out, at, stride);
     for half in 0..2 {
         let [left, right] = [2 * half, 2 * half + 1].map(|block| {
             let rows = std::array::from_fn(|row| {
                 let place = group[row * 32 + block * 8..][..8].as_mut_ptr();
-                // SAFETY: 8 values of 16 bits in `group` and in `quant` (row < 8); unaligned access is allowed.
+                // SAFETY: `place` is a slice of 8 values of 16 bits; `quant` holds 8 from row * 8 on (row < 8); unaligned access
+                // is allowed.
                 unsafe {
                     let factors = vreinterpretq_s16_u16(vld1q_u16(quant.as_ptr().add(row * 8)));
                     let coefficients = vld1q_s16(place);
@@ -205,7 +206,7 @@ pub fn group(group: &mut Group, quant: &[u16; 64], out: &mut [u8], at: usize, st
         });
         let columns = std::array::from_fn(|column| vcombine_s8(left[column], right[column]));
         for (row, samples) in bytes(columns).into_iter().enumerate() {
-            // SAFETY: rows up to 7, 16 bytes at column 0 or 16, all inside the slice cut above.
+            // SAFETY: rows up to 7, 16 bytes at column 0 or 16, all inside the slice of `rows`: 7 * stride + 32 bytes.
             unsafe { vst1q_u8(out.as_mut_ptr().add(row * stride + half * 16), samples) };
         }
     }

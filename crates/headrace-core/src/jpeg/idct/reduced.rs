@@ -147,7 +147,7 @@ pub fn group(
     stride: usize,
 ) {
     match (extension, size) {
-        // SAFETY: an extension is only named on a machine that has it (`Extension::available`).
+        // SAFETY: the processor has the extension: whoever holds one has checked it (`Extension::assert_available`).
         #[cfg(target_arch = "x86_64")]
         (Extension::Avx2 | Extension::Avx512, _) => unsafe {
             group_avx2(size, group, quant, out, at, stride)

@@ -210,14 +210,15 @@ fn wrap_single_rows(row: __m256i, wrapped: __m256i, below: __m256i) -> __m256i {
 /// Transform the four blocks of `group` to 8 rows of 32 samples at `out[at]`, and clear the group.
 #[target_feature(enable = "avx2")]
 pub fn group_avx2(group: &mut Group, quant: &[u16; 64], out: &mut [u8], at: usize, stride: usize) {
-    let out = &mut out[at..at + 7 * stride + 32];
+    let out = super::rows(out, at, stride);
     for half in 0..2 {
         let mut below = _mm256_setzero_si256(); // what the rows under the first hold
         let mut rows: [__m256i; 8] = std::array::from_fn(|row| {
             let place = group[row * 32 + half * 16..][..16]
                 .as_mut_ptr()
                 .cast::<__m256i>();
-            // SAFETY: 16 values of 16 bits in `group`, 8 in `quant` (row < 8); unaligned access is allowed.
+            // SAFETY: `place` is a slice of 16 values of 16 bits; `quant` holds 8 from row * 8 on (row < 8); unaligned access is
+            // allowed.
             unsafe {
                 let factors = _mm256_broadcastsi128_si256(_mm_loadu_si128(
                     quant.as_ptr().add(row * 8).cast(),
@@ -238,9 +239,9 @@ pub fn group_avx2(group: &mut Group, quant: &[u16; 64], out: &mut [u8], at: usiz
         let columns = avx2::transpose(avx2::transform::<{ SHIFT1 as i32 }>(rows));
         let pairs = avx2::bytes(avx2::transform::<{ SHIFT2 as i32 }>(columns));
         for (r, pair) in pairs.into_iter().enumerate() {
-            let pair = _mm256_permute4x64_epi64::<0b11_01_10_00>(pair); // row 2r of both blocks, then row 2r + 1
-                                                                        // SAFETY: rows up to 7, 16 bytes at column 0 or 16, all
-                                                                        // inside the slice cut above.
+            // Row 2r of both blocks, then row 2r + 1.
+            let pair = _mm256_permute4x64_epi64::<0b11_01_10_00>(pair);
+            // SAFETY: rows up to 7, 16 bytes at column 0 or 16, all inside the slice of `rows`: 7 * stride + 32 bytes.
             unsafe {
                 let to = out.as_mut_ptr().add(2 * r * stride + half * 16);
                 _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(pair));
@@ -259,11 +260,12 @@ pub fn group_avx512(
     at: usize,
     stride: usize,
 ) {
-    let out = &mut out[at..at + 7 * stride + 32];
+    let out = super::rows(out, at, stride);
     let mut below = _mm512_setzero_si512(); // what the rows under the first hold
     let mut rows: [__m512i; 8] = std::array::from_fn(|row| {
         let place = group[row * 32..][..32].as_mut_ptr().cast::<__m512i>();
-        // SAFETY: 32 values of 16 bits in `group`, 8 in `quant` (row < 8); unaligned access is allowed.
+        // SAFETY: `place` is a slice of 32 values of 16 bits; `quant` holds 8 from row * 8 on (row < 8); unaligned access is
+        // allowed.
         unsafe {
             let factors =
                 _mm512_broadcast_i32x4(_mm_loadu_si128(quant.as_ptr().add(row * 8).cast()));
@@ -296,7 +298,7 @@ pub fn group_avx512(
     let even_then_odd = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
     for (r, pair) in pairs.into_iter().enumerate() {
         let pair = _mm512_permutexvar_epi64(even_then_odd, pair);
-        // SAFETY: rows up to 7, 32 bytes each, all inside the slice cut above.
+        // SAFETY: rows up to 7, 32 bytes each, all inside the slice of `rows`: 7 * stride + 32 bytes.
         unsafe {
             let to = out.as_mut_ptr().add(2 * r * stride);
             _mm256_storeu_si256(to.cast(), _mm512_castsi512_si256(pair));

@@ -48,7 +48,7 @@ pub const SLACK: usize = 32;
 
 /// Blend two chroma rows vertically: `(3 near + far + bias) >> 2`, with bias 1 for the upper of a pair of rows and 2 for the lower
 /// (jdsample.c, h1v2_fancy_upsample).
-pub fn blend_rows(extension: Extension, near: &[u8], far: &[u8], bias: u16, out: &mut [u8]) {
+pub(crate) fn blend_rows(extension: Extension, near: &[u8], far: &[u8], bias: u16, out: &mut [u8]) {
     #[inline(always)]
     fn blend(near: &[u8], far: &[u8], bias: u16, out: &mut [u8]) {
         for ((out, &near), &far) in out.iter_mut().zip(near).zip(far) {
@@ -70,7 +70,7 @@ pub fn blend_rows(extension: Extension, near: &[u8], far: &[u8], bias: u16, out:
 
 /// Double a row: pixels 2i and 2i + 1 of `out` are in sample i, which is `samples[i + 1]` (jdsample.c, h2v1_fancy_upsample).
 /// `samples` holds `pairs + 2 + SLACK` values, `out` has room for `2 * pairs + SLACK`.
-pub fn double_row(extension: Extension, samples: &[u8], pairs: usize, out: &mut [u8]) {
+pub(crate) fn double_row(extension: Extension, samples: &[u8], pairs: usize, out: &mut [u8]) {
     match extension {
         // SAFETY: extensions are only named on machines that have them (`Extension::available`).
         #[cfg(target_arch = "x86_64")]
@@ -94,7 +94,13 @@ pub fn double_row(extension: Extension, samples: &[u8], pairs: usize, out: &mut 
 
 /// Double a row in both directions, with one rounding after both sums (jdsample.c, h2v2_fancy_upsample). Sizes as for
 /// [`double_row`].
-pub fn double_blended(extension: Extension, near: &[u8], far: &[u8], pairs: usize, out: &mut [u8]) {
+pub(crate) fn double_blended(
+    extension: Extension,
+    near: &[u8],
+    far: &[u8],
+    pairs: usize,
+    out: &mut [u8],
+) {
     match extension {
         // SAFETY: extensions are only named on machines that have them (`Extension::available`).
         #[cfg(target_arch = "x86_64")]
@@ -123,7 +129,7 @@ pub fn repeat_row(samples: &[u8], pairs: usize, out: &mut [u8]) {
 
 /// Convert YCbCr to interleaved RGB, or BGR, with libjpeg's 16-bit fixed-point tables (jdcolor.c, build_ycc_rgb_table). All slices
 /// fit `out`.
-pub fn ycc_to_rgb(
+pub(crate) fn ycc_to_rgb(
     extension: Extension,
     y: &[u8],
     cb: &[u8],
