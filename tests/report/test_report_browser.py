@@ -189,3 +189,4 @@ def test_on_a_phone_no_number_breaks_and_wide_tables_say_that_they_scroll(tmp_pa
         numbers, wide, bad = found.split(";", 2)
         assert int(numbers.partition("=")[2]) > 20 and int(wide.partition("=")[2]) >= 1, (name, found)
         assert bad == "", name
+        assert not re.search(r"\de\+\d|\b1 cores\b", re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)), name

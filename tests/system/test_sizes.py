@@ -1,9 +1,9 @@
-"""Texts for counts."""
+"""Texts for counts and numbers."""
 
 from __future__ import annotations
 
 import pytest
-from headrace.system.sizes import count_text
+from headrace.system.sizes import count_text, number_text
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,19 @@ from headrace.system.sizes import count_text
 )
 def test_a_count_agrees_with_its_noun(number: int, noun: str, text: str) -> None:
     assert count_text(number, noun) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (11250.0, 4, "11,250"),
+        (999.7, 3, "1,000"),
+        (1234.0, 2, "1,234"),
+        (99.4, 2, "99"),
+        (0.25, 3, "0.25"),
+        (-20480.0, 3, "-20,480"),
+        (0.0, 3, "0"),
+    ],
+)
+def test_a_large_number_is_written_out(value: float, digits: int, text: str) -> None:
+    assert number_text(value, digits=digits) == text

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from headrace.cost.estimate import Estimate, Kind, exactly
 from headrace.cost.prices import Instance, PriceTable
 from headrace.errors import UsageError
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import number_text, percent_text
 
 __all__ = ["INPUT_MODES", "LOADERS", "Floor", "InputMode", "Job", "binding", "cpu_rate", "floors", "gpu_rate"]
 
@@ -224,6 +224,7 @@ def _requests(job: Job, objects: int, instance: Instance, table: PriceTable) -> 
         min(limit["value"], in_flight / seconds) * images_each for seconds in (wait["value"], wait["high"], wait["low"])
     )
     words = (
-        f"{in_flight} requests at a time, {wait['value'] * 1000:.0f} ms to the first byte, {images_each:,.3g} images an object"
+        f"{in_flight} requests at a time, {wait['value'] * 1000:.0f} ms to the first byte, "
+        f"{number_text(images_each)} images an object"
     )
     return Floor("requests", Estimate(point, low, high, "estimated", f"{wait['source']}; {limit['source']}"), words)

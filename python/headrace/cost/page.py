@@ -13,6 +13,7 @@ from headrace.report import numbers
 from headrace.report.markup import Html, join, tag
 from headrace.report.page import figure, html_page, write_page
 from headrace.report.tables import table
+from headrace.system.sizes import number_text
 
 __all__ = ["LABELLED", "render", "row_name", "write"]
 
@@ -107,6 +108,7 @@ def _chart(found: Answer) -> Html | None:
         marks.append(tag("text", row_name(row), x=x, y=round(height, 1), text_anchor=anchor))
     svg = tag("svg", *marks, viewbox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label="cost over time of each instance type")
     low, high = min(row.best_usd for row in rows), max(row.best_usd for row in rows)
+    took = [row.total_hours for row in rows]
     return tag(
         "section",
         tag("h2", "time against money"),
@@ -114,8 +116,8 @@ def _chart(found: Answer) -> Html | None:
         tag(
             "div",
             svg,
-            tag("p", tag("span", f"{min(row.total_hours for row in rows):.2g} h"), tag("span", "hours, logarithmic"),
-                tag("span", f"{max(row.total_hours for row in rows):.3g} h"), class_="ends"),
+            tag("p", tag("span", f"{number_text(min(took), digits=2)} h"), tag("span", "hours, logarithmic"),
+                tag("span", f"{number_text(max(took))} h"), class_="ends"),
             class_="time-money",
         ),
         class_="chart",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import number_text, percent_text
 
 __all__ = [
     "NOT_MEASURED",
@@ -27,7 +27,7 @@ BINARY_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, 
 
 def gain(ratio: float) -> str:
     """Return a ratio of rates: `+3 %` for small gains, `×2.4` for large ones."""
-    return f"×{ratio:.2g}" if ratio >= 1.195 else f"{100 * (ratio - 1):+.0f} %"
+    return f"×{number_text(ratio, digits=2)}" if ratio >= 1.195 else f"{100 * (ratio - 1):+.0f} %"
 
 
 def hours(value: float) -> str:

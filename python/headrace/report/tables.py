@@ -14,6 +14,7 @@ from headrace.report.slow_steps import SlowStep
 from headrace.report.thresholds import Threshold
 from headrace.session.machine import Sample
 from headrace.session.model import Session
+from headrace.system.sizes import number_text
 
 __all__ = [
     "ABSENT",
@@ -117,7 +118,8 @@ def text_in_unit(value: float | None, unit: str) -> str:
         return f"{value:.0f} %"
     if unit.startswith("bytes"):
         return numbers.byte_size(value) + unit.removeprefix("bytes")
-    return f"{value:,.3g} {unit}".rstrip()
+    text = number_text(value)
+    return f"{text} {'core' if (text, unit) == ('1', 'cores') else unit}".rstrip()
 
 
 POINTS = ("min", "p50", "p90", "p95", "p99", "max")

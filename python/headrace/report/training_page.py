@@ -16,7 +16,7 @@ from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.markup import Html, join, no_break, tag
 from headrace.report.page import figure, html_page, write_page
-from headrace.system.sizes import count_text, percent_text
+from headrace.system.sizes import count_text, number_text, percent_text
 from headrace.training.options import Options
 from headrace.training.options_file import flatten
 
@@ -189,7 +189,7 @@ def _option(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return number_text(value, digits=4) if isinstance(value, float) else str(value)
 
 
 def _environment(starts: Sequence[Row]) -> Html | None:

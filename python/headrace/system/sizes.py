@@ -1,10 +1,10 @@
-"""Texts for sizes in bytes, for counts and for shares."""
+"""Texts for sizes in bytes, for counts, numbers and shares."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["count_text", "parse_size", "percent_text", "size_text"]
+__all__ = ["count_text", "number_text", "parse_size", "percent_text", "size_text"]
 
 _FACTORS = {"": 1, "K": 10**3, "KI": 2**10, "M": 10**6, "MI": 2**20, "G": 10**9, "GI": 2**30, "T": 10**12, "TI": 2**40}
 
@@ -30,6 +30,11 @@ def count_text(number: int, noun: str) -> str:
     """Return a count that agrees with its noun: `1 shard`, `2,000 shards`, `2 batches`, `2 epochs`."""
     ending = "" if number == 1 else "es" if noun.endswith("ch") and not noun.endswith("epoch") else "s"
     return f"{number:,} {noun}{ending}"
+
+
+def number_text(value: float, *, digits: int = 3) -> str:
+    """Return a number with `digits` significant digits; a larger one whole, as `11,250`, never as `1.125e+04`."""
+    return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"
 
 
 def percent_text(share: float, *, digits: int = 0) -> str:

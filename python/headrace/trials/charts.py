@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.report.markup import Html, tag
-from headrace.system.sizes import count_text
+from headrace.system.sizes import count_text, number_text
 from headrace.trials.rows import Row
 
 __all__ = ["Chart", "Series", "charts_of", "legend", "short_names", "svg", "svg_file", "training_name", "write_png"]
@@ -230,14 +230,15 @@ def _scatter(chart: Chart, top: float) -> list[Html]:
     parts = _grid(top)
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         x = LEFT + (WIDTH - LEFT - 20) * share
-        parts.append(tag("text", f"{share * right:,.4g}", x=x, y=HEIGHT - BOTTOM + 16, text_anchor="middle"))
+        parts.append(tag("text", number_text(share * right, digits=4), x=x, y=HEIGHT - BOTTOM + 16, text_anchor="middle"))
     for number, series in enumerate(chart.series):
         colour = COLOURS[number % len(COLOURS)]
         places = [(LEFT + (WIDTH - LEFT - 20) * float(x) / right, _y(y, top), y) for x, y in series.points]
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
         parts.append(tag("polyline", points=points, fill="none", stroke=colour, stroke_width=2))
         parts += [
-            tag("circle", tag("title", f"{series.name}: {y:,.4g}"), cx=x, cy=place, r=3, fill=colour) for x, place, y in places
+            tag("circle", tag("title", f"{series.name}: {number_text(y, digits=4)}"), cx=x, cy=place, r=3, fill=colour)
+            for x, place, y in places
         ]
     return parts
 
@@ -275,7 +276,7 @@ def _grid(top: float) -> list[Html]:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = _y(share * top, top)
         parts.append(tag("line", x1=LEFT, x2=WIDTH - 10, y1=y, y2=y, stroke="currentColor", stroke_opacity=0.15))
-        parts.append(tag("text", f"{share * top:,.4g}", x=LEFT - 6, y=y + 4, text_anchor="end"))
+        parts.append(tag("text", number_text(share * top, digits=4), x=LEFT - 6, y=y + 4, text_anchor="end"))
     return parts
 
 
@@ -292,7 +293,10 @@ def _line(series: Series, xs: Sequence[float | str], top: float, colour: str) ->
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
     dash = "5 4" if series.dashed else None
     line = tag("polyline", points=points, fill="none", stroke=colour, stroke_width=2, stroke_dasharray=dash)
-    dots = [tag("circle", tag("title", f"{series.name}: {y:,.4g}"), cx=x, cy=place, r=4, fill=colour) for x, place, y in places]
+    dots = [
+        tag("circle", tag("title", f"{series.name}: {number_text(y, digits=4)}"), cx=x, cy=place, r=4, fill=colour)
+        for x, place, y in places
+    ]
     return [line, *dots]
 
 
@@ -301,7 +305,7 @@ def _bars(series: Series, xs: Sequence[float | str], top: float, colour: str, nu
     parts = []
     for x, y in series.points:
         left = _x(x, xs) + (number - count / 2) * width
-        words = tag("title", f"{series.name}: {y:,.4g}")
+        words = tag("title", f"{series.name}: {number_text(y, digits=4)}")
         parts.append(
             tag("rect", words, x=left, y=_y(y, top), width=max(1.0, width - 2), height=_y(0, top) - _y(y, top), fill=colour)
         )

@@ -14,7 +14,7 @@ from headrace.diagnosis.model import Fix
 from headrace.diagnosis.prediction import predicted_fix
 from headrace.diagnosis.startup import LARGE_PART, startup_parts_s
 from headrace.session.model import ObservedLoader
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import number_text, percent_text
 
 __all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE", "READ_SHARDS", "image_benchmark", "pack_places", "places_words"]
 
@@ -261,7 +261,7 @@ def _cache_images(job: MeasuredJob) -> Fix | None:
     return predicted_fix(
         job,
         "cache",
-        f"images ({dataset_bytes / 1e9:.3g} GB) kept in memory from the second epoch on{part}",
+        f"images ({number_text(dataset_bytes / 1e9)} GB) kept in memory from the second epoch on{part}",
         model.changed(blocked_s=(1 - cached) * model.blocked_s, serial_s=(1 - cached) * model.serial_s),
         'headrace.Loader(..., cache="ram:…")' if is_image_folder(job.rank.loader) else None,
         effort="a few lines",

@@ -18,7 +18,7 @@ from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.stats import mean_of_known, percentile
 from headrace.session.model import Process
-from headrace.system.sizes import count_text, percent_text
+from headrace.system.sizes import count_text, number_text, percent_text
 
 __all__ = ["Contention", "measure_contention", "thread_contention"]
 
@@ -125,7 +125,8 @@ def thread_contention(job: MeasuredJob) -> Finding | None:
     training = f"each of {len(job.ranks)} ranks" if len(job.ranks) > 1 else "the training process"
     who = training if found.where == "training process" else f"each of {rank.workers} workers"
     words = [
-        f"{who} has {found.threads} threads; with other programs {found.wanted:.2g} threads want {cores:g} cores",
+        f"{who} has {found.threads} threads; with other programs "
+        f"{number_text(found.wanted, digits=2)} threads want {cores:g} cores",
         f"{found.work} takes {duration(found.cpu_s / images)} of CPU time, of which its work needs {useful}: "
         "threads without a core make the others spin",
         f"{percent_text(found.pool_cpu_s / max(1e-9, found.cpu_s))} of the CPU time is that of the pool's other threads; "

@@ -9,7 +9,7 @@ from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE, input_wait_s, workers_are_needed
 from headrace.diagnosis.stats import median
-from headrace.system.sizes import count_text, percent_text
+from headrace.system.sizes import count_text, number_text, percent_text
 
 __all__ = ["cpu_oversubscribed", "cpu_quota", "external_cpu", "hours_until_full", "memory_growth", "thermal_throttle"]
 
@@ -54,7 +54,11 @@ def cpu_quota(job: MeasuredJob) -> Finding | None:
     if share < QUOTA_SHARE:
         return None
     quota = job.session.host.quota_cores
-    limit = f"the limit is {quota:.2g} core{'' if quota == 1 else 's'}" if quota else "the cgroup has a CPU limit"
+    limit = (
+        f"the limit is {number_text(quota, digits=2)} core{'' if quota == 1 else 's'}"
+        if quota
+        else "the cgroup has a CPU limit"
+    )
     return make_finding("CPU_QUOTA", share, f"the kernel stopped the job for {percent_text(share)} of the time; {limit}")
 
 

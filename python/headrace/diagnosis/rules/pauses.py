@@ -10,7 +10,7 @@ from headrace.diagnosis.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE
 from headrace.diagnosis.startup import START_WORDS, startup_parts_s
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import number_text, percent_text
 
 __all__ = ["gc_pause", "periodic_stall", "startup"]
 
@@ -157,9 +157,10 @@ def _slow_epochs(job: MeasuredJob) -> Finding | None:
         again = f"; the script made its DataLoader {rank.loader.remade + 1} times, and its workers with it"
     elif rank.workers and not rank.loader.persistent_workers:
         again = "; persistent_workers is off, so each epoch starts new workers"
+    each = number_text(rank.epoch_start_s / rank.epochs, digits=2)
     found = make_finding(
         "STARTUP",
         share,
-        f"each of {rank.epochs} epochs takes {rank.epoch_start_s / rank.epochs:.2g} s before its first step{again}",
+        f"each of {rank.epochs} epochs takes {each} s before its first step{again}",
     )
     return replace(found, share_of="run")
