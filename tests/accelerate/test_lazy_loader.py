@@ -279,6 +279,71 @@ def test_the_trial_decides_by_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decided(0.5, 1.0, 1) is TrialState.LAZY
 
 
+def test_the_trial_decides_early_only_where_lazy_items_clearly_cost_less() -> None:
+    trial = Trial(2)
+    assert trial.ordinary_items(64) == 12 and trial.ordinary_items(17) == 8 and trial.ordinary_items(15) == 0
+    assert trial.add_divided(0, (1.2, 12), (2.0, 52)) is None
+    assert trial.ordinary_items(64) == 12
+    assert trial.add_divided(1, (1.2, 12), (2.0, 52)) is TrialState.LAZY
+    slow = Trial(1)
+    assert slow.ordinary_items(64) == 24
+    assert slow.add_divided(0, (2.4, 24), (3.9, 40)) is None  # the collate function may make the difference
+    assert slow.state is TrialState.MEASURING and slow.ordinary_items(64) == 0
+    assert slow.add(0, lazy=True, items=64, cpu_s=3.0) is None
+    assert slow.add(0, lazy=False, items=64, cpu_s=6.4) is TrialState.LAZY
+    assert slow.cpu_share() == 3.0 / 6.4
+
+
+class Noting(Images):
+    """A dataset that notes which of its items are opened lazily."""
+
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self.paths[index]) as image:
+            lazily = type(image) is OpenedJpeg
+        return super().__getitem__(index)[0], lazily
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_few_ordinary_items_decide_where_lazy_ones_clearly_cost_less(
+    workers: int, folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [path for path in paths_of(folder) if "class_0" in path and "image_001" not in path]
+    loader = DataLoader(Noting(paths * 30), 30, num_workers=workers)
+    torch.manual_seed(6)
+    theirs = own_batches(loader)
+    monkeypatch.setattr(lazy_trial, "CLEAR", 1000.0)
+    torch.manual_seed(6)
+    ours = list(loader)
+    assert described([images for images, _ in ours]) == described([images for images, _ in theirs])
+    assert [lazily.tolist().count(False) for _, lazily in ours] == [0, 15, 15, 0]
+    assert ours[1][1].tolist() == [False] * 15 + [True] * 15
+    assert lazy_loader.trial_of(loader).state is TrialState.LAZY
+
+
+def test_whole_batches_are_compared_where_a_few_items_do_not_decide(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [path for path in paths_of(folder) if "class_0" in path and "image_001" not in path]
+    monkeypatch.setattr(lazy_trial, "CLEAR", 0.0)
+    loader = DataLoader(Noting(paths * 60), 48, num_workers=1)
+    assert [lazily.tolist().count(False) for _, lazily in loader] == [0, 24, 48, 0, 48]
+
+
+def test_an_error_and_an_early_end_within_a_divided_batch(folder: Path, taken_over: list[str]) -> None:
+    path = paths_of(folder)[0]
+    before = Image.OPEN["JPEG"]
+    for bad in (20, 30):  # an ordinary item, and a lazy one
+        batches = iter(DataLoader(Images([path] * bad + ["missing.jpg"] + [path] * 40), 18))
+        next(batches)
+        with pytest.raises(FileNotFoundError):
+            next(batches)
+        assert Image.OPEN["JPEG"] is before and len(next(batches)[1]) == 18
+    for length in (20, 30):
+        loader = DataLoader(Stream([path] * length), 18)
+        assert [len(images) for images in loader] == [18, length - 18]
+        assert Image.OPEN["JPEG"] is before
+
+
 def test_a_loader_that_does_not_gain_is_left_alone_and_says_so(
     folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,13 +98,7 @@ def watched(script: Path, root: Path, kind: str, workers: int = 0) -> tuple[Sess
     return Session.load(session), out.read_text()
 
 
-LAZY_ONLY = "the decode, crop and resize of JPEGs that Pillow opens, and the decode of JPEGs that torchvision.io reads only: "
-
-
-@pytest.fixture(autouse=True)
-def no_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another test of this process may have imported OpenCV, and then the reasons name it."""
-    monkeypatch.delitem(sys.modules, "cv2", raising=False)
+LAZY_ONLY = "the decode, crop and resize of JPEGs that Pillow opens only: "
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `transform_names`: The names of transforms: by which classes of torchvision and timm are recognised, and which messages use.
 - `translate`: Translate torchvision and timm transforms into headrace's.
 - `type_comparisons`: Modules of the script that compare the class of a tensor by `type()`.
+- `used_readers`: Which libraries read the images of a loader, as far as the code of its items tells: for the lines of `run`.
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own
   untouched.
 """

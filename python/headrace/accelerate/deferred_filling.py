@@ -39,17 +39,17 @@ class _Comparison:
 _comparison = _Comparison()
 
 
-def compute(parts: Sequence[Part], tensor: torch.Tensor) -> None:
-    """Compute all blocks of a dense tensor now."""
+def compute(parts: Sequence[Part], tensor: torch.Tensor, *, comparing: bool = True) -> None:
+    """Compute all blocks of a dense tensor now. `comparing`: compare the first images of the process with Pillow's."""
     filling = Filling()
     if filling.add(parts, tensor):
-        filling.run(threads_for(len(parts)), process_indexes())
+        filling.run(threads_for(len(parts)), process_indexes(), comparing=comparing)
         return
     target = torch.empty(tensor.shape, dtype=tensor.dtype)
     if not filling.add(parts, target):
         _by_pillow(parts, tensor)
         return
-    filling.run(threads_for(len(parts)), process_indexes())
+    filling.run(threads_for(len(parts)), process_indexes(), comparing=comparing)
     tensor.copy_(target)
 
 
@@ -107,22 +107,25 @@ class Filling:
         items = [self._items[at] for at in order]
         return [item[1] for item in items], self._targets, [item[2] for item in items]
 
-    def run(self, threads: int = 1, indexes: IndexStore | None = None) -> None:
-        """Fill the tensors now."""
+    def run(self, threads: int = 1, indexes: IndexStore | None = None, *, comparing: bool = True) -> None:
+        """Fill the tensors now. `comparing`: as in `finish`."""
         items, targets, places = self._call()
-        self.finish(fill_items(items, targets, places, threads, indexes) if items else [])
+        self.finish(fill_items(items, targets, places, threads, indexes) if items else [], comparing=comparing)
 
     def start(self, engine: Any, indexes: IndexStore | None = None) -> Job | None:
         """Let native threads fill the tensors. `finish` must be called with the statuses of the job."""
         items, targets, places = self._call()
         return engine.submit_items(items, targets, places, indexes) if items else None
 
-    def finish(self, statuses: Sequence[int]) -> None:
-        """Make the images that native code has not made, and compare the first ones. Raises what Pillow raises."""
+    def finish(self, statuses: Sequence[int], *, comparing: bool = True) -> None:
+        """Make the images that native code has not made, and compare the first ones. Raises what Pillow raises.
+
+        `comparing`: False where nobody uses the tensors.
+        """
         for (part, block), status in zip(self._described, statuses, strict=True):
             if status or not _comparison.equal:
                 block.copy_(part.values.of_pixels(pixels_by_pillow(part.description)))
-            elif _comparison.left:
+            elif comparing and _comparison.left:
                 _compare(part, block)
 
 

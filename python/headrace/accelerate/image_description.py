@@ -7,7 +7,6 @@ worker process can pass it on in place of pixels.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,7 +78,7 @@ class JpegSource:
         if self.path is None:
             return False
         try:
-            return file_identity(Path(self.path).stat()) == self.identity
+            return file_identity(os.stat(self.path)) == self.identity  # noqa: PTH116 (runs for every image)
         except OSError:
             return False
 

@@ -3,9 +3,9 @@
 The script's dataset, transforms and collate function run as before, in its own workers or in the main process. While they make
 a batch, JPEGs that Pillow opens are lazy (`lazy_pillow`), so only the pixels that something looks at are decoded. JPEGs that
 OpenCV and torchvision.io read are decoded natively (`native_readers`). No code of the script runs for a proof: Pillow's
-operations are compared on a test image, and the first images of each process are decoded both ways as they are made. The first
-batches are made with and without lazy images in turn (`lazy_trial`). Where lazy images
-do not save CPU time, the loader goes on without them, and a line says so.
+operations are compared on a test image, and the first images of each process are decoded both ways as they are made. Some of
+the first items are made without lazy images, and CPU times are compared (`lazy_trial`). Where lazy images do not save CPU time,
+the loader goes on without them, and a line says so.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import copy
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils.data import TensorDataset
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 from torch.utils.data.dataloader import _DatasetKind
 
 from headrace.accelerate.lazy_trial import Trial, TrialState
@@ -28,6 +29,7 @@ from headrace.accelerate.native_readers import compare_first_reads, native_reade
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.translate import Unsupported
+from headrace.accelerate.used_readers import readers_used
 from headrace.attach.log import log_line
 
 __all__ = ["Extension", "LazyFetcher", "LazyItems", "native_steps", "recognise_lazy_images", "trial_of", "with_lazy_images"]
@@ -65,7 +67,7 @@ def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None =
     if trial.state in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
         raise Unsupported(_reason(trial))
     check = "each process compares its first images"
-    native = native_steps()
+    native = native_steps(loader)
     if "PIL.Image" in sys.modules:
         from headrace.accelerate.lazy_opening import require_equal_operations
 
@@ -86,14 +88,14 @@ def recognise_lazy_images(loader: Any) -> None:
         raise Unsupported("its dataset is a TensorDataset")
 
 
-def native_steps() -> str:
-    """Return in words what is native in items with lazy images, by the libraries that the script has imported."""
-    pillow = "the decode, crop and resize of JPEGs that Pillow opens"
-    readers = readers_imported()
-    if not readers:
-        return pillow
-    whole = f"the decode of JPEGs that {' or '.join(readers)} reads"
-    return f"{pillow}, and {whole}" if "PIL.Image" in sys.modules else whole
+def native_steps(loader: Any) -> str:
+    """Return in words what is native in items with lazy images, by the libraries that the code of a loader's items names."""
+    used = readers_used(loader)
+    whole = [reader for reader in used if reader != "Pillow"]
+    steps = ["the decode, crop and resize of JPEGs that Pillow opens"] if "Pillow" in used else []
+    if whole:
+        steps.append(f"the decode of JPEGs that {' or '.join(whole)} reads")
+    return ", and ".join(steps)
 
 
 def trial_of(loader: Any) -> Trial:
@@ -170,17 +172,58 @@ class LazyFetcher:
         if state is not TrialState.MEASURING:
             return self._fetcher.fetch(index)
         self._batches += 1
-        lazy = self._batches <= WARM_UP_BATCHES or self._batches % 2 == 0
-        batch, spent_s = self._measured(index, lazy=lazy)
-        if self._batches > WARM_UP_BATCHES:
+        warm_up = self._batches <= WARM_UP_BATCHES
+        ordinary = 0 if warm_up else self._ordinary_items(index)
+        if ordinary:
+            batch, decided = self._divided(index, ordinary)
+        else:
+            lazy = warm_up or self._batches % 2 == 0
+            batch, spent_s = self._measured(index, lazy=lazy)
             items = len(index) if isinstance(index, list | tuple) else 1
-            decided = self._trial.add(self._worker, lazy=lazy, items=items, cpu_s=spent_s)
-            undecided = self._trial.state is TrialState.MEASURING  # another worker may have decided, and said so
-            if undecided and self._batches == BATCHES_WITHOUT_JPEG and _opened_natively() == self._opened_before:
-                decided = self._trial.give_up(TrialState.NO_JPEG)
-            if decided in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
-                self._say()
+            decided = None if warm_up else self._trial.add(self._worker, lazy=lazy, items=items, cpu_s=spent_s)
+        undecided = self._trial.state is TrialState.MEASURING  # another worker may have decided, and said so
+        if undecided and self._batches == BATCHES_WITHOUT_JPEG and _opened_natively() == self._opened_before:
+            decided = self._trial.give_up(TrialState.NO_JPEG)
+        if decided in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
+            self._say()
         return batch
+
+    def _ordinary_items(self, index: Any) -> int:
+        """Return how many of the first items of a batch are to be ordinary. 0: torch's fetcher does not ask for one by one."""
+        fetcher = self._fetcher
+        if type(fetcher) not in (_MapDatasetFetcher, _IterableDatasetFetcher) or type(index) is not list:
+            return 0
+        if not fetcher.auto_collation or getattr(fetcher.dataset, "__getitems__", None):
+            return 0
+        return self._trial.ordinary_items(len(index))
+
+    def _divided(self, index: list[Any], ordinary: int) -> tuple[Any, TrialState | None]:
+        """Return a batch whose first `ordinary` items are made without lazy images, and the decision, if this batch made it."""
+        extension = None if self._cannot_be_measured else self._extension
+        begun_s: list[float] = []
+        with contextlib.ExitStack() as around, contextlib.ExitStack() as lazily:
+
+            def begin() -> None:
+                begun_s.append(self._clock())
+                if extension is not None:
+                    around.enter_context(extension.around())
+                lazily.enter_context(self._lazy_images())
+
+            divided = _Divided(index, ordinary, begin)
+            start_s = self._clock()
+            batch = self._fetcher.fetch(divided)
+            lazily.close()
+            if begun_s and extension is not None:
+                batch = extension.finish(batch)
+            end_s = self._clock()
+        if begun_s and self._cannot_be_measured and self._extension is not None:
+            batch = self._extension.finish(batch)
+        if not begun_s:
+            return batch, None  # the data ended early
+        further_s = extension.cost_s(batch) if extension is not None else None
+        lazy_s = end_s - begun_s[0] + (further_s or 0.0)
+        measured = (begun_s[0] - start_s, ordinary), (lazy_s, divided.made - ordinary)
+        return batch, self._trial.add_divided(self._worker, *measured)
 
     def _measured(self, index: Any, *, lazy: bool) -> tuple[Any, float]:
         """Return a batch and the CPU time in seconds that it takes, here and elsewhere."""
@@ -204,18 +247,43 @@ class LazyFetcher:
             return self._extension.finish(self._fetch_lazily(index))
 
     def _fetch_lazily(self, index: Any) -> Any:
-        with native_readers():
-            if "PIL.Image" not in sys.modules:
-                return self._fetcher.fetch(index)
-            from headrace.accelerate.lazy_opening import lazy_images
+        with self._lazy_images():
+            return self._fetcher.fetch(index)
 
-            with lazy_images():
-                return self._fetcher.fetch(index)
+    def _lazy_images(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the block in which an item is made with lazy images. It has begun."""
+        with contextlib.ExitStack() as blocks:
+            blocks.enter_context(native_readers())
+            if "PIL.Image" in sys.modules:
+                from headrace.accelerate.lazy_opening import lazy_images
+
+                blocks.enter_context(lazy_images())
+            return blocks.pop_all()
 
     def _say(self) -> None:
         if os.environ.get("RANK", "0") == "0":
             dataset = type(self._fetcher.dataset).__name__
             log_line(f"headrace run: loader over {dataset} goes on without native decode: {_reason(self._trial)}")
+
+
+class _Divided:
+    """The indices of a batch, which torch's fetcher iterates over once. `begin` is called behind the first `ordinary` ones.
+
+    `made`: the number of items that have been made.
+    """
+
+    def __init__(self, indices: list[Any], ordinary: int, begin: Callable[[], None]) -> None:
+        self._indices = indices
+        self._ordinary = ordinary
+        self._begin = begin
+        self.made = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, index in enumerate(self._indices):
+            if number == self._ordinary:
+                self._begin()
+            yield index
+            self.made += 1
 
 
 def _opened_natively() -> int:

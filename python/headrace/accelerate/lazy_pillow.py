@@ -20,7 +20,6 @@ import io
 import operator
 import os
 import stat
-from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageFile
@@ -438,5 +437,9 @@ def _source(file: Any) -> JpegSource | None:
         name = file.raw.name
     except (ValueError, OSError):
         return None
-    path = str(Path(os.fsdecode(name)).absolute()) if isinstance(name, str | bytes) else None
-    return JpegSource(data, path, file_identity(found))
+    return JpegSource(data, _absolute(os.fsdecode(name)) if isinstance(name, str | bytes) else None, file_identity(found))
+
+
+def _absolute(path: str) -> str:
+    """Return a path from the root, for every image: ".." and links stay as they are."""
+    return path if path.startswith("/") else f"{os.getcwd()}/{path}"  # noqa: PTH109

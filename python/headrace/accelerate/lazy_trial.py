@@ -1,23 +1,28 @@
 """The comparison of lazy with ordinary items during the first batches: CPU time an item, on the script's own data.
 
-The items are equal either way, so a process may make some batches with lazy images and others without. The processes of a
-loader add what they measure to memory that they share. The first process that knows enough decides for all, and for later
-epochs.
+The items are equal either way, so a process may make some items with lazy images and others without. At first each process
+makes a few ordinary items at the beginning of a batch. Where lazy items clearly cost less, that is enough. Otherwise whole
+batches are made in turn, and their collate function counts too. The processes of a loader add what they measure to memory
+that they share. The first process that knows enough decides for all, and for later epochs.
 """
 
 from __future__ import annotations
 
 import enum
 import multiprocessing.sharedctypes
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ENOUGH_ITEMS", "Trial", "TrialState"]
+__all__ = ["ENOUGH_ITEMS", "FEWEST_TO_DIVIDE", "Trial", "TrialState"]
 
 ENOUGH_ITEMS = 24
 """Decide when so many items of each kind have been measured, and one kind clearly costs less."""
 
 MOST_ITEMS = 96
 """Decide at the latest when so many items of each kind have been measured."""
+
+FEWEST_TO_DIVIDE = 16
+"""Batches of fewer items are made lazily as a whole, or not."""
 
 CLEAR = 0.8
 """Lazy items are clearly faster below this share of the ordinary CPU time."""
@@ -47,20 +52,39 @@ class Trial:
         self._rows = max(1, workers)
         self._state = multiprocessing.sharedctypes.RawValue("i", TrialState.MEASURING)
         self._values = multiprocessing.sharedctypes.RawArray("d", self._rows * _FIELDS)
+        self._divided = multiprocessing.sharedctypes.RawArray("d", self._rows * _FIELDS)
 
     @property
     def state(self) -> TrialState:
         """The decision so far."""
         return TrialState(self._state.value)
 
+    def ordinary_items(self, items: int) -> int:
+        """Return how many items of the next batch of `items` are to be made without lazy images. 0: do not divide it."""
+        left = ENOUGH_ITEMS - _sums(self._divided)[1]
+        if left <= 0 or items < FEWEST_TO_DIVIDE:
+            return 0
+        return min(items // 2, -(-ENOUGH_ITEMS // self._rows))
+
     def add(self, worker: int, *, lazy: bool, items: int, cpu_s: float) -> TrialState | None:
         """Add a measured batch of a process. Return the decision if this batch made it, else None."""
-        at = worker % self._rows * _FIELDS + (2 if lazy else 0)
-        self._values[at] += cpu_s
-        self._values[at + 1] += items
+        return self._add(self._values, worker, [0.0, 0, cpu_s, items] if lazy else [cpu_s, items, 0.0, 0], self._decision)
+
+    def add_divided(self, worker: int, ordinary: tuple[float, int], lazy: tuple[float, int]) -> TrialState | None:
+        """Add a batch whose first items were ordinary: CPU time in seconds and number of items of both parts.
+
+        Return the decision if this batch made it, else None. It can only be that lazy items clearly cost less: the collate
+        function counts with them alone.
+        """
+        return self._add(self._divided, worker, [*ordinary, *lazy], self._early_decision)
+
+    def _add(self, values: Any, worker: int, measured: list[float], decision: Callable[[], TrialState]) -> TrialState | None:
+        at = worker % self._rows * _FIELDS
+        for field, value in enumerate(measured):
+            values[at + field] += value
         if self.state is not TrialState.MEASURING:
             return None
-        state = self._decision()
+        state = decision()
         self._state.value = state
         return None if state is TrialState.MEASURING else state
 
@@ -71,20 +95,33 @@ class Trial:
 
     def cpu_share(self) -> float:
         """Return the CPU time of a lazy item as a share of an ordinary one's. Not a number before both are measured."""
-        plain_s, plain_items, lazy_s, lazy_items = self._sums()
-        if not plain_s or not lazy_items:
-            return float("nan")
-        return (lazy_s / lazy_items) / (plain_s / plain_items)
+        return _share(self._values)
 
-    def _sums(self) -> tuple[float, ...]:
-        return tuple(sum(self._values[field::_FIELDS]) for field in range(_FIELDS))
+    def _early_decision(self) -> TrialState:
+        enough = _fewest(self._divided) >= ENOUGH_ITEMS
+        return TrialState.LAZY if enough and _share(self._divided) < CLEAR else TrialState.MEASURING
 
     def _decision(self) -> TrialState:
-        _, plain_items, _, lazy_items = self._sums()
-        share: Any = self.cpu_share()
-        fewest = min(plain_items, lazy_items)
+        fewest, share = _fewest(self._values), _share(self._values)
         if fewest >= ENOUGH_ITEMS and share < CLEAR:
             return TrialState.LAZY
         if fewest < MOST_ITEMS:
             return TrialState.MEASURING
         return TrialState.LAZY if share < WORTHWHILE else TrialState.NOT_FASTER
+
+
+def _sums(values: Any) -> list[float]:
+    """Return CPU time and number of ordinary items, and of lazy ones, over all processes."""
+    return [sum(values[field::_FIELDS]) for field in range(_FIELDS)]
+
+
+def _fewest(values: Any) -> float:
+    _, plain_items, _, lazy_items = _sums(values)
+    return min(plain_items, lazy_items)
+
+
+def _share(values: Any) -> float:
+    plain_s, plain_items, lazy_s, lazy_items = _sums(values)
+    if not plain_s or not lazy_items:
+        return float("nan")
+    return (lazy_s / lazy_items) / (plain_s / plain_items)

@@ -164,7 +164,7 @@ def _recognised(loader: Any) -> Answer:
             recognise_lazy_images(loader)
         except Unsupported as error:
             return Answer("refused", f"{reason}; not in part either: {error}")
-        return Answer("part", f"{native_steps()} only: {reason}")
+        return Answer("part", f"{native_steps(loader)} only: {reason}")
     return Answer("part", f"decode and {part.first} at least: {reason}", "resized" if part.resized else "cropped")
 
 
