@@ -8,7 +8,7 @@ from typing import Any
 import headrace
 import numpy as np
 import torch
-from headrace.gpu.augment import OPERATIONS, augment
+from headrace.gpu.augment import OPERATIONS, augment, operations_on
 from headrace.gpu.augment_check import SAMPLES
 from headrace.gpu.choice import DECODERS
 from headrace.gpu.decoders import Place
@@ -206,15 +206,24 @@ def augmentation(run: Run) -> list[Row]:
     host, rows = torch.from_numpy(photographs), []
     images = host.to(run.device)
 
-    def add(what: str, passes: list[list[Any]]) -> None:
-        different = int((augment(host[:8].clone(), passes[:8]) != augment(images[:8].clone(), passes[:8]).cpu()).sum())
-        rows.append({"what": what, "img_s": run.rate(lambda: augment(images, passes), count), "different": different})
+    chosen = operations_on(images.device)
+
+    def add(what: str, passes: list[list[Any]], operations: Any = chosen) -> None:
+        found = augment(images[:8].clone(), passes[:8], operations).cpu()
+        different = int((augment(host[:8].clone(), passes[:8], OPERATIONS) != found).sum())
+        img_s = run.rate(lambda: augment(images, passes, operations), count)
+        rows.append({"what": what, "img_s": img_s, "different": different})
 
     for name in OPERATIONS:
         numbers = SAMPLES.get(name, [[]])[0]
         if name == "blur":  # a kernel of 23, as SimCLR's for 224 pixels
             numbers = [23.0, *np.full(46, 1 / 23).tolist()]
-        add(name, [[(name, numbers)]] * count)
+        passes: list[list[Any]] = [[(name, numbers)]] * count
+        if chosen[name] is OPERATIONS[name]:
+            add(name, passes)
+        else:
+            add(f"{name}, Triton", passes)
+            add(f"{name}, torch", passes, OPERATIONS)
     for step in (RandAugment(), TrivialAugmentWide(), ColorJitter(0.4, 0.4, 0.4, 0.1)):
         pipeline = compile_pipeline(Compose([RandomResizedCrop(size), step]))
 

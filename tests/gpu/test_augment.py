@@ -10,7 +10,7 @@ import headrace
 import numpy as np
 import pytest
 from headrace.gpu import augment as module
-from headrace.gpu.augment_check import SAMPLES, augments_alike, different_operations
+from headrace.gpu.augment_check import SAMPLES, _checked, checked_operations, different_operations
 from headrace.transforms import (
     AutoAugment,
     CenterCrop,
@@ -233,19 +233,45 @@ def test_what_a_device_leaves_to_the_cpu_has_a_reason(transform: Any, fuse: Any,
             split(0)
 
 
-def test_a_device_that_computes_otherwise_is_found() -> None:
+def fails(images: Any, numbers: Any) -> Any:
+    raise RuntimeError("CUDA error: no kernel image is available")
+
+
+def other_hue(images: Any, numbers: Any) -> Any:
+    return module.OPERATIONS["hue"](images, numbers) ^ 1
+
+
+def test_a_device_that_computes_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert different_operations("cpu") == []
     assert set(SAMPLES) <= set(module.OPERATIONS)
+    assert different_operations("cpu", dict(module.OPERATIONS, blur=fails, hue=other_hue)) == ["hue", "blur"]
+    alike = checked_operations("cpu")
+    assert alike.refusal is None and alike.describe() == "in torch"
 
-    def fails(images: Any, numbers: Any) -> Any:
-        raise RuntimeError("CUDA error: no kernel image is available")
 
-    faulty = dict(module.OPERATIONS, blur=fails, hue=lambda images, numbers: module.OPERATIONS["hue"](images, numbers) ^ 1)
-    assert different_operations("cpu", faulty) == ["hue", "blur"]
-    assert augments_alike("cpu") is None
+def test_a_kernel_that_fails_or_differs_gives_way_to_torch() -> None:
+    def bilinear(images: Any, numbers: Any) -> Any:
+        return module.OPERATIONS["bilinear"](images, numbers)
+
+    checked = _checked("cpu", dict(module.OPERATIONS, blur=fails, hue=other_hue, bilinear=bilinear))
+    assert checked.refusal is None
+    assert checked.describe() == "by Triton kernels (bilinear) and torch; the kernels of hue, blur do not work here"
+    assert checked.operations == dict(module.OPERATIONS, bilinear=bilinear)
+    images, passes = torch.from_numpy(pictures()), [[("hue", [31.0])]] * 30
+    assert torch.equal(module.augment(images.clone(), passes, checked.operations), module.augment(images, passes))
+
+
+def test_a_device_on_which_torch_differs_too_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = different_operations
+    monkeypatch.setattr(
+        "headrace.gpu.augment_check.different_operations",
+        lambda device, operations: real(device, {name: fails if name == "hue" else one for name, one in operations.items()}),
+    )
+    assert _checked("cpu", module.OPERATIONS).refusal == "hue on this GPU gives other pixels than the CPU"
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_the_gpu_augments_as_the_cpu_does() -> None:
-    assert augments_alike("cuda") is None
+    checked = checked_operations("cuda")
+    assert checked.refusal is None and not checked.put_aside

@@ -12,6 +12,8 @@ import headrace
 import pytest
 from headrace.errors import DecodeError, HeadraceError, UsageError
 from headrace.gpu import choice
+from headrace.gpu.augment import OPERATIONS
+from headrace.gpu.augment_check import CheckedOperations
 from headrace.gpu.decoder import batch_decoder
 from headrace.loading import cuda_transfer
 from headrace.transforms import (
@@ -162,7 +164,7 @@ def test_out_of_memory_while_augmenting_is_said_once_and_the_cpu_makes_the_batch
     root = image_folder(classes=4, per_class=16)
     on_cpu = epoch(root, TRANSFORMS["RandAugment"])
 
-    def full(images: Any, passes: Any) -> Any:
+    def full(images: Any, passes: Any, operations: Any) -> Any:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
 
     fake_gpu.install(monkeypatch)
@@ -190,7 +192,8 @@ def test_a_gpu_with_other_pixels_does_not_augment(image_folder: MakeFolder, monk
     on_cpu = epoch(root, TRANSFORMS["colours"])
     made = fake_gpu.install(monkeypatch)
     reason = "hue on this GPU gives other pixels than the CPU"
-    monkeypatch.setattr("headrace.loading.gpu_decode.augments_alike", lambda device: reason)
+    refused = CheckedOperations(OPERATIONS, refusal=reason)
+    monkeypatch.setattr("headrace.loading.gpu_decode.checked_operations", lambda device: refused)
     monkeypatch.setattr("headrace.loading.gpu_decode.on_gpu", lambda device: True)
     with pytest.warns(RuntimeWarning, match=f"decode='gpu': the CPU decodes, because {reason}") as caught:
         assert are_equal(epoch(root, TRANSFORMS["colours"], device="cuda", decode="gpu"), on_cpu)

@@ -17,9 +17,11 @@ from headrace.gpu.colour_operations import Numbers, each
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["bilinear", "is_straight", "nearest"]
+__all__ = ["FILL", "bilinear", "is_straight", "nearest"]
 
-MAP, FILL = slice(0, 6), slice(6, 9)
+MAP = slice(0, 6)
+FILL = slice(6, 9)
+"""Where the fill colour stands among the numbers; edges follow."""
 
 
 def is_straight(numbers: list[float]) -> bool:

@@ -1,30 +1,44 @@
 """Augmentation of uint8 images of one size on any device: the passes that the CPU kernel makes after crop and resize.
 
 The native program draws the passes of each image (`Program.split`), by the same rule and from the same keys as on the CPU. They
-are done in rounds: the images whose next pass is of the same kind go through it together, each with its own numbers. Pixels are
-bit for bit those of the CPU kernel.
+are done in rounds: the images whose next pass is of the same kind go through it together, each with its own numbers. Operations
+that take torch many launches have a Triton kernel too (`operations_on`). Pixels are bit for bit those of the CPU kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from headrace.gpu import affine, colour_operations, neighbour_operations
 from headrace.gpu.colour_operations import Numbers
+from headrace.gpu.triton_present import runs_triton
 from headrace.transforms.native_operations import CHANGES_COLOUR, NEEDS_AFFINE, Operation
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["MOST_PIXELS", "OPERATIONS", "RESIZES", "Pass", "augment", "changes_pixels", "cpu_only"]
+__all__ = [
+    "MOST_PIXELS",
+    "OPERATIONS",
+    "RESIZES",
+    "Pass",
+    "PixelOperation",
+    "augment",
+    "changes_pixels",
+    "cpu_only",
+    "operations_on",
+]
 
 Pass: TypeAlias = tuple[str, list[float]]
 """A pass over one image: the name of one of `OPERATIONS`, and its numbers."""
 
-OPERATIONS: dict[str, Callable[[torch.Tensor, Numbers], torch.Tensor]] = {
+PixelOperation: TypeAlias = "Callable[[torch.Tensor, Numbers], torch.Tensor]"
+"""Images uint8 [N, H, W, 3] and the numbers of each, float64 [N, k] on the host → new images."""
+
+OPERATIONS: dict[str, PixelOperation] = {
     "brightness": colour_operations.brightness,
     "contrast": colour_operations.contrast,
     "saturation": colour_operations.saturation,
@@ -44,7 +58,7 @@ OPERATIONS: dict[str, Callable[[torch.Tensor, Numbers], torch.Tensor]] = {
     "bilinear": affine.bilinear,
     "nearest": affine.nearest,
 }
-"""The passes by the names that `Program.split` gives them: images [N, H, W, 3] and their numbers [N, k] → new images."""
+"""The passes in torch, by the names that `Program.split` gives them."""
 
 MOST_PIXELS = 1 << 20
 """Pixels that go through an operation at a time, one image at least: it bounds the memory beside the batch, about 200 MB."""
@@ -82,10 +96,22 @@ def cpu_only(operations: Sequence[Operation], fuse: str) -> str | None:
     return None
 
 
-def augment(images: torch.Tensor, passes: Sequence[Sequence[Pass]]) -> torch.Tensor:
+def operations_on(device: torch.device) -> Mapping[str, PixelOperation]:
+    """Return the operations of a device: Triton's kernels where there is one and Triton runs, else torch's."""
+    if not runs_triton(device):
+        return OPERATIONS
+    from headrace.gpu import augment_kernels
+
+    return OPERATIONS | augment_kernels.OPERATIONS
+
+
+def augment(
+    images: torch.Tensor, passes: Sequence[Sequence[Pass]], operations: Mapping[str, PixelOperation] | None = None
+) -> torch.Tensor:
     """Return images after their passes. The given images may be changed.
 
     images: uint8 [N, H, W, 3] on any device. passes: for each image, those of `Program.split`, in order.
+    operations (None): what does them; None: those of the images' device (`operations_on`).
 
     Raises torch's errors, for example if the device is out of memory.
     Example: `augment(images, [[("invert", [])], [("brightness", [1.5]), ("flip_x", [])]])`.
@@ -94,6 +120,7 @@ def augment(images: torch.Tensor, passes: Sequence[Sequence[Pass]]) -> torch.Ten
     if not rounds:
         return images
     images = images.contiguous()
+    operations = operations_on(images.device) if operations is None else operations
     for number in range(rounds):
         groups: dict[tuple[object, ...], list[int]] = {}
         for image, own in enumerate(passes):
@@ -101,7 +128,7 @@ def augment(images: torch.Tensor, passes: Sequence[Sequence[Pass]]) -> torch.Ten
                 groups.setdefault(_kind(own[number]), []).append(image)
         for (name, *_), members in groups.items():
             for part in _parts(members, images.shape[1] * images.shape[2]):
-                _apply(str(name), images, part, _table([passes[image][number][1] for image in part]))
+                _apply(operations[str(name)], images, part, _table([passes[image][number][1] for image in part]))
     return images
 
 
@@ -129,12 +156,12 @@ def _table(rows: Sequence[Sequence[float]]) -> Numbers:
     return table
 
 
-def _apply(name: str, images: torch.Tensor, members: list[int], numbers: Numbers) -> None:
+def _apply(operation: PixelOperation, images: torch.Tensor, members: list[int], numbers: Numbers) -> None:
     """Put some images through an operation, in place."""
     import torch
 
     if len(members) == len(images):
-        images.copy_(OPERATIONS[name](images, numbers))
+        images.copy_(operation(images, numbers))
         return
     where = torch.tensor(members).to(images.device, non_blocking=True)
-    images[where] = OPERATIONS[name](images[where], numbers)
+    images[where] = operation(images[where], numbers)

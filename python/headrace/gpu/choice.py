@@ -83,9 +83,17 @@ def _nvimagecodec(device: str, size: tuple[int, int], filters: frozenset[str]) -
     return reason if reason is not None else NvImageCodecDecoder(device, size, filters)
 
 
+def _torchcodec(device: str, size: tuple[int, int], filters: frozenset[str]) -> GpuDecoder | str:
+    from headrace.gpu.torchcodec_jpeg import TorchcodecDecoder, available
+
+    reason = available(device, filters)
+    return reason if reason is not None else TorchcodecDecoder(device, size, filters)
+
+
 DECODERS: dict[str, Callable[[str, tuple[int, int], frozenset[str]], GpuDecoder | str]] = {
     "headrace's CUDA decoder": _own,
     "nvImageCodec": _nvimagecodec,
+    "nvJPEG through torchcodec": _torchcodec,
     "nvJPEG through torchvision": _nvjpeg,
 }
 """The decoders in order of preference: each returns a decoder, or why it cannot be used."""

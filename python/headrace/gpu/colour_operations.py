@@ -26,6 +26,7 @@ __all__ = [
     "factor_of",
     "grayscale",
     "hue",
+    "hue_tables",
     "invert",
     "posterize",
     "saturation",
@@ -169,12 +170,9 @@ def hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     red, green, blue = images.int().unbind(-1)
     most, least = torch.maximum(torch.maximum(red, green), blue), torch.minimum(torch.minimum(red, green), blue)
     angle, saturation = _to_hsv(red, green, blue, most, least)
-    turned = (np.arange(256)[None] + numbers[:, :1].astype(np.int64)) % 256 * 6.0 / 255.0
-    sextants = turned.astype(np.int64)
+    sectors, parts, shares = hue_tables(numbers, device)
     first = 256 * torch.arange(len(images), dtype=torch.int32, device=device).view(-1, 1, 1)
-    sector = each((sextants % 6).astype(np.int32).reshape(-1), device)[angle + first]
-    part = each((turned - sextants).astype(np.float32).reshape(-1), device)[angle + first]
-    share = each((np.arange(256) / 255.0).astype(np.float32), device)[saturation]
+    sector, part, share = sectors[angle + first], parts[angle + first], shares[saturation]
     level = most.double()
 
     def rounded(kept: torch.Tensor) -> torch.Tensor:
@@ -190,6 +188,16 @@ def hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
         lower = torch.where(stage == 4, rising, torch.where(stage == 1, falling, low))
         channels.append(torch.where((stage == 0) | (stage == 5), most, lower))
     return torch.stack(channels, -1).to(torch.uint8)
+
+
+def hue_tables(numbers: Numbers, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what the 8-bit hue h of image n has at 256 n + h once it is turned: its sixth of the circle, int32, and its
+    position in that sixth, float32; and the share of each 8-bit saturation, float32."""
+    turned = (np.arange(256)[None] + numbers[:, :1].astype(np.int64)) % 256 * 6.0 / 255.0
+    sextants = turned.astype(np.int64)
+    sectors = each((sextants % 6).astype(np.int32).reshape(-1), device)
+    parts = each((turned - sextants).astype(np.float32).reshape(-1), device)
+    return sectors, parts, each((np.arange(256) / 255.0).astype(np.float32), device)
 
 
 def _to_hsv(

@@ -1,4 +1,4 @@
-"""The Triton kernels. Imported only where Triton is; each has a torch twin, which gives the same result.
+"""The Triton kernel of resampling. Imported only where Triton is; its torch twin gives the same result.
 
 Triton reads the source of these functions: they hold no more than its language has.
 """
@@ -148,5 +148,6 @@ def resample_triton(
         rows.values.shape[2],
         columns.values.shape[2],
         BLOCK=BLOCK,
+        enable_fp_fusion=False,  # integers only; without it Triton warns of its default
     )
     return out

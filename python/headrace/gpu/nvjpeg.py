@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from headrace.gpu.decoders import Decoded, Place
 from headrace.gpu.resample import filter_refusal, planar_pixels, resample
 
 if TYPE_CHECKING:
-    pass
+    import torch
 
 __all__ = ["NvjpegDecoder", "available"]
 
@@ -62,15 +62,20 @@ class NvjpegDecoder:
         """Decode the files whole, then cut the crops. Raises RuntimeError for a file that nvJPEG does not decode."""
         import torch
 
-        parts = [resample(self._whole(files[part]), places[part], self._size, self._filter) for part in _parts(places)]
+        parts = [
+            resample(planar_pixels(self._images(files[part])), places[part], self._size, self._filter)
+            for part in _parts(places)
+        ]
         return Decoded(parts[0] if len(parts) == 1 else torch.cat(parts), [0] * len(files))
 
-    def _whole(self, files: Sequence[bytes]) -> Any:
+    def _images(self, files: Sequence[bytes]) -> list[torch.Tensor]:
+        """Return the whole images, each uint8 [3, H, W] on the device."""
         import torch
         from torchvision import io
 
         data = [torch.from_numpy(np.frombuffer(file, dtype=np.uint8).copy()) for file in files]
-        return planar_pixels(io.decode_jpeg(data, mode=io.ImageReadMode.RGB, device=self._device))
+        images: list[torch.Tensor] = io.decode_jpeg(data, mode=io.ImageReadMode.RGB, device=self._device)
+        return images
 
 
 def _parts(places: Sequence[Place]) -> Iterator[slice]:

@@ -121,5 +121,6 @@ def prepare_triton(
         ERASE=erase is not None,
         MIX=kind,
         BLOCK=BLOCK,
+        enable_fp_fusion=False,  # MixUp's products are rounded before they are added, as torch does
     )
     return out.permute(0, 3, 1, 2)

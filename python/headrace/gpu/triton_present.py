@@ -1,9 +1,10 @@
-"""Whether the Triton kernels run on a device."""
+"""Whether the Triton kernels run on a device: a first kernel is compiled and tried."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,9 +18,33 @@ LEAST_CAPABILITY = (7, 5)
 
 @functools.cache
 def runs_triton(device: torch.device) -> bool:
-    """Return whether Triton is installed and compiles for a device: a CUDA GPU of LEAST_CAPABILITY or newer."""
+    """Return whether Triton is installed and its kernels run on a device: a CUDA GPU of LEAST_CAPABILITY or newer.
+
+    Warns in one line, once a device, if Triton is installed but its kernels do not run, for example without a C compiler.
+    """
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return False
     import torch
 
-    return bool(torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY)
+    if torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
+        return False
+    reason = _failure(device)
+    if reason is not None:
+        words = f"Triton's kernels do not run on {device} ({reason}): torch does their steps, which is slower"
+        warnings.warn(words, RuntimeWarning, stacklevel=3)
+    return reason is None
+
+
+def _failure(device: torch.device) -> str | None:
+    """Return why a first kernel fails on a device, or None."""
+    import torch
+
+    try:
+        from headrace.gpu.prepare_kernel import prepare_triton
+
+        with torch.cuda.device(device):  # Triton launches on the current device
+            images = torch.arange(12, dtype=torch.uint8, device=device).view(1, 2, 2, 3)
+            made = prepare_triton(images, None, torch.tensor([True], device=device), None, None)
+            return None if torch.equal(made.permute(0, 2, 3, 1), images.flip(2)) else "the first one gave other values"
+    except Exception as error:  # Triton's, torch's, and those of the C compiler that Triton calls
+        return f"{type(error).__name__}: {error}".splitlines()[0]

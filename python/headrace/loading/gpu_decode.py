@@ -22,8 +22,8 @@ import numpy.typing as npt
 from headrace._native import crc32c, sound_jpeg
 from headrace.datasets.records import Dataset
 from headrace.errors import HeadraceError, UsageError
-from headrace.gpu.augment import RESIZES, Pass, augment, changes_pixels, cpu_only
-from headrace.gpu.augment_check import augments_alike
+from headrace.gpu.augment import OPERATIONS, RESIZES, Pass, augment, changes_pixels, cpu_only
+from headrace.gpu.augment_check import CheckedOperations, checked_operations
 from headrace.gpu.choice import Candidates
 from headrace.gpu.decoders import GpuDecoder, Place
 from headrace.gpu.placement import Decode, Placement, Seen
@@ -163,8 +163,10 @@ class GpuDecoding:
         placement: Placement,
         clock: StepClock,
         device: str,
+        operations: CheckedOperations,
     ) -> None:
         self.decoder, self.placement, self.clock = decoder, placement, clock
+        self._operations = operations
         self._candidates = candidates  # the decoders after `decoder`
         self._dataset, self._pipeline, self._seed, self._device = dataset, pipeline, options.seed, device
         self._threads = options.threads
@@ -216,7 +218,8 @@ class GpuDecoding:
         lines = self.placement.describe(self.decoder.name)
         steps = [written(step) for step in self._pipeline.transforms if changes_pixels(native_operations(step))]
         if steps and self.placement.refusal is None:
-            lines.append(f"  what the GPU decodes it also augments, in torch, with the CPU's pixels: {', '.join(steps)}")
+            how = self._operations.describe()
+            lines.append(f"  what the GPU decodes it also augments, {how}, with the CPU's pixels: {', '.join(steps)}")
         return lines
 
     def close(self) -> None:
@@ -271,7 +274,7 @@ class GpuDecoding:
         import torch
 
         try:
-            images = augment(images, passes)
+            images = augment(images, passes, self._operations.operations)
             if images.is_cuda:
                 torch.cuda.current_stream(images.device).synchronize()  # the thread waits, so that nobody else has to
         except RuntimeError as error:
@@ -414,11 +417,13 @@ def gpu_decoding(
         if asked:
             warnings.warn(f"decode={mode!r}: the CPU decodes, because {reason}", RuntimeWarning, stacklevel=5)
         return None, Placement(mode, options.batch_size, refusal=reason)
-    differs = augments_alike(device) if changes_pixels(pipeline.operations) and on_gpu(device) else None
-    if differs is not None:
+    is_augmented = changes_pixels(pipeline.operations) and on_gpu(device)
+    operations = checked_operations(device) if is_augmented else CheckedOperations(OPERATIONS)
+    if operations.refusal is not None:
         if asked:
-            warnings.warn(f"decode={mode!r}: the CPU decodes, because {differs}", RuntimeWarning, stacklevel=5)
-        return None, Placement(mode, options.batch_size, refusal=differs)
+            warnings.warn(f"decode={mode!r}: the CPU decodes, because {operations.refusal}", RuntimeWarning, stacklevel=5)
+        return None, Placement(mode, options.batch_size, refusal=operations.refusal)
     placement = Placement(mode, options.batch_size)
     clock = EventClock(device) if on_gpu(device) else HostClock()
-    return GpuDecoding(dataset, pipeline, options, decoder, candidates, placement, clock, device), placement
+    gpu = GpuDecoding(dataset, pipeline, options, decoder, candidates, placement, clock, device, operations)
+    return gpu, placement
