@@ -42,9 +42,10 @@ MEASUREMENTS = (
     ),
     Measurement(
         "placement",
-        "what decode=cpu, auto, split and gpu reach with 2 threads and with all; what was decided",
+        "what decode=cpu, auto, split and gpu reach with 2 threads and with all, plain and with RandAugment; who decodes and "
+        "augments in the end",
         "95 % of compute-only with 2 cores and GPU decode",
-        90,
+        180,
     ),
     Measurement("compute", "AMP's gain, and that of torch.compile and CUDA graphs", "AMP: 1.8 × (the article's)", 120),
     Measurement("batch_sizes", "the batch size at the knee, and the memory that each size takes", "", 90),

@@ -69,14 +69,18 @@ def correctness(run: Run) -> list[Row]:
             found = prepare(images, table, erase=erase, mix=mix)
             compare(f"fused kernel, {dtype}, {name}", found, prepare_torch(images.cpu(), table.cpu(), None, erase, mix))
     options = {"seed": 1, "dtype": "float32", "threads": 2}
-    for decode, steps in itertools.product(("cpu", "split", "gpu") if run.is_gpu else ("cpu",), ([], [RandAugment()])):
+    cases = [(decode, steps, 0.0) for decode in ("cpu", "split", "gpu") for steps in ([], [RandAugment()])]
+    cases += [(decode, [RandAugment()], 1.0) for decode in ("cpu", "split")]
+    for decode, steps, augmented in cases if run.is_gpu else [("cpu", [], 0.0), ("cpu", [RandAugment()], 0.0)]:
         transform = Compose([RandomResizedCrop(48), RandomHorizontalFlip(), *steps, Normalize(IMAGENET_MEAN, IMAGENET_STD)])
         with (
             headrace.Loader(run.folder / "pack", 8, transform, device=run.device, decode=decode, **options) as found,
             headrace.Loader(run.folder / "pack", 8, transform, **options) as wanted,
         ):
+            if augmented:  # which the rates would decide later than the few batches here
+                found._views._gpu.placement.augmented = augmented
             pairs = [(a, b) for (a, _), (b, _), _ in zip(found, wanted, range(4), strict=False)]
-            names = "".join(f", {written(step)}" for step in steps)
+            names = "".join(f", {written(step)}" for step in steps) + (", all on the GPU" if augmented else "")
             compare(f"loader, decode={decode}{names}", *(torch.cat([pair[side].cpu() for pair in pairs]) for side in (0, 1)))
     return rows
 
@@ -114,26 +118,30 @@ def decoders(run: Run) -> list[Row]:
 
 
 def placement(run: Run) -> list[Row]:
-    """Train ResNet-18 from packed JPEGs with each `decode=`, with 2 threads and with all."""
+    """Train ResNet-18 from packed JPEGs with each `decode=`, plain and with RandAugment, with 2 threads and with all."""
     size, batch = (32, 8) if run.is_tiny else (224, 256)
     step, rows = trainer(run, "resnet18"), []
-    transform = headrace.transforms.imagenet_train(size, normalize=True)
-    for threads in sorted({2, CORES}):
-        for decode in ("cpu", "auto", "split", "gpu") if run.is_gpu else ("cpu", "auto"):
-            options = {"device": run.device, "dtype": "bfloat16" if run.is_gpu else "float32", "decode": decode}
-            with headrace.Loader(run.folder / "pack", batch, transform, threads=threads, **options) as loader:
-                batches = endless(loader)
-                for _ in range(2 if run.is_tiny else 40):  # until the share has settled
-                    step(*next(batches))
-                img_s = run.rate(lambda: step(*next(batches)), batch)  # noqa: B023
-                same = next(batches)
-                alone = run.rate(lambda: step(*same), batch)  # noqa: B023
-                batches.close()
-                decided = [line.strip() for line in loader.explain().splitlines() if line.startswith("decoded ")]
-            rows.append(
-                {"threads": threads, "decode": decode, "img_s": img_s, "compute_img_s": alone, "of_compute": img_s / alone,
-                 "decided": "; ".join(decided)}
-            )  # fmt: skip
+    plain = headrace.transforms.imagenet_train(size, normalize=True)
+    cropped, *values = plain.transforms
+    augmented = Compose([cropped, RandAugment(), *values])
+    ways = ("cpu", "auto", "split", "gpu") if run.is_gpu else ("cpu", "auto")
+    cases = [("none", plain, decode) for decode in ways] + [("RandAugment", augmented, decode) for decode in ways]
+    for threads, (name, transform, decode) in itertools.product(sorted({2, CORES}), cases):
+        options = {"device": run.device, "dtype": "bfloat16" if run.is_gpu else "float32", "decode": decode}
+        with headrace.Loader(run.folder / "pack", batch, transform, threads=threads, **options) as loader:
+            batches = endless(loader)
+            for _ in range(2 if run.is_tiny else 60):  # until the shares have settled
+                step(*next(batches))
+            img_s = run.rate(lambda: step(*next(batches)), batch)  # noqa: B023
+            same = next(batches)
+            alone = run.rate(lambda: step(*same), batch)  # noqa: B023
+            batches.close()
+            words = (line.strip() for line in loader.explain().splitlines())
+            decided = [line for line in words if line.startswith(("decoded ", "what the CPU decodes"))]
+        rows.append(
+            {"threads": threads, "augmentation": name, "decode": decode, "img_s": img_s, "compute_img_s": alone,
+             "of_compute": img_s / alone, "decided": "; ".join(decided)}
+        )  # fmt: skip
     return rows
 
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from headrace.gpu.placement import HOLD, Placement, Rates, Seen, best_share, predicted_step_s
+from headrace.gpu.placement import HOLD, Placement, Rates, Seen, best_augmented, predicted_step_s
 
 BATCH = 256
 
@@ -20,6 +20,9 @@ class Machine:
     decoder_img_s: float = 8000.0
     cost_s: float = 2e-5
     noise: float = 0.02
+    crop_share: float = 1.0  # of the CPU's time, where the GPU augments
+    augmenter_img_s: float = 20000.0
+    augment_cost_s: float = 1e-5
 
     def run(self, placement: Placement, batches: int, seed: int = 0) -> float:
         """Run batches and return the mean seconds of the last quarter."""
@@ -27,17 +30,35 @@ class Machine:
         periods = []
         for _ in range(batches):
             on_gpu = placement.on_gpu(BATCH)
+            cropped = placement.on_cpu_augmented(BATCH - on_gpu)
             around = lambda value: value * noise.uniform(1 - self.noise, 1 + self.noise)  # noqa: E731
-            compute_s = around(self.compute_s + on_gpu * self.cost_s)
-            period_s = max((BATCH - on_gpu) / self.cpu_img_s, compute_s, on_gpu / self.decoder_img_s)
+            compute_s = around(self.compute_s + on_gpu * self.cost_s + cropped * self.augment_cost_s)
+            cpu_s = (BATCH - on_gpu - cropped * (1 - self.crop_share)) / self.cpu_img_s
+            period_s = max(cpu_s, compute_s, on_gpu / self.decoder_img_s + cropped / self.augmenter_img_s)
             periods.append(around(period_s))
-            placement.see(Seen(periods[-1], compute_s, around(self.cpu_img_s), around(self.decoder_img_s) if on_gpu else None))
+            seen = Seen(
+                periods[-1],
+                compute_s,
+                around((BATCH - on_gpu) / cpu_s) if on_gpu < BATCH else None,
+                around(self.decoder_img_s) if on_gpu else None,
+                around(self.augmenter_img_s) if cropped else None,
+            )
+            placement.see(seen)
         last = periods[-batches // 4 :]
         return sum(last) / len(last)
 
-    def best_s(self) -> float:
-        rates = Rates(self.cpu_img_s, self.compute_s, self.decoder_img_s, self.cost_s)
-        return predicted_step_s(best_share(BATCH, rates), BATCH, rates)
+    def rates(self) -> Rates:
+        costs = (self.decoder_img_s, self.cost_s, self.crop_share, self.augmenter_img_s, self.augment_cost_s)
+        return Rates(self.cpu_img_s, self.compute_s, *costs)
+
+    def best_s(self, *, decodes: bool = True, augments: bool = False) -> float:
+        """Return the shortest step, over all shares that the GPU may take."""
+        shares = [number / 16 for number in range(17)]
+        return min(
+            predicted_step_s(share, BATCH, self.rates(), augmented)
+            for share in (shares if decodes else [0.0])
+            for augmented in (shares if augments else [0.0])
+        )
 
 
 def test_the_model_takes_the_largest_of_three_terms() -> None:
@@ -162,3 +183,105 @@ def test_the_reason_and_the_rates_are_told() -> None:
     assert "(measured)" in words and "(estimated)" in words
     assert placement.describe(None)[-1].startswith("  after batch")
     assert "no NVRTC" in Placement("auto", BATCH, refusal="no NVRTC").describe(None)[0]
+
+
+AUGMENTING = [
+    Machine(cpu_img_s=1500, compute_s=0.05, crop_share=0.3),  # RandAugment costs twice what decoding costs
+    Machine(cpu_img_s=3000, compute_s=0.04, crop_share=0.6),
+    Machine(cpu_img_s=4500, compute_s=0.05, crop_share=0.8),  # a little short
+    Machine(cpu_img_s=1500, compute_s=0.02, crop_share=0.3, augmenter_img_s=2200, augment_cost_s=4e-4),  # a slow GPU
+    Machine(cpu_img_s=1000, compute_s=0.05, crop_share=0.97),  # nothing to gain
+]
+
+
+@pytest.mark.parametrize("machine", AUGMENTING)
+@pytest.mark.parametrize("mode", ["cpu", "auto"])
+def test_a_cpu_short_by_augmentation_is_relieved_of_it(machine: Machine, mode: str) -> None:
+    """Without a decoder the GPU augments what the CPU decodes, to within a tenth of the best step."""
+    placement = Placement(mode, BATCH, "no decoder", None)  # type: ignore[arg-type]
+    assert machine.run(placement, 900) <= 1.1 * machine.best_s(decodes=False, augments=True)
+    assert placement.share == 0
+    alone_s = BATCH / machine.cpu_img_s
+    assert placement.augmented > 0 or machine.best_s(decodes=False, augments=True) > 0.9 * alone_s
+
+
+@pytest.mark.parametrize("machine", AUGMENTING)
+@pytest.mark.parametrize("mode", ["auto", "split"])
+def test_decoding_and_augmenting_share_the_gpu(machine: Machine, mode: str) -> None:
+    placement = Placement(mode, BATCH, None, None)  # type: ignore[arg-type]
+    assert machine.run(placement, 1500) <= 1.15 * machine.best_s(augments=True)
+
+
+def test_a_cpu_that_keeps_up_augments_everything() -> None:
+    placement = Placement("auto", BATCH, "no decoder", None)
+    Machine(cpu_img_s=12000, compute_s=0.05, crop_share=0.3).run(placement, 300)
+    assert placement.augmented == 0 and not placement.decisions
+    assert placement.on_cpu_augmented(BATCH) == 0
+
+
+def test_the_time_without_augmentation_is_measured_and_the_share_goes_back() -> None:
+    placement = Placement("cpu", BATCH, "as asked", None)
+    machine = Machine(cpu_img_s=1500, compute_s=0.05, crop_share=0.3)
+    machine.run(placement, 400)
+    assert placement.augmented > 0.8
+    rates = placement.rates()
+    assert rates is not None and "crop" in rates.measured
+    assert rates.crop_share == pytest.approx(0.3, abs=0.06)
+    assert rates.cpu_img_s == pytest.approx(1500, rel=0.1)
+    machine.compute_s = 0.5
+    machine.run(placement, 400)
+    assert placement.augmented == 0
+
+
+def test_augmenting_that_does_not_help_is_taken_back_and_not_repeated_soon() -> None:
+    """Augmentation costs the CPU nothing, which is measured once."""
+    placement = Placement("cpu", BATCH, "as asked", None)
+    machine = Machine(cpu_img_s=1500, compute_s=0.05, crop_share=1.0)
+    machine.run(placement, 600)
+    assert placement.augmented == 0
+    assert len(placement.decisions) <= 6
+    assert any("not less than" in one.reason or one.augmented == 0 for one in placement.decisions)
+
+
+def test_the_gpu_that_decodes_all_has_nothing_left_to_augment() -> None:
+    placement = Placement("gpu", BATCH, None, None)
+    AUGMENTING[0].run(placement, 200)
+    assert placement.share == 1 and placement.augmented == 0 and not placement.decisions
+    assert placement.on_gpu(BATCH) == BATCH and placement.on_cpu_augmented(0) == 0
+
+
+def test_what_augments_is_told() -> None:
+    placement = Placement("cpu", BATCH, "as asked", None)
+    assert placement.describe(None) == [
+        "decoded on the CPU (decode='cpu'): as asked",
+        "  what the CPU decodes is augmented by the CPU, with the same pixels",
+        "  not decided yet: rates are not measured",
+    ]
+    AUGMENTING[0].run(placement, 400)
+    words = "\n".join(placement.describe(None))
+    assert "what the CPU decodes is augmented by the GPU" in words or "% by the GPU" in words
+    assert "of its time (measured), GPU augmentation" in words
+    assert "of the rest" in words and "GPU decoder" not in words
+    placement.refuse_augmenting("hue on this GPU gives other pixels than the CPU")
+    assert placement.on_cpu_augmented(BATCH) == 0
+    assert (
+        placement.describe(None)[1]
+        == "  what the CPU decodes it also augments: hue on this GPU gives other pixels than the CPU"
+    )
+    assert len(Placement("cpu", BATCH, "as asked").describe(None)) == 1, "nothing is augmented"
+
+
+def test_failures_pause_augmenting_too() -> None:
+    placement = Placement("cpu", BATCH, "as asked", None, augmented=1.0)
+    assert (placement.on_gpu(BATCH), placement.on_cpu_augmented(BATCH)) == (0, BATCH)
+    assert placement.fail("out of GPU memory")
+    assert (placement.on_gpu(BATCH), placement.on_cpu_augmented(BATCH)) == (0, 0)
+    assert (placement.on_gpu(BATCH), placement.on_cpu_augmented(BATCH)) == (0, BATCH)
+    assert "the GPU failed in 1 batch," in "\n".join(placement.describe(None))
+
+
+def test_the_best_share_to_augment_takes_no_more_than_helps() -> None:
+    rates = Rates(cpu_img_s=2000, compute_s=0.1, crop_share=0.5, augmenter_img_s=1e6, augment_cost_s=0.0)
+    assert best_augmented(200, rates, 0.0) == 0.0, "the CPU keeps up"
+    assert best_augmented(300, rates, 0.0) == pytest.approx(11 / 16)
+    assert best_augmented(300, rates, 1.0) == 0.0

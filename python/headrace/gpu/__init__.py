@@ -6,13 +6,14 @@
 - `augment_kernels`: The Triton kernels of augmentation: blur, hue and bilinear affine sampling.
 - `choice`: The choice among the GPU decoders of a machine.
 - `colour_operations`: Colour operations on any device, bit for bit as the CPU kernel.
+- `cropping`: The part of a pipeline that the CPU does where the GPU augments what the CPU decoded.
 - `decoder`: Our CUDA decoder of JPEGs with restart markers: kernels compiled at run time, and what they are told.
 - `decoders`: The seam of GPU decoding: what a decoder is given, and what it returns.
 - `kernels`: The Triton kernel of resampling. Imported only where Triton is; its torch twin gives the same result.
 - `neighbour_operations`: Blur, sharpness, dilation, erosion and flips on any device.
 - `nvimagecodec`: Decoding by nvImageCodec, where it is installed: the regions of the crops of any baseline JPEG.
 - `nvjpeg`: Decoding by nvJPEG through torchvision: any baseline JPEG, whole images, then crop and resize on the GPU.
-- `placement`: Placement: which share of the images the GPU decodes, chosen from measured rates and changed when they change.
+- `placement`: Placement: which images the GPU decodes, and which it augments only, by measured rates.
 - `prepare`: The last steps of a batch on its device, in one pass: flip, values, RandomErasing, and MixUp or CutMix.
 - `prepare_kernel`: The Triton kernel of `headrace.gpu.prepare`: one read of the bytes, one write of the batch.
 - `resample`: Crop, antialiased resize and flip of uint8 images on any device, bit for bit as Pillow and the CPU kernel do them.

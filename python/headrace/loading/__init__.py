@@ -6,7 +6,7 @@
 - `cuda_transfer`: Copy of batches to the GPU: pinned memory, an asynchronous copy on its own stream, normalisation on the
   GPU.
 - `feed`: The feed: index batches become filled batches, in order, decoded ahead by native threads.
-- `gpu_decode`: GPU decoding in the feed: the last images of each batch go to a GPU decoder, in a thread of its own.
+- `gpu_decode`: GPU decoding and augmentation in the feed: a part of each batch is made on the GPU, in a thread of its own.
 - `jpeg_index_cache`: The folder that keeps JPEG indexes from one run to the next: a file for each list of records.
 - `loader`: Loader: a dataset and a pipeline of transforms become batches, each record exactly once per epoch.
 - `mixing`: MixUp and CutMix: the arithmetic on a batch. The partner of an image is its neighbour: the batch rolled by one.
@@ -19,6 +19,7 @@
 - `show_batch`: The pictures of a batch, as a matplotlib figure.
 - `shuffle_prefetch`: Fetch the next window of a block shuffle from the object store while the current one is in use.
 - `stats`: Counts and times of a loader. A value that was not measured is None, never 0.
+- `step_clock`: How long a training step takes, measured without waiting for the device.
 - `streaming`: A pass over a stream as batches: a thread reads ahead and shuffles records in a buffer of bounded size.
 - `uneven_shards`: Datasets in parts: each host sees only its own shards (SageMaker's ShardedByS3Key), and all ranks make
   equally many batches.

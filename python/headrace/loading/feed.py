@@ -24,7 +24,7 @@ from headrace.datasets.sources.readahead import Readahead, readahead
 from headrace.errors import DecodeError, HeadraceError, UsageError
 from headrace.images.decode import UNSUPPORTED
 from headrace.loading.byte_cache import CacheLocation
-from headrace.loading.gpu_decode import GpuDecoding, GpuJob, GpuPart
+from headrace.loading.gpu_decode import Cropped, GpuDecoding, GpuJob, GpuPart
 from headrace.loading.jpeg_index_cache import index_file
 from headrace.loading.options import LoaderOptions
 from headrace.loading.order import hashed
@@ -92,7 +92,7 @@ class Feed:
 
     primary: for a further view of the same records, the feed of the first view, whose threads and table this feed uses.
     view: number of the view, which decides its random draws.
-    gpu: what decodes a part of each batch on the GPU, for a feed of one view without masks.
+    gpu: what makes a part of each batch on the GPU, for a feed of one view without masks.
     """
 
     def __init__(
@@ -181,18 +181,22 @@ class Feed:
             ahead.append(self._submit(batch, memories, feed_pass.epoch))
 
     def _submit(self, batch: IndexBatch, memories: tuple[_BatchMemory, ...], epoch: int) -> _PendingBatch:
-        """Start decoding a batch: its first images by the native threads, the others on the GPU."""
+        """Start making a batch: its first images by the native threads; the last ones by the GPU; those between are decoded by
+        the native threads and augmented by the GPU."""
         count = len(batch.records)
-        first = count if self._gpu is None else self._gpu.first_slot(count)
+        first, decoded = (count, count) if self._gpu is None else self._gpu.slots(count)
         if self._gpu is None or first == count:
             return _PendingBatch(batch, memories, self._fill(batch, memories, epoch))
-        data = None if batch.data is None else batch.data[first:]
-        on_gpu = self._gpu.begin(batch.records[first:], batch.draws[first:], data, first, epoch)
-        job = None
-        if first:
-            part = [memory.slots(0, first, count) for memory in memories]
-            job = self._fill(batch.part(0, first), part, epoch)
-        return _PendingBatch(batch, memories, job, on_gpu)
+
+        def fill(begin: int, end: int, program: Program | None = None) -> Job | None:
+            part = [memory.slots(begin, end, count) for memory in memories]
+            return self._fill(batch.part(begin, end), part, epoch, program) if begin < end else None
+
+        job = fill(first, decoded, self._gpu.crop_program)
+        cropped = None if job is None else Cropped(job, memories[0].slots(first, decoded, count).raw)
+        rest = batch.part(first, count)
+        on_gpu = self._gpu.begin(rest.records, rest.draws, rest.data, first, epoch, cropped)
+        return _PendingBatch(batch, memories, fill(0, first), on_gpu)
 
     def handed_out(self, feed_pass: FeedPass) -> None:
         """Note that a batch is complete on its device and goes to the consumer.
@@ -300,10 +304,11 @@ class Feed:
             masks = np.empty((count, self.pipeline.height, self.pipeline.width), dtype=np.uint8)
         return _BatchMemory(self, final, owner, raw, masks)
 
-    def _fill(self, batch: IndexBatch, memories: Sequence[_BatchMemory], epoch: int) -> Job:
+    def _fill(self, batch: IndexBatch, memories: Sequence[_BatchMemory], epoch: int, other: Program | None = None) -> Job:
+        """Start filling memories. other: what is done in place of the pipeline's program."""
         (program, store, seed, pixels, masks), *further = (memory.feed._native_view(memory) for memory in memories)
         return self._running_engine().submit(
-            self._table, program, store, seed, epoch, batch.records, batch.draws, pixels, batch.data, masks, further
+            self._table, other or program, store, seed, epoch, batch.records, batch.draws, pixels, batch.data, masks, further
         )
 
     def _native_view(self, memory: _BatchMemory) -> _NativeView:
@@ -541,11 +546,11 @@ class _PendingBatch:
 
     batch: IndexBatch
     memories: tuple[_BatchMemory, ...]
-    job: Job | None  # None: the GPU decodes all images
+    job: Job | None  # None: the GPU makes all images
     on_gpu: GpuJob | None = None  # of the last images
 
     def is_done(self) -> bool:
-        """Return whether all images are decoded. False where the GPU decodes some."""
+        """Return whether all images are decoded. False where the GPU makes some."""
         return self.on_gpu is None and self.job is not None and self.job.wait(0.0)
 
     def wait(self) -> None:

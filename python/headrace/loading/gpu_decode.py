@@ -1,4 +1,5 @@
-"""GPU decoding in the feed: the last images of each batch go to a GPU decoder, in a thread of its own.
+"""GPU decoding and augmentation in the feed: the last images of each batch go to a GPU decoder, in a thread of its own; of the
+others the CPU crops some, which the same thread augments on the GPU.
 
 The CPU stays the judge of every file: what the decoder leaves, and what fails, is decoded by the native threads, with their
 status and their error. What the GPU decoded it also augments. Draws are the same on both sides, so a batch holds the same
@@ -9,25 +10,26 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace._native import crc32c, sound_jpeg
+from headrace._native import Job, Program, crc32c, sound_jpeg
 from headrace.datasets.records import Dataset
 from headrace.errors import HeadraceError, UsageError
 from headrace.gpu.augment import OPERATIONS, RESIZES, Pass, augment, changes_pixels, cpu_only
 from headrace.gpu.augment_check import CheckedOperations, checked_operations
 from headrace.gpu.choice import Candidates
+from headrace.gpu.cropping import Cropping, cropping
 from headrace.gpu.decoders import GpuDecoder, Place
 from headrace.gpu.placement import Decode, Placement, Seen
 from headrace.loading.options import LoaderOptions
+from headrace.loading.step_clock import EventClock, HostClock, StepClock
 from headrace.transforms.compile import Pipeline
 from headrace.transforms.native_operations import native_operations
 from headrace.transforms.written import written
@@ -35,7 +37,15 @@ from headrace.transforms.written import written
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["EventClock", "GpuDecoding", "GpuJob", "GpuPart", "HostClock", "StepClock", "gpu_decoding", "on_gpu", "refusal"]
+__all__ = [
+    "Cropped",
+    "GpuDecoding",
+    "GpuJob",
+    "GpuPart",
+    "gpu_decoding",
+    "on_gpu",
+    "refusal",
+]
 
 MOST_CALLS = 64
 """Calls of a decoder in search of the files that make it fail, before the whole part of a batch goes to the CPU."""
@@ -46,80 +56,27 @@ ENOUGH_FILES = 512
 
 @dataclass(frozen=True, slots=True)
 class GpuPart:
-    """The images of a batch that were decoded on the GPU: uint8 [n, H, W, 3], and their slots in the batch, ascending."""
+    """The images of a batch that were made on the GPU: uint8 [n, H, W, 3], and their slots in the batch, ascending."""
 
     pixels: torch.Tensor
     slots: Sequence[int]
 
 
-class StepClock(Protocol):
-    """Measures training steps without waiting for the device: from the hand-over of a batch to the call for the next."""
+@dataclass(frozen=True, slots=True)
+class Cropped:
+    """The first of the GPU's images of a batch, which the CPU threads decode and crop: their job, and where it writes."""
 
-    def out(self) -> None:
-        """Note that a batch is handed over."""
-
-    def back(self) -> None:
-        """Note that the consumer asks for the next one."""
-
-    def step_s(self) -> float | None:
-        """Return the seconds of the latest step whose time is known by now, once."""
+    job: Job
+    pixels: npt.NDArray[np.uint8]  # flat
 
 
-class HostClock:
-    """Steps by the host's clock: right where the work of a step is done when the next batch is asked for."""
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What one of the two kinds of work made: its images, their positions among the work's, and its rate."""
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self._now = now
-        self._began: float | None = None
-        self._step_s: float | None = None
-
-    def out(self) -> None:
-        """Note that a batch is handed over."""
-        self._began = self._now()
-
-    def back(self) -> None:
-        """Note that the consumer asks for the next one."""
-        if self._began is not None:
-            self._step_s, self._began = self._now() - self._began, None
-
-    def step_s(self) -> float | None:
-        """Return the seconds of the latest step, once."""
-        found, self._step_s = self._step_s, None
-        return found
-
-
-class EventClock:
-    """Steps by CUDA events on the consumer's stream: the GPU's own time for a step, wherever the host is by then."""
-
-    def __init__(self, device: str) -> None:
-        self._device = device
-        self._open: Any = None
-        self._steps: deque[tuple[Any, Any]] = deque(maxlen=16)
-
-    def _mark(self) -> Any:
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    def out(self) -> None:
-        """Note that a batch is handed over."""
-        self._open = self._mark()
-
-    def back(self) -> None:
-        """Note that the consumer asks for the next one."""
-        if self._open is not None:
-            self._steps.append((self._open, self._mark()))
-            self._open = None
-
-    def step_s(self) -> float | None:
-        """Return the seconds of the latest step that the GPU has finished, once."""
-        found = None
-        while self._steps and self._steps[0][1].query():
-            began, ended = self._steps.popleft()
-            found = float(began.elapsed_time(ended)) / 1e3
-        return found
+    pixels: torch.Tensor | None = None
+    positions: Sequence[int] = ()
+    img_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,46 +85,57 @@ class _Found:
 
     part: GpuPart | None
     statuses: list[int]
-    img_s: float | None
+    img_s: float | None  # of decoding, augmentation included
+    augmented_img_s: float | None = None  # where the CPU decoded
 
 
 class GpuJob:
-    """The decoding of the last images of a batch on the GPU, in the face of a native `Job`."""
+    """The work on the last images of a batch on the GPU, in the face of a native `Job`."""
 
-    def __init__(self, future: Future[_Found]) -> None:
-        self._future = future
+    def __init__(self, future: Future[_Found], cropped: Cropped | None = None) -> None:
+        self._future, self._cropped = future, cropped
 
     def wait(self) -> None:
-        """Wait until the images are decoded."""
+        """Wait until the images are made."""
         self._future.result()
 
     def cancel(self) -> None:
-        """Drop the work if it has not begun."""
+        """Drop the work that has not begun."""
+        if self._cropped is not None:
+            self._cropped.job.cancel()
         self._future.cancel()
 
     def found(self) -> _Found:
-        """Return what was decoded, after `wait`."""
+        """Return what was made, after `wait`."""
         return self._future.result()
 
 
 class GpuDecoding:
-    """Decodes a share of each batch on the GPU, as `placement` says."""
+    """Decodes a share of each batch on the GPU, and augments a share of the others there, as `placement` says.
+
+    candidates: the decoders that are left, after the first one, which is `decoder`; None without a decoder.
+    cropping: the part of the pipeline that the CPU does where the GPU augments, or why there is none.
+    operations: what augments; None: each operation is tried when the first image is to be augmented.
+    """
 
     def __init__(
         self,
         dataset: Dataset,
         pipeline: Pipeline,
         options: LoaderOptions,
-        decoder: GpuDecoder,
-        candidates: Candidates,
         placement: Placement,
-        clock: StepClock,
         device: str,
-        operations: CheckedOperations,
+        *,
+        decoder: GpuDecoder | None,
+        candidates: Candidates | None,
+        cropping: Cropping | str,
+        operations: CheckedOperations | None,
     ) -> None:
-        self.decoder, self.placement, self.clock = decoder, placement, clock
+        self.decoder, self.placement = decoder, placement
+        self.clock: StepClock = EventClock(device) if on_gpu(device) else HostClock()
         self._operations = operations
-        self._candidates = candidates  # the decoders after `decoder`
+        self._cropping = None if isinstance(cropping, str) else cropping
+        self._candidates = candidates
         self._dataset, self._pipeline, self._seed, self._device = dataset, pipeline, options.seed, device
         self._threads = options.threads
         self._pool: ThreadPoolExecutor | None = None
@@ -176,9 +144,15 @@ class GpuDecoding:
         self._ended: float | None = None
         self._counted = (0, 0)
 
-    def first_slot(self, images: int) -> int:
-        """Return the slot from which on the GPU decodes the next batch of `images`."""
-        return images - self.placement.on_gpu(images)
+    def slots(self, images: int) -> tuple[int, int]:
+        """Return the first slots of the next batch of `images` whose image the GPU augments, and decodes."""
+        decoded = images - self.placement.on_gpu(images)
+        return decoded - self.placement.on_cpu_augmented(decoded), decoded
+
+    @property
+    def crop_program(self) -> Program | None:
+        """What the CPU does of the images that the GPU augments only."""
+        return None if self._cropping is None else self._cropping.program
 
     def begin(
         self,
@@ -187,11 +161,13 @@ class GpuDecoding:
         data: Sequence[bytes] | None,
         first: int,
         epoch: int,
+        cropped: Cropped | None = None,
     ) -> GpuJob:
-        """Start decoding records, whose slots in their batch are `first` and up."""
+        """Start making records, whose slots in their batch are `first` and up. cropped: the first of them."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "headrace-gpu-decode")
-        return GpuJob(self._pool.submit(self._decode, records.tolist(), draws.tolist(), data, first, epoch))
+        work = self._pool.submit(self._make, records.tolist(), draws.tolist(), data, first, epoch, cropped)
+        return GpuJob(work, cropped)
 
     def see(self, found: _Found | None, counters: dict[str, int]) -> None:
         """Tell the placement what the batch that is handed over showed. counters: the native engine's totals."""
@@ -205,6 +181,7 @@ class GpuDecoding:
                 compute_s=self.clock.step_s(),
                 cpu_img_s=self._threads * more / (took_ns / 1e9) if more > 0 and took_ns > 0 else None,
                 decoder_img_s=None if found is None else found.img_s,
+                augmenter_img_s=None if found is None else found.augmented_img_s,
             )
         )
         self._ended = now
@@ -215,11 +192,15 @@ class GpuDecoding:
 
     def describe(self) -> list[str]:
         """Return where images are decoded and augmented, in lines for `explain`."""
-        lines = self.placement.describe(self.decoder.name)
+        lines = self.placement.describe(None if self.decoder is None else self.decoder.name)
         steps = [written(step) for step in self._pipeline.transforms if changes_pixels(native_operations(step))]
-        if steps and self.placement.refusal is None:
-            how = self._operations.describe()
-            lines.append(f"  what the GPU decodes it also augments, {how}, with the CPU's pixels: {', '.join(steps)}")
+        if steps and (self.placement.refusal is None or self.placement.augment_refusal is None):
+            how = "" if self._operations is None else self._operations.describe()
+            if self.placement.refusal is None:
+                words = ", ".join(["what the GPU decodes it also augments", *([how] if how else []), "with the CPU's pixels"])
+            else:
+                words = f"the GPU can augment {how}".rstrip()
+            lines.append(f"  {words}: {', '.join(steps)}")
         return lines
 
     def close(self) -> None:
@@ -232,7 +213,64 @@ class GpuDecoding:
         """Forget the thread in a forked child, where it does not exist."""
         self._pool = None
 
-    def _decode(self, records: list[int], draws: list[int], data: Sequence[bytes] | None, first: int, epoch: int) -> _Found:
+    def _make(
+        self,
+        records: list[int],
+        draws: list[int],
+        data: Sequence[bytes] | None,
+        first: int,
+        epoch: int,
+        cropped: Cropped | None,
+    ) -> _Found:
+        """Decode the images that the CPU does not crop, while it crops the others; then augment those."""
+        image_bytes = self._pipeline.height * self._pipeline.width * 3
+        count = 0 if cropped is None else cropped.pixels.size // image_bytes
+        with self._on_own_stream():
+            decoded = _Made()
+            if count < len(records):
+                decoded = self._decode(records[count:], draws[count:], None if data is None else data[count:], epoch)
+            finished = _Made() if cropped is None else self._finish(cropped, draws[:count], epoch)
+            pixels = self._together([one.pixels for one in (finished, decoded) if one.pixels is not None])
+        done = [*finished.positions, *(count + at for at in decoded.positions)] if pixels is not None else []
+        good = set(done)
+        statuses = [0 if at in good else 1 for at in range(len(records))]
+        part = None if pixels is None else GpuPart(pixels, [first + at for at in done])
+        return _Found(part, statuses, decoded.img_s, finished.img_s)
+
+    def _finish(self, cropped: Cropped, draws: list[int], epoch: int) -> _Made:
+        """Augment the images that the CPU has cropped, on the GPU."""
+        import torch
+
+        assert self._cropping is not None
+        passes = [self._cropping.passes(self._seed, epoch, draw) for draw in draws]
+        cropped.job.wait()
+        began = time.perf_counter()
+        sound = [at for at, status in enumerate(cropped.job.statuses()) if status == 0 and passes[at] is not None]
+        operations = self._checked()
+        if not sound or operations is None:
+            return _Made()
+        host = torch.from_numpy(cropped.pixels.reshape(len(draws), self._pipeline.height, self._pipeline.width, 3))
+        try:
+            pixels = host.to(self._device if on_gpu(self._device) else "cpu", non_blocking=True, copy=True)
+        except RuntimeError as error:
+            self._failed(_reason(error))
+            return _Made()
+        pixels = pixels if len(sound) == len(draws) else pixels[sound]
+        made = self._augmented(pixels, [own for at in sound if (own := passes[at]) is not None], operations)
+        return _Made() if made is None else _Made(made, sound, len(sound) / (time.perf_counter() - began))
+
+    def _checked(self) -> CheckedOperations | None:
+        """Return what augments, or None if the GPU gives other pixels: the CPU then augments what it decodes."""
+        if self._operations is None:
+            self._operations = _tried(self._device)
+            if self._operations is None:
+                self._failed("out of GPU memory")
+                return None
+            if self._operations.refusal is not None:
+                self.placement.refuse_augmenting(self._operations.refusal)
+        return None if self._operations.refusal is not None else self._operations
+
+    def _decode(self, records: list[int], draws: list[int], data: Sequence[bytes] | None, epoch: int) -> _Made:
         slots, files, places, passes = [], [], [], []
         for at, (record, draw) in enumerate(zip(records, draws, strict=True)):
             file = self._read(record) if data is None else data[at]
@@ -243,44 +281,47 @@ class GpuDecoding:
                 places.append(made[0])
                 passes.append(made[1])
         began = time.perf_counter()
-        with self._on_own_stream():
-            parts = self._decode_some(files, places) if files else None
-            whole, decoded = self._joined(parts) if parts else (None, [])
-            if whole is not None:
-                whole = self._augmented(whole, [passes[at] for at in decoded])
+        operations = self._checked() if any(passes) else CheckedOperations(OPERATIONS)
+        if operations is None:
+            return _Made()
+        parts = self._decode_some(files, places) if files else None
+        pixels, decoded = self._selected(parts) if parts else (None, [])
+        if pixels is not None:
+            pixels = self._augmented(pixels, [passes[at] for at in decoded], operations)
         took_s = time.perf_counter() - began
-        done = [] if whole is None else [slots[at] for at in decoded]
+        done = [] if pixels is None else [slots[at] for at in decoded]
         self._count(len(records), len(records) - len(done))
-        good = set(done)
-        statuses = [0 if at in good else 1 for at in range(len(records))]
-        part = None if whole is None else GpuPart(whole, [first + at for at in done])
-        return _Found(part, statuses, len(done) / took_s if done and took_s > 0 else None)
+        return _Made(pixels, done, len(done) / took_s if done and took_s > 0 else None)
 
-    def _joined(self, parts: list[tuple[int, torch.Tensor, Sequence[int]]]) -> tuple[torch.Tensor | None, list[int]]:
+    def _selected(self, parts: list[tuple[int, torch.Tensor, Sequence[int]]]) -> tuple[torch.Tensor | None, list[int]]:
         """Return the decoded images of all parts together, and their positions among the files."""
-        import torch
-
         pixels, decoded = [], []
         for begin, images, statuses in parts:
             good = [at for at, status in enumerate(statuses) if status == 0]
             decoded += [begin + at for at in good]
             pixels.append(images if len(good) == len(statuses) else images[good])
-        if not decoded:
-            return None, []
-        return pixels[0] if len(pixels) == 1 else torch.cat(pixels), decoded
+        return (_joined(pixels), decoded) if decoded else (None, [])
 
-    def _augmented(self, images: torch.Tensor, passes: list[list[Pass]]) -> torch.Tensor | None:
+    def _augmented(self, images: torch.Tensor, passes: list[list[Pass]], operations: CheckedOperations) -> torch.Tensor | None:
         """Put the images through their passes, wait for the GPU, and return them. Return None if the GPU failed."""
-        import torch
-
         try:
-            images = augment(images, passes, self._operations.operations)
-            if images.is_cuda:
-                torch.cuda.current_stream(images.device).synchronize()  # the thread waits, so that nobody else has to
-        except RuntimeError as error:
+            images = augment(images, passes, operations.operations)
+            _wait_for(images)
+        except Exception as error:  # torch's, and those of Triton and the compilers that it calls
             self._failed(_reason(error))
             return None
         return images
+
+    def _together(self, parts: list[torch.Tensor]) -> torch.Tensor | None:
+        """Return the images of all parts together, for any stream; None without a part, or if the GPU failed."""
+        try:
+            if len(parts) > 1:
+                parts = [_joined(parts)]
+                _wait_for(parts[0])
+        except RuntimeError as error:
+            self._failed(_reason(error))
+            return None
+        return parts[0] if parts else None
 
     def _decode_some(self, files: list[bytes], places: list[Place]) -> list[tuple[int, torch.Tensor, Sequence[int]]] | None:
         """Return the decoded parts with the position of their first file; None if the GPU failed.
@@ -294,6 +335,7 @@ class GpuDecoding:
             begin, end = waiting.pop()
             calls += 1
             try:
+                assert self.decoder is not None  # without one the placement leaves no image to decode
                 decoded = self.decoder.decode(files[begin:end], places[begin:end])
                 parts.append((begin, decoded.pixels, decoded.statuses))
             except RuntimeError as error:
@@ -307,16 +349,15 @@ class GpuDecoding:
 
     def _failed(self, reason: str) -> None:
         if self.placement.fail(reason):
-            warnings.warn(
-                f"{self.decoder.name} could not decode a batch ({reason}): the CPU decodes it",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            who = "the GPU" if self.decoder is None else self.decoder.name
+            what = "augment" if self.decoder is None else "decode"
+            warnings.warn(f"{who} could not {what} a batch ({reason}): the CPU {what}s it", RuntimeWarning, stacklevel=2)
 
     def _count(self, tried: int, left: int) -> None:
         self._tried, self._left = self._tried + tried, self._left + left
         if self._tried < ENOUGH_FILES or 2 * self._left <= self._tried or self.placement.refusal is not None:
             return
+        assert self.decoder is not None and self._candidates is not None
         reason = f"{self.decoder.name} decoded only {self._tried - self._left} of {self._tried} files"
         follower = self._candidates.next()
         if follower is None:
@@ -363,11 +404,27 @@ class GpuDecoding:
         return context
 
 
-def _reason(error: RuntimeError) -> str:
+def _reason(error: Exception) -> str:
     """Return in words why the GPU failed."""
     import torch
 
-    return "out of GPU memory" if isinstance(error, torch.cuda.OutOfMemoryError) else str(error).splitlines()[0]
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return "out of GPU memory"
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _wait_for(images: torch.Tensor) -> None:
+    """Wait until the GPU has made the images: this thread waits, so that nobody else has to."""
+    import torch
+
+    if images.is_cuda:
+        torch.cuda.current_stream(images.device).synchronize()
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    import torch
+
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def on_gpu(device: str) -> bool:
@@ -393,7 +450,7 @@ def refusal(dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, sev
 def gpu_decoding(
     dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, device: str | None, several: bool, masked: bool
 ) -> tuple[GpuDecoding | None, Placement]:
-    """Return what decodes on the GPU, or None, and the placement, which says why.
+    """Return what decodes and augments on the GPU, or None, and the placement, which says why.
 
     device: the GPU of the batches with its index, "cuda:1": the decoding thread has another current device. None: the CPU.
 
@@ -401,29 +458,76 @@ def gpu_decoding(
     one line, and the CPU decodes the same batches.
     """
     mode: Decode = options.decode
+    if device is None:
+        return None, Placement(mode, options.batch_size, "as asked" if mode == "cpu" else "device='cpu'")
+    cropped = cropping(pipeline)
+    if cropped and (several or masked):
+        cropped = "Views and masks are made by the native threads"
+    found = _decoders(dataset, pipeline, options, device, several=several, masked=masked)
+    if found.operations is not None and found.operations.refusal is not None:
+        cropped = found.operations.refusal
+    augment_refusal = cropped if isinstance(cropped, str) else None
+    placement = Placement(mode, options.batch_size, found.refusal, augment_refusal)
+    if found.refusal is not None and augment_refusal is not None:
+        return None, placement
+    gpu = GpuDecoding(
+        dataset,
+        pipeline,
+        options,
+        placement,
+        device,
+        decoder=found.decoder,
+        candidates=found.candidates,
+        cropping=cropped,
+        operations=found.operations,
+    )
+    return gpu, placement
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoders:
+    """The first decoder and those after it, or why there is none; and what was tried of augmentation."""
+
+    refusal: str | None = None
+    decoder: GpuDecoder | None = None
+    candidates: Candidates | None = None
+    operations: CheckedOperations | None = None
+
+
+def _decoders(
+    dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, device: str, *, several: bool, masked: bool
+) -> _Decoders:
+    """Return the decoders of a device, as `gpu_decoding` says."""
+    mode = options.decode
+    if mode == "cpu":
+        return _Decoders("as asked")
     asked = mode in ("gpu", "split")
-    if mode == "cpu" or device is None:
-        return None, Placement(mode, options.batch_size, refusal="as asked" if mode == "cpu" else "device='cpu'")
     reason = refusal(dataset, pipeline, options, several=several, masked=masked)
     if reason is not None:
         if asked:
             raise UsageError(f"decode={mode!r} is not possible here: {reason}", hint="use decode='auto' or 'cpu'")
-        return None, Placement(mode, options.batch_size, refusal=reason)
+        return _Decoders(reason)
     filters = frozenset(name for kind, _, name in pipeline.operations if name and kind in RESIZES)
     candidates = Candidates(device, (pipeline.height, pipeline.width), filters, exact_only=not asked)
     decoder = candidates.next()
     if decoder is None:
         reason = f"no GPU decoder can be used here ({'; '.join(candidates.reasons)})"
         if asked:
-            warnings.warn(f"decode={mode!r}: the CPU decodes, because {reason}", RuntimeWarning, stacklevel=5)
-        return None, Placement(mode, options.batch_size, refusal=reason)
-    is_augmented = changes_pixels(pipeline.operations) and on_gpu(device)
-    operations = checked_operations(device) if is_augmented else CheckedOperations(OPERATIONS)
-    if operations.refusal is not None:
+            warnings.warn(f"decode={mode!r}: the CPU decodes, because {reason}", RuntimeWarning, stacklevel=6)
+        return _Decoders(reason)
+    operations = _tried(device) if changes_pixels(pipeline.operations) else CheckedOperations(OPERATIONS)
+    if operations is not None and operations.refusal is not None:
         if asked:
-            warnings.warn(f"decode={mode!r}: the CPU decodes, because {operations.refusal}", RuntimeWarning, stacklevel=5)
-        return None, Placement(mode, options.batch_size, refusal=operations.refusal)
-    placement = Placement(mode, options.batch_size)
-    clock = EventClock(device) if on_gpu(device) else HostClock()
-    gpu = GpuDecoding(dataset, pipeline, options, decoder, candidates, placement, clock, device, operations)
-    return gpu, placement
+            warnings.warn(f"decode={mode!r}: the CPU decodes, because {operations.refusal}", RuntimeWarning, stacklevel=6)
+        return _Decoders(operations.refusal, operations=operations)
+    return _Decoders(None, decoder, candidates, operations)
+
+
+def _tried(device: str) -> CheckedOperations | None:
+    """Return what augments on a device; None if it is out of memory: it is tried again with the next images."""
+    import torch
+
+    try:
+        return checked_operations(device) if on_gpu(device) else CheckedOperations(OPERATIONS)
+    except torch.cuda.OutOfMemoryError:
+        return None

@@ -93,8 +93,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     fuse ("geometry"): do any run of crops, resizes, flips, rotations and affines in one sampling; "off": one operation after
         the other, bit for bit as torchvision on Pillow images (docs/reference/exactness.md gives the differences).
     dct_scale ("off"): "auto" decodes JPEGs at half or quarter size if they are shrunk that much anyway: faster, not exact.
-    decode ("auto"): where JPEGs are decoded and augmented with device="cuda": "cpu", "gpu", "split" (both, by their measured
-        rates), or "auto": the GPU takes the share that makes the step shortest, if its decoder is exact (docs/guides/gpu.md).
+    decode ("auto"): where JPEGs are decoded with device="cuda": "cpu", "gpu", "split" (both, by measured rates), or "auto": the
+        GPU takes the share that makes the step shortest, if its decoder is exact. It may also augment (docs/guides/gpu.md).
 
     Raises UsageError for arguments that are wrong or do not fit each other, and for fewer records than one batch; SourceError
     for data that cannot be opened, and MissingDependencyError without PyTorch. Iterating raises DecodeError for a bad record,

@@ -1,0 +1,80 @@
+"""How long a training step takes, without waiting for the device: from the hand-over of a batch to the call for the next."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+__all__ = ["EventClock", "HostClock", "StepClock"]
+
+
+class StepClock(Protocol):
+    """Measures training steps without waiting for the device: from the hand-over of a batch to the call for the next."""
+
+    def out(self) -> None:
+        """Note that a batch is handed over."""
+
+    def back(self) -> None:
+        """Note that the consumer asks for the next one."""
+
+    def step_s(self) -> float | None:
+        """Return the seconds of the latest step whose time is known by now, once."""
+
+
+class HostClock:
+    """Steps by the host's clock: right where the work of a step is done when the next batch is asked for."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._began: float | None = None
+        self._step_s: float | None = None
+
+    def out(self) -> None:
+        """Note that a batch is handed over."""
+        self._began = self._now()
+
+    def back(self) -> None:
+        """Note that the consumer asks for the next one."""
+        if self._began is not None:
+            self._step_s, self._began = self._now() - self._began, None
+
+    def step_s(self) -> float | None:
+        """Return the seconds of the latest step, once."""
+        found, self._step_s = self._step_s, None
+        return found
+
+
+class EventClock:
+    """Steps by CUDA events on the consumer's stream: the GPU's own time for a step, wherever the host is by then."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._open: Any = None
+        self._steps: deque[tuple[Any, Any]] = deque(maxlen=16)
+
+    def _mark(self) -> Any:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def out(self) -> None:
+        """Note that a batch is handed over."""
+        self._open = self._mark()
+
+    def back(self) -> None:
+        """Note that the consumer asks for the next one."""
+        if self._open is not None:
+            self._steps.append((self._open, self._mark()))
+            self._open = None
+
+    def step_s(self) -> float | None:
+        """Return the seconds of the latest step that the GPU has finished, once."""
+        found = None
+        while self._steps and self._steps[0][1].query():
+            began, ended = self._steps.popleft()
+            found = float(began.elapsed_time(ended)) / 1e3
+        return found
