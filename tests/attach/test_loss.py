@@ -38,7 +38,7 @@ for step, (images, labels) in enumerate(DataLoader(data, batch_size=256)):
         (0.0 * model.weight.sum() + 99.0).backward()  # a second one in the same step is not the loss
         optimizer.step()
     total += float(loss.detach())
-    time.sleep(0.03)
+    time.sleep(0.015)  # 37 times the interval at which losses are recorded
 print("total", repr(total), repr(float(model.weight.detach().sum())))
 """
 

@@ -47,7 +47,7 @@ def has_enough(what, folder, workers):
 
 class Pictures(Dataset):
     def __init__(self, what, folder, workers): self.what, self.folder, self.least = what, folder, LEAST // max(1, workers)
-    def __len__(self): return 4 * 200 * (10 if sys.modules["headrace.attach.stacks"]._samplers else 1)
+    def __len__(self): return 4 * (2000 if sys.modules["headrace.attach.stacks"]._samplers else 80)
     def __getitem__(self, index):
         if is_sampled(self.least): open(f"{self.folder}/enough-{os.getpid()}", "w").close()
         begin_s = time.monotonic()
@@ -79,7 +79,7 @@ if __name__ == "__main__":
                         multiprocessing_context=context if context != "-" else None)
     train(loader, what, folder)
     if what == "wait": time.sleep(0.2)
-    time.sleep(2.6)
+    if what == "blur": time.sleep(2.6)  # longer than the sampling thread outlives its last mark
     print("threads", [thread.name for thread in threading.enumerate()])
 """
 

@@ -206,6 +206,19 @@ def test_progress_in_a_log_is_plain_lines(capsys, monkeypatch) -> None:
     assert all("\x1b" not in line for line in lines)
 
 
+def test_a_rate_of_less_than_one_a_second_leaves_the_time_that_is_left(capsys, monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(output, "LOG_INTERVAL_S", 0.0)
+    monkeypatch.setattr(output.time, "monotonic", lambda: clock[0])
+    with output.progress("trials", 12, unit="cells") as meter:
+        clock[0] = 40.0
+        meter.advance(2)
+        meter.advance(78)
+    slow, fast = capsys.readouterr().err.splitlines()
+    assert slow == "trials: 2/12 cells, 40 s, 200 s left"
+    assert "80/12 cells, 2.0 cells/s, 40 s" in fast
+
+
 def test_a_given_rate_is_printed_with_its_label(capsys, monkeypatch) -> None:
     monkeypatch.setattr(output, "LOG_INTERVAL_S", 0.0)
     with output.progress("training", 40, rate_of="steps alone") as meter:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +148,15 @@ def test_signals_end_the_script(tmp_path: Path, image_folder: Callable[..., Path
     script = tmp_path / "endless.py"
     script.write_text(ENDLESS)
     command = [sys.executable, "-m", "headrace", "run", "--", sys.executable, str(script), str(image_folder())]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "going\n"
-        process.send_signal(number)
-        _, remarks = process.communicate(timeout=60)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "going\n"
+            process.send_signal(number)
+            _, remarks = process.communicate(timeout=60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # else a script that goes on holds up all further tests
     assert process.returncode == code
     assert remarks.count("taken over") == 1  # a new loader for every epoch is no news
 

@@ -116,8 +116,8 @@ def folder_of(root: Path, images: int) -> Path:
     ("images", "kills", "workers"),
     [
         (300, 3, 2),
-        pytest.param(2000, 12, 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-        pytest.param(2000, 12, 2, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(1200, 6, 1, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(1200, 6, 2, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
 def test_a_killed_pack_resumes_with_the_same_bytes(tmp_path: Path, images: int, kills: int, workers: int) -> None:

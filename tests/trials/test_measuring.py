@@ -283,6 +283,25 @@ def test_a_disk_that_was_full_ends_the_run_although_it_has_space_again(tmp_path:
         runner.run_groups(experiment, settings, log=lambda line: None)
 
 
+def test_a_reference_that_crashes_leaves_the_other_loaders_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def measure(out: Path, cell: Cell, spec: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        asked.append((cell.loader, spec["phase"]))
+        raise HeadraceError("the process of pytorch failed (signal 11): no message" if cell.loader == "pytorch" else "measured")
+
+    monkeypatch.setattr(runner, "run_measuring", measure)
+    monkeypatch.setattr(runner, "missing", lambda loader, data: None)
+    tried = tuple(Cell(loader=loader) for loader in ("pytorch", "headrace-exact", "run", "tfdata"))
+    experiment = Experiment("own", "title", "question?", tried, reference={"loader": "pytorch"})
+    settings = runner.Settings(tmp_path / "out", None, 0.01, "v100", "cpu", 60.0, 0.1)
+    found = runner.run_groups(experiment, settings, log=lambda line: None)
+    crash = "the process of pytorch failed (signal 11): no message"
+    assert [group.error for group in found.groups] == [crash, "measured", "measured", f"pixels are not compared: {crash}"]
+    assert asked.count(("pytorch", "pixels")) == 1, "a reference that crashes is not run again for each loader"
+    assert found.pixels["run"]["words"] == f"pixels are not compared: {crash}"
+
+
 def test_a_folder_without_images_is_named_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "run_measuring", lambda *_, **__: pytest.fail("ran"))
     (tmp_path / "photos").mkdir()

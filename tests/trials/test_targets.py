@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from headrace.trials.cells import Cell, Experiment, Published, load
 from headrace.trials.rows import Row
-from headrace.trials.targets import targets_of
+from headrace.trials.targets import BEGINNINGS, targets_of
 
 DALI = load("dali")
 
@@ -22,6 +22,12 @@ def rows() -> list[Row]:
     found[1] = replace(found[1], img_s=50.0, ingest_img_s=105.0, compute_img_s=100.0)
     found[2] = replace(found[2], img_s=95.0, expected_img_s=100.0, workers=2)
     return found
+
+
+def test_every_sentence_of_a_target_is_known_by_its_beginning() -> None:
+    busy = [replace(each, foreign_cores=2.0) for each in [*rows(), projected("b", 20.0, 10.0, 100.0)]]
+    found = targets_of(DALI, busy)
+    assert len(found) == 6 and all(sentence.startswith(BEGINNINGS) for sentence in found)
 
 
 def test_each_target_says_that_it_holds_and_by_how_much() -> None:

@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 LOG_INTERVAL_S = 5.0  # between two lines of progress in a log
+LEAST_RATE = 1.0  # units a second below which progress shows no rate: "0.0 cells/s" says less than the time left
 HEARTBEAT_S = 2.5  # silence after which a heartbeat says what is going on; a reader of a log waits for 3 s at most
 LOG_WIDTH = 120  # columns of a table in a log
 BAR_FROM, ELAPSED_FROM = 80, 100  # columns of a terminal from which progress shows a bar, and the time since the start
@@ -255,8 +256,8 @@ def progress(
 ) -> Iterator[ProgressBar]:
     """Show progress on stderr while the block runs; `total` in `unit`s, None when unknown.
 
-    The rate is units done per second since the start. With `rate_of` ("steps alone") it is the last rate given to `advance`,
-    labelled with these words (none if it is empty), and no rate is shown before.
+    The rate is units done per second since the start; one below `LEAST_RATE` is not shown. With `rate_of` ("steps alone") it is
+    the last rate given to `advance`, labelled with these words (none if it is empty), and no rate is shown before.
     """
     description = printable(without_url_secrets(description))
     if sys.stderr.isatty():
@@ -284,7 +285,9 @@ def _bar(unit: str, rate_of: str | None) -> Progress:
         def render(self, task: Task) -> Text:
             of = f"/{task.total:,.0f}" if task.total else ""
             speed = task.fields.get("rate") if rate_of is not None else task.finished_speed or task.speed
-            return Text(f"{task.completed:,.0f}{of} {unit}" + (f"  {speed:,.0f} {_rate_unit(unit, rate_of)}" if speed else ""))
+            is_shown = speed and (rate_of is not None or speed >= LEAST_RATE)
+            rate = f"  {speed:,.0f} {_rate_unit(unit, rate_of)}" if is_shown else ""
+            return Text(f"{task.completed:,.0f}{of} {unit}{rate}")
 
     console = _console(stderr=True)
     room = max(8, console.width - RATE_WIDTH - LEFT_WIDTH) if console.width < BAR_FROM else None
@@ -334,7 +337,7 @@ class _LogLines:
         if self.total:
             words += f"/{self.total:,.0f}"
         words += f" {self.unit}, "
-        if rate is not None:
+        if rate is not None and (self.rate_of is not None or rate >= LEAST_RATE):
             words += f"{rate:,.1f} {_rate_unit(self.unit, self.rate_of)}, "
         words += f"{elapsed_s:.0f} s"
         if self.total and rate and self.done < self.total:

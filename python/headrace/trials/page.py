@@ -19,6 +19,7 @@ from headrace.trials.charts import Chart, legend, svg
 from headrace.trials.outputs import COLUMNS, NOTHING, cells_of
 from headrace.trials.rows import Row
 from headrace.trials.runner import Run
+from headrace.trials.targets import BEGINNINGS as TARGETS
 
 __all__ = ["HeatRows", "heat_rows", "write"]
 
@@ -80,11 +81,14 @@ def write(
 ) -> Path:
     """Write the page and return `path`. sentences: what came out. notes: how it was measured, and what it cannot show."""
     done = [row for row in rows if row.seconds_per_epoch is not None]
+    targets = [sentence for sentence in sentences if sentence.startswith(TARGETS)]
+    head = [sentence for sentence in sentences if sentence not in targets]
     body = tag(
         "main",
-        _head(experiment, done, sentences),
+        _head(experiment, done, head),
         tag("section", *(_figure(chart) for chart in charts), class_="charts") if charts else None,
         _heat(heat),
+        tag("section", tag("h2", "targets"), tag("ul", *(tag("li", target) for target in targets))) if targets else None,
         tag("section", tag("h2", "all cells"), _table(rows)),
         tag("section", tag("h2", "how it was measured"), tag("ul", *(tag("li", note) for note in notes))),
     )

@@ -47,6 +47,9 @@ TRAINING_LIMIT_S = 900.0
 #: With less free space than that a failed group is taken for one that met a full disk.
 LEAST_FREE_BYTES = 1_000_000
 
+#: Loaders that are measured although the reference, with whose pixels theirs are compared, cannot be run.
+OWN = ("headrace", "headrace-exact", "headrace-packed", "headrace-gpu", "run")
+
 #: Version of the measuring method: results of another version are not continued. 2: rates count whole rounds of the workers.
 #: 3: the object store reads only the requested range. 4: the training whose rate counts is not recorded.
 METHOD = 4
@@ -318,25 +321,42 @@ def _pixel_difference(
     other = cell.mode != "corrected" or experiment.kind == "training" or experiment.compare == "data"
     if other or not reference or cell.loader == reference:
         return None
-    heaviest = max(each.load for each in experiment.cells)
     if cell.loader not in known:
-        files = []
-        for loader in (reference, cell.loader):
-            one = replace(cell, loader=loader, load=heaviest, data="folder")
-            file = settings.out / "cells" / f"pixels-{loader}-{one.transform}-{heaviest}.npy"
-            if not file.is_file():
-                file.parent.mkdir(parents=True, exist_ok=True)
-                partial = file.with_name(f"partial-{file.name}")
-                spec = _spec(experiment, settings, (one,), 1.0) | {"phase": "pixels", "pixels": str(partial)}
-                run_measuring(settings.out, one, spec, limit_s=PATIENCE_S)
-                partial.rename(file)
-            files.append(file)
-        known[cell.loader] = compare_pixels(*files)
+        known[cell.loader] = _compared(experiment, settings, cell, reference, known)
         log(f"{cell.loader}: {known[cell.loader]['words']}")
     found = known[cell.loader]
     if found["equal"] or cell.loader in ("headrace", "headrace-packed", "headrace-gpu"):
         return None  # fused geometry is listed with its measured difference
+    if "failed" in found:
+        return None if cell.loader in OWN else found["words"]
     return f"not the same work: {found['words']}"
+
+
+def _compared(
+    experiment: Experiment, settings: Settings, cell: Cell, reference: str, known: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the difference of a loader's pixels from the reference's, or that the reference cannot be run (`failed`)."""
+    failed = next((found for found in known.values() if "failed" in found), None)
+    if failed is not None:
+        return failed
+    heaviest = max(each.load for each in experiment.cells)
+    files = []
+    for loader in (reference, cell.loader):
+        one = replace(cell, loader=loader, load=heaviest, data="folder")
+        file = settings.out / "cells" / f"pixels-{loader}-{one.transform}-{heaviest}.npy"
+        if not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial = file.with_name(f"partial-{file.name}")
+            spec = _spec(experiment, settings, (one,), 1.0) | {"phase": "pixels", "pixels": str(partial)}
+            try:
+                run_measuring(settings.out, one, spec, limit_s=PATIENCE_S)
+            except HeadraceError as error:
+                if loader != reference or os.strerror(errno.ENOSPC) in str(error):
+                    raise
+                return {"equal": False, "failed": True, "words": f"pixels are not compared: {error}"}
+            partial.rename(file)
+        files.append(file)
+    return compare_pixels(*files)
 
 
 def _spec(experiment: Experiment, settings: Settings, cells: Sequence[Cell], allowed_s: float) -> dict[str, Any]:

@@ -38,6 +38,8 @@ def sentences_of(run: Run, rows: Sequence[Row]) -> list[str]:
         found.append(
             f"{count_text(dropped, 'group')} of cells did not fit into --budget-minutes; the same command again adds them."
         )
+    if not any(row.img_s for row in rows):
+        return ["No cell was measured: the table says why.", *found]
     return [sentence for sentence in (run.experiment.shows, *found, run.experiment.cannot_show) if sentence]
 
 
