@@ -90,14 +90,15 @@ def test_projections_that_miss_the_published_cells_are_explained() -> None:
         projected("c", 26.0, 20.0, 100.0),
     )
     (words,) = targets_of(experiment, [near, computing, cpu])
-    assert words.startswith("Projected to the published machine, 1 of 3 published cells are within 15 %")
+    assert words.startswith("Projected to the published machine, within 15 %: 1 of 3 published cells;")
     assert "published ÷ projected is 1.10 to 2.00, median 1.30" in words
     assert "Computing binds 1 of the other 2: published ÷ projected is 2.00." in words
     assert "Side B of the publication, whose images the GPU prepares, takes 1.50 times" in words
-    assert "The CPU binds 1 of the other 2: published ÷ projected is 1.30. 1 of them lie within" in words
+    assert "The CPU binds 1 of the other 2: published ÷ projected is 1.30." in words
+    assert "Within the interval that the processor's score leaves: 1 of 1." in words
     assert words.endswith("Disks are cold.")
     (all_near,) = targets_of(experiment, [near])
-    assert "Disks are cold." not in all_near and "1 of 1 published cell" in all_near
+    assert "Disks are cold." not in all_near and "within 15 %: 1 of 1 published cell;" in all_near
 
 
 def test_the_article_on_preprocessing_has_its_projection_explained_and_its_contradiction_named() -> None:

@@ -187,8 +187,9 @@ def _projected(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
     ratios = sorted(_times(row) for row in cells)
     far = [row for row in cells if abs(1 / _times(row) - 1) > NEAR]
     found = (
-        f"Projected to the published machine, {len(cells) - len(far)} of {count_text(len(cells), 'published cell')} are within "
-        f"{100 * NEAR:.0f} %; published ÷ projected is {_span(ratios, '.2f')}, median {ratios[len(ratios) // 2]:.2f}."
+        f"Projected to the published machine, within {100 * NEAR:.0f} %: {len(cells) - len(far)} of "
+        f"{count_text(len(cells), 'published cell')}; published ÷ projected is {_span(ratios, '.2f')}, "
+        f"median {ratios[len(ratios) // 2]:.2f}."
     )
     if not far:
         return [found]
@@ -244,7 +245,7 @@ def _within_the_score(rows: Sequence[Row]) -> list[str]:
     if not known:
         return []
     inside = sum((row.projected_low_s or 0) <= (row.published_s or 0) <= (row.projected_high_s or 0) for row in known)
-    return [f"{inside} of them lie within the interval that the processor's score leaves."]
+    return [f"Within the interval that the processor's score leaves: {inside} of {len(known)}."]
 
 
 def _by_load(rows: Sequence[Row], loader: str) -> Iterable[tuple[str, Row, Row]]:
