@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
+from headrace.report import learning_rate_page
 from headrace.training.optimization import OptimizationOptions
 from headrace.training.options import Options
 from headrace.training.tune.batch_size import batch_words
@@ -55,6 +57,18 @@ def test_no_rate_is_chosen_from_the_low_end_of_the_range_alone() -> None:
     found = choose_rate(falling, OPTIONS, global_batch=64, diverged=False, complete=False)
     assert found.learning_rate is found.rate is None and "longer --time-limit" in str(found.note)
     assert choose_rate(falling, OPTIONS, global_batch=64, diverged=True, complete=False).learning_rate is not None
+
+
+def test_the_drawing_cuts_off_where_the_loss_diverges_so_that_the_fall_is_seen() -> None:
+    losses = [2.3] * 40 + [2.3 - 0.01 * step for step in range(20)] + [2.2, 3.0, 9.0]
+    found = choose_rate(points(losses), OPTIONS, global_batch=64, diverged=True)
+    page = learning_rate_page.render(found, title="t")
+    assert "2.11 to 2.49 (cut off; up to 9)" in page
+    smoothed = re.findall(r'<polyline points="([^"]*)"', page)[1]
+    heights = [float(point.partition(",")[2]) for point in smoothed.split()]
+    assert heights[0] == pytest.approx(50, abs=1) and max(heights) == 100 and heights[-1] == 0
+    falling = choose_rate(points([2.0, 1.9, 1.7, 1.8]), OPTIONS, global_batch=64, diverged=True)
+    assert "1.7 to 2;" in learning_rate_page.render(falling, title="t")
 
 
 def test_the_range_test_is_deterministic_and_writes_page_and_settings(

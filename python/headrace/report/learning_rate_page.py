@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace._native import __version__
@@ -10,7 +11,7 @@ from headrace.errors import SessionError
 from headrace.report.markup import Html, tag
 from headrace.report.page import figure, html_page, write_page
 from headrace.system.sizes import count_text
-from headrace.training.tune.learning_rate import RangeTest
+from headrace.training.tune.learning_rate import RangePoint, RangeTest
 
 __all__ = ["render", "write"]
 
@@ -51,13 +52,24 @@ def render(found: RangeTest, *, title: str) -> str:
     )
 
 
+def _range(points: Sequence[RangePoint]) -> tuple[float, float]:
+    """Return the losses at the bottom and the top of the drawing.
+
+    Where the loss diverges, it is cut off as far above the highest loss before the minimum as that is above the minimum. The
+    fall, which the page is about, would be a flat line otherwise.
+    """
+    smoothed = [one.smoothed for one in points]
+    low = min(smoothed)
+    before = max(smoothed[: smoothed.index(low) + 1])
+    return low, min(max(smoothed), before + (before - low)) if before > low else max(smoothed)
+
+
 def _drawing(found: RangeTest) -> Html:
     points = found.points
     if len(points) < 2:
         return tag("p", "too few updates were measured to draw them")
     first, last = math.log(points[0].rate), math.log(points[-1].rate)
-    low = min(one.smoothed for one in points)
-    high = max(one.smoothed for one in points)
+    low, high = _range(points)
     span = (high - low) or 1.0
 
     def x(rate: float) -> float:
@@ -74,15 +86,21 @@ def _drawing(found: RangeTest) -> Html:
     if found.rate is not None:
         at = f"{max(0.0, x(found.rate)):.2f}"
         marks.append(tag("line", tag("title", f"chosen: {found.rate:.3g}"), x1=at, x2=at, y1=0, y2=100))
+    most = max(one.smoothed for one in points)
+    cut = f" (cut off; up to {most:.3g})" if most > high else ""
     label = (
-        f"smoothed loss from {low:.3g} to {high:.3g} while the rate grows from {points[0].rate:.2g} to {points[-1].rate:.2g}"
+        f"smoothed loss from {low:.3g} to {most:.3g} while the rate grows from {points[0].rate:.2g} to {points[-1].rate:.2g}"
     )
     svg = tag("svg", *marks, viewbox="0 0 100 100", preserveaspectratio="none", role="img", aria_label=label)
     axis = tag("p", tag("span", f"rate {points[0].rate:.2g}"), tag("span", "learning rate of an update, logarithmic"),
                tag("span", f"rate {points[-1].rate:.2g}"), class_="ends")  # fmt: skip
     return tag(
         "div",
-        tag("p", tag("span", f"loss (cross entropy): {low:.3g} to {high:.3g}; bold: smoothed; dashed: chosen"), class_="ends"),
+        tag(
+            "p",
+            tag("span", f"loss (cross entropy): {low:.3g} to {high:.3g}{cut}; bold: smoothed; dashed: chosen"),
+            class_="ends",
+        ),
         svg,
         axis,
     )
