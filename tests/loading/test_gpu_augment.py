@@ -114,6 +114,14 @@ def counted(patch: pytest.MonkeyPatch) -> list[int]:
     return count
 
 
+def test_the_placement_is_told_the_rates_of_both_sides(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpu.install(monkeypatch)
+    found = Epoch(image_folder(classes=4, per_class=20), SIMCLR, 1.0, device="cuda", decode="cpu")
+    rates = found.placement.rates()
+    assert rates is not None and {"cpu", "compute", "augmenter"} <= rates.measured
+    assert rates.augmenter_img_s > 0 and "GPU augmentation" in found.words
+
+
 def test_decoding_on_the_gpu_and_augmenting_what_the_cpu_decodes_go_together(
     image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
