@@ -326,7 +326,17 @@ def test_whole_batches_are_compared_where_a_few_items_do_not_decide(
     paths = [path for path in paths_of(folder) if "class_0" in path and "image_001" not in path]
     monkeypatch.setattr(lazy_trial, "CLEAR", 0.0)
     loader = DataLoader(Noting(paths * 60), 48, num_workers=1)
-    assert [lazily.tolist().count(False) for _, lazily in loader] == [0, 24, 48, 0, 48]
+    assert [lazily.tolist().count(False) for _, lazily in loader] == [0, 24, 0, 48, 0]
+
+
+def test_short_epochs_decide_together(folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_trial, "CLEAR", 0.0)
+    monkeypatch.setattr(lazy_trial, "WORTHWHILE", 1000.0)
+    monkeypatch.setattr(lazy_trial, "MOST_ITEMS", 4)
+    loader = DataLoader(Noting(paths_of(folder)[:4]), 2, num_workers=1)  # two batches: one to warm up, one measured
+    lazily = [[made.tolist().count(False) == 2 for _, made in loader] for _ in range(4)]
+    assert [epoch[1] for epoch in lazily][1:] == [True, False, True], lazily
+    assert lazy_loader.trial_of(loader).state is TrialState.LAZY
 
 
 def test_an_error_and_an_early_end_within_a_divided_batch(folder: Path, taken_over: list[str]) -> None:

@@ -177,7 +177,7 @@ class LazyFetcher:
         if ordinary:
             batch, decided = self._divided(index, ordinary)
         else:
-            lazy = warm_up or self._batches % 2 == 0
+            lazy = warm_up or self._trial.next_is_lazy()
             batch, spent_s = self._measured(index, lazy=lazy)
             items = len(index) if isinstance(index, list | tuple) else 1
             decided = None if warm_up else self._trial.add(self._worker, lazy=lazy, items=items, cpu_s=spent_s)

@@ -66,6 +66,14 @@ class Trial:
             return 0
         return min(items // 2, -(-ENOUGH_ITEMS // self._rows))
 
+    def next_is_lazy(self) -> bool:
+        """Whether the next whole batch that is measured is to be lazy: the kind of which fewer items have been measured.
+
+        Workers of short epochs make two or three batches each, and the next epoch's go on from there.
+        """
+        _, ordinary, _, lazy = _sums(self._values)
+        return lazy <= ordinary
+
     def add(self, worker: int, *, lazy: bool, items: int, cpu_s: float) -> TrialState | None:
         """Add a measured batch of a process. Return the decision if this batch made it, else None."""
         return self._add(self._values, worker, [0.0, 0, cpu_s, items] if lazy else [cpu_s, items, 0.0, 0], self._decision)
