@@ -31,7 +31,7 @@ _JOB = ("--model", "resnet20", "--batch-size", 4, "--hyperparameter", "image-siz
 SMALL: dict[str, tuple[object, ...]] = {
     "train": (*_MODEL, "--epochs", 1, "--warmup-epochs", 0, "--no-blurpool"),
     "tune": (*_MODEL, "--seconds", 0.2, "--time-limit", 120),
-    "demo": ("--seconds", 1),
+    "demo": ("--seconds", 1, "--data", "photos"),
     "launch local": (*_JOB, "--epochs", 1),
     "launch sagemaker": (*_JOB, "--epochs", 1),
     "trials": (
