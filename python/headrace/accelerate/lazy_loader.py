@@ -295,4 +295,5 @@ def _opened_natively() -> int:
 def _reason(trial: Trial) -> str:
     if trial.state is TrialState.NO_JPEG:
         return "its items open no JPEG with Pillow, OpenCV or torchvision.io"
-    return f"native decode does not save CPU time here (measured: {trial.cpu_share():.2f} × that of the script's own items)"
+    saves = "saves too little" if trial.cpu_share() < 1 else "does not save"
+    return f"native decode {saves} CPU time here (measured: {trial.cpu_share():.2f} × that of the script's own items)"
