@@ -69,6 +69,21 @@ class ByMethod(Items):
         return (lambda: cv2.imdecode(np.zeros(3), 1))()
 
 
+itk = types.SimpleNamespace(imread=lambda path: path)
+
+
+class OfAnotherLibrary(Items):
+    def __getitem__(self, index: int) -> Any:
+        return itk.imread(self.paths[index])
+
+
+class ImportedInside(Items):
+    def __getitem__(self, index: int) -> Any:
+        from torchvision.io import decode_image
+
+        return decode_image(self.paths[index])
+
+
 class Both(Items):
     def __getitem__(self, index: int) -> Any:
         return open_with_pillow(self.paths[index]), torchvision.io.decode_image(index)
@@ -97,6 +112,8 @@ def paths(items: list[Any]) -> Any:
         (lambda: Named(None), ["torchvision.io"]),
         (lambda: Renamed(None), ["torchvision.io"]),
         (lambda: ByMethod(None), ["OpenCV"]),
+        (lambda: OfAnotherLibrary(None), ["Pillow"]),
+        (lambda: ImportedInside(None), ["torchvision.io"]),
         (lambda: Both(None), ["Pillow", "torchvision.io"]),
         (lambda: Items({"read": Shouting(), "further": [read_with_opencv]}), ["OpenCV"]),
         (lambda: Items(transforms.ToTensor()), ["Pillow"]),

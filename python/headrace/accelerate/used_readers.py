@@ -26,6 +26,7 @@ MOST_PARTS = 32
 """Look at so many parts of a list or dict: the lists of paths and labels are longer."""
 
 _NAMES = {"OpenCV": {"imread", "imdecode"}, "torchvision.io": {"read_image", "decode_image", "decode_jpeg"}}
+_MODULES = {"OpenCV": ("cv2",), "torchvision.io": ("torchvision", "torchvision.io", "torchvision.io.image")}
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _LIBRARIES = ("PIL", "albumentations", "cv2", "datasets", "numpy", "torch", "torchvision.io", "torchvision.transforms")
 """The code of these reads no image by another library."""
@@ -39,11 +40,20 @@ def readers_used(loader: Any) -> list[str]:
     imported = (["Pillow"] if "PIL.Image" in sys.modules else []) + readers_imported()
     found: set[str] = set()
     for code, names in _codes([loader.dataset, loader.collate_fn]):
-        found |= {reader for reader, functions in _NAMES.items() if functions & (set(code.co_names) | _functions_of(names))}
+        renamed = _functions_of(names)
+        for reader, functions in _NAMES.items():
+            if functions & renamed or (functions & set(code.co_names) and _names_a_module(code, names, _MODULES[reader])):
+                found.add(reader)
         if "open" in code.co_names and any(value is sys.modules.get("PIL.Image") for value in names):
             found.add("Pillow")
     used = [reader for reader in imported if reader in found]
     return used or imported[:1]
+
+
+def _names_a_module(code: types.CodeType, values: list[Any], modules: tuple[str, ...]) -> bool:
+    """Whether a code names one of the modules: other libraries have functions of the same names."""
+    names = {*code.co_names, *code.co_varnames, *code.co_freevars}
+    return any(name in names or any(value is sys.modules.get(name, code) for value in values) for name in modules)
 
 
 def _functions_of(values: list[Any]) -> set[str]:
