@@ -10,7 +10,7 @@ import headrace
 import numpy as np
 import pytest
 from headrace.gpu import augment as module
-from headrace.gpu.augment_check import SAMPLES, _checked, checked_operations, different_operations
+from headrace.gpu.augment_check import SAMPLES, YieldingKernel, _checked, checked_operations, different_operations
 from headrace.transforms import (
     AutoAugment,
     CenterCrop,
@@ -256,9 +256,61 @@ def test_a_kernel_that_fails_or_differs_gives_way_to_torch() -> None:
     checked = _checked("cpu", dict(module.OPERATIONS, blur=fails, hue=other_hue, bilinear=bilinear))
     assert checked.refusal is None
     assert checked.describe() == "by Triton kernels (bilinear) and torch; the kernels of hue, blur do not work here"
-    assert checked.operations == dict(module.OPERATIONS, bilinear=bilinear)
+    assert checked.operations == dict(module.OPERATIONS, bilinear=YieldingKernel("bilinear", bilinear))
     images, passes = torch.from_numpy(pictures()), [[("hue", [31.0])]] * 30
     assert torch.equal(module.augment(images.clone(), passes, checked.operations), module.augment(images, passes))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_operation_that_takes_the_numbers_of_another_image_is_found(name: str) -> None:
+    def wrong(images: Any, numbers: Any) -> Any:
+        return module.OPERATIONS[name](images, np.repeat(numbers[:1], len(numbers), axis=0))
+
+    assert different_operations("cpu", {name: wrong}) == [name]
+
+
+@pytest.mark.parametrize("divisible", [True, False])
+def test_a_kernel_that_fails_on_sizes_that_16_divides_or_on_others_is_found(divisible: bool) -> None:
+    """Triton compiles each of them on its own."""
+
+    def hue(images: Any, numbers: Any) -> Any:
+        if (images.shape[1] % 16 == 0) == divisible:
+            raise RuntimeError("PTXAS error: Internal Triton PTX codegen error")
+        return module.OPERATIONS["hue"](images, numbers)
+
+    assert different_operations("cpu", {"hue": hue}) == ["hue"]
+
+
+def test_a_kernel_that_fails_on_a_batch_gives_way_to_torch_from_then_on() -> None:
+    heights: list[int] = []
+
+    def hue(images: Any, numbers: Any) -> Any:
+        heights.append(images.shape[1])
+        if images.shape[1] == HEIGHT:
+            raise RuntimeError("out of resource: shared memory")
+        return module.OPERATIONS["hue"](images, numbers)
+
+    checked = _checked("cpu", dict(module.OPERATIONS, hue=hue))
+    assert checked.describe() == "by Triton kernels (hue) and torch"
+    images, passes = torch.from_numpy(pictures()), [[("hue", [31.0]), ("invert", []), ("hue", [200.0])]] * 30
+    found = module.augment(images.clone(), passes, checked.operations)
+    assert torch.equal(found, module.augment(images, passes))
+    assert heights.count(HEIGHT) == 1
+    assert checked.describe() == "in torch; the kernels of hue do not work here"
+
+
+def test_a_kernel_that_runs_out_of_memory_is_kept() -> None:
+    answers: list[Exception | None] = [torch.cuda.OutOfMemoryError("CUDA out of memory"), None]
+
+    def hue(images: Any, numbers: Any) -> Any:
+        if (error := answers.pop(0)) is not None:
+            raise error
+        return images
+
+    kernel, images = YieldingKernel("hue", hue), torch.from_numpy(pictures())
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        kernel(images, np.zeros((30, 1)))
+    assert kernel(images, np.zeros((30, 1))) is images and not kernel.has_failed
 
 
 def test_a_device_on_which_torch_differs_too_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,21 @@ def test_a_shorter_answer_is_an_error_and_never_shifts_images(codec: StandIn, mo
         decoder.decode([jpeg(64, 48)], [Place((0, 0, 64, 48), (32, 24), (0, 0, 32, 24))])
 
 
+@pytest.mark.parametrize("error", [ValueError("not a JPEG\nand more"), TypeError("not a JPEG")])
+def test_what_it_raises_for_a_file_is_the_error_of_every_decoder(
+    codec: StandIn, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The loader then asks for the halves, until the file is found."""
+
+    def raises(source: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(codec, "decoded", raises)
+    decoder = nvimagecodec.NvImageCodecDecoder("cpu", (24, 32), BILINEAR)
+    with pytest.raises(RuntimeError, match=r"^not a JPEG$"):
+        decoder.decode([jpeg(64, 48)], [Place((0, 0, 64, 48), (32, 24), (0, 0, 32, 24))])
+
+
 def test_each_gpu_has_its_own_decoder(codec: StandIn) -> None:
     assert nvimagecodec.available("cpu", BILINEAR) is None
     nvimagecodec.NvImageCodecDecoder("cuda:1", (24, 32), BILINEAR)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass
 
 import pytest
@@ -23,14 +25,20 @@ class Machine:
     crop_share: float = 1.0  # of the CPU's time, where the GPU augments
     augmenter_img_s: float = 20000.0
     augment_cost_s: float = 1e-5
+    failing: Container[int] = ()  # batches, in which the GPU fails if it takes part
+    ahead: int = 0  # batches that are begun before one is handed over
 
     def run(self, placement: Placement, batches: int, seed: int = 0) -> float:
         """Run batches and return the mean seconds of the last quarter."""
         noise = random.Random(seed)
-        periods = []
-        for _ in range(batches):
+        periods: list[float] = []
+        begun: deque[Seen] = deque()
+        for batch in range(batches):
             on_gpu = placement.on_gpu(BATCH)
             cropped = placement.on_cpu_augmented(BATCH - on_gpu)
+            if batch in self.failing and on_gpu + cropped:
+                placement.fail("out of GPU memory")
+                on_gpu = cropped = 0
             around = lambda value: value * noise.uniform(1 - self.noise, 1 + self.noise)  # noqa: E731
             compute_s = around(self.compute_s + on_gpu * self.cost_s + cropped * self.augment_cost_s)
             cpu_s = (BATCH - on_gpu - cropped * (1 - self.crop_share)) / self.cpu_img_s
@@ -43,7 +51,9 @@ class Machine:
                 around(self.decoder_img_s) if on_gpu else None,
                 around(self.augmenter_img_s) if cropped else None,
             )
-            placement.see(seen)
+            begun.append(seen)
+            if len(begun) > self.ahead:
+                placement.see(begun.popleft())
         last = periods[-batches // 4 :]
         return sum(last) / len(last)
 
@@ -285,3 +295,26 @@ def test_the_best_share_to_augment_takes_no_more_than_helps() -> None:
     assert best_augmented(200, rates, 0.0) == 0.0, "the CPU keeps up"
     assert best_augmented(300, rates, 0.0) == pytest.approx(11 / 16)
     assert best_augmented(300, rates, 1.0) == 0.0
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+@pytest.mark.parametrize("last", [18, 24, 40, 100])
+def test_batches_that_the_cpu_makes_after_a_failure_tell_nothing_of_the_shares(last: int, ahead: int) -> None:
+    """They are as slow as before: it would look as if the GPU saved the CPU nothing."""
+    placement = Placement("cpu", BATCH, "as asked", None)
+    machine = Machine(cpu_img_s=1000, compute_s=0.05, crop_share=0.3, failing=range(8, last), ahead=ahead)
+    machine.run(placement, 400)
+    assert placement.failures > 0 and placement.augmented == 1
+    rates = placement.rates()
+    assert rates is not None and "crop" in rates.measured
+    assert rates.crop_share == pytest.approx(0.3, abs=0.06)
+    assert rates.cpu_img_s == pytest.approx(1000, rel=0.1)
+
+
+def test_a_pause_takes_no_share_back() -> None:
+    """A change has to prove itself by batches in which it was in force."""
+    placement = Placement("auto", BATCH)
+    machine = Machine(cpu_img_s=1500, compute_s=0.05, failing=range(8, 40))
+    assert machine.run(placement, 400) <= 1.1 * machine.best_s()
+    assert placement.failures > 0 and placement.share > 0
+    assert not any("not less than" in one.reason for one in placement.decisions)

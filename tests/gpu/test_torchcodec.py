@@ -39,6 +39,7 @@ class StandIn(ModuleType):
         super().__init__("torchcodec.decoders")
         self.calls: list[tuple[int, str]] = []
         self.fails: Callable[[bytes], bool] = lambda file: False
+        self.error: Exception = RuntimeError("nvjpegDecode failed: 3")
 
     def decode_jpeg(self, source: Sequence[Any], *, mode: str = "RGB", device: Any = "cpu") -> list[Any]:
         self.calls.append((len(source), mode))
@@ -46,7 +47,7 @@ class StandIn(ModuleType):
 
     def decoded(self, file: bytes) -> Any:
         if self.fails(file):
-            raise RuntimeError("nvjpegDecode failed: 3")
+            raise self.error
         width, height = image_size(file)
         whole = np.empty((1, height, width, 3), np.uint8)
         assert not decode_into([file], whole).any()
@@ -102,6 +103,9 @@ def test_what_stands_in_the_way_is_one_line(codec: StandIn, monkeypatch: pytest.
     assert "not by lanczos" in (torchcodec_jpeg.available("cpu", frozenset({"lanczos"})) or "")
     codec.fails = lambda file: True
     assert torchcodec_jpeg.available("cpu", BILINEAR) == "nvjpegDecode failed: 3"
+    for error in (RuntimeError(), ValueError("\nmore")):
+        codec.error = error
+        assert torchcodec_jpeg.available("cpu", BILINEAR) == type(error).__name__
 
     def broken(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("decode_jpeg: torchcodec was not compiled with nvJPEG support\nand a long explanation")
@@ -121,13 +125,14 @@ def test_without_torchcodec_that_is_the_reason(monkeypatch: pytest.MonkeyPatch) 
     assert torchcodec_jpeg.available("cpu", BILINEAR) == "torchcodec is not installed"
 
 
+@pytest.mark.parametrize("error", [RuntimeError("nvjpegDecode failed: 3"), ValueError("not a JPEG"), TypeError()])
 def test_a_loader_uses_it_where_it_is_installed(
-    codec: StandIn, image_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    codec: StandIn, image_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     root, known = image_folder(classes=2, per_class=8), choice.DECODERS
     transform = headrace.transforms.Compose([imagenet_train(48), RandAugment()])
     poison = sorted(root.rglob("*.jpg"))[5].read_bytes()
-    codec.fails = lambda file: file == poison
+    codec.fails, codec.error = lambda file: file == poison, error
 
     def epoch(**options: Any) -> tuple[list[Any], str]:
         with headrace.Loader(root, 8, transform, seed=3, threads=2, **options) as loader:

@@ -17,9 +17,9 @@ DEVICE = torch.device("cuda:0")
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
-    triton_present.runs_triton.cache_clear()
+    triton_present.tried_triton.cache_clear()
     yield
-    triton_present.runs_triton.cache_clear()
+    triton_present.tried_triton.cache_clear()
 
 
 def test_the_cpu_and_old_gpus_have_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +64,39 @@ def test_any_error_of_a_compiler_is_a_reason(monkeypatch: pytest.MonkeyPatch) ->
     assert entered == [DEVICE]
 
 
+def test_a_full_gpu_leaves_it_open_whether_triton_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_full = [True, True, False]
+
+    def attempt(device: object) -> None:
+        if is_full.pop(0):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB")
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(triton_present, "_failure", attempt)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(torch.cuda.OutOfMemoryError):  # an answer would be kept with the operations
+            operations_on(DEVICE)
+        assert not triton_present.runs_triton(DEVICE)
+        assert triton_present.runs_triton(DEVICE) and triton_present.runs_triton(DEVICE)
+    assert not is_full
+
+
+def test_out_of_memory_is_no_reason_against_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare_kernel = pytest.importorskip("headrace.gpu.prepare_kernel")
+
+    def full(*arguments: object) -> object:
+        raise RuntimeError("Triton Error [CUDA]: out of memory")
+
+    entering(monkeypatch)
+    monkeypatch.setattr(prepare_kernel, "prepare_triton", full)
+    monkeypatch.setattr(torch, "arange", lambda *arguments, **options: torch.zeros(12, dtype=torch.uint8))
+    monkeypatch.setattr(torch, "tensor", lambda *arguments, **options: torch.ones(1, dtype=torch.bool))
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        triton_present._failure(DEVICE)
+
+
 def entering(patch: pytest.MonkeyPatch) -> list[object]:
     """Return the list of the devices that are made the current one, from now on."""
     entered: list[object] = []
@@ -100,7 +133,7 @@ def test_out_of_memory_says_nothing_about_the_pixels(monkeypatch: pytest.MonkeyP
 
 def test_where_triton_runs_its_kernels_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr("headrace.gpu.augment.runs_triton", lambda device: True)
+    monkeypatch.setattr("headrace.gpu.augment.tried_triton", lambda device: True)
     chosen = operations_on(DEVICE)
     assert set(chosen) == set(OPERATIONS)
     assert {name for name in chosen if chosen[name] is not OPERATIONS[name]} == {"blur", "hue", "bilinear"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,3 +51,17 @@ def install(patch: pytest.MonkeyPatch, **settings: Any) -> list[FakeDecoder]:
     patch.setattr(choice, "DECODERS", {"fake": make})
     patch.setattr("headrace.loading.gpu_decode.on_gpu", lambda device: False)
     return made
+
+
+def fill_memory_for_selections(patch: pytest.MonkeyPatch) -> None:
+    """Let the GPU run out of memory whenever its thread selects some images of a batch, which copies them."""
+    import torch
+
+    real = torch.Tensor.__getitem__
+
+    def selected(images: Any, index: Any) -> Any:
+        if isinstance(index, list) and threading.current_thread().name.startswith("headrace-gpu-decode"):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+        return real(images, index)
+
+    patch.setattr(torch.Tensor, "__getitem__", selected)

@@ -166,9 +166,61 @@ def test_out_of_memory_is_said_once_and_the_cpu_augments(image_folder: MakeFolde
     with pytest.warns(RuntimeWarning) as caught:
         found = Epoch(root, SIMCLR, 1.0, device="cuda", decode="cpu")
     assert found.equals(on_cpu)
-    words = "the GPU could not augment a batch (out of GPU memory): the CPU augments it"
-    assert [str(one.message) for one in caught] == [words]
+    assert [str(one.message) for one in caught] == ["the GPU could not augment a batch (out of GPU memory): the CPU does"]
     assert "the GPU failed in" in found.words
+
+
+def test_out_of_memory_beside_a_damaged_file_leaves_the_batch_to_the_cpu(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sound images of a batch are selected, which takes memory too."""
+    root = image_folder(classes=2, per_class=8)
+    victim = sorted(root.rglob("*.jpg"))[3]
+    victim.write_bytes(victim.read_bytes()[:-200])
+    skipping = Epoch(root, SIMCLR, on_error="skip")
+    fake_gpu.install(monkeypatch)
+    fake_gpu.fill_memory_for_selections(monkeypatch)
+    with pytest.warns(RuntimeWarning) as caught:
+        found = Epoch(root, SIMCLR, 1.0, device="cuda", decode="cpu", on_error="skip")
+    assert found.equals(skipping) and found.placement.failures == 1
+    assert [str(one.message) for one in caught] == ["the GPU could not augment a batch (out of GPU memory): the CPU does"]
+
+
+def test_a_batch_whose_decoding_and_augmenting_fail_is_one_failure(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = image_folder(classes=2, per_class=4)
+    on_cpu = Epoch(root, SIMCLR)
+
+    def full(*arguments: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+
+    made = fake_gpu.install(monkeypatch, trouble=full)
+    monkeypatch.setattr("headrace.loading.gpu_decode.augment", full)
+    with pytest.warns(RuntimeWarning) as caught:
+        found = Epoch(root, SIMCLR, 1.0, device="cuda", decode="split")
+    assert found.equals(on_cpu) and made[0].calls == [4]
+    words = "a fake decoder could not decode a batch (out of GPU memory): the CPU does"
+    assert [str(one.message) for one in caught] == [words]
+    assert found.placement.failures == 1 and "the GPU failed in 1 batch," in found.words
+
+
+def test_the_decoder_is_not_blamed_for_augmentation_that_fails(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = image_folder(classes=2, per_class=4)
+    on_cpu = Epoch(root, SIMCLR)
+
+    def full(*arguments: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+
+    fake_gpu.install(monkeypatch)
+    monkeypatch.setattr("headrace.loading.gpu_decode.augment", full)
+    for decode in ("split", "gpu"):
+        with pytest.warns(RuntimeWarning) as caught:
+            assert Epoch(root, SIMCLR, 1.0, device="cuda", decode=decode).equals(on_cpu)
+        words = "the GPU could not augment a batch (out of GPU memory): the CPU does"
+        assert [str(one.message) for one in caught] == [words]
 
 
 def test_out_of_memory_while_operations_are_tried_is_tried_again(

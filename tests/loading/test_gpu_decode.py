@@ -174,6 +174,62 @@ def test_out_of_memory_while_augmenting_is_said_once_and_the_cpu_makes_the_batch
     assert len([one for one in caught if "GPU memory" in str(one.message)]) == 1
 
 
+def test_out_of_memory_beside_a_file_that_is_left_leaves_the_batch_to_the_cpu(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoded images of a batch are selected, which takes memory too."""
+    root = image_folder(classes=2, per_class=8)
+    on_cpu = epoch(root, TRANSFORMS["train"])
+    fake_gpu.install(monkeypatch, trouble=lambda files: {0})
+    fake_gpu.fill_memory_for_selections(monkeypatch)
+    with pytest.warns(RuntimeWarning) as caught:
+        assert are_equal(epoch(root, TRANSFORMS["train"], device="cuda", decode="gpu"), on_cpu)
+    assert [str(one.message) for one in caught] == ["the GPU could not make a batch (out of GPU memory): the CPU does"]
+
+
+def test_out_of_memory_is_not_counted_as_files_that_the_decoder_left(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = image_folder(classes=4, per_class=16)
+    monkeypatch.setattr("headrace.loading.gpu_decode.ENOUGH_FILES", 8)
+
+    def trouble(files: Sequence[bytes]) -> set[int]:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+
+    fake_gpu.install(monkeypatch, trouble=trouble)
+    with headrace.Loader(root, 8, TRANSFORMS["train"], device="cuda", decode="gpu") as loader:
+        with pytest.warns(RuntimeWarning) as caught:
+            assert len(list(loader)) == 8
+        assert "decoded on the GPU by a fake decoder" in loader.explain()
+    words = "a fake decoder could not decode a batch (out of GPU memory): the CPU does"
+    assert [str(one.message) for one in caught] == [words]
+
+
+@pytest.mark.parametrize("decode", ["gpu", "split", "auto"])
+def test_other_pixels_that_are_found_late_leave_decoding_to_the_cpu_too(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, decode: str
+) -> None:
+    """The GPU was out of memory when its operations were to be tried first."""
+    root = image_folder(classes=4, per_class=16)
+    on_cpu = epoch(root, TRANSFORMS["colours"])
+    reason = "hue on this GPU gives other pixels than the CPU"
+    answers = [None, CheckedOperations(OPERATIONS, refusal=reason)]
+    made = fake_gpu.install(monkeypatch)
+    monkeypatch.setattr("headrace.loading.gpu_decode._tried", lambda device: answers.pop(0))
+    options: dict[str, Any] = {"seed": 3, "threads": 2, "drop_last": False, "device": "cuda", "decode": decode}
+    with headrace.Loader(root, 8, TRANSFORMS["colours"], **options) as loader, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        placement = loader._views._gpu.placement
+        placement.share = placement.share or 1.0
+        found = [[part.clone() for part in batch] for batch in loader]
+        words = loader.explain()
+    assert are_equal(found, on_cpu) and not made[0].calls
+    assert placement.on_gpu(8) == 0 and placement.failures == 0
+    said = [] if decode == "auto" else [f"decode={decode!r}: the CPU decodes from now on, because {reason}"]
+    assert [str(one.message) for one in caught if one.category is RuntimeWarning] == said
+    assert f"decoded on the CPU (decode={decode!r}): {reason}" in words
+
+
 def test_explain_says_who_augments(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_gpu.install(monkeypatch)
     root = image_folder()

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.gpu import affine, colour_operations, neighbour_operations
 from headrace.gpu.colour_operations import Numbers
-from headrace.gpu.triton_present import runs_triton
+from headrace.gpu.triton_present import tried_triton
 from headrace.transforms.native_operations import CHANGES_COLOUR, NEEDS_AFFINE, Operation
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = [
     "augment",
     "changes_pixels",
     "cpu_only",
+    "kind",
     "operations_on",
 ]
 
@@ -97,8 +98,11 @@ def cpu_only(operations: Sequence[Operation], fuse: str) -> str | None:
 
 
 def operations_on(device: torch.device) -> Mapping[str, PixelOperation]:
-    """Return the operations of a device: Triton's kernels where there is one and Triton runs, else torch's."""
-    if not runs_triton(device):
+    """Return the operations of a device: Triton's kernels where there is one and Triton runs, else torch's.
+
+    Raises torch.cuda.OutOfMemoryError if that left it open whether Triton runs.
+    """
+    if not tried_triton(device):
         return OPERATIONS
     from headrace.gpu import augment_kernels
 
@@ -125,15 +129,18 @@ def augment(
         groups: dict[tuple[object, ...], list[int]] = {}
         for image, own in enumerate(passes):
             if number < len(own):
-                groups.setdefault(_kind(own[number]), []).append(image)
+                groups.setdefault(kind(own[number]), []).append(image)
         for (name, *_), members in groups.items():
             for part in _parts(members, images.shape[1] * images.shape[2]):
                 _apply(operations[str(name)], images, part, _table([passes[image][number][1] for image in part]))
     return images
 
 
-def _kind(one: Pass) -> tuple[object, ...]:
-    """Return what passes have in common that are done together."""
+def kind(one: Pass) -> tuple[object, ...]:
+    """Return what passes have in common that are done together.
+
+    Example: `kind(("invert", []))` is `("invert",)`.
+    """
     name, numbers = one
     if name == "blur":
         return name, numbers[0], len(numbers)

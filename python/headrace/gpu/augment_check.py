@@ -1,6 +1,6 @@
 """A first augmentation on each GPU, compared with torch on the CPU: what gives other pixels is not used.
 
-A Triton kernel gives way to torch's steps; a GPU on which those differ too does not augment.
+A Triton kernel gives way to torch's steps, also when it fails later; a GPU on which those differ too does not augment.
 """
 
 from __future__ import annotations
@@ -9,19 +9,23 @@ import functools
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.gpu.augment import OPERATIONS, PixelOperation, operations_on
+from headrace.gpu.augment import OPERATIONS, PixelOperation, augment, kind, operations_on
+from headrace.gpu.colour_operations import Numbers
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SAMPLES", "CheckedOperations", "checked_operations", "different_operations"]
+__all__ = ["SAMPLES", "SIZES", "CheckedOperations", "YieldingKernel", "checked_operations", "different_operations"]
 
 _TURN = [0.96, 0.28, -3.25, -0.28, 0.96, 5.5, 9.0, 90.0, 200.0, 0.5, 0.25, -6.0]
 _SHIFT = [1.0, 0.0, 3.0, 0.0, -1.0, 21.0, 0.0, 0.0, 0.0]
+_SCALE = [0.5, 0.0, 2.0, 0.0, 0.75, 4.0, 50.0, 60.0, 70.0]
+_SHEAR = [1.0, 0.25, -4.0, 0.125, 1.0, -1.5, 5.0, 6.0, 7.0, 0.5, 0.25, -3.0, 0.0, -1.0, 19.0]
 
 SAMPLES: dict[str, list[list[float]]] = {
     "brightness": [[0.3], [1.7]],
@@ -29,13 +33,16 @@ SAMPLES: dict[str, list[list[float]]] = {
     "saturation": [[0.3], [1.7]],
     "sharpness": [[0.3], [1.7]],
     "hue": [[31.0], [200.0]],
-    "posterize": [[3.0]],
-    "solarize": [[100.0]],
-    "blur": [[3.0, 0.21, 0.58, 0.21, 0.07, 0.24, 0.38, 0.24, 0.07]],
-    "bilinear": [_TURN, _SHIFT],
-    "nearest": [_TURN, _SHIFT],
+    "posterize": [[3.0], [5.0]],
+    "solarize": [[100.0], [30.0]],
+    "blur": [[3.0, 0.21, 0.58, 0.21, 0.07, 0.24, 0.38, 0.24, 0.07], [3.0, 0.25, 0.5, 0.25, 0.1, 0.2, 0.4, 0.2, 0.1]],
+    "bilinear": [_TURN, _SHIFT, _SCALE, _SHEAR],  # pairs of neighbours have one edge, none, and two
+    "nearest": [_TURN, _SHIFT, _SCALE, _SHEAR],
 }
-"""Numbers to try each operation with; an operation that is not named takes none."""
+"""Numbers to try each operation with, each row together with the next one; an operation that is not named takes none."""
+
+SIZES = ((22, 30), (32, 48))
+"""Heights and widths of the images to try with: Triton compiles a kernel of its own for sizes that 16 divides."""
 
 
 def different_operations(device: torch.device | str, operations: Mapping[str, PixelOperation] = OPERATIONS) -> list[str]:
@@ -45,15 +52,13 @@ def different_operations(device: torch.device | str, operations: Mapping[str, Pi
     """
     import torch
 
-    random = np.random.default_rng(0)
-    noise = random.integers(0, 256, (2, 22, 30, 3), dtype=np.uint8)
-    noise[1] = noise[1] // 2 + np.arange(30, dtype=np.uint8)[None, :, None]  # another histogram
-    images, found = torch.from_numpy(noise), []
+    found = []
     for name, operation in operations.items():
-        for row in SAMPLES.get(name, [[]]):
-            numbers = np.tile(np.asarray(row, dtype=np.float64), (2, 1))
+        for images, (first, second) in product(_noise(), _pairs(name)):
+            passes = [[(name, first)], [(name, second)]]
+            expected = augment(images.clone(), passes, OPERATIONS)
             try:
-                same = torch.equal(operation(images.to(device), numbers).cpu(), OPERATIONS[name](images, numbers))
+                same = torch.equal(augment(images.to(device, copy=True), passes, {name: operation}).cpu(), expected)
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception:  # torch's, Triton's, and those of the compilers that Triton calls
@@ -62,6 +67,53 @@ def different_operations(device: torch.device | str, operations: Mapping[str, Pi
                 found.append(name)
                 break
     return found
+
+
+def _noise() -> list[torch.Tensor]:
+    """Return two images of each size, with different histograms."""
+    import torch
+
+    random, found = np.random.default_rng(0), []
+    for height, width in SIZES:
+        noise = random.integers(0, 256, (2, height, width, 3), dtype=np.uint8)
+        noise[1] = noise[1] // 2 + np.arange(width, dtype=np.uint8)[None, :, None]
+        found.append(torch.from_numpy(noise))
+    return found
+
+
+def _pairs(name: str) -> list[tuple[list[float], list[float]]]:
+    """Return the numbers of two images that go through an operation together: each row, and the next one of its kind."""
+    found = []
+    rows = SAMPLES.get(name, [[]])
+    for at, row in enumerate(rows):
+        later = rows[at + 1 :] + rows[: at + 1]
+        found.append((row, next(other for other in later if kind((name, other)) == kind((name, row)))))
+    return found
+
+
+@dataclass(slots=True)
+class YieldingKernel:
+    """A Triton kernel that torch's steps replace from its first failure on: it may not compile for the images of a batch.
+
+    Example: `YieldingKernel("hue", augment_kernels.hue)(images, numbers)`.
+    """
+
+    name: str
+    kernel: PixelOperation
+    has_failed: bool = False
+
+    def __call__(self, images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
+        """Do the operation. Raises torch's errors."""
+        import torch
+
+        if not self.has_failed:
+            try:
+                return self.kernel(images, numbers)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception:  # torch's, Triton's, and those of the compilers that Triton calls
+                self.has_failed = True
+        return OPERATIONS[self.name](images, numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +133,10 @@ class CheckedOperations:
         """Return what the operations are, in words for `explain`."""
         if not self.kernels and not self.put_aside:
             return "in torch"
-        words = f"by Triton kernels ({', '.join(self.kernels)}) and torch" if self.kernels else "in torch"
-        return words + (f"; the kernels of {', '.join(self.put_aside)} do not work here" if self.put_aside else "")
+        failed = [name for name in self.kernels if getattr(self.operations[name], "has_failed", False)]
+        working, aside = [name for name in self.kernels if name not in failed], [*self.put_aside, *failed]
+        words = f"by Triton kernels ({', '.join(working)}) and torch" if working else "in torch"
+        return words + (f"; the kernels of {', '.join(aside)} do not work here" if aside else "")
 
 
 @functools.cache
@@ -102,7 +156,8 @@ def _checked(device: str, operations: Mapping[str, PixelOperation]) -> CheckedOp
     chosen = dict(operations)
     kernels = {name: operation for name, operation in chosen.items() if operation is not OPERATIONS[name]}
     put_aside = different_operations(device, kernels)
-    chosen |= {name: OPERATIONS[name] for name in put_aside}
+    for name, kernel in kernels.items():
+        chosen[name] = OPERATIONS[name] if name in put_aside else YieldingKernel(name, kernel)
     different = different_operations(
         device, {name: chosen[name] for name in chosen if name not in kernels or name in put_aside}
     )

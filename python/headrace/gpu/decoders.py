@@ -6,14 +6,15 @@ them instead, has the last word.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NOT_DECODED", "Decoded", "GpuDecoder", "Place"]
+__all__ = ["NOT_DECODED", "Decoded", "GpuDecoder", "Place", "first_line", "runtime_errors"]
 
 NOT_DECODED = 1
 """The status of an image that the decoder leaves to the CPU; 0 is success."""
@@ -52,3 +53,23 @@ class GpuDecoder(Protocol):
 
     def decode(self, files: Sequence[bytes], places: Sequence[Place]) -> Decoded:
         """Decode, crop, resize and flip each file. Raises torch's errors: the CPU then decodes the batch."""
+
+
+@contextmanager
+def runtime_errors() -> Iterator[None]:
+    """Turn the ValueError or TypeError of a decoding library, which is about a file, into the RuntimeError of `GpuDecoder`.
+
+    Example: `with runtime_errors(): images = decode_jpeg(files)`.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise RuntimeError(first_line(error)) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its type if the message is empty.
+
+    Example: `first_line(ValueError())` is "ValueError".
+    """
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace._native import encode_jpeg
-from headrace.gpu.decoders import NOT_DECODED, Decoded, Place
+from headrace.gpu.decoders import NOT_DECODED, Decoded, Place, first_line, runtime_errors
 from headrace.gpu.resample import filter_refusal, interleaved_pixels, resample
 
 __all__ = ["NvImageCodecDecoder", "available"]
@@ -34,7 +34,7 @@ def available(device: str, filters: frozenset[str]) -> str | None:
     try:
         module = importlib.import_module(_MODULE)
     except (ImportError, OSError, RuntimeError) as error:
-        return f"nvImageCodec cannot be loaded: {str(error).splitlines()[0]}"
+        return f"nvImageCodec cannot be loaded: {first_line(error)}"
     if not hasattr(module, "CodeStream") or not hasattr(module.CodeStream, "get_sub_code_stream"):
         return "this nvImageCodec is older than 0.7"
     import torch
@@ -45,7 +45,7 @@ def available(device: str, filters: frozenset[str]) -> str | None:
         probe = encode_jpeg(bytes(192), 8, 8, 50, 8)
         found = NvImageCodecDecoder(device, (4, 4), filters).decode([probe], [Place((0, 0, 8, 8), (4, 4), (0, 0, 4, 4))])
     except (RuntimeError, TypeError, ValueError) as error:
-        return str(error).splitlines()[0]
+        return first_line(error)
     return None if found.statuses[0] == 0 else "it does not decode a small JPEG on this GPU"
 
 
@@ -74,8 +74,9 @@ class NvImageCodecDecoder:
         import torch
 
         stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
-        regions = [self._region(file, place) for file, place in zip(files, places, strict=True)]
-        images = self._decoder.decode(regions, params=self._params, cuda_stream=stream)
+        with runtime_errors():
+            regions = [self._region(file, place) for file, place in zip(files, places, strict=True)]
+            images = self._decoder.decode(regions, params=self._params, cuda_stream=stream)
         if len(images) != len(files):
             raise RuntimeError(f"nvImageCodec decoded {len(images)} of {len(files)} files")
         out = torch.empty((len(files), *self._size, 3), dtype=torch.uint8, device=self._device)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace._native import encode_jpeg
-from headrace.gpu.decoders import Decoded, Place
+from headrace.gpu.decoders import Decoded, Place, first_line, runtime_errors
 from headrace.gpu.resample import filter_refusal, planar_pixels, resample
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def available(device: str, filters: frozenset[str]) -> str | None:
         probe = torch.frombuffer(bytearray(encode_jpeg(bytes(192), 8, 8, 50, 8)), dtype=torch.uint8)
         io.decode_jpeg([probe], mode=io.ImageReadMode.RGB, device=device)
     except (RuntimeError, TypeError, ValueError) as error:
-        return str(error).splitlines()[0]
+        return first_line(error)
     return None
 
 
@@ -62,10 +62,11 @@ class NvjpegDecoder:
         """Decode the files whole, then cut the crops. Raises RuntimeError for a file that nvJPEG does not decode."""
         import torch
 
-        parts = [
-            resample(planar_pixels(self._images(files[part])), places[part], self._size, self._filter)
-            for part in _parts(places)
-        ]
+        parts = []
+        for part in _parts(places):
+            with runtime_errors():
+                images = self._images(files[part])
+            parts.append(resample(planar_pixels(images), places[part], self._size, self._filter))
         return Decoded(parts[0] if len(parts) == 1 else torch.cat(parts), [0] * len(files))
 
     def _images(self, files: Sequence[bytes]) -> list[torch.Tensor]:

@@ -173,6 +173,7 @@ class Placement:
     _hold: int = HOLD
     _paused_until: int = 0
     _pause: int = 1
+    _seen_failures: int = 0
 
     def __post_init__(self) -> None:
         if self.refusal is None:
@@ -208,14 +209,19 @@ class Placement:
     def fail(self, reason: str) -> bool:
         """Leave the next batches to the CPU after the GPU failed: 1, then 2, 4, … up to 1024. Return whether it is the first
         failure, of which the user is told."""
-        self.failures, self.last_failure = self.failures + 1, reason
         self._paused_until, self._pause = self._begun + self._pause, min(1024, 2 * self._pause)
+        self.failures, self.last_failure = self.failures + 1, reason  # last: `see` looks at them in another thread
         return self.failures == 1
 
     def see(self, seen: Seen) -> None:
         """Take notice of a batch that was handed over, and change the share if that helps."""
         self._batches += 1
         self._since += 1
+        if self.failures != self._seen_failures:
+            # Until the pause is over the CPU makes all images, a failed batch's one by one: this tells nothing of the shares.
+            self._seen_failures = self.failures
+            self._since = min(0, self._begun - self._paused_until)
+            self._window.clear()
         if not self._moves_share and not self._moves_augmented:
             self._window.append(seen)
             return

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace._native import encode_jpeg, jpeg_shape
-from headrace.gpu.decoders import NOT_DECODED, Decoded, Place
+from headrace.gpu.decoders import NOT_DECODED, Decoded, Place, first_line
 from headrace.gpu.nvjpeg import NvjpegDecoder
 from headrace.gpu.resample import filter_refusal
 
@@ -41,14 +41,14 @@ def available(device: str, filters: frozenset[str]) -> str | None:
     try:
         module = importlib.import_module(_MODULE)
     except (ImportError, OSError, RuntimeError) as error:
-        return f"torchcodec cannot be loaded: {str(error).splitlines()[0]}"
+        return f"torchcodec cannot be loaded: {first_line(error)}"
     if not hasattr(module, "decode_jpeg"):
         return "this torchcodec decodes no JPEGs; 0.17 does"
     try:
         probe = encode_jpeg(bytes(192), 8, 8, 50, 8)
         TorchcodecDecoder(device, (4, 4), filters).decode([probe], [Place((0, 0, 8, 8), (4, 4), (0, 0, 4, 4))])
     except (RuntimeError, TypeError, ValueError) as error:
-        return str(error).splitlines()[0]
+        return first_line(error)
     return None
 
 

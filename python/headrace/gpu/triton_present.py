@@ -10,18 +10,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LEAST_CAPABILITY", "runs_triton"]
+__all__ = ["LEAST_CAPABILITY", "runs_triton", "tried_triton"]
 
 LEAST_CAPABILITY = (7, 5)
 """The oldest GPUs that the kernels are compiled for in tests (Turing)."""
 
 
-@functools.cache
 def runs_triton(device: torch.device) -> bool:
     """Return whether Triton is installed and its kernels run on a device: a CUDA GPU of LEAST_CAPABILITY or newer.
 
-    Warns in one line, once a device, if Triton is installed but its kernels do not run, for example without a C compiler.
+    False on a GPU that is out of memory: the next call tries again. Warns in one line, once a device, if Triton is installed
+    but its kernels do not run, for example without a C compiler.
     """
+    try:
+        return tried_triton(device)
+    except RuntimeError as error:
+        import torch
+
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            return False
+        raise
+
+
+@functools.cache
+def tried_triton(device: torch.device) -> bool:
+    """Return what `runs_triton` does, but raise torch.cuda.OutOfMemoryError on a GPU that is out of memory."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return False
     import torch
@@ -47,4 +60,6 @@ def _failure(device: torch.device) -> str | None:
             made = prepare_triton(images, None, torch.tensor([True], device=device), None, None)
             return None if torch.equal(made.permute(0, 2, 3, 1), images.flip(2)) else "the first one gave other values"
     except Exception as error:  # Triton's, torch's, and those of the C compiler that Triton calls
+        if "CUDA" in str(error) and "out of memory" in str(error):  # Triton has no type of its own for it
+            raise torch.cuda.OutOfMemoryError(str(error)) from error
         return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -26,7 +26,7 @@ from headrace.gpu.augment import OPERATIONS, RESIZES, Pass, augment, changes_pix
 from headrace.gpu.augment_check import CheckedOperations, checked_operations
 from headrace.gpu.choice import Candidates
 from headrace.gpu.cropping import Cropping, cropping
-from headrace.gpu.decoders import GpuDecoder, Place
+from headrace.gpu.decoders import GpuDecoder, Place, first_line
 from headrace.gpu.placement import Decode, Placement, Seen
 from headrace.loading.options import LoaderOptions
 from headrace.loading.step_clock import EventClock, HostClock, StepClock
@@ -52,6 +52,8 @@ MOST_CALLS = 64
 
 ENOUGH_FILES = 512
 """Give up GPU decoding when the decoder left more than half of at least this many files."""
+
+_OUT_OF_MEMORY = "out of GPU memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ class GpuDecoding:
         self._pool: ThreadPoolExecutor | None = None
         self._stream: Any = None
         self._tried = self._left = 0
+        self._failure: str | None = None  # of the batch that is being made
         self._ended: float | None = None
         self._counted = (0, 0)
 
@@ -225,6 +228,7 @@ class GpuDecoding:
         """Decode the images that the CPU does not crop, while it crops the others; then augment those."""
         image_bytes = self._pipeline.height * self._pipeline.width * 3
         count = 0 if cropped is None else cropped.pixels.size // image_bytes
+        self._failure = None
         with self._on_own_stream():
             decoded = _Made()
             if count < len(records):
@@ -252,23 +256,33 @@ class GpuDecoding:
         host = torch.from_numpy(cropped.pixels.reshape(len(draws), self._pipeline.height, self._pipeline.width, 3))
         try:
             pixels = host.to(self._device if on_gpu(self._device) else "cpu", non_blocking=True, copy=True)
+            pixels = pixels if len(sound) == len(draws) else pixels[sound]
         except RuntimeError as error:
-            self._failed(_reason(error))
+            self._failed("augment", _reason(error))
             return _Made()
-        pixels = pixels if len(sound) == len(draws) else pixels[sound]
         made = self._augmented(pixels, [own for at in sound if (own := passes[at]) is not None], operations)
         return _Made() if made is None else _Made(made, sound, len(sound) / (time.perf_counter() - began))
 
     def _checked(self) -> CheckedOperations | None:
-        """Return what augments, or None if the GPU gives other pixels: the CPU then augments what it decodes."""
+        """Return what augments, or None if the GPU gives other pixels or is full: these images are then the CPU's."""
         if self._operations is None:
             self._operations = _tried(self._device)
             if self._operations is None:
-                self._failed("out of GPU memory")
+                self._failed("augment", _OUT_OF_MEMORY)
                 return None
             if self._operations.refusal is not None:
-                self.placement.refuse_augmenting(self._operations.refusal)
+                self._refuse(self._operations.refusal)
         return None if self._operations.refusal is not None else self._operations
+
+    def _refuse(self, reason: str) -> None:
+        """Leave all images to the CPU from now on: the GPU augments otherwise, which the loader could not find out earlier."""
+        self.placement.refuse_augmenting(reason)
+        if self.decoder is None or self.placement.refusal is not None:
+            return
+        self.placement.refuse(reason)
+        if self.placement.mode != "auto":
+            words = f"decode={self.placement.mode!r}: the CPU decodes from now on, because {reason}"
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
 
     def _decode(self, records: list[int], draws: list[int], data: Sequence[bytes] | None, epoch: int) -> _Made:
         slots, files, places, passes = [], [], [], []
@@ -290,17 +304,22 @@ class GpuDecoding:
             pixels = self._augmented(pixels, [passes[at] for at in decoded], operations)
         took_s = time.perf_counter() - began
         done = [] if pixels is None else [slots[at] for at in decoded]
-        self._count(len(records), len(records) - len(done))
+        if self._failure != _OUT_OF_MEMORY:  # which says nothing about the decoder
+            self._count(len(records), len(records) - len(done))
         return _Made(pixels, done, len(done) / took_s if done and took_s > 0 else None)
 
     def _selected(self, parts: list[tuple[int, torch.Tensor, Sequence[int]]]) -> tuple[torch.Tensor | None, list[int]]:
-        """Return the decoded images of all parts together, and their positions among the files."""
+        """Return the decoded images of all parts together, and their positions among the files; none if the GPU failed."""
         pixels, decoded = [], []
-        for begin, images, statuses in parts:
-            good = [at for at, status in enumerate(statuses) if status == 0]
-            decoded += [begin + at for at in good]
-            pixels.append(images if len(good) == len(statuses) else images[good])
-        return (_joined(pixels), decoded) if decoded else (None, [])
+        try:
+            for begin, images, statuses in parts:
+                good = [at for at, status in enumerate(statuses) if status == 0]
+                decoded += [begin + at for at in good]
+                pixels.append(images if len(good) == len(statuses) else images[good])
+            return (_joined(pixels), decoded) if decoded else (None, [])
+        except RuntimeError as error:
+            self._failed("make", _reason(error))
+            return None, []
 
     def _augmented(self, images: torch.Tensor, passes: list[list[Pass]], operations: CheckedOperations) -> torch.Tensor | None:
         """Put the images through their passes, wait for the GPU, and return them. Return None if the GPU failed."""
@@ -308,7 +327,7 @@ class GpuDecoding:
             images = augment(images, passes, operations.operations)
             _wait_for(images)
         except Exception as error:  # torch's, and those of Triton and the compilers that it calls
-            self._failed(_reason(error))
+            self._failed("augment", _reason(error))
             return None
         return images
 
@@ -319,7 +338,7 @@ class GpuDecoding:
                 parts = [_joined(parts)]
                 _wait_for(parts[0])
         except RuntimeError as error:
-            self._failed(_reason(error))
+            self._failed("make", _reason(error))
             return None
         return parts[0] if parts else None
 
@@ -340,18 +359,24 @@ class GpuDecoding:
                 parts.append((begin, decoded.pixels, decoded.statuses))
             except RuntimeError as error:
                 if calls > MOST_CALLS or isinstance(error, torch.cuda.OutOfMemoryError):
-                    self._failed(_reason(error))
+                    self._failed("decode", _reason(error), who=None if self.decoder is None else self.decoder.name)
                     return None
                 if end - begin > 1:
                     middle = (begin + end) // 2
                     waiting += [(middle, end), (begin, middle)]
         return sorted(parts, key=lambda part: part[0])
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, what: str, reason: str, who: str | None = None) -> None:
+        """Pause the GPU's part, and tell of the first failure. A batch fails once: what follows is the same trouble.
+
+        what: that could not be done, "decode". who (None): the GPU.
+        """
+        if self._failure is not None:
+            return
+        self._failure = reason
         if self.placement.fail(reason):
-            who = "the GPU" if self.decoder is None else self.decoder.name
-            what = "augment" if self.decoder is None else "decode"
-            warnings.warn(f"{who} could not {what} a batch ({reason}): the CPU {what}s it", RuntimeWarning, stacklevel=2)
+            words = f"{who or 'the GPU'} could not {what} a batch ({reason}): the CPU does"
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
 
     def _count(self, tried: int, left: int) -> None:
         self._tried, self._left = self._tried + tried, self._left + left
@@ -409,8 +434,8 @@ def _reason(error: Exception) -> str:
     import torch
 
     if isinstance(error, torch.cuda.OutOfMemoryError):
-        return "out of GPU memory"
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        return _OUT_OF_MEMORY
+    return first_line(error)
 
 
 def _wait_for(images: torch.Tensor) -> None:
