@@ -11,11 +11,12 @@ demo: # ARGS="--data DIR --keep DIR …" is passed on
 	@scripts/setup.sh demo
 	@.venv/bin/headrace demo $(ARGS)
 
-# Two processes share the tests; one that has none left takes half of the other's. Some tests watch real processes at work. On two
-# noisy cores one of thousands can meet a stall, so a test that fails is run once more, and the summary lists it (-raR). A plain
-# `pytest` runs each test once, in one process, and shows such a failure at once.
+# Some tests watch real processes at work. On two noisy cores one of thousands can meet a stall, so a test that fails is run once
+# more, and the summary lists it (-raR). A plain `pytest` runs each test once and shows such a failure at once. `make test JOBS=2`
+# shares the tests between two processes: one that has none left takes half of the other's.
+JOBS := 0
 test: setup
-	$(PY) -m pytest -n 2 --dist worksteal --reruns 1 -raR
+	$(PY) -m pytest -n $(JOBS) --dist worksteal --reruns 1 -raR
 	cargo test -p headrace-core
 
 test-frameworks: setup # with TensorFlow, JAX, Lightning, Hugging Face, fastai, albumentations and MONAI, in .venv-frameworks

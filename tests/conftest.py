@@ -47,6 +47,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test prints in the width that the caller's shell, or a library in an earlier test, wrote into the environment."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.delenv("LINES", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def recorded_sessions_agree(request: pytest.FixtureRequest) -> Iterator[None]:
     """In every session that a test recorded, the bar, the wait share and the percentiles agree."""
     folder: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
