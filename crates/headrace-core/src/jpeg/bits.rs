@@ -5,6 +5,8 @@
 #[derive(Debug, Clone, Copy)]
 pub struct BitReader<'a> {
     data: &'a [u8],
+    /// Offset of the first byte.
+    start: usize,
     /// Offset of the next byte to load.
     position: usize,
     /// The next bits, left-aligned.
@@ -25,9 +27,11 @@ fn has_ff(word: u64) -> bool {
 impl<'a> BitReader<'a> {
     /// Make a reader whose first bit is bit `bit` (0 = most significant) of the byte at `position`.
     pub fn new(data: &'a [u8], position: usize, bit: u32) -> Self {
+        let start = position.min(data.len());
         let mut reader = BitReader {
             data,
-            position: position.min(data.len()),
+            start,
+            position: start,
             window: 0,
             count: 0,
             padded: 0,
@@ -168,7 +172,9 @@ impl<'a> BitReader<'a> {
         let mut position = self.position;
         for _ in 0..unread.div_ceil(8) {
             position -= 1;
-            if position > 0 && self.data[position] == 0 && self.data[position - 1] == 0xFF {
+            // An `FF` before the start belongs to something else, such as a damaged header.
+            let stuffed = position > self.start && self.data[position] == 0;
+            if stuffed && self.data[position - 1] == 0xFF {
                 position -= 1;
             }
         }
@@ -242,5 +248,16 @@ mod tests {
             again.refill();
             assert_eq!(reader.window() >> 12, again.window() >> 12);
         }
+    }
+
+    #[test]
+    fn a_byte_before_the_start_is_no_stuffing() {
+        let data = [0xFF, 0, 0x12, 0x34, 0xFF, 0, 0x56];
+        let mut reader = BitReader::new(&data, 1, 0);
+        assert_eq!(reader.tell(), (1, 0));
+        reader.skip(3);
+        assert_eq!(reader.tell(), (1, 3));
+        reader.skip(21);
+        assert_eq!(reader.tell(), (4, 0));
     }
 }

@@ -1,30 +1,39 @@
 //! Huffman decoding of runs of MCUs (T.81 F.2.2) into coefficients.
 //!
-//! Decoding one stream is a dependency chain: each look-up needs the length that the look-up before it found. If an image has
-//! several places to start from (restart markers, an index), two runs are decoded at once, in alternating steps, so that the
-//! chains overlap. Each run has its own state, so either may end a block first.
+//! Decoding is a chain: each look-up needs the length that the look-up before it found. One loop decodes all blocks of a run with
+//! its state in registers; where the blocks are is listed before. Rows with several places to start from are decoded by
+//! [`super::lanes`], two runs at once.
 #![allow(unsafe_code)]
 
-use std::marker::PhantomData;
-
 use super::bits::BitReader;
-use super::header::{Class, ZIGZAG};
-use super::huffman::{resolve, DcTable, PairTable, END_OF_BLOCK, NOT_HELD, WINDOW};
+use super::header::ZIGZAG;
+use super::huffman::{
+    advance, held_back, magnitude, AcTable, DcTable, END_OF_BLOCK, NOT_HELD, OUTSIDE, WINDOW,
+};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 
 /// Blocks that are stored side by side: row r of block b is at `r * 32 + b * 8`, so that one row of all four is one vector.
 pub const GROUP: usize = 4;
 
+/// Coefficients in a group.
+const GROUP_LENGTH: usize = 64 * GROUP;
+
 /// Coefficients of four blocks, not yet dequantised.
-pub type Group = [i16; 64 * GROUP];
+pub type Group = [i16; GROUP_LENGTH];
 
 /// Look-ups per refill (56 bits).
-const LOOK_UPS: u32 = 56 / WINDOW;
+pub(super) const LOOK_UPS: u32 = 56 / WINDOW;
 
-/// Position in a [`Group`] (of its first block) of the k-th coefficient in file order, for k below 64. Indexed by a `u8`, so
-/// without a bounds check. From 128 on it repeats (see [`PairTable`]). A k that leaves the block gives the last place, where the
-/// first symbol of a pair is stored after the second.
+/// Look-ups after a DC difference.
+const FIRST_LOOK_UPS: u32 = 3;
+
+/// Bits that a DC difference may take without another refill.
+const DC_BITS: u32 = 56 - FIRST_LOOK_UPS * WINDOW;
+
+/// Position in a [`Group`] (of its first block) of the k-th coefficient in file order, for k below 64. With [`END_OF_BLOCK`] added, a
+/// k stands for the place behind it, where a zero is stored again. A k that leaves the block gives the last place, where the first
+/// symbol of an entry is stored after the second.
 static PLACE: [u8; 256] = PLACES;
 const PLACES: [u8; 256] = places();
 
@@ -45,7 +54,7 @@ pub struct Tables {
     /// For DC differences.
     pub dc: DcTable,
     /// For AC runs and sizes.
-    pub ac: PairTable,
+    pub ac: AcTable,
 }
 
 /// A block of the MCU: where to store it and how it is coded.
@@ -89,504 +98,316 @@ pub struct Run {
     pub count: u32,
 }
 
-/// The data, tables and output that all runs of an MCU row share.
-pub struct Row<'r> {
-    data: &'r [u8],
-    blocks: [Block<'r>; MAX_BLOCKS],
-    count: usize,
-    /// The groups, reached through one pointer: two lanes write to different blocks of one group in turn.
-    groups: *mut Group,
-    last_group: usize,
-    borrowed: PhantomData<&'r mut [Group]>,
-}
-
 /// Blocks in an MCU, at most (T.81 B.2.3).
 pub const MAX_BLOCKS: usize = 10;
 
-/// A [`Slot`] with its tables at hand.
-#[derive(Clone, Copy)]
-struct Block<'r> {
-    tables: &'r Tables,
-    slot: Slot,
+/// A block in the order of the file.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Block {
+    /// Place of its first coefficient, counted in coefficients from the first group.
+    pub(super) first: u32,
+    /// Index of its tables.
+    pub(super) tables: u16,
+    /// Its component, for the DC predictor.
+    pub(super) component: u16,
 }
 
-impl<'r> Row<'r> {
-    /// Make a row of the file `data`, whose MCUs consist of `slots`, at most [`MAX_BLOCKS`]. Coefficients are stored in `groups`, at
-    /// least one, which must be all zero; the last group receives skipped blocks.
-    pub fn new(
-        data: &'r [u8],
-        slots: &[Slot],
-        tables: &'r [Tables; 3],
-        groups: &'r mut [Group],
-    ) -> Self {
-        assert!(slots.len() <= MAX_BLOCKS && !groups.is_empty());
-        let mut blocks = [Block {
-            tables: &tables[0],
-            slot: Slot::default(),
-        }; MAX_BLOCKS];
-        for (block, slot) in blocks.iter_mut().zip(slots) {
-            *block = Block {
-                tables: &tables[slot.tables],
-                slot: *slot,
-            };
-        }
-        Row {
-            data,
-            blocks,
-            count: slots.len(),
-            last_group: groups.len() - 1,
-            groups: groups.as_mut_ptr(),
-            borrowed: PhantomData,
-        }
-    }
+/// The blocks of an MCU row.
+#[derive(Default)]
+pub struct Plan {
+    wanted: Vec<Block>,
+    /// The blocks of one MCU, all at one place that nobody reads.
+    pub(super) skipped: Vec<Block>,
 }
 
-/// A run being decoded. The fields of `hot` are copied to registers while look-ups succeed one after the other.
-struct Lane<'r> {
-    bits: BitReader<'r>,
-    hot: Hot,
-    predictors: [i32; 3],
-    slot: usize,
-    /// Window column of the current MCU; negative while MCUs are skipped.
-    column: i64,
-    end: i64,
-}
-
-/// The state that every look-up reads or changes.
-#[derive(Clone, Copy)]
-struct Hot {
-    /// The next bits, left-aligned, and how many of them are valid, borrowed from the lane's reader.
-    window: u64,
-    count: u32,
-    /// Place in the block, in file order.
-    k: u32,
-    /// Entries of the current block's AC table.
-    entries: *const u64,
-    /// The current block's first coefficient.
-    block: *mut i16,
-}
-
-#[inline(always)]
-fn index(bits: &BitReader<'_>) -> usize {
-    (bits.window() >> (64 - WINDOW)) as usize
-}
-
-/// Refill, and decode a DC difference. At least 25 bits are left.
-#[inline(always)]
-fn dc_difference(bits: &mut BitReader<'_>, table: &DcTable) -> Result<i32> {
-    bits.refill();
-    let (length, value) = table.difference(bits.window())?;
-    bits.skip(length);
-    Ok(value)
-}
-
-/// Return the advance over all symbols of an entry.
-#[inline(always)]
-fn advance_of(entry: u64) -> u32 {
-    (entry >> 8) as u32 & 0xFF
-}
-
-/// Store the values of an entry at place `k`.
-#[inline(always)]
-fn store_pair(entry: u64, k: u32, mut store: impl FnMut(u32, i16)) {
-    store(k + advance_of(entry), (entry >> 32) as i16);
-    store(k + ((entry >> 48) as u32 & 0xFF), (entry >> 16) as i16);
-}
-
-/// Decode a symbol that does not fit in the window; return true if it ends the block. As many bits as after a refill are left.
-#[inline(always)]
-fn long_symbol(
-    bits: &mut BitReader<'_>,
-    entry: u64,
-    table: &PairTable,
-    k: &mut u32,
-    mut store: impl FnMut(u32, i16),
-) -> Result<bool> {
-    bits.refill();
-    let (length, advance, value) = resolve(
-        &table.single,
-        entry as u32 & 0xFFFF_00FF,
-        bits.window(),
-        Class::Ac,
-    )?;
-    bits.skip(length);
-    bits.refill();
-    *k += u32::from(advance);
-    if *k <= 63 {
-        store(*k, value as i16);
-        return Ok(*k == 63);
-    }
-    if advance == END_OF_BLOCK {
-        Ok(true)
-    } else {
-        Err(Status::CorruptData)
-    }
-}
-
-/// Handle an entry that reaches the end of the block; return true, or an error, if the block has ended.
-#[inline(always)]
-fn finish_entry(
-    bits: &mut BitReader<'_>,
-    entry: u64,
-    k: &mut u32,
-    store: impl FnMut(u32, i16),
-) -> Result<bool> {
-    store_pair(entry, *k, store);
-    if *k + ((entry >> 48) as u32 & 0xFF) == 63 {
-        bits.skip((entry >> 56) as u32); // the block is full: the second symbol belongs to the next block
-        return Ok(true);
-    }
-    bits.skip(entry as u32 & 0xFF);
-    // In the block, or beyond it because of an end-of-block symbol inside.
-    let last = *k + advance_of(entry);
-    if last == 63 || (128..192).contains(&last) {
-        Ok(true)
-    } else {
-        Err(Status::CorruptData)
-    }
-}
-
-/// Performs the look-ups of lane `$lane`, whose hot state is in the local `$hot`. `$over` is evaluated at the end of its run, after
-/// the lane has been updated.
-macro_rules! look_up {
-    ($lane:ident, $hot:ident, $row:ident, $over:expr) => {
-        // SAFETY: an index of WINDOW bits fits the table, which `row` keeps alive.
-        let entry = unsafe { *$hot.entries.add(($hot.window >> (64 - WINDOW)) as usize) };
-        let advance = advance_of(entry);
-        let last = $hot.k + advance;
-        // A separate branch first, so that the branch predictor distinguishes the two exits of the loop.
-        if advance == u32::from(NOT_HELD) {
-            $lane.hot = $hot;
-            if !$lane.turn::<BMI, false>(entry, $row)? {
-                $over;
-            }
-            $hot = $lane.hot;
-        } else if last < 63 {
-            // SAFETY: `block` is the start of a block in a group that `row` holds (`begin_block`).
-            store_pair(entry, $hot.k, |k, value| unsafe {
-                *place($hot.block, k) = value
-            });
-            $hot.window <<= entry & 63;
-            $hot.count -= entry as u32 & 63;
-            $hot.k = last;
-        } else {
-            $lane.hot = $hot;
-            if !$lane.turn::<BMI, true>(entry, $row)? {
-                $over;
-            }
-            $hot = $lane.hot;
-        }
-    };
-}
-
-/// Makes at least 56 bits of lane `$lane` valid.
-macro_rules! refill {
-    ($lane:ident, $hot:ident) => {
-        ($hot.window, $hot.count) = $lane.bits.refilled($hot.window, $hot.count);
-    };
-}
-
-/// Return a pointer to the coefficient at place `k` in file order.
-///
-/// # Safety
-/// `block` is a block of a [`Group`]: its first coefficient is at 0, 8, 16 or 24.
-#[inline(always)]
-unsafe fn place(block: *mut i16, k: u32) -> *mut i16 {
-    // SAFETY: every place is inside the group from each of its blocks on (checked below at compile time).
-    unsafe { block.add(usize::from(PLACE[usize::from(k as u8)])) }
-}
-
-const _: () = {
-    let mut k = 0;
-    while k < 256 {
-        assert!(PLACES[k] as usize + 8 * (GROUP - 1) < 64 * GROUP);
-        k += 1;
-    }
-};
-
-impl<'r> Lane<'r> {
-    #[inline(never)]
-    fn open(run: &Run, row: &mut Row<'r>) -> Result<Self> {
-        let column = i64::from(run.column);
-        let mut lane = Lane {
-            bits: BitReader::new(row.data, run.start.position, run.start.bit),
-            hot: Hot {
-                window: 0,
-                count: 0,
-                k: 0,
-                entries: std::ptr::null(),
-                block: std::ptr::null_mut(),
-            },
-            predictors: run.start.predictors,
-            slot: 0,
-            column: column - i64::from(run.skip),
-            end: column + i64::from(run.count),
+impl Plan {
+    /// Plan rows of `columns` MCUs that consist of `slots`, at most [`MAX_BLOCKS`]. Skipped blocks may be stored in group `unread`,
+    /// which is behind all others.
+    pub fn lay_out(&mut self, slots: &[Slot], columns: usize, unread: usize) {
+        assert!(slots.len() <= MAX_BLOCKS);
+        let block = |slot: &Slot, first: usize| Block {
+            first: first as u32,
+            tables: slot.tables as u16,
+            component: slot.component as u16,
         };
-        lane.begin_block(lane.bits, row)?;
-        Ok(lane)
-    }
-
-    /// Start the block of the current slot: find its place and tables, and decode its DC coefficient.
-    #[inline(always)]
-    fn begin_block(&mut self, mut bits: BitReader<'r>, row: &mut Row<'r>) -> Result<()> {
-        let Block { tables, slot } = &row.blocks[self.slot];
-        let (group, lane) = if self.column < 0 {
-            (row.last_group, 0)
-        } else {
-            let x = self.column as usize * slot.h + slot.x;
-            let group = slot.first_group + x / GROUP;
-            (group.min(row.last_group), x % GROUP)
-        };
-        // SAFETY: the group is among those that `row` borrows, and one of its four blocks begins there.
-        let block = unsafe { row.groups.add(group).cast::<i16>().add(lane * 8) };
-        let predictor = &mut self.predictors[slot.component];
-        *predictor = predictor.wrapping_add(dc_difference(&mut bits, &tables.dc)?);
-        // SAFETY: as above; no reference to the groups exists while `row` does.
-        unsafe { *block = *predictor as i16 };
-        bits.refill();
-        let (window, count) = bits.lend();
-        self.bits = bits;
-        self.hot = Hot {
-            window,
-            count,
-            k: 0,
-            entries: tables.ac.entries.as_ptr(),
-            block,
-        };
-        Ok(())
-    }
-
-    /// Handle an entry by [`finish_entry`], and start the next block if this one has ended; return false at the end of the run.
-    /// As many bits as after a refill are left.
-    #[inline(always)]
-    fn turn<const BMI: bool, const HELD: bool>(
-        &mut self,
-        entry: u64,
-        row: &mut Row<'r>,
-    ) -> Result<bool> {
-        #[cfg(target_arch = "x86_64")]
-        if BMI {
-            // SAFETY: `BMI` is only set where the caller was compiled for it.
-            return unsafe { self.turn_bmi::<HELD>(entry, row) };
+        self.wanted.clear();
+        for column in 0..columns {
+            self.wanted.extend(slots.iter().map(|slot| {
+                let x = column * slot.h + slot.x;
+                let group = slot.first_group + x / GROUP;
+                block(slot, group * GROUP_LENGTH + x % GROUP * 8)
+            }));
         }
-        self.turn_plain::<HELD>(entry, row)
+        let skipped = slots.iter().map(|slot| block(slot, unread * GROUP_LENGTH));
+        self.skipped.clear();
+        self.skipped.extend(skipped);
     }
 
-    /// As `turn`, not inlined, so that the loops keep their registers.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(never)]
-    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
-    fn turn_bmi<const HELD: bool>(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
-        self.turn_anywhere::<HELD>(entry, row)
-    }
-
-    #[inline(never)]
-    fn turn_plain<const HELD: bool>(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
-        self.turn_anywhere::<HELD>(entry, row)
-    }
-
-    #[inline(always)]
-    fn turn_anywhere<const HELD: bool>(&mut self, entry: u64, row: &mut Row<'r>) -> Result<bool> {
-        let table = &row.blocks[self.slot].tables.ac;
-        let Hot {
-            window,
-            count,
-            block,
-            mut k,
-            ..
-        } = self.hot;
-        let mut bits = self.bits; // a copy stays in registers
-        bits.take_back((window, count));
-        // SAFETY: as in `look_up`.
-        let store = |k, value| unsafe { *place(block, k) = value };
-        let ended = if HELD {
-            finish_entry(&mut bits, entry, &mut k, store)?
-        } else {
-            long_symbol(&mut bits, entry, table, &mut k, store)?
-        };
-        if !ended {
-            self.bits = bits;
-            (self.hot.window, self.hot.count) = bits.lend();
-            self.hot.k = k;
-            return Ok(true);
-        }
-        self.slot += 1;
-        if self.slot == row.count {
-            self.slot = 0;
-            self.column += 1;
-            if self.column == self.end {
-                self.bits = bits;
-                return Ok(false);
-            }
-        }
-        self.begin_block(bits, row)?;
-        Ok(true)
-    }
-
-    /// End the run: return the cursor after it if `wanted`, or an error if the data was too short.
-    #[inline(always)]
-    fn close(&self, run: &Run, wanted: bool) -> Result<Option<Cursor>> {
-        if self.bits.overrun() > 0 {
-            return Err(Status::CorruptData);
-        }
-        if !wanted {
-            return Ok(None);
-        }
-        let (position, bit) = self.bits.tell();
-        let mcu = run.start.mcu + run.skip + run.count;
-        Ok(Some(Cursor {
-            position,
-            bit,
-            predictors: self.predictors,
-            mcu,
-        }))
-    }
-
-    /// Decode the rest of the run.
-    #[inline(always)]
-    fn finish<const BMI: bool>(
-        mut self,
-        run: &Run,
-        row: &mut Row<'r>,
-        wanted: bool,
-    ) -> Result<Option<Cursor>> {
-        let mut hot = self.hot;
-        loop {
-            refill!(self, hot);
-            for _ in 0..LOOK_UPS {
-                look_up!(self, hot, row, return self.close(run, wanted));
-            }
-        }
+    /// Return the blocks that `run` stores.
+    pub(super) fn wanted(&self, run: &Run) -> &[Block] {
+        let count = self.skipped.len();
+        &self.wanted[run.column as usize * count..][..run.count as usize * count]
     }
 }
 
-/// Decode all `runs`, none of which is empty, two at a time; return the cursor after the last one.
-#[inline(always)]
-fn decode_runs_anywhere<const BMI: bool>(
-    row: &mut Row<'_>,
-    runs: &[Run],
-) -> Result<Option<Cursor>> {
-    let Some(last) = runs.last() else {
-        return Ok(None);
+/// Decode `run` to `groups`, which must be all zero where its blocks are, and return the position behind it.
+pub fn decode_run(
+    extension: Extension,
+    data: &[u8],
+    tables: &[Tables; 3],
+    plan: &Plan,
+    groups: &mut [Group],
+    run: &Run,
+) -> Result<Cursor> {
+    let mut state = State {
+        bits: BitReader::new(data, run.start.position, run.start.bit),
+        predictors: run.start.predictors,
     };
-    let is_last = |run: &Run| std::ptr::eq(run, last);
-    let mut runs = runs.iter();
-    let mut reached = None;
-    let Some(mut run_a) = runs.next() else {
-        return Ok(None);
-    };
-    let mut a = Lane::open(run_a, row)?;
-    let Some(mut run_b) = runs.next() else {
-        return a.finish::<BMI>(run_a, row, true);
-    };
-    let mut b = Lane::open(run_b, row)?;
-    let (mut hot_a, mut hot_b) = (a.hot, b.hot);
-    let (rest, run) = 'both: loop {
-        refill!(a, hot_a);
-        refill!(b, hot_b);
-        for _ in 0..LOOK_UPS {
-            look_up!(a, hot_a, row, {
-                reached = a.close(run_a, is_last(run_a))?.or(reached);
-                let Some(next) = runs.next() else {
-                    b.hot = hot_b;
-                    break 'both (b, run_b);
-                };
-                (a, run_a) = (Lane::open(next, row)?, next);
-            });
-            look_up!(b, hot_b, row, {
-                reached = b.close(run_b, is_last(run_b))?.or(reached);
-                let Some(next) = runs.next() else {
-                    a.hot = hot_a;
-                    break 'both (a, run_a);
-                };
-                (b, run_b) = (Lane::open(next, row)?, next);
-            });
-        }
-    };
-    Ok(rest.finish::<BMI>(run, row, is_last(run))?.or(reached))
+    if run.skip > 0 {
+        let mcus = (&plan.skipped[..], run.skip);
+        state = decode_blocks::<false>(extension, state, tables, mcus, groups)?;
+    }
+    let blocks = (plan.wanted(run), 1);
+    let state = decode_blocks::<true>(extension, state, tables, blocks, groups)?;
+    end_of_run(run, &state.bits, state.predictors)
 }
 
-/// Skip `count` MCUs, updating the DC predictors.
-#[inline(always)]
-fn skip_mcus_anywhere(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<()> {
-    let mut bits = BitReader::new(row.data, cursor.position, cursor.bit);
-    for _ in 0..count {
-        for Block { tables, slot } in &row.blocks[..row.count] {
-            let predictor = &mut cursor.predictors[slot.component];
-            *predictor = predictor.wrapping_add(dc_difference(&mut bits, &tables.dc)?);
-            let mut k = 0;
-            'block: loop {
-                bits.refill();
-                for _ in 0..LOOK_UPS {
-                    let entry = tables.ac.entries[index(&bits)];
-                    let advance = advance_of(entry);
-                    if advance == u32::from(NOT_HELD) {
-                        if long_symbol(&mut bits, entry, &tables.ac, &mut k, |_, _| ())? {
-                            break 'block;
-                        }
-                    } else if k + advance < 63 {
-                        bits.skip(entry as u32 & 0xFF);
-                        k += advance;
-                    } else if finish_entry(&mut bits, entry, &mut k, |_, _| ())? {
-                        break 'block;
-                    }
-                }
-            }
-        }
-    }
+/// Return the position behind `run`, or an error if the data was too short.
+pub(super) fn end_of_run(run: &Run, bits: &BitReader<'_>, predictors: [i32; 3]) -> Result<Cursor> {
     if bits.overrun() > 0 {
         return Err(Status::CorruptData);
     }
-    (cursor.position, cursor.bit) = bits.tell();
-    cursor.mcu += count;
-    Ok(())
+    let (position, bit) = bits.tell();
+    Ok(Cursor {
+        position,
+        bit,
+        predictors,
+        mcu: run.start.mcu + run.skip + run.count,
+    })
+}
+
+/// What decoding a block takes over from the blocks before.
+#[derive(Clone, Copy)]
+struct State<'d> {
+    bits: BitReader<'d>,
+    predictors: [i32; 3],
+}
+
+/// Decode `blocks` several times, to `groups` if `STORE`, and return the state behind them.
+fn decode_blocks<'d, const STORE: bool>(
+    extension: Extension,
+    state: State<'d>,
+    tables: &[Tables; 3],
+    blocks: (&[Block], u32),
+    groups: &mut [Group],
+) -> Result<State<'d>> {
+    match extension {
+        Extension::Scalar | Extension::Neon => {
+            decode_anywhere::<STORE>(state, tables, blocks, groups)
+        }
+        // SAFETY: an extension is only named on a machine that has it (`Extension::available`), and both include BMI.
+        #[cfg(target_arch = "x86_64")]
+        Extension::Avx2 | Extension::Avx512 => unsafe {
+            decode_bmi::<STORE>(state, tables, blocks, groups)
+        },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => decode_anywhere::<STORE>(state, tables, blocks, groups),
+    }
 }
 
 /// The same code compiled with the shift and count instructions of BMI, which replace three instructions each.
 #[cfg(target_arch = "x86_64")]
-mod bmi {
-    use super::*;
+#[target_feature(enable = "bmi1,bmi2,lzcnt")]
+fn decode_bmi<'d, const STORE: bool>(
+    state: State<'d>,
+    tables: &[Tables; 3],
+    blocks: (&[Block], u32),
+    groups: &mut [Group],
+) -> Result<State<'d>> {
+    decode_anywhere::<STORE>(state, tables, blocks, groups)
+}
 
-    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
-    pub fn decode_runs(row: &mut Row<'_>, runs: &[Run]) -> Result<Option<Cursor>> {
-        decode_runs_anywhere::<true>(row, runs)
+#[inline(always)]
+fn decode_anywhere<'d, const STORE: bool>(
+    state: State<'d>,
+    tables: &[Tables; 3],
+    (blocks, times): (&[Block], u32),
+    groups: &mut [Group],
+) -> Result<State<'d>> {
+    let coefficients = groups.as_flattened_mut();
+    let State {
+        mut bits,
+        mut predictors,
+    } = state;
+    let mut lent = bits.lend();
+    for _ in 0..times {
+        for block in blocks {
+            // As many coefficients as a `u8` counts, so that storing needs no bounds checks. Behind the last group that is read is another.
+            let places = coefficients
+                .get_mut(block.first as usize..)
+                .and_then(|rest| rest.first_chunk_mut())
+                .ok_or(Status::Internal)?;
+            let tables = &tables[usize::from(block.tables)];
+            let predictor = &mut predictors[usize::from(block.component)];
+            lent = decode_block::<STORE>(&mut bits, lent, tables, predictor, places)?;
+        }
     }
+    bits.take_back(lent);
+    Ok(State { bits, predictors })
+}
 
-    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
-    pub fn skip_mcus(cursor: &mut Cursor, row: &Row<'_>, count: u32) -> Result<()> {
-        skip_mcus_anywhere(cursor, row, count)
+/// Decode a block to `places` if `STORE`. `window` and `count` are lent by `bits`, and returned as they are behind the block.
+#[inline(always)]
+fn decode_block<const STORE: bool>(
+    bits: &mut BitReader<'_>,
+    (mut window, mut count): (u64, u32),
+    Tables { dc, ac }: &Tables,
+    predictor: &mut i32,
+    places: &mut [i16; 256],
+) -> Result<(u64, u32)> {
+    let mut store = |k, value| {
+        if STORE {
+            places[place(k)] = value;
+        }
+    };
+    (window, count) = bits.refilled(window, count);
+    let (length, difference) = dc.difference(window)?;
+    (window, count) = (window << (length & 63), count - length);
+    *predictor = predictor.wrapping_add(difference);
+    store(0, *predictor as i16);
+    if length > DC_BITS {
+        (window, count) = bits.refilled(window, count);
+    }
+    let entries: &[u64; 1 << WINDOW] = &ac.entries;
+    let mut k = 0;
+    let mut look_ups = FIRST_LOOK_UPS;
+    loop {
+        macro_rules! look_up {
+            () => {
+                let entry = entries[(window >> (64 - WINDOW)) as usize];
+                let advance = advance_of(entry);
+                let end = k + advance;
+                // A separate branch first, so that the branch predictor distinguishes the two exits.
+                if advance == NOT_HELD {
+                    (window, count) = bits.refilled(window, count);
+                    let value;
+                    (window, count, k, value) = long_symbol(ac, entry, window, count, k)?;
+                    store(k, value);
+                    if k >= 63 {
+                        return Ok((window, count));
+                    }
+                    break;
+                }
+                store_pair(entry, k, &mut store);
+                if end >= 63 {
+                    let used = last_bits(entry, k)?;
+                    return Ok((window << used, count - used));
+                }
+                (window, count) = (window << (entry & 63), count - (entry as u32 & 63));
+                k = end;
+            };
+        }
+        if look_ups == FIRST_LOOK_UPS {
+            look_ups = LOOK_UPS;
+            for _ in 0..FIRST_LOOK_UPS {
+                look_up!();
+            }
+        } else {
+            for _ in 0..LOOK_UPS {
+                look_up!();
+            }
+        }
+        (window, count) = bits.refilled(window, count);
     }
 }
 
-/// Decode all `runs`, none of which is empty; return the cursor after the last one.
-pub fn decode_runs(
-    extension: Extension,
-    row: &mut Row<'_>,
-    runs: &[Run],
-) -> Result<Option<Cursor>> {
-    match extension {
-        Extension::Scalar | Extension::Neon => decode_runs_anywhere::<false>(row, runs),
-        // SAFETY: an extension is only named on a machine that has it (`Extension::available`), and both include BMI.
-        #[cfg(target_arch = "x86_64")]
-        Extension::Avx2 | Extension::Avx512 => unsafe { bmi::decode_runs(row, runs) },
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => decode_runs_anywhere::<false>(row, runs),
+/// Return the place of the k-th coefficient of a block in file order. The `u8` makes bounds checks unnecessary.
+#[inline(always)]
+pub(super) fn place(k: u32) -> usize {
+    usize::from(PLACE[usize::from(k as u8)])
+}
+
+/// The largest place.
+pub(super) const FARTHEST: usize = 7 * 8 * GROUP + 7;
+const _: () = {
+    let mut k = 0;
+    while k < 256 {
+        assert!(PLACES[k] as usize <= FARTHEST);
+        k += 1;
+    }
+};
+
+/// Return the advance over all symbols of an entry.
+#[inline(always)]
+pub(super) fn advance_of(entry: u64) -> u32 {
+    (entry >> 8) as u32 & 0xFF
+}
+
+/// Return the advance over the first symbol of an entry.
+#[inline(always)]
+fn first_advance(entry: u64) -> u32 {
+    (entry >> 24) as u32 & 0xFF
+}
+
+/// Return the bits that an entry takes that reaches the end of its block, found at place `k`.
+#[inline(always)]
+pub(super) fn last_bits(entry: u64, k: u32) -> Result<u32> {
+    if (k + advance_of(entry)) & OUTSIDE == 0 {
+        Ok(entry as u32 & 63)
+    } else if k + first_advance(entry) == 63 {
+        // The block is full: the second symbol is a part of the next block.
+        Ok((entry >> 16) as u32 & 63)
+    } else {
+        Err(Status::CorruptData)
     }
 }
 
-/// Skip `count` MCUs, updating the DC predictors.
-pub fn skip_mcus(
-    extension: Extension,
-    cursor: &mut Cursor,
-    row: &Row<'_>,
+/// Store the coefficients of an entry found at place `k`, the first one last.
+#[inline(always)]
+pub(super) fn store_pair(entry: u64, k: u32, mut store: impl FnMut(u32, i16)) {
+    store(k + advance_of(entry), (entry >> 48) as i16);
+    store(k + first_advance(entry), (entry >> 32) as i16);
+}
+
+/// Take a symbol that does not fit in the window of `entry`, behind place `k`. Return the rest of the stream, the place (or one from
+/// [`END_OF_BLOCK`] on) and the coefficient. As many bits as after a refill are left.
+#[inline(always)]
+pub(super) fn long_symbol(
+    table: &AcTable,
+    entry: u64,
+    window: u64,
     count: u32,
-) -> Result<()> {
-    match extension {
-        Extension::Scalar | Extension::Neon => skip_mcus_anywhere(cursor, row, count),
-        // SAFETY: as in `decode_runs`.
-        #[cfg(target_arch = "x86_64")]
-        Extension::Avx2 | Extension::Avx512 => unsafe { bmi::skip_mcus(cursor, row, count) },
-        #[cfg(not(target_arch = "x86_64"))]
-        _ => skip_mcus_anywhere(cursor, row, count),
+    k: u32,
+) -> Result<(u64, u32, u32, i16)> {
+    let length = entry as u32 & 63;
+    if length == 0 {
+        return longer_code(table, window, count, k);
     }
+    let size = 63 - ((entry >> 16) as u32 & 63);
+    let place = k + first_advance(entry);
+    if place > 63 {
+        return Err(Status::CorruptData);
+    }
+    let used = length + size;
+    Ok((
+        window << used,
+        count - used,
+        place,
+        held_back(entry, window),
+    ))
+}
+
+/// As [`long_symbol`], for a code that is longer than the window.
+#[inline(never)]
+fn longer_code(table: &AcTable, window: u64, count: u32, k: u32) -> Result<(u64, u32, u32, i16)> {
+    let (length, symbol) = table.codes.find((window >> 48) as u32)?;
+    let size = u32::from(symbol & 15);
+    let used = length + size;
+    let place = match advance(symbol) {
+        END_OF_BLOCK => END_OF_BLOCK + k,
+        advance if k + advance <= 63 => k + advance,
+        _ => return Err(Status::CorruptData),
+    };
+    let value = magnitude(window, length, size) as i16;
+    Ok((window << used, count - used, place, value))
 }

@@ -1,7 +1,7 @@
 //! The facts that a JPEG's header states: size, encoding and quality. Nothing is decoded.
 //!
-//! A file that it refuses, with the reason, is refused by the decoders too. It passes over the same garbage between segments as they
-//! do ([`marker::find`]), but reads the facts of every coding process.
+//! The decoders refuse every file that this reader refuses; this reader also says why. Like them, it skips garbage between
+//! segments ([`marker::find`]). Unlike them, it accepts the header of every JPEG coding process.
 
 use std::fmt;
 use std::ops::Range;

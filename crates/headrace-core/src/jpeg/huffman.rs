@@ -1,23 +1,40 @@
-//! Huffman tables for decoding. One look-up gives the length of the code, the run, and the coefficient if its bits fit; for AC
-//! coefficients also a second symbol if it fits (6 of 10 look-ups on photographs).
+//! Huffman tables for decoding (T.81 annex C and F.2.2).
 //!
-//! The window is the next [`WINDOW`] bits of the stream. An entry of [`Table`] packs, from the low end: bits consumed (8),
-//! advance in the block (8), value (16, signed). Codes whose magnitude bits do not fit in the window have advance 0 and hold code
-//! length and symbol instead. Codes longer than the window have length 0 and are found by [`Codes::find`]. [`PairTable`]
-//! describes its own entries.
+//! An AC table has one entry of 64 bits for each window, the next [`WINDOW`] bits of the stream. It describes up to two symbols with
+//! their magnitude bits (6 of 10 look-ups on photographs hold two). From the low end:
+//!
+//! - bits of all its symbols (8);
+//! - advance over all its symbols (8): [`END_OF_BLOCK`] is added for that symbol;
+//! - bits of the first symbol (8) and advance over it (8);
+//! - coefficient of the first symbol (16, signed);
+//! - coefficient of the second symbol (16, signed), 0 if there is none. A single symbol has the place of the second as well:
+//!   storing twice saves a branch.
+//!
+//! If the first symbol does not fit in the window, the advance is [`NOT_HELD`], and the entry has instead: bits of the code (8, 0 if
+//! the code itself is longer than the window), [`NOT_HELD`] (8), 63 less the number of magnitude bits (8), advance over the
+//! symbol (8), and what EXTEND (T.81 F.2.2.1) adds to magnitude bits that begin with 0 (16, signed).
+//!
+//! An entry of a DC table holds the length of the code (low byte, 0 if it is longer than the window) and the size of the magnitude.
 
 use super::header::{Class, HuffmanSpec};
 use crate::error::{Result, Status};
 
-/// Bits of one look-up. With 2^11 entries of 8 bytes, luma and chroma tables together fill two thirds of a 48 KiB L1 cache. The
-/// bits of a good code are almost random, so all entries are used.
+/// Bits of the window of an AC table. With 2^11 entries of 8 bytes, luma and chroma tables together fill two thirds of a 48 KiB L1
+/// cache. The bits of a good code are almost random, so all entries are used.
 pub const WINDOW: u32 = 11;
 
-/// Advance of the end-of-block symbol: larger than any block, so that one comparison ends the loop.
-pub const END_OF_BLOCK: u8 = 128;
+/// Bits of the window of a DC table.
+pub const DC_WINDOW: u32 = 9;
 
-/// Advance of a window without a whole symbol: larger than any block, so that the same comparison detects it.
-pub const NOT_HELD: u8 = 255;
+/// Advance of the end-of-block symbol. Added to a place in a block (0 to 62) it gives 129 to 191, whatever place that is. A block that
+/// is full already (63) gives 192, which has the bit [`OUTSIDE`].
+pub const END_OF_BLOCK: u32 = 129;
+
+/// The bit of the sum of place and advance that is set if a step leaves the block without ending it, or begins the next one.
+pub const OUTSIDE: u32 = 64;
+
+/// Advance of a window without a whole symbol: larger than any other.
+pub const NOT_HELD: u32 = 255;
 
 /// The codes of a table in order, to find codes of any length.
 #[derive(Clone)]
@@ -86,29 +103,79 @@ impl Codes {
     }
 
     /// Return length and symbol of the next code; `peek` is the next 16 bits of the stream.
-    #[cold]
-    #[inline(never)]
+    #[inline]
     pub fn find(&self, peek: u32) -> Result<(u32, u8)> {
-        for length in 1..=16u32 {
-            if peek < self.limit[length as usize] {
-                let index = self.base[length as usize] + (peek >> (16 - length)) as i32;
-                let symbol = self
-                    .symbols
-                    .get(index as usize)
-                    .copied()
-                    .ok_or(Status::CorruptData)?;
-                return Ok((length, symbol));
-            }
+        // Without branches, which would be mispredicted: the limits grow with the length.
+        let shorter: u32 = self.limit[1..]
+            .iter()
+            .map(|&limit| u32::from(peek >= limit))
+            .sum();
+        let length = 1 + shorter;
+        if length > 16 {
+            return Err(Status::CorruptData);
         }
-        Err(Status::CorruptData)
+        let index = self.base[length as usize] + (peek >> (16 - length)) as i32;
+        let symbol = self.symbols.get(index as usize).copied();
+        Ok((length, symbol.ok_or(Status::CorruptData)?))
     }
 }
 
-/// Bits of one look-up of a DC code.
-pub const DC_WINDOW: u32 = 9;
+/// Return the advance of an AC symbol: run + 1, 16 for a run of 16 zeros, [`END_OF_BLOCK`] for all others without magnitude, as in
+/// libjpeg.
+#[inline(always)]
+pub fn advance(symbol: u8) -> u32 {
+    match (symbol >> 4, symbol & 15) {
+        (15, 0) => 16,
+        (_, 0) => END_OF_BLOCK,
+        (run, _) => u32::from(run) + 1,
+    }
+}
 
-/// A table of DC differences: code length (low byte) and size for each window, 0 if the code does not fit in the window. It is
-/// small, so that the AC tables stay in the L1 cache; the difference itself takes a few shifts more.
+/// Extend `bits` (of `size` bits) to a signed value (T.81 F.2.2.1, EXTEND).
+#[inline(always)]
+pub fn extend(bits: u32, size: u32) -> i32 {
+    let sign_missing = (bits >> (size.max(1) - 1)) ^ 1;
+    bits as i32 - (((1i32 << size) - 1) & -(sign_missing as i32 & i32::from(size > 0)))
+}
+
+/// Return the value of the magnitude of `size` bits behind a code of `length` bits; `window` is the stream, left-aligned.
+#[inline(always)]
+pub fn magnitude(window: u64, length: u32, size: u32) -> i32 {
+    let bits = window << (length & 63);
+    let begins_with_0 = !((bits as i64 >> 63) as i32);
+    (bits >> 1 >> ((63 - size) & 63)) as i32 - (begins_with_0 & ((1 << (size & 31)) - 1))
+}
+
+/// Return the coefficient of a [`NOT_HELD`] entry whose code is in `window`.
+#[inline(always)]
+pub fn held_back(entry: u64, window: u64) -> i16 {
+    let magnitude = window << (entry & 63);
+    let missing = (entry >> 32) as i16 & !((magnitude as i64 >> 63) as i16);
+    ((magnitude >> 1 >> (entry >> 16 & 63)) as i16).wrapping_add(missing)
+}
+
+/// Return the entry of a single symbol with code and magnitude in the window. The coefficient is to be added.
+fn single(length: u32, size: u32, advance: u32) -> u64 {
+    let bits = length + size;
+    u64::from(bits | advance << 8 | bits << 16 | advance << 24)
+}
+
+/// Return the entry of a symbol whose magnitude is not in the window.
+fn not_held(length: u32, size: u32, advance: u32) -> u64 {
+    let missing = (1i32 << size) - 1;
+    u64::from(length | NOT_HELD << 8 | (63 - size) << 16 | advance << 24)
+        | u64::from(-missing as u16) << 32
+}
+
+/// Return what an entry grows by if a second symbol follows, whose code and magnitude end `unused` bits before the end of `window`.
+fn second(window: usize, length: u32, symbol: u8, unused: u32) -> u64 {
+    let size = u32::from(symbol & 15);
+    let bits = (window >> unused) as u32 & ((1 << size) - 1);
+    let value = extend(bits, size) as u16;
+    u64::from((length + size) | advance(symbol) << 8) | u64::from(value) << 48
+}
+
+/// A table of DC differences. It is small, so that the AC tables stay in the L1 cache; the difference takes a few shifts more.
 #[derive(Clone)]
 pub struct DcTable {
     entries: [u16; 1 << DC_WINDOW],
@@ -149,151 +216,103 @@ impl DcTable {
             _ => (u32::from(entry & 0xFF), (entry >> 8) as u8),
         };
         let size = u32::from(size);
-        let bits = ((window << length) >> 1 >> (63 - size)) as u32;
-        Ok((length + size, extend(bits, size)))
+        Ok((length + size, magnitude(window, length, size)))
     }
 }
 
-/// A table of single symbols, built in place so that its memory is reused.
+/// A table of AC symbols.
 #[derive(Clone)]
-pub struct Table {
+pub struct AcTable {
     /// One entry for each window.
-    pub entries: Box<[u32; 1 << WINDOW]>,
-    codes: Codes,
+    pub entries: Box<[u64; 1 << WINDOW]>,
+    /// Finds the codes that are longer than the window.
+    pub codes: Codes,
 }
 
-impl Default for Table {
+impl Default for AcTable {
     fn default() -> Self {
-        Table {
+        AcTable {
             entries: Box::new([0; 1 << WINDOW]),
             codes: Codes::default(),
         }
     }
 }
 
-/// Extend `bits` (of `size` bits) to a signed value (T.81 F.2.2.1, EXTEND).
-#[inline(always)]
-pub fn extend(bits: u32, size: u32) -> i32 {
-    let sign_missing = (bits >> (size.max(1) - 1)) ^ 1;
-    bits as i32 - (((1i32 << size) - 1) & -(sign_missing as i32 & i32::from(size > 0)))
+/// Memory for [`AcTable::build`].
+pub struct Builder {
+    /// Length and symbol of the code in each window, 0 if there is none.
+    short: Box<[(u8, u8); 1 << WINDOW]>,
+    /// See [`fill_seconds`].
+    seconds: Box<[u64; 1 << WINDOW]>,
 }
 
-/// Return the advance of an AC symbol: run + 1, 16 for a run of 16 zeros, [`END_OF_BLOCK`] for all others, as in libjpeg.
-fn advance(class: Class, symbol: u8) -> u8 {
-    match (class, symbol >> 4, symbol & 15) {
-        (Class::Dc, ..) => 1,
-        (_, 15, 0) => 16,
-        (_, _, 0) => END_OF_BLOCK,
-        (_, run, _) => run + 1,
+impl Default for Builder {
+    fn default() -> Self {
+        Builder {
+            short: Box::new([(0, 0); 1 << WINDOW]),
+            seconds: Box::new([0; 1 << WINDOW]),
+        }
     }
 }
 
-impl Table {
-    /// Fill the table from the file's specification.
-    pub fn build(&mut self, spec: &HuffmanSpec<'_>, class: Class) -> Result<()> {
-        let Table { entries, codes } = self;
-        let mut at = 0;
-        codes.build(spec, class, |length, symbol| {
+impl AcTable {
+    /// Fill the table from the file's specification for AC coefficients.
+    pub fn build(&mut self, spec: &HuffmanSpec<'_>, builder: &mut Builder) -> Result<()> {
+        let AcTable { entries, codes } = self;
+        let Builder { short, seconds } = builder;
+        let mut filled = 0;
+        codes.build(spec, Class::Ac, |length, symbol| {
             if length <= WINDOW {
-                at = fill(entries, at, length, symbol, class);
+                let end = (filled + (1usize << (WINDOW - length))).min(short.len());
+                short[filled..end].fill((length as u8, symbol));
+                filled = end;
             }
         })?;
-        entries[at..].fill(0);
-        Ok(())
-    }
-}
-
-/// Write the entries of one code and return the start of the next one. Codes come in the order of their windows.
-fn fill(
-    entries: &mut [u32; 1 << WINDOW],
-    at: usize,
-    length: u32,
-    symbol: u8,
-    class: Class,
-) -> usize {
-    let span = 1usize << (WINDOW - length);
-    let size = u32::from(symbol & 15);
-    let Some(entries) = entries.get_mut(at..at + span) else {
-        return at; // more codes than the length allows: the table is refused
-    };
-    if length + size > WINDOW {
-        entries.fill(length | u32::from(symbol) << 16);
-        return at + span;
-    }
-    let low = (length + size) | u32::from(advance(class, symbol)) << 8;
-    for (bits, same) in entries.chunks_exact_mut(span >> size).enumerate() {
-        same.fill(low | (extend(bits as u32, size) as u32) << 16);
-    }
-    at + span
-}
-
-/// A table of AC symbols that decodes up to two at once. An entry packs, from the low end: bits consumed by both (8), advance
-/// over both (8), value of the first (16), value of the second (16), advance over the first (8), bits of the first (8). A
-/// single symbol is stored as its own second symbol: storing it twice in one place saves a branch. An advance of [`NOT_HELD`] means
-/// that the first symbol does not fit in the window; the rest of the entry is then that of [`Table`].
-///
-/// End of block adds 128 to the current place. After another symbol it repeats that symbol's place (modulo 128) and value; alone,
-/// with 129, it gives the place after the last coefficient, which is zero anyway.
-#[derive(Clone)]
-pub struct PairTable {
-    /// One entry for each window.
-    pub entries: Box<[u64; 1 << WINDOW]>,
-    /// The symbols one by one.
-    pub single: Table,
-}
-
-impl Default for PairTable {
-    fn default() -> Self {
-        PairTable {
-            entries: Box::new([0; 1 << WINDOW]),
-            single: Table::default(),
-        }
-    }
-}
-
-impl PairTable {
-    /// Fill the table from the file's specification for AC coefficients.
-    pub fn build(&mut self, spec: &HuffmanSpec<'_>) -> Result<()> {
-        self.single.build(spec, Class::Ac)?;
-        for (window, (pair, &first)) in self
-            .entries
-            .iter_mut()
-            .zip(self.single.entries.iter())
-            .enumerate()
-        {
-            let (bits, advance, value) = (first & 0xFF, first >> 8 & 0xFF, first >> 16);
-            // The bits after the first symbol. Zeros fill in from the right, so a longer second symbol may seem to fit.
-            let second = self.single.entries[window << (bits & 15) & ((1 << WINDOW) - 1)];
-            let (bits2, advance2, value2) = (second & 0xFF, second >> 8 & 0xFF, second >> 16);
-            let two = advance2 != 0 && bits + bits2 <= WINDOW;
-            let end = u32::from(END_OF_BLOCK);
-            let (all_bits, all_advance, last_value) = match (advance == end, two) {
-                (true, _) => (bits, end + 1, 0),
-                (_, false) => (bits, advance, value),
-                (_, true) if advance2 == end => (bits + bits2, advance + end, value),
-                (_, true) => (bits + bits2, advance + advance2, value2),
+        short[filled..].fill((0, 0));
+        fill_seconds(short, seconds);
+        entries[filled..].fill(not_held(0, 0, 0));
+        let mut at = 0;
+        while at < filled {
+            let (length, symbol) = short[at];
+            let (length, size) = (u32::from(length), u32::from(symbol & 15));
+            let span = 1usize << (WINDOW - length);
+            let code = &mut entries[at..at + span];
+            at += span;
+            if advance(symbol) == END_OF_BLOCK {
+                code.fill(single(length, 0, END_OF_BLOCK));
+                continue;
+            }
+            let Some(rest) = (WINDOW - length).checked_sub(size) else {
+                code.fill(not_held(length, size, advance(symbol)));
+                continue;
             };
-            let first_advance = if advance == end { end + 1 } else { advance };
-            *pair = u64::from(all_bits | all_advance << 8 | value << 16)
-                | u64::from(last_value | first_advance << 16 | bits << 24) << 32;
-            if advance == 0 {
-                *pair = u64::from(first | u32::from(NOT_HELD) << 8);
+            let seconds = &seconds[1 << rest..2 << rest];
+            for (bits, same) in code.chunks_exact_mut(1 << rest).enumerate() {
+                let value = extend(bits as u32, size) as u16;
+                let first = single(length, size, advance(symbol)) | u64::from(value) << 32;
+                for (entry, second) in same.iter_mut().zip(seconds) {
+                    *entry = first + second;
+                }
             }
         }
         Ok(())
     }
 }
 
-/// Return bits, advance and value of a symbol whose entry has advance 0; `window` is the stream, left-aligned in 64 bits.
-#[inline(always)]
-pub fn resolve(table: &Table, entry: u32, window: u64, class: Class) -> Result<(u32, u8, i32)> {
-    let (length, symbol) = match entry & 0xFF {
-        0 => table.codes.find((window >> 48) as u32)?,
-        length => (length, (entry >> 16) as u8),
-    };
-    let size = u32::from(symbol & 15);
-    let bits = ((window << length) >> 1 >> (63 - size)) as u32;
-    Ok((length + size, advance(class, symbol), extend(bits, size)))
+/// For each number of bits up to [`WINDOW`] less 1, from place `1 << bits` on: what an entry grows by if such bits follow the first
+/// symbol.
+fn fill_seconds(short: &[(u8, u8); 1 << WINDOW], seconds: &mut [u64; 1 << WINDOW]) {
+    for bits in 0..WINDOW {
+        let unseen = WINDOW - bits;
+        for (window, grown) in seconds[1 << bits..2 << bits].iter_mut().enumerate() {
+            let (length, symbol) = short[window << unseen];
+            let used = u32::from(length) + u32::from(symbol & 15);
+            *grown = match bits.checked_sub(used) {
+                Some(unused) if length > 0 => second(window, u32::from(length), symbol, unused),
+                _ => 0,
+            };
+        }
+    }
 }
 
 #[cfg(test)]
@@ -305,14 +324,6 @@ mod tests {
         [0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0],
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
     );
-
-    fn decode(table: &Table, window: u64, class: Class) -> Result<(u32, u8, i32)> {
-        let entry = table.entries[(window >> (64 - WINDOW)) as usize];
-        match (entry >> 8) as u8 {
-            0 => resolve(table, entry, window, class),
-            step => Ok((entry & 0xFF, step, (entry as i32) >> 16)),
-        }
-    }
 
     #[test]
     fn extend_covers_every_size() {
@@ -326,57 +337,128 @@ mod tests {
     }
 
     #[test]
-    fn every_window_decodes_like_the_canonical_search() {
-        let mut table = Table::default();
-        let mut dc = DcTable::default();
-        dc.build(&HuffmanSpec {
+    fn a_magnitude_is_extended_bits() {
+        for size in 0..16 {
+            for bits in 0..1u64 << size {
+                let window = (0b101 << 61) | (bits << (61 - size)) | (1 << 20);
+                assert_eq!(
+                    magnitude(window, 3, size as u32),
+                    extend(bits as u32, size as u32)
+                );
+            }
+        }
+    }
+
+    /// Check every entry against the codes, found one by one; return how many hold two symbols.
+    fn check_ac(table: &AcTable) -> usize {
+        let one = |window: u64| {
+            table
+                .codes
+                .find((window >> 48) as u32)
+                .map(|(length, symbol)| {
+                    let size = u32::from(symbol & 15);
+                    (
+                        length,
+                        size,
+                        advance(symbol),
+                        magnitude(window, length, size),
+                    )
+                })
+        };
+        let mut pairs = 0;
+        for peek in 0..1u64 << 16 {
+            let window = peek << 48 | 0x1234_5678_9ABC;
+            let entry = table.entries[(window >> (64 - WINDOW)) as usize];
+            let field = |at: u32| (entry >> at) as u32 & 0xFF;
+            let (bits, sum) = (field(0), field(8));
+            let found = one(window);
+            if sum == NOT_HELD {
+                match found {
+                    Ok((length, size, first, value)) if length <= WINDOW => {
+                        assert!(length + size > WINDOW);
+                        assert_eq!((bits, field(16), field(24)), (length, 63 - size, first));
+                        assert_eq!(held_back(entry, window), value as i16);
+                    }
+                    _ => assert_eq!(bits, 0),
+                }
+                continue;
+            }
+            let (length, size, first, value) = found.expect("a code");
+            let value2 = (entry >> 48) as i16;
+            assert_eq!(
+                (field(16), field(24)),
+                (length + size, first),
+                "{peek:016b}"
+            );
+            assert_eq!((entry >> 32) as i16, value as i16, "{peek:016b}");
+            if bits == length + size {
+                assert_eq!((sum, value2), (first, 0));
+                continue;
+            }
+            let (length2, size2, next, expected) =
+                one(window << (length + size)).expect("a second");
+            assert_eq!((bits, sum), (length + size + length2 + size2, first + next));
+            assert_eq!(i32::from(value2), expected);
+            assert!(bits <= WINDOW && first != END_OF_BLOCK);
+            pairs += 1;
+        }
+        pairs
+    }
+
+    #[test]
+    fn every_ac_entry_agrees_with_the_search_for_codes() {
+        let mut table = AcTable::default();
+        let one_of_each: Vec<u8> = (0..16).map(|i| i * 16 + 1).collect();
+        let short: Vec<u8> = vec![0x00, 0x01, 0x11, 0x02, 0xF0, 0x0A, 0x0F, 0x37];
+        let after_two = [0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0];
+        let from_one = [1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        let far_apart = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        for (counts, symbols, has_pairs) in [
+            ([1; 16], &one_of_each[..], true),
+            (after_two, &short[..], true),
+            (from_one, &short[..], false), // the shortest code ends the block
+            (far_apart, &[0xF0, 0x0F][..], true),
+            ([0; 16], &[][..], false),
+        ] {
+            let spec = HuffmanSpec {
+                counts: &counts,
+                symbols,
+            };
+            table
+                .build(&spec, &mut Builder::default())
+                .expect("a valid table");
+            let pairs = check_ac(&table);
+            assert!(pairs > 0 || !has_pairs);
+        }
+    }
+
+    #[test]
+    fn every_dc_entry_agrees_with_the_search_for_codes() {
+        let mut table = DcTable::default();
+        let spec = HuffmanSpec {
             counts: &K3.0,
             symbols: &K3.1,
-        })
-        .expect("a valid table");
-        let one_of_each: Vec<u8> = (0..16).map(|i| i * 16 + 1).collect();
-        let specs = [
-            (
-                HuffmanSpec {
-                    counts: &K3.0,
-                    symbols: &K3.1,
-                },
-                Class::Dc,
-            ),
-            (
-                HuffmanSpec {
-                    counts: &[1; 16],
-                    symbols: &one_of_each,
-                },
-                Class::Ac,
-            ),
-        ];
-        for (spec, class) in specs {
-            table.build(&spec, class).expect("a valid table");
-            for peek in 0..1u64 << 16 {
-                let window = peek << 48 | 0x1234_5678_9ABC;
-                let by_search = table.codes.find(peek as u32).map(|(length, symbol)| {
-                    resolve(&table, length | u32::from(symbol) << 16, window, class)
-                        .expect("found above")
-                });
-                assert_eq!(decode(&table, window, class), by_search);
-                if class == Class::Dc {
-                    let (bits, value) = by_search.map_or((0, 0), |(bits, _, value)| (bits, value));
-                    assert_eq!(dc.difference(window).unwrap_or((0, 0)), (bits, value));
-                }
-            }
+        };
+        table.build(&spec).expect("a valid table");
+        for peek in 0..1u64 << 16 {
+            let window = peek << 48 | 0x1234_5678_9ABC;
+            let found = table.codes.find(peek as u32).map(|(length, symbol)| {
+                let size = u32::from(symbol);
+                (length + size, magnitude(window, length, size))
+            });
+            assert_eq!(table.difference(window), found);
         }
     }
 
     #[test]
     fn impossible_tables_are_refused() {
-        let mut table = Table::default();
+        let mut table = AcTable::default();
         let three_of_one_bit = HuffmanSpec {
             counts: &[3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             symbols: &[0, 1, 2],
         };
         assert_eq!(
-            table.build(&three_of_one_bit, Class::Ac),
+            table.build(&three_of_one_bit, &mut Builder::default()),
             Err(Status::CorruptHeader)
         );
         let dc_of_sixteen = HuffmanSpec {
@@ -384,7 +466,7 @@ mod tests {
             symbols: &[16],
         };
         assert_eq!(
-            table.build(&dc_of_sixteen, Class::Dc),
+            DcTable::default().build(&dc_of_sixteen),
             Err(Status::CorruptHeader)
         );
     }

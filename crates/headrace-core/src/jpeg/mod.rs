@@ -9,6 +9,7 @@ pub mod header;
 pub mod huffman;
 pub(crate) mod idct;
 pub mod index;
+pub(crate) mod lanes;
 pub mod marker;
 mod plane;
 pub mod profile;

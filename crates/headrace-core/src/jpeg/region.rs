@@ -1,13 +1,14 @@
 //! Our own baseline decoder. It entropy-decodes only the MCUs that a region needs, then transforms, upsamples and converts them
 //! row by row.
 
-use super::entropy::{self, Cursor, Group, Row, Run, Slot, Tables, GROUP};
+use super::entropy::{self, Cursor, Group, Plan, Run, Slot, Tables, GROUP};
 use super::header::{Colour, Header};
+use super::huffman::Builder;
 use super::index::Index;
 use super::plane::{replicate_edges, upsampled, Plane, Quant, MARGIN};
 use super::profile::{Profile, Stage};
 use super::upsample::{self, Channels};
-use super::{idct, structure};
+use super::{idct, lanes, structure};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, Scale};
@@ -59,8 +60,10 @@ impl CoefficientRow<'_> {
 pub struct RegionDecoder {
     extension: Extension,
     tables: [Tables; 3],
+    builder: Builder,
     planes: [Plane; 3],
     slots: Vec<Slot>,
+    plan: Plan,
     /// Coefficients of one MCU row, all zero between rows. The last group receives skipped blocks.
     coefficients: Vec<Group>,
     starts: Vec<usize>,
@@ -109,8 +112,10 @@ impl RegionDecoder {
         RegionDecoder {
             extension,
             tables: Default::default(),
+            builder: Builder::default(),
             planes: Default::default(),
             slots: Vec::new(),
+            plan: Plan::default(),
             coefficients: Vec::new(),
             starts: Vec::new(),
             runs: Vec::new(),
@@ -259,7 +264,7 @@ impl RegionDecoder {
                 let dc = header.dc[usize::from(component.dc)].ok_or(Status::MissingTable)?;
                 let ac = header.ac[usize::from(component.ac)].ok_or(Status::MissingTable)?;
                 self.tables[i].dc.build(&dc)?;
-                self.tables[i].ac.build(&ac)?;
+                self.tables[i].ac.build(&ac, &mut self.builder)?;
             }
         }
         Ok(())
@@ -332,6 +337,8 @@ impl RegionDecoder {
         }
         self.coefficients.truncate(first_group);
         self.coefficients.resize(first_group + 1, [0; 64 * GROUP]);
+        self.plan
+            .lay_out(&self.slots, window.columns.len(), first_group);
     }
 
     /// Reserve memory for the samples of a region that was laid out, `width` pixels wide.
@@ -406,41 +413,50 @@ impl RegionDecoder {
         let (mut cursor, _) = emit
             .nearest(number * window.across)
             .ok_or(Status::Internal)?;
-        let mut row = Row::new(data, &self.slots, &self.tables, &mut self.coefficients);
         let spacing = emit.spacing();
         for start in (0..window.across).step_by(spacing as usize) {
             let end = (start + spacing).min(window.across);
             let (from, to) = (wanted.start.clamp(start, end), wanted.end.clamp(start, end));
-            entropy::skip_mcus(self.extension, &mut cursor, &row, from - start)?;
-            if from < to {
-                let run = Run {
+            let stored = Run {
+                start: cursor,
+                skip: from - start,
+                column: if from < to { from - wanted.start } else { 0 },
+                count: to - from,
+            };
+            cursor = self.decode_run(data, &stored)?;
+            if to < end {
+                let rest = Run {
                     start: cursor,
-                    skip: 0,
-                    column: from - wanted.start,
-                    count: to - from,
+                    skip: end - to,
+                    column: 0,
+                    count: 0,
                 };
-                cursor = entropy::decode_runs(self.extension, &mut row, &[run])?.unwrap_or(cursor);
+                cursor = match self.decode_run(data, &rest) {
+                    Ok(behind) => behind,
+                    Err(status) => {
+                        emit.keep_rows(number);
+                        return Ok(Err(status));
+                    }
+                };
             }
-            let rest = entropy::skip_mcus(self.extension, &mut cursor, &row, end - to.max(from));
-            if rest.is_err() && end >= wanted.end {
-                emit.keep_rows(number);
-                return Ok(rest);
-            }
-            rest?;
             emit.push(&cursor);
         }
         Ok(Ok(()))
     }
 
+    fn decode_run(&mut self, data: &[u8], run: &Run) -> Result<Cursor> {
+        let (tables, plan, groups) = (&self.tables, &self.plan, &mut self.coefficients);
+        entropy::decode_run(self.extension, data, tables, plan, groups, run)
+    }
+
     /// Entropy-decode the planned runs; return the last position.
     fn decode_row(&mut self, data: &[u8]) -> Result<Option<Cursor>> {
-        let mut row = Row::new(data, &self.slots, &self.tables, &mut self.coefficients);
-        if let [only] = &mut self.runs[..] {
-            // A single run has no partner to overlap with: skipping without storing is faster.
-            entropy::skip_mcus(self.extension, &mut only.start, &row, only.skip)?;
-            only.skip = 0;
-        }
-        let reached = entropy::decode_runs(self.extension, &mut row, &self.runs);
+        let reached = if let [only] = self.runs[..] {
+            self.decode_run(data, &only).map(Some)
+        } else {
+            let (tables, plan, groups) = (&self.tables, &self.plan, &mut self.coefficients);
+            lanes::decode_runs(self.extension, data, tables, plan, groups, &self.runs)
+        };
         self.clean_after(reached)
     }
 
