@@ -118,6 +118,12 @@ def test_a_missing_driver_library_is_the_reason(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(fake, "cuInit", missing, raising=False)
     assert available("cuda") == "the CUDA driver cannot be loaded: libcuda.so.1 is not found"
+
+    def silent(*arguments: Any) -> Any:
+        raise OSError
+
+    monkeypatch.setattr(fake, "cuInit", silent, raising=False)
+    assert available("cuda") == "the CUDA driver cannot be loaded: OSError", "an error without text"
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     monkeypatch.setattr(driver.importlib, "import_module", __import__)
     assert (available("cuda") or "").startswith("the CUDA driver cannot be loaded: import of cuda.bindings.driver")
@@ -172,6 +178,8 @@ class Faulty(HostLauncher):
     def run(self, arguments: BatchArguments, chunks: list[int]) -> None:
         if self.fault == "fails":
             raise RuntimeError("CUDA error: an illegal memory access was encountered\nand a long explanation")
+        if self.fault == "silent":
+            raise RuntimeError
         super().run(arguments, chunks)
         if self.fault == "pixel":
             ctypes.c_uint8.from_address(arguments.out + 5000).value ^= 1
@@ -185,6 +193,7 @@ class Faulty(HostLauncher):
         ("pixel", r"<0\.1 % of its values differ from the CPU kernel's on this GPU"),
         ("status", "it takes sound images for damaged ones on this GPU"),
         ("fails", "its first batch failed: CUDA error: an illegal memory access was encountered$"),
+        ("silent", "its first batch failed: RuntimeError$"),
     ],
 )
 def test_kernels_that_compute_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch, fault: str, words: str) -> None:

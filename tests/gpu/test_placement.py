@@ -8,7 +8,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 import pytest
-from headrace.gpu.placement import HOLD, Placement, Rates, Seen, best_augmented, predicted_step_s
+from headrace.gpu.placement import EASE, HOLD, MOST_PAUSE, Placement, Rates, Seen, best_augmented, predicted_step_s
 
 BATCH = 256
 
@@ -183,6 +183,31 @@ def test_failures_pause_the_gpu_longer_each_time() -> None:
     assert pauses == [0, 1, 2, 4, 8, 16, 32, 64]
 
 
+def failing_at(failures: Container[int], batches: int) -> list[int]:
+    """Batches that the CPU made alone after each failure of a GPU that fails in these of its own batches."""
+    placement, pauses, made = Placement("gpu", BATCH), [0], 0
+    for _ in range(batches):
+        if not placement.on_gpu(BATCH):
+            pauses[-1] += 1
+            placement.see(Seen(0.1))
+        elif (made := made + 1) in failures:
+            placement.fail("out of memory")
+            pauses.append(0)
+            placement.see(Seen(0.1))
+        else:
+            placement.see(Seen(0.1, decoder_img_s=8000.0))
+    return pauses[1:]
+
+
+def test_the_pause_after_a_failure_shrinks_while_the_gpu_does_its_part() -> None:
+    """A training of days meets a moment without memory now and then: the GPU must not stay away for 1,024 batches."""
+    early = range(1, 9)
+    assert failing_at(early, 1000) == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert failing_at([*early, 2000], 4000)[-1] == 1, "long ago"
+    assert failing_at([*early, 8 + 1 + 2 * EASE], 4000)[-1] == 64, "256, halved twice"
+    assert failing_at(range(1, 10**6, EASE // 2), 10**5)[-2] == MOST_PAUSE, "a GPU that fails again and again"
+
+
 def test_the_reason_and_the_rates_are_told() -> None:
     placement = Placement("auto", BATCH)
     assert placement.describe(None)[-1] == "  not decided yet: rates are not measured"
@@ -318,3 +343,18 @@ def test_a_pause_takes_no_share_back() -> None:
     assert machine.run(placement, 400) <= 1.1 * machine.best_s()
     assert placement.failures > 0 and placement.share > 0
     assert not any("not less than" in one.reason for one in placement.decisions)
+
+
+@pytest.mark.parametrize("ahead", [0, 3, 8, 32])
+def test_batches_begun_before_a_change_do_not_judge_it(ahead: int) -> None:
+    """With `prefetch=32` the next 32 batches were begun under the old shares, and are as slow as those before."""
+    placement = Placement("auto", BATCH, prefetch=ahead)
+    machine = Machine(cpu_img_s=1500, compute_s=0.05, ahead=ahead)
+    assert machine.run(placement, 1200) <= 1.1 * machine.best_s()
+    assert placement.share > 0
+    assert not any("not less than" in one.reason for one in placement.decisions)
+    augmenting = Placement("cpu", BATCH, "as asked", None, prefetch=ahead)
+    machine = Machine(cpu_img_s=1500, compute_s=0.05, crop_share=0.3, ahead=ahead)
+    assert machine.run(augmenting, 1200) <= 1.1 * machine.best_s(decodes=False, augments=True)
+    rates = augmenting.rates()
+    assert rates is not None and rates.crop_share == pytest.approx(0.3, abs=0.06)

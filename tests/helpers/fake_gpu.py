@@ -53,6 +53,13 @@ def install(patch: pytest.MonkeyPatch, **settings: Any) -> list[FakeDecoder]:
     return made
 
 
+def fill_memory(*arguments: Any) -> Any:
+    """Fail as a function whose result does not fit into the GPU's memory does."""
+    import torch
+
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+
+
 def fill_memory_for_selections(patch: pytest.MonkeyPatch) -> None:
     """Let the GPU run out of memory whenever its thread selects some images of a batch, which copies them."""
     import torch
@@ -61,7 +68,7 @@ def fill_memory_for_selections(patch: pytest.MonkeyPatch) -> None:
 
     def selected(images: Any, index: Any) -> Any:
         if isinstance(index, list) and threading.current_thread().name.startswith("headrace-gpu-decode"):
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
+            fill_memory()
         return real(images, index)
 
     patch.setattr(torch.Tensor, "__getitem__", selected)

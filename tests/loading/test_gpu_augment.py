@@ -158,11 +158,8 @@ def test_out_of_memory_is_said_once_and_the_cpu_augments(image_folder: MakeFolde
     root = image_folder(classes=4, per_class=16)
     on_cpu = Epoch(root, SIMCLR)
 
-    def full(images: Any, passes: Any, operations: Any) -> Any:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
-
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr("headrace.loading.gpu_decode.augment", full)
+    monkeypatch.setattr("headrace.loading.gpu_decode.augment", fake_gpu.fill_memory)
     with pytest.warns(RuntimeWarning) as caught:
         found = Epoch(root, SIMCLR, 1.0, device="cuda", decode="cpu")
     assert found.equals(on_cpu)
@@ -192,11 +189,8 @@ def test_a_batch_whose_decoding_and_augmenting_fail_is_one_failure(
     root = image_folder(classes=2, per_class=4)
     on_cpu = Epoch(root, SIMCLR)
 
-    def full(*arguments: Any) -> Any:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
-
-    made = fake_gpu.install(monkeypatch, trouble=full)
-    monkeypatch.setattr("headrace.loading.gpu_decode.augment", full)
+    made = fake_gpu.install(monkeypatch, trouble=fake_gpu.fill_memory)
+    monkeypatch.setattr("headrace.loading.gpu_decode.augment", fake_gpu.fill_memory)
     with pytest.warns(RuntimeWarning) as caught:
         found = Epoch(root, SIMCLR, 1.0, device="cuda", decode="split")
     assert found.equals(on_cpu) and made[0].calls == [4]
@@ -211,11 +205,8 @@ def test_the_decoder_is_not_blamed_for_augmentation_that_fails(
     root = image_folder(classes=2, per_class=4)
     on_cpu = Epoch(root, SIMCLR)
 
-    def full(*arguments: Any) -> Any:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
-
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr("headrace.loading.gpu_decode.augment", full)
+    monkeypatch.setattr("headrace.loading.gpu_decode.augment", fake_gpu.fill_memory)
     for decode in ("split", "gpu"):
         with pytest.warns(RuntimeWarning) as caught:
             assert Epoch(root, SIMCLR, 1.0, device="cuda", decode=decode).equals(on_cpu)

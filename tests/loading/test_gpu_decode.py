@@ -144,10 +144,7 @@ def test_out_of_memory_is_said_once_and_the_cpu_decodes(image_folder: MakeFolder
     root = image_folder(classes=4, per_class=16)
     on_cpu = epoch(root, TRANSFORMS["train"])
 
-    def trouble(files: Sequence[bytes]) -> set[int]:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
-
-    made = fake_gpu.install(monkeypatch, trouble=trouble)
+    made = fake_gpu.install(monkeypatch, trouble=fake_gpu.fill_memory)
     loader = headrace.Loader(root, 8, TRANSFORMS["train"], seed=3, threads=2, drop_last=False, device="cuda", decode="gpu")
     with loader, pytest.warns(RuntimeWarning, match="out of GPU memory") as caught:
         found = [[part.clone() for part in batch] for batch in loader]
@@ -164,11 +161,8 @@ def test_out_of_memory_while_augmenting_is_said_once_and_the_cpu_makes_the_batch
     root = image_folder(classes=4, per_class=16)
     on_cpu = epoch(root, TRANSFORMS["RandAugment"])
 
-    def full(images: Any, passes: Any, operations: Any) -> Any:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
-
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr("headrace.loading.gpu_decode.augment", full)
+    monkeypatch.setattr("headrace.loading.gpu_decode.augment", fake_gpu.fill_memory)
     with pytest.warns(RuntimeWarning, match="out of GPU memory") as caught:
         assert are_equal(epoch(root, TRANSFORMS["RandAugment"], device="cuda", decode="gpu"), on_cpu)
     assert len([one for one in caught if "GPU memory" in str(one.message)]) == 1
@@ -193,10 +187,7 @@ def test_out_of_memory_is_not_counted_as_files_that_the_decoder_left(
     root = image_folder(classes=4, per_class=16)
     monkeypatch.setattr("headrace.loading.gpu_decode.ENOUGH_FILES", 8)
 
-    def trouble(files: Sequence[bytes]) -> set[int]:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB")
-
-    fake_gpu.install(monkeypatch, trouble=trouble)
+    fake_gpu.install(monkeypatch, trouble=fake_gpu.fill_memory)
     with headrace.Loader(root, 8, TRANSFORMS["train"], device="cuda", decode="gpu") as loader:
         with pytest.warns(RuntimeWarning) as caught:
             assert len(list(loader)) == 8

@@ -82,7 +82,7 @@ def _noise() -> list[torch.Tensor]:
 
 
 def _pairs(name: str) -> list[tuple[list[float], list[float]]]:
-    """Return the numbers of two images that go through an operation together: each row, and the next one of its kind."""
+    """Return pairs of sample rows of an operation, one row for each of two images: each row and the next of its kind."""
     found = []
     rows = SAMPLES.get(name, [[]])
     for at, row in enumerate(rows):

@@ -35,7 +35,7 @@ def _reflected(at, length):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def blur_across_kernel(images, out, weights, height, width, columns, taps, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sum BLOCK values of one image along their rows, into float32. Weights: `columns` an image, those across first."""
+    """Blur BLOCK values of an image along its rows, into float32. An image has `columns` weights, the horizontal ones first."""
     image = tl.program_id(1).to(tl.int64)
     element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = element < height * width * 3

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from headrace.system.foreign_errors import first_line
+
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NOT_DECODED", "Decoded", "GpuDecoder", "Place", "first_line", "runtime_errors"]
+__all__ = ["NOT_DECODED", "Decoded", "GpuDecoder", "Place", "runtime_errors"]
 
 NOT_DECODED = 1
 """The status of an image that the decoder leaves to the CPU; 0 is success."""
@@ -65,11 +67,3 @@ def runtime_errors() -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         raise RuntimeError(first_line(error)) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its type if the message is empty.
-
-    Example: `first_line(ValueError())` is "ValueError".
-    """
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

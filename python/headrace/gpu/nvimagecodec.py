@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace._native import encode_jpeg
-from headrace.gpu.decoders import NOT_DECODED, Decoded, Place, first_line, runtime_errors
+from headrace.gpu.decoders import NOT_DECODED, Decoded, Place, runtime_errors
 from headrace.gpu.resample import filter_refusal, interleaved_pixels, resample
+from headrace.system.foreign_errors import first_line
 
 __all__ = ["NvImageCodecDecoder", "available"]
 

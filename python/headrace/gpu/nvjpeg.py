@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace._native import encode_jpeg
-from headrace.gpu.decoders import Decoded, Place, first_line, runtime_errors
+from headrace.gpu.decoders import Decoded, Place, runtime_errors
 from headrace.gpu.resample import filter_refusal, planar_pixels, resample
+from headrace.system.foreign_errors import first_line
 
 if TYPE_CHECKING:
     import torch

@@ -3,7 +3,8 @@
 Pure logic: the loader tells what it measured, batch by batch, and asks how many images of the next batch the GPU decodes, and
 how many of the others it augments after the CPU has decoded and cropped them.
 
-The model of a step of N images, of which the share g is decoded on the GPU, and of the others the share a augmented there:
+The model of a step of N images. The GPU decodes the share g of them. The CPU decodes the rest, and of that rest the GPU
+augments the share a:
 
     step(g, a) = max((1 - g) (1 - a + a crop) N / cpu,
                      compute + (g cost + (1 - g) a augment) N,
@@ -44,8 +45,8 @@ DECODE: tuple[Decode, ...] = ("auto", "cpu", "gpu", "split")
 WINDOW = 8
 """Batches over which rates are medians; decisions are this many batches apart at least."""
 
-SETTLE = 4
-"""Batches after a change that are not counted: they were begun before the change."""
+PREFETCH = 3
+"""Batches that a loader decodes ahead, if the placement is not told."""
 
 LEAST_GAIN = 0.05
 """Change the share only if the predicted step becomes shorter by this much (hysteresis)."""
@@ -57,6 +58,13 @@ HOLD = 64
 """Batches for which a change that did not help is not tried again; doubled each time, up to MOST_HOLD."""
 
 MOST_HOLD = 4096
+
+MOST_PAUSE = 1024
+"""Longest pause of the GPU after a failure, in batches."""
+
+EASE = 64
+"""Halve the next pause for each so many batches in which the GPU took part since its last failure. The pauses of a GPU that
+fails more often grow: it is short of memory for good. One that failed by chance, long ago, is used again after one batch."""
 
 STEPS = 16
 """Shares are multiples of 1 / STEPS."""
@@ -136,6 +144,13 @@ def best_augmented(images: int, rates: Rates, share: float) -> float:
     return min(shares, key=lambda augmented: (predicted_step_s(share, images, rates, augmented), augmented))
 
 
+def _part_of(images: int, share: float, owed: float) -> tuple[int, float]:
+    """Return how many of the images are that share, with the remainder `owed` of earlier batches, and the new remainder."""
+    wanted = share * images + owed
+    count = min(images, int(wanted + 1e-9))
+    return count, min(1.0, wanted - count)
+
+
 @dataclass(slots=True)
 class Placement:
     """Chooses the share of images that the GPU decodes, and the share of the others that it augments.
@@ -146,6 +161,8 @@ class Placement:
     refusal: why the GPU cannot decode here, or None. With a refusal the share is 0.
     augment_refusal: why the GPU does not augment what the CPU decodes, "" if nothing is augmented, or None. In all modes the
         CPU augments what it decodes as long as it keeps up with the training.
+    prefetch: batches that are begun ahead of the one that is handed over (default: `PREFETCH`). So many after a change tell
+        nothing of it: they were begun before.
 
     Example: `placement = Placement("auto", 256); placement.see(Seen(0.1, 0.05, 2560.0)); placement.on_gpu(256)`.
     """
@@ -154,6 +171,7 @@ class Placement:
     images: int
     refusal: str | None = None
     augment_refusal: str | None = ""
+    prefetch: int = PREFETCH
     share: float = 0.0
     augmented: float = 0.0
     decisions: list[Decision] = field(default_factory=list)
@@ -174,6 +192,8 @@ class Placement:
     _paused_until: int = 0
     _pause: int = 1
     _seen_failures: int = 0
+    _made: int = 0  # batches in which the GPU took part
+    _made_until_failure: int = 0
 
     def __post_init__(self) -> None:
         if self.refusal is None:
@@ -184,18 +204,14 @@ class Placement:
         self._begun += 1
         if self.refusal is not None or self._begun <= self._paused_until:
             return 0
-        wanted = self.share * images + self._owed
-        count = min(images, int(wanted + 1e-9))
-        self._owed = min(1.0, wanted - count)
+        count, self._owed = _part_of(images, self.share, self._owed)
         return count
 
     def on_cpu_augmented(self, images: int) -> int:
         """Return how many of the `images` of the same batch that the CPU decodes the GPU augments. Call after `on_gpu`."""
         if self.augmented == 0 or self.augment_refusal is not None or self._begun <= self._paused_until:
             return 0
-        wanted = self.augmented * images + self._owed_augmented
-        count = min(images, int(wanted + 1e-9))
-        self._owed_augmented = min(1.0, wanted - count)
+        count, self._owed_augmented = _part_of(images, self.augmented, self._owed_augmented)
         return count
 
     def refuse_augmenting(self, reason: str) -> None:
@@ -207,9 +223,11 @@ class Placement:
         self.refusal, self.share, self._before = reason, 0.0, None
 
     def fail(self, reason: str) -> bool:
-        """Leave the next batches to the CPU after the GPU failed: 1, then 2, 4, … up to 1024. Return whether it is the first
-        failure, of which the user is told."""
-        self._paused_until, self._pause = self._begun + self._pause, min(1024, 2 * self._pause)
+        """Leave the next batches to the CPU after the GPU failed: 1, then 2, 4, … up to `MOST_PAUSE`; fewer again after a
+        time without failures (`EASE`). Return whether it is the first failure, of which the user is told."""
+        pause = max(1, self._pause >> (self._made - self._made_until_failure) // EASE)
+        self._paused_until, self._pause = self._begun + pause, min(MOST_PAUSE, 2 * pause)
+        self._made_until_failure = self._made
         self.failures, self.last_failure = self.failures + 1, reason  # last: `see` looks at them in another thread
         return self.failures == 1
 
@@ -217,6 +235,7 @@ class Placement:
         """Take notice of a batch that was handed over, and change the share if that helps."""
         self._batches += 1
         self._since += 1
+        self._made += seen.decoder_img_s is not None or seen.augmenter_img_s is not None
         if self.failures != self._seen_failures:
             # Until the pause is over the CPU makes all images, a failed batch's one by one: this tells nothing of the shares.
             self._seen_failures = self.failures
@@ -225,14 +244,19 @@ class Placement:
         if not self._moves_share and not self._moves_augmented:
             self._window.append(seen)
             return
-        if self._since <= SETTLE:
+        if self._since <= self._settle:
             return
         self._window.append(seen)
-        if len(self._window) < WINDOW or self._since < SETTLE + WINDOW or self._batches < self._hold_until:
+        if len(self._window) < WINDOW or self._since < self._settle + WINDOW or self._batches < self._hold_until:
             return
         self._measure_crop()
         if not self._prove():
             self._reconsider()
+
+    @property
+    def _settle(self) -> int:
+        """Batches after a change that are not counted: those begun before it, and the one that waited for them."""
+        return self.prefetch + 1
 
     @property
     def _moves_share(self) -> bool:

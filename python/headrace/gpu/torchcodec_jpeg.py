@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace._native import encode_jpeg, jpeg_shape
-from headrace.gpu.decoders import NOT_DECODED, Decoded, Place, first_line
+from headrace.gpu.decoders import NOT_DECODED, Decoded, Place
 from headrace.gpu.nvjpeg import NvjpegDecoder
 from headrace.gpu.resample import filter_refusal
+from headrace.system.foreign_errors import first_line
 
 if TYPE_CHECKING:
     import torch

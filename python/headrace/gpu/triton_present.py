@@ -7,6 +7,8 @@ import importlib.util
 import warnings
 from typing import TYPE_CHECKING
 
+from headrace.system.foreign_errors import first_line
+
 if TYPE_CHECKING:
     import torch
 
@@ -62,4 +64,4 @@ def _failure(device: torch.device) -> str | None:
     except Exception as error:  # Triton's, torch's, and those of the C compiler that Triton calls
         if "CUDA" in str(error) and "out of memory" in str(error):  # Triton has no type of its own for it
             raise torch.cuda.OutOfMemoryError(str(error)) from error
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+        return f"{type(error).__name__}: {first_line(error)}"

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from headrace.errors import MissingDependencyError, UsageError
 from headrace.gpu.prepare import prepare
 from headrace.gpu.triton_present import runs_triton
+from headrace.system.foreign_errors import first_line
 
 if TYPE_CHECKING:
     import torch
@@ -133,7 +134,7 @@ def cuda_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UsageError(f"device {name!r}: {str(error).splitlines()[0]}", hint="use 'cpu' or 'cuda'") from error
+        raise UsageError(f"device {name!r}: {first_line(error)}", hint="use 'cpu' or 'cuda'") from error
     if device.type != "cuda":
         raise UsageError(f"device {name!r} is not offered; there are 'cpu' and 'cuda'")
     if not torch.cuda.is_available():

@@ -26,10 +26,11 @@ from headrace.gpu.augment import OPERATIONS, RESIZES, Pass, augment, changes_pix
 from headrace.gpu.augment_check import CheckedOperations, checked_operations
 from headrace.gpu.choice import Candidates
 from headrace.gpu.cropping import Cropping, cropping
-from headrace.gpu.decoders import GpuDecoder, Place, first_line
+from headrace.gpu.decoders import GpuDecoder, Place
 from headrace.gpu.placement import Decode, Placement, Seen
 from headrace.loading.options import LoaderOptions
 from headrace.loading.step_clock import EventClock, HostClock, StepClock
+from headrace.system.foreign_errors import first_line
 from headrace.transforms.compile import Pipeline
 from headrace.transforms.native_operations import native_operations
 from headrace.transforms.written import written
@@ -492,7 +493,7 @@ def gpu_decoding(
     if found.operations is not None and found.operations.refusal is not None:
         cropped = found.operations.refusal
     augment_refusal = cropped if isinstance(cropped, str) else None
-    placement = Placement(mode, options.batch_size, found.refusal, augment_refusal)
+    placement = Placement(mode, options.batch_size, found.refusal, augment_refusal, options.prefetch)
     if found.refusal is not None and augment_refusal is not None:
         return None, placement
     gpu = GpuDecoding(

@@ -14,10 +14,10 @@ class StepClock(Protocol):
     """Measures training steps without waiting for the device: from the hand-over of a batch to the call for the next."""
 
     def out(self) -> None:
-        """Note that a batch is handed over."""
+        """Record that the loader has handed over a batch."""
 
     def back(self) -> None:
-        """Note that the consumer asks for the next one."""
+        """Record that the training loop has asked for the next batch."""
 
     def step_s(self) -> float | None:
         """Return the seconds of the latest step whose time is known by now, once."""
@@ -32,11 +32,11 @@ class HostClock:
         self._step_s: float | None = None
 
     def out(self) -> None:
-        """Note that a batch is handed over."""
+        """Record that the loader has handed over a batch."""
         self._began = self._now()
 
     def back(self) -> None:
-        """Note that the consumer asks for the next one."""
+        """Record that the training loop has asked for the next batch."""
         if self._began is not None:
             self._step_s, self._began = self._now() - self._began, None
 
@@ -62,11 +62,11 @@ class EventClock:
         return event
 
     def out(self) -> None:
-        """Note that a batch is handed over."""
+        """Record that the loader has handed over a batch."""
         self._open = self._mark()
 
     def back(self) -> None:
-        """Note that the consumer asks for the next one."""
+        """Record that the training loop has asked for the next batch."""
         if self._open is not None:
             self._steps.append((self._open, self._mark()))
             self._open = None

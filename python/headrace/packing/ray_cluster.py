@@ -30,6 +30,7 @@ from headrace.packing.options import PackOptions
 from headrace.packing.pack_plan import PackPlan
 from headrace.packing.unit import UnitWriter, pack_chunk
 from headrace.packing.work import WorkFolder
+from headrace.system.foreign_errors import message_lines
 
 __all__ = ["RayEngine"]
 
@@ -131,9 +132,8 @@ class RayEngine:
             cause = getattr(error, "cause", None)
             if isinstance(cause, HeadraceError):
                 raise cause from error
-            words = str(error).strip().splitlines()[-1]
             raise HeadraceError(
-                f"a worker on the Ray cluster failed: {words}",
+                f"a worker on the Ray cluster failed: {message_lines(error)[-1]}",
                 hint="every node needs headrace and the same source; give the same command again: it continues",
             ) from error
         if isinstance(unit, HeadraceError):

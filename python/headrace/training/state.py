@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace.errors import HeadraceError, StateError
 from headrace.loading.loader import Loader
+from headrace.system.foreign_errors import first_line
 from headrace.training.checkpoint import Checkpoint, Writer
 from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks, RankVote
@@ -161,7 +162,7 @@ def restore(run: TrainingRun, found: Checkpoint) -> None:
         if run.learner.average is not None:
             run.learner.average.model.load_state_dict(_below("average.", tensors))
     except RuntimeError as error:
-        raise StateError(f"{found.path} does not fit the model: {str(error).splitlines()[0]}") from error
+        raise StateError(f"{found.path} does not fit the model: {first_line(error)}") from error
     _restore_optimizer(run.learner.optimizer, tensors, state["groups"])
     run.learner.load_scaler_state(state["scaler"])
     run.loader.load_state_dict(state["loader"])

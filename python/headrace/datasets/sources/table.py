@@ -12,6 +12,7 @@ from headrace.datasets.records import Dataset
 from headrace.datasets.sources.containers import numbered
 from headrace.datasets.sources.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError, MissingDependencyError
+from headrace.system.foreign_errors import first_line
 from headrace.system.regular_file import check_regular, regular_opener
 
 __all__ = ["TABLES", "open_table"]
@@ -69,7 +70,7 @@ def _parquet(path: Path) -> tuple[list[str], list[str]]:
         at, label = (columns[i] for i in _columns(path, columns))
         table = library.read_table(path, columns=[at, label])  # other columns may hold the images themselves
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
-        raise FormatError(f"{path} is not a Parquet file that can be read: {str(error).splitlines()[0]}") from error
+        raise FormatError(f"{path} is not a Parquet file that can be read: {first_line(error)}") from error
     names, labels = table.column(at).to_pylist(), table.column(label).to_pylist()
     if not all(isinstance(name, str) for name in names):
         raise FormatError(f"{path}: column {at!r} does not hold paths")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError, MissingDependencyError
 from headrace.gpu.decoder.arguments import KERNELS, BatchArguments
 from headrace.gpu.decoder.nvrtc import cubin_for, target_for
+from headrace.system.foreign_errors import first_line
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ class CudaLauncher:
             self._call("cuInit", 0)
         except (ImportError, RuntimeError, OSError) as error:
             raise MissingDependencyError(
-                f"the CUDA driver cannot be loaded: {str(error).splitlines()[0]}",
+                f"the CUDA driver cannot be loaded: {first_line(error)}",
                 hint="headrace doctor shows the driver; pip install 'headrace[gpu]'",
             ) from error
         cubin = cubin_for(target_for(torch.cuda.get_device_capability(device)))

@@ -22,6 +22,7 @@ from headrace.datasets.sources.container_index_cache import cache_folder
 from headrace.errors import HeadraceError, MissingDependencyError, SourceError
 from headrace.gpu.decoder.arguments import SOURCE
 from headrace.system.atomic_write import atomic_write
+from headrace.system.foreign_errors import first_line
 from headrace.system.private_cache import make_cache_folder, owned_file
 
 __all__ = ["OLDEST_CAPABILITY", "Usage", "compile_cubin", "cubin_for", "resource_usage", "target_for"]
@@ -63,7 +64,7 @@ def _nvrtc() -> Any:
         bindings.nvrtcVersion()
     except (ImportError, RuntimeError, OSError) as error:
         raise MissingDependencyError(
-            f"NVRTC, CUDA's run-time compiler, cannot be loaded: {str(error).splitlines()[0]}",
+            f"NVRTC, CUDA's run-time compiler, cannot be loaded: {first_line(error)}",
             hint="pip install 'headrace[gpu]'",
         ) from error
     return bindings

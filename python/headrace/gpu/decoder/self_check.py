@@ -9,6 +9,7 @@ import numpy as np
 from headrace._native import encode_jpeg
 from headrace.errors import HeadraceError
 from headrace.images.decode import decode_into
+from headrace.system.foreign_errors import first_line
 from headrace.system.sizes import percent_text
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def check_pixels(decoder: CudaJpegDecoder) -> None:
         statuses = batch.statuses()
         found = batch.images.permute(0, 2, 3, 1).cpu().numpy()
     except RuntimeError as error:  # torch's
-        raise HeadraceError(f"its first batch failed: {str(error).splitlines()[0]}") from error
+        raise HeadraceError(f"its first batch failed: {first_line(error)}") from error
     if statuses.any():
         raise HeadraceError("it takes sound images for damaged ones on this GPU")
     if not np.array_equal(found, expected):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError, UsageError
 from headrace.system import machine
 from headrace.system.end_with_parent import end_with_parent
+from headrace.system.foreign_errors import first_line
 from headrace.training.devices import Device
 from headrace.training.distributed.rendezvous import agree_on_group_name
 
@@ -108,7 +109,7 @@ def join_group(ranks: Ranks, device: Device) -> None:
         )
     except (RuntimeError, ValueError) as error:  # torch's DistErrors are RuntimeErrors
         raise HeadraceError(
-            f"rank {ranks.rank} of {ranks.world_size} cannot join the others at {where}: {_first_line(error)}",
+            f"rank {ranks.rank} of {ranks.world_size} cannot join the others at {where}: {first_line(error)}",
             hint="check MASTER_ADDR and MASTER_PORT, and that every process was started",
         ) from error
 
@@ -123,13 +124,9 @@ def lost_ranks_reported(ranks: Ranks) -> Iterator[None]:
         if ranks.world_size == 1 or not any(word in message for word in ("gloo", "Gloo", "NCCL", "onnection closed")):
             raise
         raise HeadraceError(
-            f"rank {ranks.rank}: another process of this run has ended or does not answer ({_first_line(error)})",
+            f"rank {ranks.rank}: another process of this run has ended or does not answer ({first_line(error)})",
             hint="read the output of that process; --resume auto continues from the last checkpoint",
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def barrier(ranks: Ranks) -> None:

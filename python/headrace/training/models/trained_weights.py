@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StateError
+from headrace.system.foreign_errors import first_line
 from headrace.system.near_paths import near_path_hint
 from headrace.system.regular_file import check_regular
 from headrace.training import checkpoint
@@ -62,7 +63,7 @@ def load_model(path: Path) -> tuple[nn.Module, Weights]:
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
-        raise StateError(f"{weights.path} does not fit {weights.model}: {str(error).splitlines()[0]}") from error
+        raise StateError(f"{weights.path} does not fit {weights.model}: {first_line(error)}") from error
     return model.eval(), weights
 
 

@@ -18,6 +18,7 @@ from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.access import access_options, credentials_hint, is_unknown_user
 from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy, with_retries
 from headrace.errors import MissingDependencyError, SourceError
+from headrace.system.foreign_errors import first_line
 
 __all__ = ["Bucket", "RemoteObject", "is_url", "is_web", "open_bucket"]
 
@@ -151,7 +152,7 @@ class Bucket:
 
     def _exhausted(self, error: Exception, what: str) -> SourceError:
         return SourceError(
-            f"{self.url} ({what}): {_first_line(error)}",
+            f"{self.url} ({what}): {first_line(error)}",
             hint="check the address; of a web server a packed dataset or one file can be read, not a folder"
             if is_web(self.url)
             else f"check the address and the credentials; {credentials_hint(self.url)}",
@@ -189,9 +190,5 @@ def open_bucket(url: str, policy: RetryPolicy | None = None) -> Bucket:
     try:
         store = stores.from_url(url.rstrip("/"), retry_config=retries, **options)
     except Exception as error:  # obstore raises many kinds for a URL or configuration that it cannot use
-        raise SourceError(f"{url} cannot be opened: {_first_line(error)}") from error
+        raise SourceError(f"{url} cannot be opened: {first_line(error)}") from error
     return Bucket(url.rstrip("/"), library, store, policy)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
