@@ -25,7 +25,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_configure() -> None:
-    """Ctrl-C is tested with real signals: a shell starts what it puts into the background with SIGINT and SIGQUIT ignored."""
+    """Stop ignoring SIGINT and SIGQUIT: tests send them, and a shell makes its background commands ignore both."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:

@@ -17,6 +17,8 @@ from headrace.accelerate.deferred_batch import computed
 from headrace.accelerate.deferred_functions import deferred_tensors
 from headrace.accelerate.deferred_tensor import DeferredTensor, is_deferred, real
 from headrace.accelerate.lazy_opening import lazy_images
+from headrace.attach import transfers
+from headrace.attach.device_clock import CudaClock, StepClock
 from PIL import Image
 from torch.utils.data import default_collate
 from torchvision import transforms as v1
@@ -80,6 +82,19 @@ def test_pointwise_operations_continue_the_description(number: int, file: Path) 
     )
     assert is_deferred(found)
     assert described(real(found)) == described(expected)
+
+
+@pytest.mark.parametrize("number", range(len(CONTINUED)))
+def test_hooks_that_are_installed_later_change_nothing(number: int, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that is recorded leaves them in the process."""
+    for name in ("item", "cpu", "tolist", "to", "cuda"):
+        monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))  # undone behind the test
+    monkeypatch.setattr(torch.cuda, "synchronize", torch.cuda.synchronize)
+    plain = deferred(file, CONTINUED[number])
+    transfers.install(StepClock(CudaClock(), (0, 1, 2), lambda loader, row: None))
+    found = deferred(file, CONTINUED[number])
+    assert is_deferred(plain) and is_deferred(found)
+    assert described(real(found)) == described(real(plain))
 
 
 LOOKS = [

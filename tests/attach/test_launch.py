@@ -111,6 +111,16 @@ def test_sigterm_reaches_the_child(tmp_path: Path) -> None:
     assert run(code, on_start=signal_this_process) == 5
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_what_asked_to_stop_is_known(number: int) -> None:
+    """Ctrl-C is for headrace too: what would run the command again must know."""
+    code = "import os, signal, sys, time; signal.signal(int(sys.argv[1]), lambda *_: sys.exit(0))\n"
+    code += "os.kill(os.getppid(), int(sys.argv[1]))\ntime.sleep(60)"
+    finished = spawn([sys.executable, "-c", code, str(int(number))])
+    assert finished.returncode == 0
+    assert finished.stopped_by == (None if number == signal.SIGUSR1 else number)
+
+
 def test_time_limit_ends_the_child() -> None:
     assert run("import time; time.sleep(60)", time_limit_s=0.3) == -signal.SIGTERM
 

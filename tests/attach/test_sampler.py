@@ -69,7 +69,32 @@ def test_sample_splits_own_and_foreign_cpu(tmp_path: Path) -> None:
     assert sample["queue_share"] == pytest.approx(1 / 3, abs=0.01)
     assert sample["workers"] == 1
     assert sample["memory_used_bytes"] == 600 * 1024
+    assert sample["memory_left_bytes"] == 400 * 1024
     assert sample["pressure_cpu"] == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "available_kib", "left_kib"),
+    [("max", 400, 400), (str(500 * 1024), 400, 200), (str(500 * 1024), 100, 100), (str(200 * 1024), 400, 0)],
+)
+def test_what_is_left_of_the_memory_is_the_least_of_the_machines_and_the_groups(
+    tmp_path: Path, limit: str, available_kib: int, left_kib: int
+) -> None:
+    """A group without a limit, on a machine whose memory other programs hold, has only what these leave."""
+    files = machine((10.0, 10.0), 50.0, own_s=1.0)
+    put(tmp_path / "proc", files | {"meminfo": f"MemTotal: 1000 kB\nMemAvailable: {available_kib} kB\n"})
+    put(tmp_path, {
+        "proc/100/cgroup": "0::/job\n",
+        "sys/fs/cgroup/cgroup.controllers": "cpu memory",
+        "sys/fs/cgroup/job/memory.max": limit,
+        "sys/fs/cgroup/job/memory.current": str(300 * 1024),
+    })  # fmt: skip
+    sampler = Sampler(100, proc=tmp_path / "proc", sys=tmp_path / "sys")
+    sampler.prepare()
+    sampler.sample(0.0)
+    sample = sampler.sample(1.0)
+    assert sample is not None and sample["memory_used_bytes"] == 300 * 1024
+    assert sample["memory_left_bytes"] == left_kib * 1024
 
 
 def recording(pid: int, start_ticks: int = 0, hostname: str = "") -> str:

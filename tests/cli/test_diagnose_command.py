@@ -28,9 +28,9 @@ if __name__ == "__main__":
 """
 
 
-def headrace(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def headrace(*words: str, cwd: Path, timeout: float = 100) -> subprocess.CompletedProcess[str]:
     program = "import sys; from headrace.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.run([sys.executable, "-c", program, *words], cwd=cwd, capture_output=True, text=True, timeout=100)
+    return subprocess.run([sys.executable, "-c", program, *words], cwd=cwd, capture_output=True, text=True, timeout=timeout)
 
 
 def test_a_slow_loader_end_to_end(tmp_path: Path) -> None:
@@ -157,18 +157,19 @@ def test_diagnose_of_a_silent_command_speaks_every_three_seconds_and_stops_it_in
     assert time.monotonic() - began_s < 7 + 33  # the sampler and the report come after the command, which would take 60 s
 
 
-def test_fixes_without_time_for_their_runs_are_named(tmp_path: Path) -> None:
-    """A job without an end; on a busy machine six seconds may not be enough for its first steps."""
+def test_the_best_fix_is_measured_in_the_time_that_seconds_leaves(tmp_path: Path) -> None:
+    """A job without an end; on a busy machine eight seconds may not be enough for its first steps."""
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(TRAIN.replace("return 400", "return 10**6"))
-    for seconds in (6, 15, 35):
+    for seconds in (8, 16, 35, 60):
         words = ["--out", f"s{seconds}", "--verify", "--seconds", str(seconds), "--no-report", "--json"]
-        done = headrace("diagnose", *words, "--", sys.executable, "train.py", cwd=tmp_path)
-        if json.loads(done.stdout)["verdict"] != "INSUFFICIENT_DATA":
+        done = headrace("diagnose", *words, "--", sys.executable, "train.py", cwd=tmp_path, timeout=300)
+        fixes = [fix for finding in json.loads(done.stdout)["findings"] for fix in finding["fixes"]]
+        if any(fix["verified_img_s"] is not None for fix in fixes):
             break
-    assert "not measured, --seconds leaves no time for runs of" in done.stderr and "num_workers=" in done.stderr
-    fixes = [fix for finding in json.loads(done.stdout)["findings"] for fix in finding["fixes"]]
-    assert fixes and all(fix["verified_img_s"] is None for fix in fixes)
+    best = next(fix for fix in fixes if fix["id"].startswith("num_workers="))
+    assert best["verified_change"] > 1.2, done.stderr
+    assert "--verify: measuring" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["diagnose", "watch"])

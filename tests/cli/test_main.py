@@ -178,6 +178,24 @@ def test_a_closed_stdout_gives_exit_code_141_without_traceback() -> None:
     assert b"Traceback" not in stderr and b"Exception ignored" not in stderr
 
 
+@pytest.mark.parametrize(("redirection", "code"), [("2>&-", 0), ("2>/dev/full", 0), ("<&-", 0)])
+def test_a_stream_that_is_closed_or_full_costs_its_own_lines_only(redirection: str, code: int) -> None:
+    """`print(file=None)` writes to stdout, where it would spoil the document; a full disk below the log must stop no job."""
+    probe = PROBE.replace("def run(args):", "def run(args):\n    output.log('a line for the log')")
+    if "full" in redirection:  # the child's words go there too, and it says so
+        probe = probe.replace("check=True", "check=False")
+    command = f'exec "$0" -c "$1" probe --json {redirection}'
+    done = subprocess.run(["bash", "-c", command, sys.executable, probe], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == code
+    assert json.loads(done.stdout) == {"ok": True}
+
+
+def test_without_stdout_a_verb_still_runs_to_its_end() -> None:
+    command = 'exec "$0" -c "$1" probe >&-'
+    done = subprocess.run(["bash", "-c", command, sys.executable, PROBE], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+
+
 def test_ctrl_c_while_modules_are_imported_or_python_ends_prints_no_traceback() -> None:
     """A module that takes long to import stands for a busy machine."""
     slow = "import os, signal, sys, types\nimport headrace.cli\n{}\nfrom headrace.cli.main import main\n"

@@ -122,6 +122,14 @@ def test_the_price_of_a_gpu_hour_adds_the_money_a_fix_saves(saved: Path, capsys:
     assert "($239)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("columns", ["0", "1", "-5", "abc", "", "500"])
+def test_whatever_columns_says_the_report_is_printed(saved: Path, columns: str) -> None:
+    """With COLUMNS=0 nothing at all was printed."""
+    command = [sys.executable, "-m", "headrace", "report", str(saved)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": columns}, check=True)
+    assert "CPU_PREP" in done.stdout.replace("\n", "") and len(done.stdout.splitlines()) < 120
+
+
 def test_an_ascii_output_gets_ascii_only(saved: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     for verb in (["report", str(saved)], ["compare", str(saved), str(saved)]):

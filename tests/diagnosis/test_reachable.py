@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,10 @@ from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.model import Diagnosis, Fix
 from headrace.diagnosis.reachable import with_reachable
 from headrace.report import html, terminal
-from session_factory import example_diagnosis, make_session
+from headrace.report.exports.json import document as json_document
+from headrace.report.screen import first_screen
+from headrace.report.share import without_places
+from session_factory import example_diagnosis, example_session, make_session
 
 
 def with_fixes(*fixes: Fix) -> Diagnosis:
@@ -53,11 +57,56 @@ def test_a_measured_gain_replaces_a_predicted_one() -> None:
     assert "×1.2 measured" in terminal.render(diagnosis, width=120).plain
 
 
-def test_without_a_fix_that_helps_nothing_is_reachable() -> None:
-    diagnosis = with_fixes(predicted("pack", 101.0, 95.0, 105.0))
+def test_a_fix_that_was_measured_and_not_predicted_counts() -> None:
+    fix = Fix("threads=1", "threads=1", verified_img_s=310.0, verified_change=3.1)
+    diagnosis = with_fixes(predicted("num_workers=4", 150.0, 130.0, 170.0), fix)
+    assert (diagnosis.reachable_fix, diagnosis.reachable_img_s) == ("threads=1", 310.0)
+    assert [one.id for one in diagnosis.fixes] == ["threads=1", "num_workers=4"], "the best first, as it is called"
+    assert "×3.1 measured" in terminal.render(diagnosis, width=120).plain
+
+
+def test_a_fix_that_was_measured_to_be_useless_is_no_longer_the_best() -> None:
+    useless = replace(predicted("pack", 200.0, 150.0, 250.0), verified_img_s=99.0, verified_change=0.99)
+    diagnosis = with_fixes(useless, predicted("cache", 120.0, 110.0, 130.0))
+    assert diagnosis.reachable_fix == diagnosis.fixes[0].id == "cache"
+    assert [line.helps for line in first_screen(diagnosis).fixes] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("fixes", "words"),
+    [
+        ((predicted("pack", 101.0, 95.0, 105.0),), "no fix below is predicted to help"),
+        ((predicted("pack", 101.0, 95.0, 105.0), Fix("threads=1", "threads=1")), "no fix below has a known gain"),
+        ((), None),
+    ],
+)
+def test_where_no_fix_helps_no_hours_are_promised_or_lamented(fixes: tuple[Fix, ...], words: str | None) -> None:
+    """Terminal, page, page to share and JSON say the same: the hours that are lost are not the headline."""
+    diagnosis = with_fixes(*fixes)
     assert diagnosis.reachable_img_s is None
     assert diagnosis.recoverable_gpu_hours_per_100 is None
-    assert "with the best fix" not in terminal.render(diagnosis, width=120).plain
+    session = example_session()
+    shared = without_places(session, diagnosis)
+    texts = [
+        terminal.render(diagnosis, session=session, width=120, usd_per_hour=4.1).plain,
+        html.render(diagnosis, session=session, usd_per_hour=4.1),
+        html.render(shared[1], session=shared[0], usd_per_hour=4.1),
+    ]
+    for text in texts:
+        assert "with the best fix" not in text
+        assert not re.search(r"100\s(?:GPU-)?hours|\$\d", text), "hours of 100, or their price"
+        assert (words or "no fix below") in text.replace("No fix", "no fix") or words is None
+        assert words is not None or "no fix below" not in text.lower()
+    document = json_document(diagnosis)
+    assert document["reachable_img_s"] is document["recoverable_gpu_hours_per_100"] is None
+
+
+def test_terminal_page_and_json_name_the_same_hours_and_the_same_money() -> None:
+    diagnosis = with_fixes(predicted("num_workers=4", 200.0, 150.0, 250.0))
+    assert json_document(diagnosis)["recoverable_gpu_hours_per_100"] == 50.0
+    assert "best fix saves 50 of 100 GPU-hours ($205)" in terminal.render(diagnosis, width=160, usd_per_hour=4.1).plain
+    page = html.render(diagnosis, usd_per_hour=4.1)
+    assert "of every 100 GPU-hours saved by the best fix" in page and ">50<" in page and ">$205<" in page
 
 
 def test_order_of_fixes_is_not_established_when_all_intervals_overlap() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from diagnosis_checks import fix
 from headrace.diagnosis.diagnose import diagnose
+from headrace.report import html
 from headrace.session.model import Event, Session
 from session_factory import MAIN_PID, make_session
 
@@ -51,7 +52,22 @@ def test_shared_memory_bounds_the_workers() -> None:
 
 
 def test_no_more_workers_are_proposed_where_not_one_fits() -> None:
-    assert not any(item.id.startswith("num_workers") for item in diagnose(waiting(worker_gib=20.0)).fixes)
+    found = diagnose(waiting(worker_gib=20.0))
+    assert not any(item.id.startswith("num_workers") for item in found.fixes)
+    words = "not one more loader worker fits: 12.0 GiB of memory are left, and a worker holds 20.0 GiB"
+    assert found.primary is not None and words in found.primary.evidence
+    assert words[1:] in html.render(found).replace("\xa0", " ")
+    assert "not one more" not in str(diagnose(waiting(worker_gib=1.5)).findings)
+
+
+def test_memory_that_other_programs_hold_is_not_left() -> None:
+    """A job's control group without a limit shows only what the job itself holds: MemAvailable tells of the others."""
+    session = waiting(worker_gib=1.5)
+    samples = tuple(replace(one, memory_left_bytes=4 * GIB) for one in session.samples)
+    found = fix(diagnose(replace(session, samples=samples)), "num_workers")
+    assert found.id == "num_workers=4", "2 and 0.8 of 4 GiB, 1.5 GiB each"
+    assert "no more: 4.0 GiB of memory are left, and a worker holds 1.5 GiB" in found.change
+    assert found.change in html.render(diagnose(replace(session, samples=samples))).replace("\xa0", " ")
 
 
 def test_cores_bound_the_workers_where_they_bind() -> None:

@@ -71,6 +71,11 @@ class Slurm:
         words = self.command("scontrol", "show", "job", job).split()
         return dict(word.partition("=")[::2] for word in words)
 
+    def logs(self) -> str:
+        """Return the last lines of both daemons' logs."""
+        logs = [(self.folder / f"{name}.log").read_text(errors="replace") for name in ("slurmctld", "slurmd")]
+        return "\n".join("\n".join(text.splitlines()[-40:]) for text in logs)
+
     def start(self) -> Iterator[None]:
         """Start the three daemons in the foreground, wait until the node is idle, and end them afterwards."""
         key = self.folder / "munge.key"

@@ -15,7 +15,7 @@ from headrace.cli.main import main
 from slurm_node import Slurm, needs_slurm, slurm_node
 
 pytest.importorskip("torch")
-pytestmark = [needs_slurm, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [needs_slurm, pytest.mark.slow(share="slurm"), pytest.mark.timeout(900)]
 
 HELPERS = str(Path(__file__).parents[1] / "helpers")
 
@@ -81,11 +81,14 @@ def test_a_training_is_told_of_its_time_limit_requeued_and_goes_on(
     saved = max(int(path.name.removeprefix("step-")) for path in out.glob("checkpoints/step-*"))
     assert 3 <= saved < 48
     wait_for(lambda: not processes_of(job), log)
-    if slurm.state(job)["JobState"] == "PENDING":  # Slurm lets a requeued job wait for two minutes
-        slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+    wait_for(lambda: slurm.state(job)["JobState"] == "PENDING", log)
+    # Slurm lets a requeued job wait for two minutes. In the second in which it ended, slurmd would refuse a new start: it
+    # compares the times of credential and revocation in whole seconds.
+    time.sleep(2)
+    slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_for(lambda: ended(slurm, job), log)
     state = slurm.state(job)
-    assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0"), log.read_text()
+    assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0"), log.read_text() + slurm.logs()
     assert (out / "final.safetensors").exists()
     text = log.read_text()
     assert f"step {saved}" in text or f"step-{saved:09d}" in text, text

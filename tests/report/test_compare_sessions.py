@@ -49,6 +49,47 @@ def test_steps_of_other_size_are_compared_per_image() -> None:
     assert sum(part.before_s or 0 for part in found.moved) == pytest.approx(1000 / (found.before_img_s or 1))
 
 
+def printed(before: Session, after: Session, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `headrace compare` prints, and its page up to the settings."""
+    places = [str(session.save(folder / name)) for session, name in ((before, "a"), (after, "b"))]
+    assert main(["compare", *places]) == 0
+    return capsys.readouterr().out + compared_page(before, after).partition("<main")[2].partition('id="settings"')[0]
+
+
+@pytest.mark.parametrize("noise_s", [-2.46e-6, 2.46e-6, -4e-9, 0.0])
+def test_times_have_the_digits_that_a_step_deserves(tmp_path: Path, capsys: pytest.CaptureFixture[str], noise_s: float) -> None:
+    """Two clocks that disagree by microseconds print no -0.00246 ms, and a part of no weight is not shown."""
+
+    def with_part(session: Session) -> Session:
+        return replace(session, steps=tuple(replace(step, h2d_s=noise_s) for step in session.steps))
+
+    sessions = with_part(make_session(workers=1, cpu_s=0.06)), with_part(make_session(workers=4, cpu_s=0.06))
+    for session in sessions:
+        assert min(diagnose(session).share_of_step.values()) >= 0
+    text = printed(*sessions, tmp_path, capsys)
+    assert not re.search(r"[-−]\d[\d.]* ms (?:before|after)|\d\.\d{3,}\s*ms|e-\d\d|[-+−]0 (?:%|ms)|\d{4,}\.\d ms", text), text
+    assert re.search(r"[−+]\d\d\.\d\s*ms", text), "the change itself, to a tenth of a millisecond of 60"
+
+
+def test_differences_within_the_noise_are_said_to_be_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = make_session(jitter=0.1, seed=1), make_session(jitter=0.1, seed=2)
+    found = compared(one, other)
+    assert all(part.within_noise for part in found.moved)
+    text = printed(one, other, tmp_path, capsys)
+    assert "about the same" in text and "within the noise: equal runs could differ by" in text.replace("\xa0", " ")
+    assert "within noise" in text and not re.search(r"[+−]\d+\.\d ms", text)
+    assert len(found.sentences) == 2, "no part is named as changed"
+    faster = compared(make_session(workers=1, cpu_s=0.06), make_session(workers=4, cpu_s=0.06))
+    assert faster.moved[0].within_noise is False and "within the noise" not in faster.sentences[0]
+    short = compared(make_session(steps=12), make_session(steps=12, seed=1))
+    assert {part.within_noise for part in short.moved} == {None}, "unknown is not called noise"
+
+
+def test_equal_sessions_have_no_change_to_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(make_session(), make_session(), tmp_path, capsys)
+    assert "±0 %" in text.replace("\xa0", " ") and "none" in text and "-0" not in text.replace("\xa0", " ")
+
+
 def test_a_session_without_steps_is_not_comparable() -> None:
     found = compared(Session(), make_session())
     assert found.word == "not comparable" and found.change is None and found.noise is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -430,3 +431,19 @@ def test_a_number_of_another_finding_stays_on_one_line_with_its_unit() -> None:
     other = Finding("EXTERNAL_CPU", 0.3, ("other programs delay each step by about 154 ms",))
     page = html.render(replace(diagnosis, findings=(*diagnosis.findings, other)), session=example_session())
     assert "154\u00a0ms" in page
+
+
+def test_a_command_of_a_hundred_thousand_words_leaves_room_for_the_report() -> None:
+    """A shell that puts every file's name into the command line; the session keeps them all."""
+    words = ("python", "train.py", *(f"/data/imagenet/train/n01440764/{number:08d}.JPEG" for number in range(100_000)))
+    session = replace(make_session(workers=1, cpu_s=0.06), command=words)
+    diagnosis = diagnose(session)
+    assert diagnosis.command == words
+    source = html.render(diagnosis, session=session)
+    assert len(source) < html.MAX_BYTES / 4
+    assert "characters)" in source
+    fix = Fix("headrace_run", "headrace makes the batches", 700.0, command=f"headrace run -- {shlex.join(words)}", gain=1.2)
+    long = replace(diagnosis, findings=(Finding("CPU_PREP", 0.5, (), (fix,)),))
+    assert len(html.render(long, session=session)) < html.MAX_BYTES / 4
+    screen = terminal.render(diagnosis, session=session, width=80).plain
+    assert len(screen.splitlines()) <= terminal.MAX_LINES and max(map(len, screen.splitlines())) <= 80

@@ -145,6 +145,30 @@ PLANTED = [
     (["--password", "12"], "12"),
     (["--api-key", "12345"], "12345"),
     (['{"pin": 4711}'], "4711"),
+    (["-HAuthorization: Bearer hunter2"], "hunter2"),
+    (["-H", "Cookie: theme=dark; sid=hunter2"], "hunter2"),
+    (["--password=a,hunter2"], "hunter2"),
+    (["--set", "auth.password=a;hunter2"], "hunter2"),
+    (["--password=a}]hunter2"], "hunter2"),
+    (["--password=correct horse hunter2"], "hunter2"),
+    (["DB_PASSWORD=a)hunter2"], "hunter2"),
+    (["--cred", "hunter2"], "hunter2"),
+    (["--creds=hunter2"], "hunter2"),
+    (["--passwort", "hunter2"], "hunter2"),
+    (["--contraseña=hunter2"], "hunter2"),
+    (["--mot-de-passe", "hunter2"], "hunter2"),
+    (["--login", "me:hunter2"], "hunter2"),
+    (["-x", "me:hunter2@proxy:3128"], "hunter2"),
+    (["--dsn=me:hunter2@db.example.org/x"], "hunter2"),
+    (["//me:hunter2@db.example.org/x"], "hunter2"),
+    (["https://api.telegram.org/bot123456789:AAhunter2hunter2hunter2hunter2hunt/send"], "hunter2"),
+    (["--env", '[{"name": "DB_PASSWORD", "value": "hunter2"}]'], "hunter2"),
+    (["--env", '{"Name":"WANDB_API_KEY","Value":"hunter2"}'], "hunter2"),
+    (["--environment", "Name=WANDB_API_KEY,Value=hunter2"], "hunter2"),
+    (["wandb", "login", "--relogin", "08b3c93b08b3c93b08b3c93b08b3c93b08b3c93b"], "08b3c93b"),
+    (["wandb", "login", "08b3c93b08b3c93b08b3c93b08b3c93b08b3c93b"], "08b3c93b"),
+    (["redis-cli", "-a", "hunter2"], "hunter2"),
+    (["/usr/bin/mongosh", "-u", "me", "-p", "hunter2"], "hunter2"),
 ]
 
 
@@ -215,6 +239,9 @@ def test_every_planted_secret_is_masked(words: list[str], secret: str) -> None:
         ["--wandb_key", "none", "--wandb_login", "True", "--wandb-login=false", "--comet-project", "p", "--comet_model=m"],
         ["--mlflow_uri", "http://54.86.215.8:8050", "--mlflow_run_name", "a", "--mlflow-tracking-uri=sqlite:///mlflow.db"],
         ["--neptune_project", "me/p", "--neptune_tags", "a", "b", "--neptune", "async", "--clearml_task", "t"],
+        ["docker", "run", "registry.example.org/a/b:1.2@sha256:0123456789abcdef", "mailto:me@example.org", "a:b@c"],
+        ["--env", '[{"name": "EPOCHS", "value": "3"}]', "Name=EPOCHS,Value=3", "--creditor", "a", "--accredited", "b"],
+        ["scp", "host:/data/a@b.jpg", "user@host:/data", "--images", "img:0001@2x.png", "wandb", "login", "--anonymously"],
         ["ssh", "-p22", "host", "mkdir", "-p", "out", "docker", "run", "-p8080:80", "image"],
         ["--storage", "mysql", "-pretrained", "-path", "data", "huggingface-cli", "login", "-profile", "me"],
         ["nvidia-smi", "-pm", "1", "--key-frame", "3", "--sort-keys", "--keys", "image", "label", "--label-key", "cls"],
@@ -226,6 +253,9 @@ def test_ordinary_command_lines_stay_as_they_are(words: list[str]) -> None:
 
 
 def test_text_around_a_secret_stays() -> None:
+    assert redact_words(["bash", "-c", "PGPASSWORD=hunter2 python train.py --lr 0.1"])[2] == (
+        f"PGPASSWORD={MASK} python train.py --lr 0.1"
+    )
     assert redact_text("opened s3://bucket/a with key_id 7; password=hunter2, then read") == (
         f"opened s3://bucket/a with key_id 7; password={MASK}, then read"
     )
@@ -251,6 +281,7 @@ def test_command_lines_and_paths_in_messages_are_masked(text: str, clean: str) -
 LONG = [
     *("a", "a.", "a-", ".-a", "a=", "key=", "token=true=", "a:", "a:/", "a:/b:", "a:/b:c@", "@", "eyJ", "-eyJ", "_", "'a_"),
     *("-u a", "--a ", 'token=\\"', "?key=", "?token", "-----BEGIN ", "https://a.", "mysql ", "{[", "password ", "a/", "AKIA"),
+    *("a:b@", "//a:", "cookie:", "name=token,", "name=a,value=", "1:AA"),
     *("SG.", "=[ ", "\\", "'", '"'),
 ]
 
@@ -269,6 +300,17 @@ def test_a_very_long_word_takes_time_in_proportion_to_its_length(unit: str) -> N
     cpu_s(1_000)
     short, long = min(cpu_s(10_000) for _ in range(2)), min(cpu_s(40_000) for _ in range(2))
     assert long < 10 * max(short, 0.01)
+
+
+@pytest.mark.parametrize("word", ["-p", "-u", "--opt", "data/a.jpg", "login"])
+def test_a_command_of_very_many_words_takes_time_in_proportion_to_their_number(word: str) -> None:
+    def cpu_s(count: int) -> float:
+        start = time.process_time()
+        redact_words([word] * count)
+        return time.process_time() - start
+
+    short, long = min(cpu_s(1_000) for _ in range(2)), min(cpu_s(8_000) for _ in range(2))
+    assert long < 20 * max(short, 0.01), "with the square of their number it takes 64 times as long"
 
 
 def test_a_secret_at_the_end_of_a_very_long_word_is_masked() -> None:

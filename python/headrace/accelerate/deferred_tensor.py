@@ -13,6 +13,7 @@ pickles name the plain class.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -109,9 +110,10 @@ class DeferredTensor(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Answer a use of the tensor from Python."""
-        handler = _HANDLERS.get(func)
+        own = inspect.unwrap(func, stop=_HANDLERS.__contains__)  # the hooks of `headrace diagnose` wrap methods of a tensor
+        handler = _HANDLERS.get(own)
         if handler is not None:
-            found = handler(func, args, kwargs or {})
+            found = handler(own, args, kwargs or {})
             if found is not NotImplemented:
                 return found
         return func(*tree_map(real, args), **tree_map(real, kwargs or {}))

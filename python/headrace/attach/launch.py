@@ -28,6 +28,7 @@ PATIENCE_S = 10.0
 """Send SIGKILL this long after SIGTERM."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class FinishedCommand:
     """A command that has ended.
 
     `returncode`: negative for a signal, as in `subprocess`. `started_s`, `ended_s`: monotonic seconds. `timed_out`: the time
-    limit stopped the command.
+    limit stopped the command. `stopped_by`: the first signal that asked this process to stop meanwhile (Ctrl-C), or None.
     """
 
     command: tuple[str, ...]
@@ -44,6 +45,7 @@ class FinishedCommand:
     started_s: float
     ended_s: float
     timed_out: bool
+    stopped_by: int | None = None
 
     @property
     def exit_code(self) -> int:
@@ -106,11 +108,12 @@ def spawn(
         )
     except OSError as error:
         raise CommandError(f"cannot start {command[0]!r}: {error.strerror or error}") from error
-    with _forward_signals(child):
+    with _forward_signals(child) as received:
         if on_start is not None:
             on_start(child)
         returncode, timed_out = _wait(child, time_limit_s)
-    return FinishedCommand(tuple(command), returncode, child.pid, started_s, time.monotonic(), timed_out)
+    stopped_by = next((number for number in received if number in STOPPING), None)
+    return FinishedCommand(tuple(command), returncode, child.pid, started_s, time.monotonic(), timed_out, stopped_by)
 
 
 def _not_a_command(command: Sequence[str]) -> CommandError:
@@ -152,10 +155,15 @@ def _wait(child: subprocess.Popen[bytes], time_limit_s: float | None) -> tuple[i
 
 
 @contextmanager
-def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass signals on to the child. Outside the main thread this does nothing, because Python allows no handlers there."""
+def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Pass signals on to the child, and yield the list of those that came.
+
+    Outside the main thread none come here, because Python allows no handlers there.
+    """
+    received: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         if number != signal.SIGINT or not _in_terminal_foreground():
             child.send_signal(number)
 
@@ -166,7 +174,7 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[None]:
             except ValueError:  # not the main thread
                 break
             stack.callback(signal.signal, number, previous)
-        yield
+        yield received
 
 
 def _in_terminal_foreground() -> bool:

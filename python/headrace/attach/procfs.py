@@ -20,6 +20,7 @@ __all__ = [
     "descendants",
     "disk_counters",
     "meminfo",
+    "memory_available_bytes",
     "memory_used_bytes",
     "network_counters",
     "pressure_s",
@@ -189,6 +190,11 @@ def memory_used_bytes(proc: Path) -> int | None:
     if "MemTotal" not in values or "MemAvailable" not in values:
         return None
     return values["MemTotal"] - values["MemAvailable"]
+
+
+def memory_available_bytes(proc: Path) -> int | None:
+    """Return the memory that new work can take without swapping, as the kernel estimates it (MemAvailable)."""
+    return meminfo(proc).get("MemAvailable")
 
 
 def pressure_s(file: Path) -> float | None:

@@ -213,6 +213,7 @@ class Sampler:
             "throttled_share": _rate(old.throttled_s, new.throttled_s, passed_s),
             "memory_used_bytes": self._memory_used_bytes(),
             "memory_limit_bytes": self.cgroup.memory_limit_bytes() if self.cgroup else None,
+            "memory_left_bytes": self._memory_left_bytes(),
             "own_memory_bytes": new.use.memory_bytes,
             "disk_read_bytes_s": disk[0],
             "disk_busy": disk[1],
@@ -247,6 +248,10 @@ class Sampler:
     def _memory_used_bytes(self) -> int | None:
         own = self.cgroup.memory_used_bytes() if self.cgroup else None
         return own if own is not None else procfs.memory_used_bytes(self.proc)
+
+    def _memory_left_bytes(self) -> int | None:
+        own = self.cgroup.memory_left_bytes() if self.cgroup else None
+        return min((left for left in (own, procfs.memory_available_bytes(self.proc)) if left is not None), default=None)
 
     def _cpu_model(self) -> str | None:
         with suppress(OSError):

@@ -75,4 +75,5 @@ def _named_like(function: Callable[..., Any], original: Callable[..., Any]) -> C
     function.__name__ = original.__name__
     function.__qualname__ = getattr(original, "__qualname__", original.__name__)
     function.__doc__ = original.__doc__
+    vars(function)["__wrapped__"] = original  # by which deferred tensors know the method
     return function

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.markup import escape
@@ -16,6 +17,7 @@ from headrace.report import compare_page, numbers
 from headrace.report.compare_sessions import SessionComparison, compare_sessions
 from headrace.report.session_folder import read_session_folder
 from headrace.report.share import without_places
+from headrace.report.terminal import to_ascii
 from headrace.session.model import Session
 
 SUMMARY = "compare two saved sessions: change of the rate beyond noise, changed parts of the step, changed settings"
@@ -67,25 +69,38 @@ def _write_page(
 
 def _show(found: SessionComparison, page: Path | None) -> None:
     for sentence in found.sentences:
-        output.stdout_console.print(sentence, markup=False, highlight=False)
+        output.stdout_console.print(_printed(sentence), markup=False, highlight=False)
     if found.moved:
         output.stdout_console.print()
-        moved = [(part.label, numbers.milliseconds(part.before_s), numbers.milliseconds(part.after_s)) for part in found.moved]
-        output.stdout_console.print(_table((f"per {found.per}", "before", "after"), moved, whole_values=True))
+        rows = [
+            (
+                part.label,
+                numbers.part_of(part.before_s, found.whole_s),
+                numbers.part_of(part.after_s, found.whole_s),
+                part.change_words(found.whole_s),
+            )
+            for part in found.shown
+        ]
+        output.stdout_console.print(_table((f"per {found.per}", "before", "after", "change"), rows, whole_values=True))
     if found.differences:
         output.stdout_console.print()
-        rows = [(difference.name, difference.before, difference.after) for difference in found.differences]
-        output.stdout_console.print(_table(("set differently", "before", "after"), rows))
+        changed = [(difference.name, difference.before, difference.after) for difference in found.differences]
+        output.stdout_console.print(_table(("set differently", "before", "after"), changed))
     if page is not None:
         output.stdout_console.print()
         output.say(f"both runs side by side: {page}")
 
 
-def _table(headers: tuple[str, ...], rows: list[tuple[str, str, str]], *, whole_values: bool = False) -> Table:
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, whole_values: bool = False) -> Table:
     """A table of names and values. `whole_values`: the values are numbers, which stay on one line."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for place, name in enumerate(headers):
         table.add_column(name, overflow="fold", no_wrap=whole_values and place > 0)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*(escape(_printed(cell)) for cell in row))
     return table
+
+
+def _printed(text: str) -> str:
+    """The text in ASCII where the terminal's encoding has no ×, − or ±."""
+    return to_ascii(text) if output.stdout_console.options.ascii_only else text

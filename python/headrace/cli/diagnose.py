@@ -11,7 +11,7 @@ import argparse
 from headrace.cli import output
 from headrace.cli.finished_job import FINISHED_JOB_OPTIONS, add_finished_job_options, run_finished_job
 from headrace.cli.price_options import add_price_options, gpu_usd_per_hour
-from headrace.cli.session_command import add_session_options, print_diagnosis, session_folder
+from headrace.cli.session_command import add_session_options, print_diagnosis, session_folder, session_kept
 from headrace.diagnosis.fail_if import Condition
 from headrace.diagnosis.model import Diagnosis, command_ended
 from headrace.profiling.command import watch
@@ -62,18 +62,20 @@ def run(args: argparse.Namespace) -> int:
     with output.Heartbeat("headrace diagnose", "the command runs") as beat:
         with FirstVerdict(folder, _log_first_verdict) as first:
             finished = watch(args.command, folder, time_limit_s=args.seconds)
-        beat.begin(
-            "measuring the job's images and files, and the fixes" if args.verify else "measuring the job's images and files"
-        )
-        session, diagnosis = finish(
-            folder,
-            log=output.log,
-            report=not args.no_report,
-            remeasure_command=args.command if args.verify else None,
-            remeasure_limit_s=args.seconds,
-            time_to_verdict_s=first.after_s,
-            usd_per_hour=usd_per_hour,
-        )
+        verifies = args.verify and finished.stopped_by is None
+        if args.verify and not verifies:
+            output.log("--verify: nothing is measured, because the run was interrupted")
+        beat.begin(f"measuring the job's images and files{', and the fixes' if verifies else ''}")
+        with session_kept(folder):
+            session, diagnosis = finish(
+                folder,
+                log=output.log,
+                report=not args.no_report,
+                remeasure_command=args.command if verifies else None,
+                remeasure_limit_s=args.seconds,
+                time_to_verdict_s=first.after_s,
+                usd_per_hour=usd_per_hour,
+            )
     output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session, usd_per_hour=usd_per_hour))
     code = 0 if finished.timed_out else finished.exit_code
     if code:

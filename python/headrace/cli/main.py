@@ -119,6 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(words: list[str]) -> int:
     as_json = "--json" in _before_command(words)
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show × or – shows ?
@@ -140,6 +141,25 @@ def _main(words: list[str]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         _report_error(f"{where}{error.strerror or error}", None, as_json, kind=type(error).__name__)
         return FAILED
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null in place of a standard stream that was closed (`2>&-`).
+
+    Python has None there, for which `print` takes stdout, and the next file that is opened gets the stream's number.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)  # a child without the stream would meet the same trouble
+        setattr(sys, name, open(os.devnull, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: SIM115 -- as long as Python
 
 
 def _run(words: list[str], as_json: bool) -> int:

@@ -49,6 +49,7 @@ LOG_INTERVAL_S = 5.0  # between two lines of progress in a log
 LEAST_RATE = 1.0  # units a second below which progress shows no rate: "0.0 cells/s" says less than the time left
 HEARTBEAT_S = 2.5  # silence after which a heartbeat says what is going on; a reader of a log waits for 3 s at most
 LOG_WIDTH = 120  # columns of a table in a log
+LEAST_WIDTH = 20  # columns, below which no table can be read
 BAR_FROM, ELAPSED_FROM = 80, 100  # columns of a terminal from which progress shows a bar, and the time since the start
 RATE_WIDTH, LEFT_WIDTH = 32, 14  # columns that counts with rate, and the time left, take beside the words
 
@@ -72,10 +73,27 @@ def _console(*, stderr: bool) -> Console:
                 else:
                     yield Segment(printable_lines(segment.text), segment.style)
 
-    terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    # Away from a terminal rich assumes 80 columns and cuts tables; a log has room.
-    width = None if terminal or "COLUMNS" in os.environ else LOG_WIDTH
-    return PrintableConsole(stderr=stderr, highlight=False, width=width)
+    stream = sys.stderr if stderr else sys.stdout
+    return PrintableConsole(stderr=stderr, highlight=False, width=_width(stream))
+
+
+def _width(stream: TextIO) -> int | None:
+    """Return the columns to print in, or None for those that rich finds: the terminal's.
+
+    Away from a terminal rich assumes 80 columns and cuts tables; a log has room. Where COLUMNS is 0, as some job schedulers and
+    editors set it, rich prints nothing.
+    """
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return max(LEAST_WIDTH, int(columns))
+    if not stream.isatty():
+        return LOG_WIDTH
+    if not columns.isdecimal():
+        return None
+    try:
+        return max(LEAST_WIDTH, os.get_terminal_size(stream.fileno()).columns)
+    except OSError:
+        return LOG_WIDTH
 
 
 def __getattr__(name: str) -> Console:
@@ -91,11 +109,13 @@ _document_stream: TextIO | None = None
 def log(line: str) -> None:
     """Print one plain line on stderr, without markup or wrapping: it may hold a path or a command to copy.
 
-    Control characters, line feeds too, appear as escapes (`printable`), and secrets as `***`.
+    Control characters, line feeds too, appear as escapes (`printable`), and secrets as `***`. A stderr that takes no more (a
+    full disk, a reader that has gone) loses the line, and not the work that the line is about.
     """
     global _last_log_s
     _last_log_s = time.monotonic()
-    print(printable(redact_text(line)), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        print(printable(redact_text(line)), file=sys.stderr, flush=True)
 
 
 def log_list(name: str, items: Sequence[str]) -> None:

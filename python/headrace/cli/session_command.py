@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.cli import output
@@ -11,7 +14,7 @@ from headrace.profiling.command import default_session_folder
 from headrace.report import terminal
 from headrace.session.model import Session
 
-__all__ = ["add_session_options", "positive_number", "print_diagnosis", "session_folder"]
+__all__ = ["add_session_options", "positive_number", "print_diagnosis", "session_folder", "session_kept"]
 
 
 def add_session_options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +29,16 @@ def session_folder(args: argparse.Namespace) -> Path:
     """Return the absolute path of the folder that `--out` names, or of a new one named after the time."""
     folder: Path = args.out or default_session_folder()
     return folder.absolute()
+
+
+@contextlib.contextmanager
+def session_kept(folder: Path) -> Iterator[None]:
+    """Say where the session is when Ctrl-C ends the measuring and diagnosing of a run, which itself is over."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.log(f"the session is complete:  headrace report {shlex.quote(str(folder))}")
+        raise
 
 
 def print_diagnosis(diagnosis: Diagnosis, session: Session, *, usd_per_hour: float | None = None) -> None:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from headrace.cli import output
-from headrace.cli.session_command import add_session_options, positive_number, print_diagnosis, session_folder
+from headrace.cli.session_command import add_session_options, positive_number, print_diagnosis, session_folder, session_kept
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.model import Diagnosis, command_ended
 from headrace.errors import HeadraceError
@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     output.log(f"headrace watch: session in {folder}; output of the command in {log}")
     with open(log, "wb", opener=private_opener) as file, _view(folder, every_s=args.every):
         finished = watch(args.command, folder, time_limit_s=args.seconds, log=file)
-    session, diagnosis = finish(folder, log=output.log)
+    with session_kept(folder):
+        session, diagnosis = finish(folder, log=output.log)
     output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session))
     if finished.returncode and not finished.timed_out:
         output.log(f"headrace watch: {command_ended(finished.returncode)}; the end of its output:")
@@ -100,4 +101,6 @@ def _line(diagnosis: Diagnosis) -> str:
 
 
 def _last_lines(log: Path, count: int = 10) -> str:
-    return "\n".join(log.read_bytes()[-8192:].decode("utf-8", "replace").splitlines()[-count:])
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - 8192))
+        return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-count:])

@@ -302,12 +302,13 @@ class Diagnosis:
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
-        """The fixes of all findings and settings, each id once; the largest predicted gain first, unpredicted fixes last."""
+        """The fixes of all findings and settings, each id once; the largest gain first, measured or else predicted, and fixes
+        without one last."""
         first: dict[str, Fix] = {}
         for finding in (*self.findings, *self.configuration):
             for fix in finding.fixes:
                 first.setdefault(fix.id, fix)
-        return tuple(sorted(first.values(), key=lambda fix: -(fix.gain or 0.0)))
+        return tuple(sorted(first.values(), key=lambda fix: -(fix.verified_change or fix.gain or 0.0)))
 
     @property
     def confidence_word(self) -> str:

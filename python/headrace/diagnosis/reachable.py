@@ -21,7 +21,8 @@ def with_reachable(diagnosis: Diagnosis) -> Diagnosis:
     The best fix is the one with the largest gain, measured or else predicted, of those whose rate is known. Call this again
     when the fixes change.
     """
-    best = max((fix for fix in diagnosis.fixes if fix.predicted_img_s is not None), key=gain_of, default=None)
+    rated = [fix for fix in diagnosis.fixes if fix.predicted_img_s is not None or fix.verified_change is not None]
+    best = max(rated, key=gain_of, default=None)
     gain = gain_of(best) if best is not None else 1.0
     helps = diagnosis.img_s is not None and gain >= NO_HELP
     reached = None

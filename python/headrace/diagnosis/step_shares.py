@@ -29,7 +29,7 @@ def share_of_step(job: MeasuredJob) -> dict[str, float]:
         "periodic": rank.pauses.gc_s + rank.pauses.periodic_s,
         "core_wait": rank.compute_queue_s or 0.0,
     }
-    outside = {name: min(rest_s, seconds) for name, seconds in outside.items()}
+    outside = {name: min(rest_s, max(0.0, seconds)) for name, seconds in outside.items()}  # two clocks may disagree by 2 µs
     scale = min(1.0, rest_s / max(1e-12, math.fsum(outside.values())))  # times that overlap must not shrink the wait for input
     parts = _input_parts_s(job, waiting_s) | {name: scale * seconds for name, seconds in outside.items()}
     parts["compute"] = max(0.0, rank.step_s - math.fsum(parts.values()))
@@ -54,7 +54,7 @@ def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
     makes_batches = cost is not None and rank.makes_batches
     queued_s = 0.0 if makes_batches else waiting_s - min(waiting_s, rank.exposed_net_wait_s)
     handover_s = min(waiting_s - queued_s, rank.handover_s if rank.workers else 0.0)
-    late_s = waiting_s - queued_s - handover_s
+    late_s = max(0.0, waiting_s - queued_s - handover_s)
     return {
         "input_storage": late_s * split.get("blocked", 0.0) / whole_s,
         "input_cpu": late_s * split.get("on a core", 0.0) / whole_s,

@@ -11,4 +11,6 @@
 - `read_sweep`: The read sweep: the rate at which storage delivers a job's own files to 1, 2, 4, 8 and 16 readers, B(c) of
   the step model.
 - `verify_fixes`: `diagnose --verify`: measure the gain of a fix by running the command briefly with the fix and without it.
+- `verify_schedule`: How `diagnose --verify` divides its time: which fixes are measured, and how long each run of the command
+  may take.
 """

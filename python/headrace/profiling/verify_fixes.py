@@ -4,10 +4,11 @@
 
 1. Once with a replayed batch, if a prediction needs one (`_with_replay`). The other predictions are then made again.
 2. Unchanged.
-3. For each fix that needs no edit of the script (at most `MAX_FIXES_MEASURED`): with the fix, then unchanged again.
+3. For each fix that needs no edit of the script, best first: with the fix, then unchanged again.
 
 The rate with a fix is compared with the mean of the rates of the unchanged runs before and after it, so that slow
 drift of the machine cancels. Each run is stopped after its window. The script writes its files again in each of these runs.
+`verify_schedule` fits windows and fixes to the time that is left; what is left out is logged.
 
 `launch_with` applies a fix. The record of the fix gives a `Rerun` (`headrace.diagnosis.fixes.fix_kind`). `headrace_run` adds
 the hook of `headrace run`, `loader_arguments` and `threads` go to the hook `headrace.attach.overrides`, and
@@ -33,6 +34,15 @@ from headrace.diagnosis.measure import measure_ranks
 from headrace.diagnosis.model import Diagnosis, Finding, Fix
 from headrace.diagnosis.reachable import with_reachable
 from headrace.profiling.command import HOOK, add_fact, watch
+from headrace.profiling.verify_schedule import (
+    MAX_FIXES_MEASURED,
+    RUN_COST_S,
+    Schedule,
+    Windows,
+    needed_s,
+    run_windows,
+    schedule_runs,
+)
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import ObservedLoader, Session
 
@@ -40,11 +50,6 @@ __all__ = ["Launch", "launch_with", "remeasure_fixes"]
 
 OVERRIDES_HOOK = "headrace.attach.overrides"
 REPLAY_HOOK = "headrace.attach.replay"
-
-MIN_WINDOW_S = 8.0
-MAX_WINDOW_S = 60.0
-WINDOW_STEPS = 60
-MAX_FIXES_MEASURED = 6
 
 MODEL_MISSED = 0.25
 """Lower the confidence when a prediction is off by more than this share."""
@@ -100,19 +105,46 @@ def remeasure_fixes(
 
     Fixes of the model's own computation are first predicted again from a replayed batch. `folder`: of the session; every
     run gets a folder in it. `command`: of the job, with the secrets that the session masks. `log`: takes one line at a time.
-    `limit_s`: fixes whose runs would end later than this many seconds from now are not measured, which is logged.
+    `limit_s`: seconds for all runs together. Windows are shortened and fixes left out until the runs fit, which is logged.
+    After Ctrl-C or SIGTERM no further run begins; what was measured stays.
     """
     end_s = math.inf if limit_s is None else time.monotonic() + limit_s
     loader = _training_loader(session)
     if not diagnosis.findings or loader is None or diagnosis.img_s is None:
+        log("--verify: nothing is measured, because the run gave no rate to compare with")
         return diagnosis
-    window_s = _window_s(diagnosis)
-    if time.monotonic() + window_s + REPLAY_LIMIT_S <= end_s:
-        diagnosis = _with_replay(diagnosis, session, command, folder, loader, window_s, log)
+    windows = run_windows(diagnosis)
+    measured: dict[str, _Measured] = {}
+    runs = _Runs(command, folder, end_s, _stop_s(diagnosis))
+    try:
+        if runs.left_s >= windows.full_s + REPLAY_LIMIT_S + needed_s(1, windows, runs.cost_s):
+            diagnosis = _with_replay(diagnosis, session, command, folder, loader, windows.full_s, log)
+        launches = _launches(diagnosis, loader, log)
+        _measure(launches, runs, windows, diagnosis.img_s, log, measured)
+    except KeyboardInterrupt:
+        log("--verify: interrupted: no further fix is measured")
+    return _verified(diagnosis, measured, runs.noise, log)
+
+
+def _launches(diagnosis: Diagnosis, loader: ObservedLoader, log: Callable[[str], None]) -> list[tuple[Fix, Launch]]:
+    """The fixes that can be measured, the best first, at most `MAX_FIXES_MEASURED`, and how each is applied."""
     launches = [(fix, launch) for fix in diagnosis.fixes if (launch := launch_with(fix, loader)) is not None]
-    measured, noise = _measure(launches[:MAX_FIXES_MEASURED], command, folder, window_s, log, end_s)
+    if not launches:
+        log("--verify: nothing is measured, because no fix can be applied without an edit of the script")
+    elif len(launches) > MAX_FIXES_MEASURED:
+        names = ", ".join(fix.id for fix, _ in launches[MAX_FIXES_MEASURED:])
+        log(f"--verify: left out, because at most {MAX_FIXES_MEASURED} fixes are measured, the best first: {names}")
+    return launches[:MAX_FIXES_MEASURED]
+
+
+def _verified(
+    diagnosis: Diagnosis, measured: dict[str, _Measured], noise: Sequence[str], log: Callable[[str], None]
+) -> Diagnosis:
+    """The diagnosis with what was measured. Predictions that were far off cost confidence, unless the machine was busy."""
     errors = [
-        abs(fix.gain / measured[fix.id].measured_gain - 1) for fix, _ in launches if fix.gain is not None and fix.id in measured
+        abs(fix.gain / measured[fix.id].measured_gain - 1)
+        for fix in diagnosis.fixes
+        if fix.gain is not None and fix.id in measured and measured[fix.id].is_paired
     ]
     if noise:
         log(f"--verify: {noise[0]} meanwhile, so the measured rates are unsure; measure again when nothing else runs")
@@ -129,51 +161,102 @@ def remeasure_fixes(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Rate with a fix, and that rate over the mean rate without the fix."""
+    """Rate with a fix, and that rate over the rate without it.
+
+    is_paired: whether the rate without it is that of the runs before and after; else it is that of the watched run.
+    """
 
     img_s: float
     measured_gain: float
+    is_paired: bool
+
+
+class _Runs:
+    """Runs of the command one after the other, none of which lasts longer than the time that is left.
+
+    end_s: when the last run must have ended, monotonic seconds. cost_s: seconds that a run takes beyond its window.
+    """
+
+    def __init__(self, command: Sequence[str], folder: Path, end_s: float, cost_s: float) -> None:
+        self.command, self.folder, self.end_s, self.cost_s = command, folder, end_s, cost_s
+        self.noise: list[str] = []
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left for all runs."""
+        return self.end_s - time.monotonic()
+
+    def rate(self, name: str, launch: Launch, window_s: float) -> float | None:
+        """Return the images per second of one run; None where it gave no rate or there is no time for it."""
+        window_s = min(window_s, self.left_s - self.cost_s)
+        if window_s <= 0:
+            return None
+        began_s = time.monotonic()
+        img_s, disturbance = _rate(self.command, self.folder / name, launch, window_s)
+        self.cost_s = max(self.cost_s, time.monotonic() - began_s - window_s)
+        if disturbance:
+            self.noise.append(disturbance)
+        return img_s
 
 
 def _measure(
     launches: Sequence[tuple[Fix, Launch]],
-    command: Sequence[str],
-    folder: Path,
-    window_s: float,
+    runs: _Runs,
+    windows: Windows,
+    watched_img_s: float | None,
     log: Callable[[str], None],
-    end_s: float = math.inf,
-) -> tuple[dict[str, _Measured], list[str]]:
-    """What was measured by fix id, and the disturbances that were seen meanwhile."""
-    measured: dict[str, _Measured] = {}
-    noise: list[str] = []
-
-    def rate(name: str, launch: Launch) -> float | None:
-        img_s, disturbance = _rate(command, folder / name, launch, window_s)
-        if disturbance:
-            noise.append(disturbance)
-        return img_s
-
-    before: float | None = None
-    for number, (fix, launch) in enumerate(launches, start=1):
-        if time.monotonic() + (3 if number == 1 else 2) * window_s > end_s:
-            names = ", ".join(fix.id for fix, _ in launches[number - 1 :])
-            log(f"--verify: not measured, --seconds leaves no time for runs of {window_s:.0f} s: {names}")
+    measured: dict[str, _Measured],
+) -> None:
+    """Measure as many fixes as there is time for, best first. Put each result into `measured`, by fix id."""
+    if not launches:
+        return
+    plan = schedule_runs(len(launches), windows, runs.left_s, cost_s=runs.cost_s)
+    enough_s = needed_s(len(launches), windows, runs.cost_s)
+    if plan is None:
+        _log_left_out(launches, enough_s, log)
+        return
+    log(_plan_words(plan, len(launches), windows))
+    window_s, paired, left_out = plan.window_s, plan.has_unchanged, launches[plan.fixes :]
+    before = runs.rate("verify-0-unchanged", Launch(), window_s) if paired else watched_img_s
+    for number, (fix, launch) in enumerate(launches[: plan.fixes], start=1):
+        if number > 1 and runs.left_s < 2 * (windows.least_s + runs.cost_s):
+            left_out = launches[number - 1 :]
             break
-        if number == 1:
-            before = rate("verify-0-unchanged", Launch())
-        log(f"--verify {fix.id}: running the command for about {window_s:.0f} s with this fix, then without it")
-        with_fix = rate(f"verify-{number}-{fix.id.replace('=', '-')}", launch)
-        after = rate(f"verify-{number}-unchanged", Launch())
+        log(f"--verify {fix.id}: running the command for about {window_s:.0f} s with this fix{', then without it' * paired}")
+        with_fix = runs.rate(f"verify-{number}-{fix.id.replace('=', '-')}", launch, window_s)
+        after = runs.rate(f"verify-{number}-unchanged", Launch(), window_s) if paired else None
         without = [img_s for img_s in (before, after) if img_s is not None]
         if with_fix is None or not without:
             log(f"--verify {fix.id}: not measured, too few steps, or the script's loader ignores the change")
         else:
-            measured[fix.id] = result = _Measured(with_fix, with_fix * len(without) / sum(without))
-            gain = result.measured_gain
-            gains = f"{gain:.2f} times; {_prediction(fix, gain)}{''.join(f'; {one}' for one in noise[-1:])}"
-            log(f"--verify {fix.id}: measured {with_fix:,.0f} img/s ({gains})")
+            measured[fix.id] = result = _Measured(with_fix, with_fix * len(without) / sum(without), paired)
+            log(f"--verify {fix.id}: {_result_words(fix, result, runs.noise)}")
         before = after if after is not None else before
-    return measured, noise
+    _log_left_out(left_out, enough_s, log)
+
+
+def _plan_words(plan: Schedule, fixes: int, windows: Windows) -> str:
+    """What is measured, for how long, and against what."""
+    what = "1 fix" if fixes == 1 else f"{plan.fixes} of {fixes} fixes, the best first"
+    short = "" if plan.window_s >= windows.full_s else f" in place of {windows.full_s:.0f} s, because of --seconds"
+    against = "" if plan.has_unchanged else ", against the watched run: there is no time to run the command unchanged again"
+    return f"--verify: measuring {what}, by runs of about {plan.window_s:.0f} s{short}{against}"
+
+
+def _log_left_out(left_out: Sequence[tuple[Fix, Launch]], enough_s: float, log: Callable[[str], None]) -> None:
+    """Log the fixes that are not measured, and the seconds that would be enough."""
+    if left_out:
+        names = ", ".join(fix.id for fix, _ in left_out)
+        log(f"--verify: left out for want of time: {names} (about --seconds {enough_s:.0f} would do)")
+
+
+def _result_words(fix: Fix, result: _Measured, noise: Sequence[str]) -> str:
+    gain = result.measured_gain
+    against = "" if result.is_paired else ", against the watched run"
+    return (
+        f"measured {result.img_s:,.0f} img/s ({gain:.2f} times{against}; {_prediction(fix, gain)}"
+        f"{''.join(f'; {one}' for one in noise[-1:])})"
+    )
 
 
 def _prediction(fix: Fix, measured_gain: float) -> str:
@@ -198,7 +281,7 @@ def _with_replay(
     log("--verify: running the command once more to replay one batch at several sizes and settings")
     match = json.dumps({"num_workers": loader.num_workers, "batch_size": loader.batch_size})
     limit_s = window_s + REPLAY_LIMIT_S
-    watch(command, folder / "replay", hooks=(REPLAY_HOOK,), env={MATCH_VARIABLE: match}, time_limit_s=limit_s)
+    _watch(command, folder / "replay", hooks=(REPLAY_HOOK,), env={MATCH_VARIABLE: match}, time_limit_s=limit_s)
     replay = Session.load(folder / "replay").facts.get("replay")
     if not replay:
         log("--verify: no batch could be replayed; the predictions that need one stay as they are")
@@ -226,16 +309,21 @@ def _training_loader(session: Session) -> ObservedLoader | None:
     return max(ranks, key=lambda rank: rank.loop_s).loader if ranks else None
 
 
-def _window_s(diagnosis: Diagnosis) -> float:
-    """Seconds of one run: the start-up time of the first run and enough steps."""
-    start_s = sum(diagnosis.startup_s.values())
-    steps_s = WINDOW_STEPS * (diagnosis.step_s or 0.1)
-    return 1.3 * start_s + min(MAX_WINDOW_S, max(MIN_WINDOW_S, steps_s))
+def _stop_s(diagnosis: Diagnosis) -> float:
+    """Seconds that a run takes beyond its window: as the watched run did, which --seconds ended."""
+    beyond_s = (diagnosis.duration_s or 0.0) - (diagnosis.time_limit_s or math.inf)
+    return max(RUN_COST_S, beyond_s)
+
+
+def _watch(command: Sequence[str], folder: Path, *, hooks: Sequence[str], env: dict[str, str], time_limit_s: float) -> None:
+    """Run the command. Raise KeyboardInterrupt if a signal asked this process to stop meanwhile."""
+    if watch(command, folder, hooks=hooks, env=env, time_limit_s=time_limit_s).stopped_by is not None:
+        raise KeyboardInterrupt
 
 
 def _rate(command: Sequence[str], folder: Path, launch: Launch, window_s: float) -> tuple[float | None, str | None]:
     """Images per second of one run, and what disturbed the run."""
-    watch(command, folder, hooks=launch.hooks, env=dict(launch.env), time_limit_s=window_s)
+    _watch(command, folder, hooks=launch.hooks, env=dict(launch.env), time_limit_s=window_s)
     session = Session.load(folder)
     if launch.sets_loader_arguments and not any(loader.overridden for loader in session.loaders):
         return None, None  # a class that does not call DataLoader's initialiser ran unchanged

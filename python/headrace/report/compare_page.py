@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from headrace.diagnosis.kinds import verdict_kind
 from headrace.diagnosis.model import Diagnosis, Percentiles
 from headrace.errors import SessionError
 from headrace.report import charts, numbers, tables, timeline
-from headrace.report.compare_sessions import PER_STEP, PartChange, SessionComparison, whole_s
+from headrace.report.compare_sessions import PER_STEP, SessionComparison, noise_words, whole_s
 from headrace.report.markup import Html, join, no_break, tag
 from headrace.report.page import asset, figure, html_page, write_page
 from headrace.report.screen import FirstScreen, first_screen
@@ -21,9 +21,6 @@ from headrace.report.step_parts import part_style
 from headrace.session.model import Session
 
 __all__ = ["Side", "render", "write"]
-
-LEAST_SHARE = 0.002
-"""Leave out a part of the step that takes less than this share of it in both runs."""
 
 POINTS = ("min", "p50", "p90", "p95", "p99", "max")
 
@@ -75,7 +72,7 @@ def render(found: SessionComparison, before: Side, after: Side) -> str:
 def _verdict(found: SessionComparison, sides: Sequence[Side]) -> Html:
     before, after = sides
     change = None if found.change is None else numbers.gain(found.change)
-    noise = "" if found.noise is None else f"; equal runs could differ by {numbers.percent(found.noise)}"
+    noise = "" if found.noise is None else f"; {noise_words(found.change, found.noise)}"
     cells = [
         figure(_rate(found.before_img_s), "images per second before"),
         figure(_rate(found.after_img_s), "images per second after", accent=True),
@@ -118,7 +115,7 @@ def _steps(found: SessionComparison, sides: Sequence[Side]) -> Html:
     times = [whole_s(side.diagnosis, found.per) for side in sides]
     longest = max((time_s for time_s in times if time_s), default=None)
     bars = [_bar(side, time_s, longest, found.per) for side, time_s in zip(sides, times, strict=True)]
-    return join(*bars, _part_table(found.moved, found.per) if found.moved else None)
+    return join(*bars, _part_table(found) if found.moved else None)
 
 
 def _bar(side: Side, time_s: float | None, longest: float | None, per: str) -> Html:
@@ -131,18 +128,13 @@ def _bar(side: Side, time_s: float | None, longest: float | None, per: str) -> H
     )
 
 
-def _part_table(moved: Iterable[PartChange], per: str) -> Html:
-    rows, shown = [], list(moved)
-    whole = {name: sum(getattr(part, name) or 0.0 for part in shown) for name in ("before_s", "after_s")}
-    for part in shown:
-        if all((getattr(part, name) or 0.0) < LEAST_SHARE * whole[name] for name in whole):
-            continue
+def _part_table(found: SessionComparison) -> Html:
+    rows = []
+    for part in found.shown:
         name = join(tag("i", class_=f"swatch {part.part}", aria_hidden="true"), part_style(part.part).short)
-        known = part.before_s is not None and part.after_s is not None
-        change = f"{'+' if part.change_s > 0 else '−' if part.change_s < 0 else ''}{numbers.milliseconds(abs(part.change_s))}"
-        cells = (numbers.milliseconds(value) for value in (part.before_s, part.after_s))
-        rows.append((name, *cells, change if known else numbers.NOT_MEASURED))
-    return tables.table(f"Mean time per {per}", ("", "before", "after", "change"), rows)
+        cells = (numbers.part_of(value, found.whole_s) for value in (part.before_s, part.after_s))
+        rows.append((name, *cells, part.change_words(found.whole_s)))
+    return tables.table(f"Mean time per {found.per}", ("", "before", "after", "change"), rows)
 
 
 def _settings(found: Sequence[Difference]) -> Html:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.diagnosis.model import SHARES, Diagnosis
 from headrace.diagnosis.stats import mean
@@ -12,7 +12,7 @@ from headrace.report import numbers
 from headrace.report.session_settings import Difference, differences
 from headrace.session.model import Session
 
-__all__ = ["MATERIAL", "PER_STEP", "PartChange", "SessionComparison", "compare_sessions", "whole_s"]
+__all__ = ["MATERIAL", "PER_STEP", "PartChange", "SessionComparison", "compare_sessions", "noise_words", "whole_s"]
 
 MATERIAL = 0.03
 """Call a smaller change of the rate "about the same", even beyond the noise. TraceML calls 3 % moderate."""
@@ -25,23 +25,41 @@ BLOCKS = 8
 
 MIN_STEPS_PER_BLOCK = 3
 
+LEAST_SHARE = 0.002
+"""Leave out a part of the step, of what is shown, that takes less than this share of it in both runs."""
+
 NAMED_CHANGE = 0.02
-"""Name a part of the step if its time changed by at least this share of the earlier step."""
+"""Name a part of the step if its time changed by at least this share of the earlier step, and beyond the noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartChange:
-    """One part of the step: mean seconds before and after, per `SessionComparison.per`. None: not measured."""
+    """One part of the step: mean seconds before and after, per `SessionComparison.per`. None: not measured.
+
+    within_noise: whether two equal runs could differ as much; None where the noise or a side was not measured.
+    """
 
     part: str
     label: str
     before_s: float | None
     after_s: float | None
+    within_noise: bool | None = None
 
     @property
     def change_s(self) -> float:
         """Seconds that the part takes longer now; 0 where one side was not measured."""
         return 0.0 if self.before_s is None or self.after_s is None else self.after_s - self.before_s
+
+    def change_words(self, whole_s: float) -> str:
+        """Return the change as text, or that it is within the noise. `whole_s`: the step, or the time of as many images."""
+        if self.before_s is None or self.after_s is None:
+            return numbers.NOT_MEASURED
+        if self.change_s == 0:
+            return "none"
+        if self.within_noise:
+            return "within noise"
+        text = numbers.part_of(abs(self.change_s), whole_s)
+        return text if text.startswith("<") else f"{'+' if self.change_s > 0 else '−'}{text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +83,26 @@ class SessionComparison:
     differences: tuple[Difference, ...]
     sentences: tuple[str, ...]
 
+    @property
+    def whole_s(self) -> float:
+        """Seconds of the longer one of the two steps, or of 1,000 images, by which the digits of their parts are chosen."""
+        return max(sum(getattr(part, name) or 0.0 for part in self.moved) for name in ("before_s", "after_s"))
+
+    @property
+    def shown(self) -> tuple[PartChange, ...]:
+        """The parts that take at least `LEAST_SHARE` of the step in one of the runs."""
+        least_s = LEAST_SHARE * self.whole_s
+        return tuple(part for part in self.moved if max(part.before_s or 0.0, part.after_s or 0.0) >= least_s)
+
 
 def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> SessionComparison:
     """Return what changed from `before` to `after`. `was` and `now` are the diagnoses of the two sessions."""
     change = now.img_s / was.img_s if was.img_s and now.img_s else None
     noise = _noise(before, after)
     per = PER_STEP if _same_size(was, now) else PER_IMAGES
-    moved = tuple(sorted(_moved(was, now, per), key=lambda part: -abs(part.change_s)))
+    longest_s = max(whole_s(was, per) or 0.0, whole_s(now, per) or 0.0)
+    noise_s = None if noise is None else noise * longest_s
+    moved = tuple(sorted(_moved(was, now, per, noise_s), key=lambda part: -abs(part.change_s)))
     word = _word(change, noise)
     return SessionComparison(
         before_img_s=was.img_s,
@@ -132,11 +163,13 @@ def _same_size(was: Diagnosis, now: Diagnosis) -> bool:
     return not before or not after or math.isclose(before, after, rel_tol=0.02)
 
 
-def _moved(was: Diagnosis, now: Diagnosis, per: str) -> Iterator[PartChange]:
+def _moved(was: Diagnosis, now: Diagnosis, per: str, noise_s: float | None) -> Iterator[PartChange]:
     for part, label in SHARES.items():
         before_s, after_s = _part_s(was, part, per), _part_s(now, part, per)
         if before_s or after_s:
-            yield PartChange(part, label, before_s, after_s)
+            found = PartChange(part, label, before_s, after_s)
+            known = noise_s is not None and before_s is not None and after_s is not None
+            yield replace(found, within_noise=abs(found.change_s) <= (noise_s or 0.0)) if known else found
 
 
 def _part_s(diagnosis: Diagnosis, part: str, per: str) -> float | None:
@@ -158,16 +191,22 @@ def _sentences(
         yield "The rates cannot be compared: one of them was not measured."
     else:
         rates = f"from {numbers.image_rate(was.img_s)} to {numbers.image_rate(now.img_s)} img/s ({numbers.gain(change)})"
-        known = (
-            f"; equal runs could differ by {numbers.percent(noise)}" if noise is not None else "; the noise was not measured"
-        )
-        yield f"The second run is {word}: {rates}{known}."
+        yield f"The second run is {word}: {rates}; {noise_words(change, noise)}."
     if was.verdict == now.verdict:
         yield f"The verdict is the same: {was.verdict}."
     else:
         yield f"The verdict changed from {was.verdict} to {now.verdict}."
     if before_s := whole_s(was, per):
-        named = [part for part in moved if abs(part.change_s) >= NAMED_CHANGE * before_s][:3]
+        longest_s = max(before_s, whole_s(now, per) or 0.0)
+        named = [part for part in moved if abs(part.change_s) >= NAMED_CHANGE * before_s and not part.within_noise][:3]
         for part in named:
-            times = f"{numbers.milliseconds(part.before_s)} before, {numbers.milliseconds(part.after_s)} after"
+            times = f"{numbers.part_of(part.before_s, longest_s)} before, {numbers.part_of(part.after_s, longest_s)} after"
             yield f"Per {per}, {part.label}: {times}."
+
+
+def noise_words(change: float | None, noise: float | None) -> str:
+    """Return a clause about the noise: its size, and whether the change of the rate (later over earlier) is within it."""
+    if noise is None:
+        return "the noise was not measured"
+    within = "within the noise: " if change is not None and abs(change - 1) <= noise else ""
+    return f"{within}equal runs could differ by {numbers.percent(noise)}"

@@ -99,15 +99,10 @@ def _money(screen: FirstScreen) -> Html:
         cells.append(figure(numbers.image_rate(screen.reachable_img_s), words, accent=True))
     cells.append(figure(ceiling, f"ceiling: {screen.ceiling_words}{label}"))
     if screen.usd is not None:
-        words = "saved by the best fix" if screen.recoverable is not None else "lost"
-        cells.append(figure(f"${screen.usd:,.0f}", f"{words} per 100 {screen.wasted_unit}"))
+        cells.append(figure(f"${screen.usd:,.0f}", f"saved by the best fix per 100 {screen.hours_unit}"))
     if screen.recoverable is not None:
-        cells.append(
-            figure(numbers.hours(screen.recoverable), f"of every 100 {screen.wasted_unit} saved by the best fix{label}")
-        )
-    else:
-        wasted = None if screen.wasted is None else numbers.hours(screen.wasted)
-        cells.append(figure(wasted, f"of every 100 {screen.wasted_unit} lost; no fix with a known rate wins them back{label}"))
+        words = f"of every 100 {screen.hours_unit} saved by the best fix{label}"
+        cells.append(figure(numbers.hours(screen.recoverable), words))
     return tag("div", *cells, class_="money")
 
 
@@ -170,7 +165,7 @@ def _fixes(screen: FirstScreen) -> Html:
     caption = tag("caption", "Fixes, best first", class_="screen-reader-only")
     body = tag("table", caption, tag("thead", header, role="rowgroup"),
                tag("tbody", *rows, role="rowgroup"), role="table", class_="fixes")  # fmt: skip
-    advice = tag("p", screen.advice) if screen.advice else None
+    advice = join(*(tag("p", f"{capitalised(words).rstrip('.')}.") for words in (screen.no_gain, screen.advice) if words))
     order = tag("p", screen.order_note, class_="note") if screen.order_note else None
     return tag("section", tag("h2", "What to change"), advice, body, order, tag("p", note, class_="note"), id="fixes")
 
@@ -181,7 +176,7 @@ def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:
     change = tag(
         "td",
         tag("span", no_break(fix.change.removeprefix("≈ 0: ")), class_="change"),
-        tag("div", tag("code", fix.command), class_="do") if fix.command else None,
+        tag("div", tag("code", line.command), class_="do") if line.command else None,
         tag("span", about, class_="about") if about else None,
         role="cell",
     )

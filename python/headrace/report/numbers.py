@@ -15,6 +15,7 @@ __all__ = [
     "hours",
     "image_rate",
     "milliseconds",
+    "part_of",
     "percent",
     "rounded_to_whole",
     "seconds",
@@ -22,12 +23,17 @@ __all__ = [
 
 NOT_MEASURED = "not measured"
 
+LEAST_S = 5e-7
+"""Half a microsecond: shorter durations are below what the clocks here resolve."""
+
 BINARY_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def gain(ratio: float) -> str:
-    """Return a ratio of rates: `+3 %` for small gains, `×2.4` for large ones."""
-    return f"×{number_text(ratio, digits=2)}" if ratio >= 1.195 else f"{100 * (ratio - 1):+.0f} %"
+    """Return a ratio of rates: `+3 %` for small gains, `×2.4` for large ones, `±0 %` for less than half a per cent."""
+    if ratio >= 1.195:
+        return f"×{number_text(ratio, digits=2)}"
+    return f"{100 * (ratio - 1):+.0f} %" if abs(ratio - 1) >= 0.005 else "±0 %"
 
 
 def hours(value: float) -> str:
@@ -55,14 +61,35 @@ def percent(share: float | None, *, digits: int = 0) -> str:
 
 
 def milliseconds(value_s: float | None, *, digits: int = 3) -> str:
-    """Return a short duration in ms, or in s from 1 s on, with `digits` significant digits (default 3)."""
+    """Return a short duration in ms, or in s from 1 s on, with `digits` significant digits (default 3).
+
+    Less than half a microsecond, which no clock here resolves, is `<0.001 ms`; a negative duration has a minus sign.
+    """
     if value_s is None or not math.isfinite(value_s):
         return NOT_MEASURED
+    if value_s < 0:
+        return f"−{milliseconds(-value_s, digits=digits)}"
+    if 0 < value_s < LEAST_S:
+        return "<0.001 ms"
     if value_s >= 10:
         return seconds(value_s)
     if value_s >= 0.9995:
         return f"{value_s:.{digits}g} s"
     return f"{1000 * value_s:.0f} ms" if value_s >= 0.1 else f"{1000 * value_s:.{digits}g} ms"
+
+
+def part_of(value_s: float | None, whole_s: float) -> str:
+    """Return a part of a longer duration, in ms, to the place of the third digit of the whole.
+
+    Of a step of 60 ms a part is `12.3 ms`, and one that would round to 0 is `<0.1 ms`.
+    """
+    if value_s is None or not math.isfinite(value_s) or not whole_s > 0 or abs(value_s) >= 0.9995:
+        return milliseconds(value_s)
+    decimals = max(0, min(3, 2 - math.floor(math.log10(1000 * whole_s))))
+    least = 10.0**-decimals
+    if 0 < abs(1000 * value_s) < least / 2:
+        return f"<{least:g} ms"
+    return f"{1000 * value_s:.{decimals}f} ms".replace("-", "−")
 
 
 def seconds(value_s: float | None) -> str:

@@ -26,6 +26,8 @@ __all__ = ["MAX_FIXES", "FirstScreen", "FixLine", "StepPart", "capitalised", "fi
 
 MAX_FIXES = 5
 ORDER_NOTE = "The order of these fixes is not established: their intervals overlap."
+MOST_COMMAND, MOST_FIX_COMMAND = 400, 4000
+"""Characters of a command at the top of a screen, and in the row of a fix: a shell may have put 100,000 files into it."""
 ROUNDING = 1.005  # rates that differ by less are called equal: they are printed with three digits
 SIMULATED = re.compile(r"sim:[A-Za-z0-9-]+")
 
@@ -46,7 +48,8 @@ class StepPart:
 class FixLine:
     """One row of the table of fixes.
 
-    `helps`: whether a gain is predicted; None where nothing could be predicted. `then`: what limits the rate with the fix.
+    `helps`: whether a gain was measured, or else is predicted; None where neither is known. `then`: what limits the rate with
+    the fix.
     """
 
     fix: Fix
@@ -54,11 +57,16 @@ class FixLine:
     then: str
 
     @property
+    def command(self) -> str | None:
+        """What to type, cut where it is very long."""
+        return None if self.fix.command is None else _shortened(self.fix.command, MOST_FIX_COMMAND)
+
+    @property
     def gain_words(self) -> str:
         """×2.3, +4 %, ≈ 0 or not predicted."""
-        if self.helps is None or self.fix.gain is None:
+        if self.fix.gain is None:
             return "not predicted"
-        return numbers.gain(self.fix.gain) if self.helps else "≈ 0"
+        return numbers.gain(self.fix.gain) if self.fix.gain >= NO_HELP else "≈ 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +74,8 @@ class FirstScreen:
     """Everything on the first screen, in words and numbers. None means "not measured".
 
     `share`: of the leading finding, 0 to 1, of `share_of`. `reachable_img_s`, `reachable_words`: rate with the best fix, and
-    its gain in words. `wasted`, `recoverable`: hours of every 100 `wasted_unit` that are lost, and that the best fix saves;
-    `usd`: the price of the hours saved, or lost where no fix saves any.
+    its gain in words. `recoverable`: hours of every 100 `hours_unit` that the best fix saves; `usd`: their price. `no_gain`:
+    what is said in their place where there are fixes and none is known to help, else empty.
     `spread`: (name, p50, p95) in seconds of the waiting part and of the computing part of the steps. `absent_parts`: parts of
     the step that were not measured. `quality`: noise, cost of measuring, time to the verdict. `simulated`: label of a simulated
     device. `advice`: what to do where no fix is predicted. `notes`: as in the diagnosis.
@@ -88,10 +96,10 @@ class FirstScreen:
     reachable_words: str
     ceiling_img_s: float | None
     ceiling_words: str
-    wasted: float | None
     recoverable: float | None
-    wasted_unit: str
+    hours_unit: str
     usd: float | None
+    no_gain: str
     order_note: str | None
     parts: tuple[StepPart, ...]
     absent_parts: tuple[str, ...]
@@ -129,8 +137,8 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
     parts, absent = _parts(diagnosis)
     fixes = diagnosis.fixes
     primary = diagnosis.primary
-    wasted, recoverable = diagnosis.wasted_gpu_hours_per_100, diagnosis.recoverable_gpu_hours_per_100
-    hours = recoverable if recoverable is not None else wasted
+    lines = [_fix_line(fix) for fix in fixes]
+    recoverable = diagnosis.recoverable_gpu_hours_per_100
     img_s, ceiling = diagnosis.img_s, diagnosis.ceiling_img_s
     return FirstScreen(
         command=_command(diagnosis.command),
@@ -148,17 +156,17 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         ceiling_words=_ceiling_words(diagnosis),
         reachable_img_s=diagnosis.reachable_img_s,
         reachable_words=_reachable_words(diagnosis),
-        wasted=wasted,
         recoverable=recoverable,
-        wasted_unit="GPU-hours" if _has_gpu(diagnosis, session) and not simulated else "hours",
-        usd=hours * usd_per_hour if hours is not None and usd_per_hour is not None else None,
+        hours_unit="GPU-hours" if _has_gpu(diagnosis, session) and not simulated else "hours",
+        usd=recoverable * usd_per_hour if recoverable is not None and usd_per_hour is not None else None,
+        no_gain=_no_gain(lines),
         order_note=ORDER_NOTE if diagnosis.fix_order_established is False else None,
         parts=parts,
         absent_parts=absent,
         step_s=diagnosis.step_s,
         step_p95_s=diagnosis.step_p95_s,
         spread=_spread(diagnosis),
-        fixes=tuple(_fix_line(fix) for fix in fixes[:MAX_FIXES]),
+        fixes=tuple(lines[:MAX_FIXES]),
         more_fixes=max(0, len(fixes) - MAX_FIXES),
         not_measured=diagnosis.not_measured,
         quality=_quality(diagnosis),
@@ -216,7 +224,12 @@ def _command(argv: Sequence[str]) -> str:
     if not argv:
         return "(command unknown)"
     first = PurePath(argv[0]).name if PurePath(argv[0]).name.startswith("python") else argv[0]
-    return shlex.join((first, *argv[1:]))
+    return _shortened(shlex.join((first, *argv[1:])), MOST_COMMAND)
+
+
+def _shortened(command: str, most: int) -> str:
+    """The begin of a long command, and its length."""
+    return command if len(command) <= most else f"{command[:most]}… ({len(command):,} characters)"
 
 
 def _has_gpu(diagnosis: Diagnosis, session: Session | None) -> bool:
@@ -303,8 +316,17 @@ def _spread(diagnosis: Diagnosis) -> tuple[tuple[str, float, float], ...]:
 
 
 def _fix_line(fix: Fix) -> FixLine:
-    helps = None if fix.gain is None else fix.gain >= NO_HELP
+    helps = None if fix.gain is None and fix.verified_change is None else gain_of(fix) >= NO_HELP
     return FixLine(fix=fix, helps=helps, then=_bottleneck_label(fix.next_bottleneck or ""))
+
+
+def _no_gain(lines: Sequence[FixLine]) -> str:
+    """Return a clause for fixes none of which is known to help; empty where one helps, and without fixes."""
+    if not lines or any(line.helps for line in lines):
+        return ""
+    return (
+        "no fix below is predicted to help" if all(line.helps is False for line in lines) else "no fix below has a known gain"
+    )
 
 
 def _bottleneck_label(name: str) -> str:

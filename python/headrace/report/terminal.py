@@ -23,7 +23,7 @@ NARROWEST, WIDEST = 60, 120
 CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "�")
 ASCII = str.maketrans({
     "▒": "s", "▓": "d", "░": "q", "▚": "c", "▞": "h", "█": "C", "╱": "g", "═": "w", "╳": "p", "·": ".",
-    "→": ">", "≈": "~", "×": "x", "–": "-", "…": "...", "✓": "*", "’": "'",
+    "→": ">", "≈": "~", "×": "x", "–": "-", "…": "...", "✓": "*", "’": "'", "−": "-", "±": "+-",
 })  # fmt: skip
 
 
@@ -120,9 +120,9 @@ def _money(screen: FirstScreen, width: int) -> list[Text]:
         more.append(f"ceiling {numbers.image_rate(screen.ceiling_img_s)} img/s {screen.ceiling_words}")
     money = f" (${screen.usd:,.0f})" if screen.usd is not None else ""
     if screen.recoverable is not None:
-        more.append(f"best fix saves {numbers.hours(screen.recoverable)} of 100 {screen.wasted_unit}{money}")
-    elif screen.wasted is not None:
-        more.append(f"{numbers.hours(screen.wasted)} of 100 {screen.wasted_unit} lost{money}")
+        more.append(f"best fix saves {numbers.hours(screen.recoverable)} of 100 {screen.hours_unit}{money}")
+    elif screen.no_gain:
+        more.append(screen.no_gain)
     rest = "  ·  ".join(more)
     if not rest:
         return [line]
@@ -183,10 +183,8 @@ def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]
             change = textwrap.wrap(change[0], room - 1, subsequent_indent="  ", break_on_hyphens=False)
         lines.append(Text(_row(change[0], cells, room, columns), style=style))
         lines += [Text(part, style=style) for part in change[1:]]
-        if line.fix.command:
-            command = textwrap.wrap(
-                line.fix.command, width - 4, max_lines=command_lines, placeholder=" …", break_on_hyphens=False
-            )
+        if line.command:
+            command = textwrap.wrap(line.command, width - 4, max_lines=command_lines, placeholder=" …", break_on_hyphens=False)
             lines += [Text(f"    {part}", style=style or "color(31)") for part in command]
     return [*lines, *([Text(screen.order_note, style="dim")] if screen.order_note else [])]
 

@@ -77,6 +77,8 @@ class Sample:
     queue_share: share of their runnable time in which the command's threads waited for a core.
     pressure_cpu, pressure_io, pressure_memory: share of the time in which some task waited for the resource (PSI).
     throttled_share: time in which the CPU quota stopped the job, over the interval, added up over cores.
+    memory_left_bytes: what the job may still take: the least of what the machine has available and what each control group
+        above the job has left. Other programs of the machine count here; `memory_used_bytes` may be that of the job's group.
     foreign_programs: the programs behind `foreign_cores`, largest first and without tiny ones, where they were read.
     """
 
@@ -93,6 +95,7 @@ class Sample:
     throttled_share: float | None = None
     memory_used_bytes: int | None = None
     memory_limit_bytes: int | None = None
+    memory_left_bytes: int | None = None
     own_memory_bytes: int | None = None
     disk_read_bytes_s: float | None = None
     disk_busy: float | None = None

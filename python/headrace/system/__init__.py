@@ -8,6 +8,7 @@
   times a second.
 - `disk`: Measure how fast the storage of a folder reads, without the page cache.
 - `end_with_parent`: Processes that end when the process that started them is gone, also when that one was killed.
+- `foreign_errors`: The words of errors that other libraries raise, for a message of one line.
 - `gpm`: NVML's GPU performance monitoring (GPM): how full a GPU is, from Hopper on. Each metric is a mean between two
   samples.
 - `gpu_decoder_rates`: Published rates of GPU JPEG decoders, for estimates before one was measured.

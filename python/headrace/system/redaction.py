@@ -20,7 +20,8 @@ __all__ = ["MASK", "redact_text", "redact_words", "without_url_secrets"]
 MASK = "***"
 
 _LONG = (
-    r"password|passwd|passphrase|passcode|secret|token|bearer|credentials?|cookie|auth(?:orization|[-_.]?header)?|jwt|mnemonic|"
+    r"password|passwd|passphrase|passcode|passwort|kennwort|wachtwoord|contrase[nñ]a|senha|mot[-_.]?de[-_.]?passe|"
+    r"secret|token|bearer|credentials?|cookie|auth(?:orization|[-_.]?header)?|jwt|mnemonic|"
     r"seed[-_.]?phrase|webhook(?:[-_.]?url)?|(?:ssh|db|pg|mysql|user|smtp|ftp|proxy|admin)pass|"
     r"(?:api|access|account|auth|client|encryption|private|secret|service|shared|signing|ssh|storage|subscription|license|wandb|comet"
     r"|neptune|mlflow|clearml|kaggle|minio|roboflow|hf|huggingface|aws|azure|gcp|openai|session)[-_.]?(?:access[-_.]?)?"
@@ -28,7 +29,7 @@ _LONG = (
     r"(?:wandb|comet|neptune|mlflow|clearml|kaggle|hf|huggingface)[-_.]?login"
 )
 """Ends of names that mean a secret wherever they stand: `PGPASSWORD`, `authtoken`."""
-_SHORT = r"pass|pwd|pw|otp|pat|pin|sas|signature"
+_SHORT = r"pass|pwd|pw|otp|pat|pin|sas|cred|signature"
 """Ends of names that mean a secret as a word of its own: `--db-pass`, but neither `--bypass` nor `--compat`."""
 _NAMED = re.compile(rf"(?:(?:^|[-_.\W]|(?-i:(?<=[a-z\d])(?=[A-Z])))(?:{_SHORT})|{_LONG})s?$", re.IGNORECASE)
 _NOT_SECRET = re.compile(
@@ -73,15 +74,29 @@ _ATTACHED = re.compile(
 )
 """`mysql -psecret`: programs whose option -p takes a password without a space."""
 _ATTACHING = re.compile(r"(?:.*/)?(?:mysql\w*|mariadb[\w-]*|sshpass|7z[ar]?)")
-_BEARER = re.compile(r"(?i)\b((?:authorization|auth[-_]?header)\W{0,3}[:=]\W{0,3})?(bearer|basic|token)\s+([\w~+/.=-]{4,})")
+_BEARER = re.compile(
+    r"(?i)(?:\b|(?<=-H))((?:authorization|auth[-_]?header)\W{0,3}[:=]\W{0,3})?(bearer|basic|token)\s+([\w~+/.=-]{4,})"
+)
 _USERINFO = re.compile(
     r"(?<![\w+.-])(?P<scheme>[\w+.-]++:/{1,2}+)(?P<user>[^\s/:@?#\"']*+)"
     r"(?P<password>:(?!\d{1,5}/)(?:(?!://)[^\s@?#\"']){0,2048}+(?=@[\w.\[]))?@"
 )
 """User and password of a URL. `http://localhost:9000/bucket/images@2x` has a port and a path; a password may hold slashes."""
-_USER_OPTIONS = ("-u", "-U", "--user", "--proxy-user", "--userpwd")
+_USER_OPTIONS = ("-u", "-U", "--user", "--proxy-user", "--userpwd", "--login")
 _USER_OPTION = re.compile(rf"(?P<start>(?<![\w-])(?:{'|'.join(_USER_OPTIONS)})[\s=]++(?![\d_.+-]++:)[\w.+-]++:)[^\s\"'/]+")
 """`curl -u me:password`; the user and group of `docker run -u 1000:1000` are numbers."""
+_BARE_USERINFO = re.compile(
+    r"(?P<start>(?:(?<![^\s=\"'])|(?<=[\s=\"']//)|(?<=^//))(?!mailto:)[A-Za-z_][\w.+-]*+:)(?P<password>[^\s:/@\"']++)"
+    r"@(?!sha\d+:)(?=[\w.-]++(?::\d|/))"
+)
+"""`me:password@host:3128`, an address without a scheme, with a port or a path; an image's digest (`a:1@sha256:…`) is none."""
+_COOKIE = re.compile(r"(?i)(?P<start>(?<![\w-])(?:-H)?(?:set-)?cookie:\s*+)(?P<value>[^\"'\n]++)")
+_NAME_AND_VALUE = re.compile(
+    r"""(?i)(?P<start>(?<![\w\\-])\\*+["']?(?:name|key|variable)\\*+["']?\s*+[=:]\s*+\\*["']?(?P<name>[\w.-]++)\\*["']?\s*+,\s*+"""
+    r"""\\*["']?value\\*["']?\s*+[=:]\s*+\\*["']?)(?P<value>[^\s\\"',;}]++)"""
+)
+"""A variable as Kubernetes, ECS and the AWS command line write it: `{"name": "HF_TOKEN", "value": "abc"}`, `Name=…,Value=…`."""
+_NAME_FIELDS, _VALUE_FIELDS = frozenset({"name", "key", "variable"}), frozenset({"value", "string_value", "default"})
 _QUERY = re.compile(
     r"(?i)(?P<name>[?&;#](?:x-(?:amz|goog|oss|cos|ms|obs)-[\w-]+|awsaccesskeyid|googleaccessid|ossaccesskeyid|signature|sig|se|st|sp|sv|sr|"
     r"skoid|sktid|policy|key-pair-id|expires|key|code|auth|jwt|pat|pass|pwd|pw|sid|"
@@ -102,6 +117,7 @@ _SHAPES = tuple(
         r"\b(?:sk|pk|rk)[-_](?:live|test|proj|ant|or|svcacct)?[-_]?[\w-]{20,}",  # OpenAI, Anthropic, Stripe
         r"\b(?:xox[abeoprs]|xapp)-[\w-]{10,}",  # Slack
         r"https://hooks\.slack\.com/services/[\w/]+",
+        r"(?<!\d)\d{8,12}:AA[\w-]{25,}",  # Telegram
         r"https://(?:\w+\.)?discord(?:app)?\.com/api/webhooks/[\w/-]+",
         r"\bAIza[\w-]{30,}",  # Google
         r"\bya29\.[\w-]{20,}",
@@ -129,6 +145,15 @@ _BARE_NAMES = frozenset({"password", "passwd", "passphrase", "pwd", "authtoken",
 _MANY_WORDS = re.compile(r"(?i)(?:pass(?:word|wd|phrase)|auth|credentials?)$")
 """Names whose value may be several words."""
 
+_PASSWORD_OPTIONS = {
+    "redis-cli": "-a", "mongosh": "-p", "mongodump": "-p", "mongorestore": "-p", "sqlcmd": "-P", "sshpass": "-p",
+}  # fmt: skip
+"""Programs whose short option takes a password as the next word."""
+_KEYED = re.compile(r"[A-Za-z\d_-]{20,}")
+"""What follows `login`: W&B's keys are 40 hex digits, as commits are, and a secret only there."""
+_ASSIGNMENT = re.compile(r"(?P<name>--?[A-Za-z_][\w.-]*+|[A-Za-z_][\w.-]*+(?!=\S*\s))=(?P<value>[\s\S]+)")
+"""A word that is one assignment. Without dashes a space ends the value: `PGPASSWORD=abc python train.py` in `bash -c`."""
+
 _LEAST_MIXED = 12
 """Characters. Shorter words with capitals and digits are often names: `ResNet50`."""
 
@@ -147,7 +172,7 @@ def redact_words(words: Sequence[str]) -> list[str]:
     """
     clean: list[str] = []
     name, values = "", 0  # the option whose values come next, and how many were masked
-    attached = _takes_attached_passwords(words)
+    attached, options = _takes_attached_passwords(words), _password_options(words)
     for before, word in zip(["", *words], words, strict=False):
         if name and (not word.startswith("-") or (not values and _is_mixed(word))) and not (values and _ends_password(word)):
             is_secret = _is_secret(name, word) if name != MASK else word.lower() not in _FLAGS
@@ -155,12 +180,13 @@ def redact_words(words: Sequence[str]) -> list[str]:
             values += is_secret
             name = name if is_secret and _MANY_WORDS.search(name) else ""
             continue
-        name, values = _awaited(word, words), 0
+        name, values = _awaited(word, options), 0
         if attached and word.startswith("-p") and len(word) > 2:
             clean.append(f"-p{MASK}")
             attached = False
             continue
-        is_login = before in ("login", "--key", "-k") and not word.startswith("-") and _is_mixed(word)
+        is_login = before in ("login", "--relogin", "--key", "-k") and not word.startswith("-") and _is_mixed(word)
+        is_login = is_login or (before in ("login", "--relogin") and _KEYED.fullmatch(word) is not None)
         if before in _USER_OPTIONS:
             word = _USER_OPTION.sub(rf"\g<start>{MASK}", f"{before} {word}").removeprefix(f"{before} ")
         clean.append(MASK if is_login else _redact_word(word))
@@ -173,13 +199,19 @@ def _takes_attached_passwords(words: Sequence[str]) -> bool:
     return any(_ATTACHING.fullmatch(word) for word in started) or ("login" in words and bool({"docker", "podman"} & {*words}))
 
 
-def _awaited(word: str, words: Sequence[str]) -> str:
+def _password_options(words: Sequence[str]) -> frozenset[str]:
+    """Return the options without a secret's name that a program in the command line gives a password."""
+    names = {word.rpartition("/")[2] for word in words}
+    found = {option for program, option in _PASSWORD_OPTIONS.items() if program in names}
+    return frozenset(found | ({"-u", "--user"} if "curl" in names else set()) | ({"-p"} if "login" in names else set()))
+
+
+def _awaited(word: str, options: frozenset[str]) -> str:
     """Return the name of the secret that the next word is, after this one, `MASK` if it has no name, or "" for none."""
     if word.startswith("-"):
         if "=" not in word and _is_secret_name(word.lstrip("-")):
             return word.lstrip("-")
-        unnamed = (word in ("-u", "--user") and "curl" in words) or (word == "-p" and ("sshpass" in words or "login" in words))
-        return MASK if unnamed else ""
+        return MASK if word in options else ""
     is_name = ("_" in word and word.isidentifier()) or word.lower() in _BARE_NAMES
     return word if is_name and _is_secret_name(word) else ""
 
@@ -201,12 +233,18 @@ def _redact_word(word: str) -> str:
         if clean != value:
             return word[:start] + json.dumps(clean, ensure_ascii=False)
         return word
+    whole = _ASSIGNMENT.fullmatch(word)
+    if whole is not None and _is_secret(whole["name"].lstrip("-"), whole["value"]):
+        return f"{whole['name']}={MASK}"  # a password may hold commas, semicolons, brackets and quotes
     return redact_text(word)
 
 
 def _redact_json(value: Any, secret: str = "") -> Any:
     """The value with every string masked that stands under a secret's name, however deep; JSON in strings too."""
     if isinstance(value, dict):
+        named = next((item for name, item in value.items() if name.lower() in _NAME_FIELDS and isinstance(item, str)), "")
+        if _is_secret_name(named):
+            value = {name: _redact_json(item, named) if name.lower() in _VALUE_FIELDS else item for name, item in value.items()}
         return {redact_text(name): _redact_json(item, secret or _secret_name(name)) for name, item in value.items()}
     if isinstance(value, list):
         return [_redact_json(item, secret) for item in value]
@@ -226,7 +264,11 @@ def redact_text(text: str) -> str:
     """
     for shape in _SHAPES:
         text = shape.sub(MASK, text)
-    text = _USERINFO.sub(_without_password, text) if "@" in text else text
+    if "@" in text:
+        text = _USERINFO.sub(_without_password, text)
+        text = _BARE_USERINFO.sub(lambda found: f"{found['start']}{MASK}@", text)
+    text = _COOKIE.sub(lambda found: found["start"] + MASK, text)
+    text = _NAME_AND_VALUE.sub(lambda found: found["start"] + MASK if _is_secret_pair(found) else found[0], text)
     text = _QUERY.sub(lambda found: found["name"] + MASK, text)
     text = _BEARER.sub(
         lambda found: (
@@ -278,6 +320,10 @@ def _is_secret(name: str, value: str) -> bool:
     if _NUMBER.fullmatch(value):
         return not counted["plural"] and len(value) > _LONGEST_COUNT[re.split(r"[-_.\W]", counted[0].lower())[-1]]
     return not (set("*{%") & set(value) and counted[0].lower().endswith("pat"))  # a pattern of file names
+
+
+def _is_secret_pair(found: re.Match[str]) -> bool:
+    return _is_secret(found["name"], found["value"])
 
 
 def _names(found: re.Match[str]) -> bool:

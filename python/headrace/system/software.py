@@ -37,12 +37,12 @@ try:
     torch.cuda.init()
     facts["available"] = torch.cuda.is_available()
 except Exception as error:
-    facts["error"] = str(error).splitlines()[0]
+    facts["error"] = (str(error).splitlines() or [type(error).__name__])[0]
 try:
     import torchvision
     facts["torchvision"] = torchvision.__version__
 except Exception as error:
-    facts["torchvision_error"] = str(error).splitlines()[0]
+    facts["torchvision_error"] = (str(error).splitlines() or [type(error).__name__])[0]
 print("headrace-facts:" + json.dumps(facts))
 """
 

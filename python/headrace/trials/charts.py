@@ -169,7 +169,7 @@ def _series(
 
 
 def svg_file(chart: Chart) -> str:
-    """Return a chart as a file of its own: its title above, the names of its series below."""
+    """Return a chart as a complete SVG file, with its title above the plot and a legend of its series below."""
     rows = math.ceil(len(chart.series) / 2)
     parts = [tag("text", chart.title, x=WIDTH / 2, y=-10, text_anchor="middle", font_size=14)]
     for number, series in enumerate(chart.series):
@@ -204,7 +204,7 @@ def _drawn(chart: Chart) -> list[Html]:
 
 
 def _framed(chart: Chart, parts: Sequence[Html], above: float = 0.0, below: float = 0.0) -> Html:
-    """Return the element; above, below: further space for `parts`, in its units."""
+    """Return the SVG element of a chart. `above` and `below` add space over and under the plot, in SVG units."""
     words = (
         tag("text", chart.x, x=(LEFT + WIDTH) / 2, y=HEIGHT - 4, text_anchor="middle"),
         tag("text", chart.y, x=4, y=16),

@@ -335,7 +335,7 @@ def _pixel_difference(
 def _compared(
     experiment: Experiment, settings: Settings, cell: Cell, reference: str, known: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the difference of a loader's pixels from the reference's, or that the reference cannot be run (`failed`)."""
+    """Compare a loader's pixels with the reference's. Return the difference, or `failed` with the error of the reference."""
     failed = next((found for found in known.values() if "failed" in found), None)
     if failed is not None:
         return failed

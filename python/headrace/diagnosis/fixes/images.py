@@ -252,11 +252,10 @@ def _cache_images(job: MeasuredJob) -> Fix | None:
         return None
     if cost.read_bytes < LEAST_FILE_BYTES * job.rank.items:
         return None
-    limit, used = machine.memory_limit_bytes, machine.memory_used_bytes
-    if limit is None or used is None:
-        return None  # free memory was not measured
+    if machine.memory_left_bytes is None:
+        return None
     dataset_bytes = length * cost.read_bytes / job.rank.items
-    cached = min(1.0, MEMORY_SHARE * max(0, limit - used) / dataset_bytes)
+    cached = min(1.0, MEMORY_SHARE * machine.memory_left_bytes / dataset_bytes)
     part = "" if cached == 1 else f", {percent_text(cached)} of them"
     return predicted_fix(
         job,

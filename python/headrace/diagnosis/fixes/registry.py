@@ -14,6 +14,7 @@ from headrace.diagnosis.fixes.model import AMP, CHANNELS_LAST, COMPILE, MORE_GPU
 from headrace.diagnosis.fixes.native_loader import add_native_fixes, is_native_input
 from headrace.diagnosis.fixes.take_over import add_refusal
 from headrace.diagnosis.fixes.training_process import ASYNC_CHECKPOINT, GC_FREEZE, REMOVE_SYNC, THREADS
+from headrace.diagnosis.fixes.worker_limits import add_worker_limit
 from headrace.diagnosis.fixes.workers import NUM_WORKERS, PERSISTENT_WORKERS, PREFETCH, SPREAD_WORKERS
 from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.kinds import BLINDLY, KINDS
@@ -70,6 +71,7 @@ def add_fixes(job: MeasuredJob, found: Finding) -> Finding:
     names = BLINDLY if is_unseen else KINDS[kind].fixes
     fixes = sorted(propose_fixes(job, kind, names), key=lambda fix: -(1.0 if fix.gain is None else fix.gain))
     found = add_refusal(job, found) if HEADRACE_RUN.name in names else found
+    found = add_worker_limit(job, found) if NUM_WORKERS.name in names and kind != "CPU_OVERSUBSCRIBED" else found
     return replace(found, fixes=tuple(fixes[:MOST_FIXES]))
 
 

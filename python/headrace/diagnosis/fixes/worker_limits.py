@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.diagnosis.job import MeasuredJob
+from headrace.diagnosis.model import Finding
 from headrace.system.sizes import size_text
 
-__all__ = ["WorkerLimit", "worker_limits"]
+__all__ = ["WorkerLimit", "add_worker_limit", "worker_limits"]
 
 USABLE = 0.8
 """Let new workers take this share of the memory that is left; the rest is for what grows, and for the page cache."""
@@ -41,15 +42,21 @@ def worker_limits(job: MeasuredJob) -> list[WorkerLimit]:
     return sorted(found, key=lambda limit: limit.workers)
 
 
+def add_worker_limit(job: MeasuredJob, found: Finding) -> Finding:
+    """Return the finding with the reason why not one more worker is proposed, where memory or /dev/shm has no room for it."""
+    limits = worker_limits(job)
+    if job.model is None or not limits or limits[0].workers > job.rank.workers:
+        return found
+    return replace(found, evidence=(*found.evidence, f"not one more loader worker fits: {limits[0].bound}"))
+
+
 def _memory_limit(job: MeasuredJob) -> WorkerLimit | None:
     """Return how many workers fit into the memory that is left, by what a worker holds alone. All ranks share the memory."""
-    rank, machine = job.rank, job.machine
+    rank, left = job.rank, job.machine.memory_left_bytes
     held = [int(event.detail or 0) for event in job.session.events if event.name == "worker_memory"]
-    limit, used = machine.memory_limit_bytes, machine.memory_used_bytes
-    if not held or max(held) <= 0 or limit is None or used is None:
+    if not held or max(held) <= 0 or left is None:
         return None
     each = max(held)
-    left = max(0, limit - used)
     workers = rank.workers + int(USABLE * left / each / len(job.ranks))
     return WorkerLimit(workers, f"{size_text(left)} of memory are left, and a worker holds {size_text(each)}", each, "memory")
 

@@ -42,6 +42,7 @@ class Machine:
     foreign_programs: the largest of the other programs, with their mean cores; None where they were not read.
     listed_count, listed_cores: number of all other programs whose names were seen, and the cores that they use together.
     memory_growth_bytes_s: steady growth of the job's own memory; 0 without.
+    memory_left_bytes: least memory that the job could still take, other programs and control groups considered.
     """
 
     cores: float | None
@@ -59,6 +60,7 @@ class Machine:
     memory_growth_bytes_s: float | None
     memory_used_bytes: int | None
     memory_limit_bytes: int | None
+    memory_left_bytes: int | None
     foreign_programs: tuple[ForeignProgram, ...] | None = None
     listed_count: int = 0
     listed_cores: float = 0.0
@@ -94,6 +96,10 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     highest = max((gpu.max_sm_clock_mhz or 0 for gpu in session.host.gpus), default=0)
     limits = [sample.memory_limit_bytes for sample in samples if sample.memory_limit_bytes]
     used = [sample.memory_used_bytes for sample in samples if sample.memory_used_bytes]
+    limit = limits[-1] if limits else session.host.memory_limit_bytes or session.host.memory_bytes
+    left = [sample.memory_left_bytes for sample in samples if sample.memory_left_bytes is not None]
+    if not left and used and limit is not None:  # a session of an older headrace
+        left = [max(0, limit - used[-1])]
     programs = _foreign_programs(samples)
     return Machine(
         cores=session.host.cores,
@@ -118,7 +124,8 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
         foreign_programs=None if programs is None else tuple(programs[:MOST_PROGRAMS]),
         listed_count=len(programs or ()),
         listed_cores=sum(program.cores for program in programs or ()),
-        memory_limit_bytes=limits[-1] if limits else session.host.memory_limit_bytes or session.host.memory_bytes,
+        memory_limit_bytes=limit,
+        memory_left_bytes=min(left, default=None),
     )
 
 

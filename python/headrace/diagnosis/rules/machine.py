@@ -196,5 +196,5 @@ def memory_growth(job: MeasuredJob) -> Finding | None:
 def hours_until_full(job: MeasuredJob) -> float | None:
     """Return the hours until memory is full at the present growth; None when it does not grow or was not measured."""
     machine = job.machine
-    growth, used, limit = machine.memory_growth_bytes_s, machine.memory_used_bytes, machine.memory_limit_bytes
-    return max(0, limit - used) / growth / 3600 if growth and used is not None and limit is not None else None
+    growth, left = machine.memory_growth_bytes_s, machine.memory_left_bytes
+    return left / growth / 3600 if growth and left is not None else None
