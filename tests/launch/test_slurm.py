@@ -15,7 +15,7 @@ from headrace.cli.main import main
 from slurm_node import Slurm, needs_slurm, slurm_node
 
 pytest.importorskip("torch")
-pytestmark = [needs_slurm, pytest.mark.slow(share="slurm"), pytest.mark.timeout(900)]
+pytestmark = [needs_slurm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 HELPERS = str(Path(__file__).parents[1] / "helpers")
 

@@ -1,10 +1,10 @@
 //! The ring of batch buffers: a buffer returns to the ring when the last array over it is freed.
 #![allow(unsafe_code)]
 
-use std::alloc::{alloc_zeroed, dealloc, Layout};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use headrace_core::engine::Pages;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -12,54 +12,26 @@ use pyo3::types::PyMemoryView;
 
 use crate::detach::guarded;
 
-/// One page-aligned block of memory, freed when dropped.
-struct Block {
-    start: *mut u8,
-    layout: Layout,
-}
-
-// SAFETY: a block is plain memory with one owner.
-unsafe impl Send for Block {}
-// SAFETY: shared access never writes through the block itself; Python synchronises access to the exported buffer.
-unsafe impl Sync for Block {}
-
-impl Block {
-    /// Return a block of zeros; `None` if the system has no memory for it.
-    fn new(layout: Layout) -> Option<Self> {
-        // SAFETY: the layout's size is not zero (checked by `Ring::new`).
-        let start = unsafe { alloc_zeroed(layout) };
-        (!start.is_null()).then_some(Block { start, layout })
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and freed once.
-        unsafe { dealloc(self.start, self.layout) }
-    }
-}
-
 #[derive(Default)]
 struct Free {
-    blocks: Vec<Block>,
+    blocks: Vec<Pages>,
     made: usize,
     out: usize,
-}
-
-struct Shared {
-    free: Mutex<Free>,
     keep: usize,
+    offered: bool,
 }
 
-fn lock(shared: &Shared) -> MutexGuard<'_, Free> {
-    shared.free.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(free: &Mutex<Free>) -> MutexGuard<'_, Free> {
+    free.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A set of memory blocks of one size. `take` reuses a free block, or adds another to the ring.
+///
+/// Free blocks are left out of forks: the parent's page tables of them are neither copied nor made copy-on-write.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Ring {
-    layout: Layout,
-    shared: Arc<Shared>,
+    block_bytes: usize,
+    free: Arc<Mutex<Free>>,
 }
 
 #[pymethods]
@@ -68,15 +40,18 @@ impl Ring {
     #[new]
     fn new(py: Python<'_>, block_bytes: usize, keep: usize) -> PyResult<Self> {
         guarded(py, || {
-            let layout = Layout::from_size_align(block_bytes.max(1), 4096).map_err(|_| {
-                PyValueError::new_err(format!("a batch of {block_bytes} bytes is too large"))
-            })?;
+            if block_bytes > isize::MAX as usize - 4096 {
+                return Err(PyValueError::new_err(format!(
+                    "a batch of {block_bytes} bytes is too large"
+                )));
+            }
+            let free = Free {
+                keep,
+                ..Free::default()
+            };
             Ok(Ring {
-                layout,
-                shared: Arc::new(Shared {
-                    free: Mutex::default(),
-                    keep,
-                }),
+                block_bytes: block_bytes.max(1),
+                free: Arc::new(Mutex::new(free)),
             })
         })
     }
@@ -85,14 +60,15 @@ impl Ring {
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         guarded(py, || {
             let lease = {
-                let mut free = lock(&self.shared);
-                let block = match free.blocks.pop() {
+                let mut free = lock(&self.free);
+                free.offered = false;
+                let block = match woken(&mut free) {
                     Some(block) => block,
                     None => {
-                        let made = Block::new(self.layout).ok_or_else(|| {
-                            let bytes = self.layout.size();
+                        let made = Pages::new(self.block_bytes).map_err(|_| {
                             PyMemoryError::new_err(format!(
-                                "no memory for a batch of {bytes} bytes"
+                                "no memory for a batch of {} bytes",
+                                self.block_bytes
                             ))
                         })?;
                         free.made += 1;
@@ -102,25 +78,55 @@ impl Ring {
                 free.out += 1;
                 Lease {
                     block: Some(block),
-                    shared: Arc::clone(&self.shared),
+                    free: Arc::clone(&self.free),
                 }
             };
             PyMemoryView::from(Bound::new(py, lease)?.as_any())
         })
     }
 
+    /// Keep at least `blocks` free blocks from now on.
+    fn keep(&self, py: Python<'_>, blocks: usize) -> PyResult<()> {
+        guarded(py, || {
+            let mut free = lock(&self.free);
+            free.keep = free.keep.max(blocks);
+            Ok(())
+        })
+    }
+
+    /// Let the system take the memory of free blocks when it runs short, until the next `take`.
+    fn offer(&self, py: Python<'_>) -> PyResult<()> {
+        guarded(py, || {
+            let mut free = lock(&self.free);
+            free.offered = true;
+            free.blocks.iter().for_each(Pages::offer);
+            Ok(())
+        })
+    }
+
     /// Return (blocks made so far, blocks in use now).
     fn counts(&self) -> (usize, usize) {
-        let free = lock(&self.shared);
+        let free = lock(&self.free);
         (free.made, free.out)
     }
+}
+
+/// Return a free block that forked children inherit again; `None` if there is none.
+fn woken(free: &mut Free) -> Option<Pages> {
+    while let Some(block) = free.blocks.pop() {
+        if block.wake() {
+            return Some(block);
+        }
+        free.made -= 1;
+    }
+    None
 }
 
 /// A block in use: a writable buffer of bytes. Python sees only memoryviews of it.
 #[pyclass(frozen)]
 struct Lease {
-    block: Option<Block>,
-    shared: Arc<Shared>,
+    block: Option<Pages>,
+    free: Arc<Mutex<Free>>,
 }
 
 #[pymethods]
@@ -135,8 +141,8 @@ impl Lease {
             return Err(PyValueError::new_err("the block has been returned"));
         };
         let (start, size) = (
-            block.start.cast::<c_void>(),
-            block.layout.size() as ffi::Py_ssize_t,
+            block.start().cast::<c_void>(),
+            block.bytes() as ffi::Py_ssize_t,
         );
         // SAFETY: `view` comes from the interpreter; the memory lives as long as the lease, to which the view holds a
         // reference (`obj`), so it cannot return to the ring while a buffer is out.
@@ -151,10 +157,14 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut free = lock(&self.shared);
+        let mut free = lock(&self.free);
         free.out -= 1;
         if let Some(block) = self.block.take() {
-            if free.blocks.len() < self.shared.keep {
+            if free.blocks.len() < free.keep {
+                block.rest();
+                if free.offered {
+                    block.offer();
+                }
                 free.blocks.push(block);
             } else {
                 free.made -= 1;

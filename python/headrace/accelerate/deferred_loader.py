@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch._utils import ExceptionWrapper
 
-from headrace._native import IndexStore, Ring
+from headrace._native import IndexStore
+from headrace.accelerate.batch_memory import batch_block, offer_free_blocks
 from headrace.accelerate.compile import engine
 from headrace.accelerate.deferred_batch import DescribedBatch, PendingBatch, computed, packed
 from headrace.accelerate.lazy_loader import with_lazy_images
@@ -37,9 +38,6 @@ __all__ = ["ComputedItems", "DeferredItems", "with_deferred_items"]
 
 POLL_S = 5.0
 """A thread that waits for batches looks so often whether the loader has ended. A loader that ends wakes it at once."""
-
-MOST_RINGS = 4
-"""Batches of so many sizes reuse their memory."""
 
 
 class DeferredItems:
@@ -141,6 +139,12 @@ class _ReceivingThread(threading.Thread):
 
     def run(self) -> None:
         """Receive until the loader ends, or until torch's queue raises an error, which is passed on."""
+        try:
+            self._receive()
+        finally:
+            offer_free_blocks()
+
+    def _receive(self) -> None:
         while not self._ended.is_set():
             try:
                 received = self._source.get(timeout=POLL_S)
@@ -174,7 +178,6 @@ class _Receiver:
         self._engine = pool
         self._indexes = indexes
         self._batches = batches
-        self._rings: dict[int, Ring] = {}
 
     def open(self, batch: DescribedBatch) -> PendingBatch:
         """Start to fill a batch."""
@@ -187,12 +190,9 @@ class _Receiver:
         count = 1
         for side in shape:
             count *= side
-        size = count * dtype.itemsize
-        if size not in self._rings:
-            if len(self._rings) >= MOST_RINGS or not size:
-                return torch.empty(shape, dtype=dtype)
-            self._rings[size] = Ring(size, self._batches)
-        return torch.frombuffer(self._rings[size].take(), dtype=dtype, count=count).view(shape)
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(batch_block(count * dtype.itemsize, self._batches), dtype=dtype, count=count).view(shape)
 
 
 def _pinned_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -55,6 +55,9 @@ class ItemIterator(NativeIterator):
     def _steps(self) -> Sequence[Any]:
         return [step for view in self._items.recognition.views for step in view.transform.geometry]
 
+    def _view_count(self) -> int:
+        return len(self._items.views)
+
     def _flush(self) -> None:
         index_store().close()
 
@@ -83,8 +86,8 @@ class ItemIterator(NativeIterator):
         if not items:
             return _PendingItems(indices, [], [], None, first, self._num_yielded)
         images, memory = [], []
-        for number, view in enumerate(self._items.views):
-            tensor, block = self._memory(count, number, view.pipeline, view.dtype)
+        for view in self._items.views:
+            tensor, block = self._memory(count, view.pipeline, view.dtype)
             images.append(tensor)
             memory.append(block)
         job = self._items.submit(items, memory, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF, self._pass, first)

@@ -28,7 +28,8 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from headrace._native import Job, Ring
+from headrace._native import Job
+from headrace.accelerate.batch_memory import batch_block, offer_free_blocks
 from headrace.accelerate.compile import CompiledLoader, engine
 from headrace.accelerate.plain_frames import initialise
 from headrace.accelerate.randomness import separate_randomness
@@ -83,7 +84,6 @@ class NativeIterator(_BaseDataLoaderIter):
         self._lookahead = _lookahead(loader)
         self._pulled: deque[list[Any]] = deque()
         self._jobs: deque[Any] = deque()
-        self._rings: dict[int, tuple[int, Ring]] = {}
         self._copies = self._prepare(compiled)
         # Worker processes keep the settings that they were started with.
         self._arithmetic = arithmetic() if self._num_workers == 0 and holds_blur(self._steps()) else None
@@ -103,6 +103,10 @@ class NativeIterator(_BaseDataLoaderIter):
         folders = compiled.recognition.folders
         self._samples = {id(one.dataset): copied for one, copied in zip(folders, compiled.samples, strict=True)}
         return WorkerCopies(compiled.recognition.folders, self._collate_fn, has_workers=self._num_workers > 0)
+
+    def _view_count(self) -> int:
+        """Return the number of images that an item becomes."""
+        return 1
 
     def _steps(self) -> Sequence[Any]:
         """Return the native steps of an image."""
@@ -143,6 +147,7 @@ class NativeIterator(_BaseDataLoaderIter):
         self._submit()
         if not self._jobs:
             self._flush()
+            offer_free_blocks()
             raise StopIteration
         pending = self._jobs.popleft()
         try:
@@ -200,8 +205,7 @@ class NativeIterator(_BaseDataLoaderIter):
     def _submit(self) -> None:
         """Give index batches to the native threads, up to the limit of batches filled at a time."""
         while self._pulled:
-            limit = max(BATCHES_IN_WORK, IMAGES_IN_WORK // max(1, len(self._pulled[0])))
-            if len(self._jobs) >= limit:
+            if len(self._jobs) >= _batches_in_work(len(self._pulled[0])):
                 return
             self._jobs.append(self._start(self._pulled.popleft()))
 
@@ -212,7 +216,7 @@ class NativeIterator(_BaseDataLoaderIter):
             return _Pending(indices, [], None, None, self._draws)
         records = np.fromiter((folder.first + at for folder, at in places), dtype=np.int64, count=count)
         draws = np.arange(self._draws, self._draws + count, dtype=np.uint64)
-        images, memory = self._memory(count, 0, self._compiled.pipeline, self._compiled.dtype)
+        images, memory = self._memory(count, self._compiled.pipeline, self._compiled.dtype)
         program, seed = self._compiled.pipeline.program, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF
         provide_weights(program, seed, self._pass, draws)
         job = self._engine.submit(
@@ -238,7 +242,7 @@ class NativeIterator(_BaseDataLoaderIter):
             return []
         return places if all(0 <= at < len(folder.samples) for folder, at in places) else []
 
-    def _memory(self, count: int, number: int, pipeline: Pipeline, dtype: torch.dtype) -> tuple[torch.Tensor, Any]:
+    def _memory(self, count: int, pipeline: Pipeline, dtype: torch.dtype) -> tuple[torch.Tensor, Any]:
         """Return a batch tensor [count, 3, H, W] for a view, and its memory as a writable buffer."""
         size = count * pipeline.image_bytes()
         if self._pin_memory:  # torch's cache of pinned memory waits for unfinished copies
@@ -246,9 +250,7 @@ class NativeIterator(_BaseDataLoaderIter):
             memory: Any = block.numpy()
             flat = block.view(dtype)
         else:
-            if number not in self._rings or self._rings[number][0] < size:
-                self._rings[number] = (size, Ring(size, BATCHES_IN_WORK + 2))
-            memory = self._rings[number][1].take()
+            memory = batch_block(size, self._view_count() * (_batches_in_work(count) + 2))
             flat = torch.frombuffer(memory, dtype=dtype, count=size // dtype.itemsize)
         return flat.view(count, 3, pipeline.height, pipeline.width), memory
 
@@ -332,6 +334,7 @@ class NativeIterator(_BaseDataLoaderIter):
         """Stop early. Frameworks call this method of the original iterator."""
         self._drop_jobs()
         self._pulled.clear()
+        offer_free_blocks()
         if self._replacement is not None and hasattr(self._replacement, "_shutdown_workers"):
             self._replacement._shutdown_workers()
 
@@ -381,6 +384,11 @@ def apply_per_image(operations: tuple[Callable[[Any], Any], ...], images: torch.
             after = operation(after)
         if after is not before:
             before.copy_(after)
+
+
+def _batches_in_work(images: int) -> int:
+    """Return how many batches of so many images are filled at a time."""
+    return max(BATCHES_IN_WORK, IMAGES_IN_WORK // max(1, images))
 
 
 def _lookahead(loader: Any) -> int:

@@ -38,8 +38,8 @@ SHORT = (
 DESCRIPTIONS = ("model", "load", "batch", "mode", "data")
 
 #: Fields of AMD's CPUs whose name a virtual machine hides: (family, model) → name in the price table. AMD's PPR of family 19h,
-#: models 10h to 1Fh: Genoa.
-HIDDEN_NAMES = {(25, model): "EPYC 9R14" for model in range(16, 32)}
+#: models 10h to 1Fh: Genoa; of family 1Ah, models 00h to 0Fh: Turin.
+HIDDEN_NAMES = {(25, model): "EPYC 9R14" for model in range(16, 32)} | {(26, model): "EPYC 9R45" for model in range(16)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ mod item_worker;
 mod items;
 mod job;
 mod memory;
+mod pages;
 mod table;
 mod worker;
 
@@ -28,6 +29,7 @@ pub use indexes::{content_key, IndexCache};
 pub use items::{fill_items, Group, Item, ItemBytes, Items, Source, Target};
 pub use job::Job;
 pub use memory::BatchMemory;
+pub use pages::Pages;
 pub use table::Table;
 pub use worker::Worker;
 
