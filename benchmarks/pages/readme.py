@@ -160,7 +160,7 @@ def diagnosis(document: Document) -> Row:
     fixes, repeats = score["prediction"], len(score["repeats"])
     right = f"{score['right']} of {score['valid']}" + ("²" if first else "")
     return "diagnosis", (
-        f"{others['of']} kinds of training job with one known fault, {repeats} runs each: cause named right · "
+        f"{others['of']} kinds of training job with one known fault, {repeats} {'run' if repeats == 1 else 'runs'} each: cause named right · "
         "error of the predicted gain",
         f"TraceML names the class in {others['traceml_class']} of {others['traceml_of']}, 3 rule sets no cause",
         f"{right} · median {percent(fixes['median_error'])}, 90 % within {percent(fixes['p90_error'])}",
@@ -177,11 +177,14 @@ def footnotes(demo_document: Document, diagnosis_document: Document, trials_docu
     )
     lines = [f"{compute}The demo ran on {machine(demo_document)}, {demo_document['date']}."]
     if first := diagnosis_document.get("first_judged"):
-        lines.append(
-            f"² Judged again after rules were changed; {first['right']} of the first {first['runs']} runs were "
-            "right as first judged. "
-            "The rules were written with the jobs at hand."
+        score = diagnosis_document["score"]
+        as_made = (first["right"], first["runs"]) == (score["right"], score["valid"])
+        judged = (
+            "As the runs were first judged."
+            if as_made
+            else f"Judged again after rules were changed; {first['right']} of the first {first['runs']} runs were right as first judged."
         )
+        lines.append(f"² {judged} The rules were written with the jobs at hand.")
     lines.append(
         "³ Compute is a timed wait at the published rate of ResNet-50, for the others estimated from it by their operations. "
         f"Measured on {machine(trials_document)}."
