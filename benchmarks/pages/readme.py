@@ -159,9 +159,9 @@ def diagnosis(document: Document) -> Row:
     score, others, first = document["score"], document["others"], document.get("first_judged")
     fixes, repeats = score["prediction"], len(score["repeats"])
     right = f"{score['right']} of {score['valid']}" + ("²" if first else "")
+    runs = "1 run" if repeats == 1 else f"{repeats} runs"
     return "diagnosis", (
-        f"{others['of']} kinds of training job with one known fault, {repeats} {'run' if repeats == 1 else 'runs'} each: cause named right · "
-        "error of the predicted gain",
+        f"{others['of']} kinds of training job with one known fault, {runs} each: cause named right · error of the predicted gain",
         f"TraceML names the class in {others['traceml_class']} of {others['traceml_of']}, 3 rule sets no cause",
         f"{right} · median {percent(fixes['median_error'])}, 90 % within {percent(fixes['p90_error'])}",
         "",
@@ -178,12 +178,10 @@ def footnotes(demo_document: Document, diagnosis_document: Document, trials_docu
     lines = [f"{compute}The demo ran on {machine(demo_document)}, {demo_document['date']}."]
     if first := diagnosis_document.get("first_judged"):
         score = diagnosis_document["score"]
-        as_made = (first["right"], first["runs"]) == (score["right"], score["valid"])
-        judged = (
-            "As the runs were first judged."
-            if as_made
-            else f"Judged again after rules were changed; {first['right']} of the first {first['runs']} runs were right as first judged."
-        )
+        judged = "As the runs were first judged."
+        if (first["right"], first["runs"]) != (score["right"], score["valid"]):
+            right = f"{first['right']} of the first {first['runs']} runs were right as first judged."
+            judged = f"Judged again after rules were changed; {right}"
         lines.append(f"² {judged} The rules were written with the jobs at hand.")
     lines.append(
         "³ Compute is a timed wait at the published rate of ResNet-50, for the others estimated from it by their operations. "

@@ -158,7 +158,7 @@ class Store:
 
 @final
 class Engine:
-    def __new__(cls, threads: int) -> Engine: ...
+    def __new__(cls, threads: int, decoding: int | None = None) -> Engine: ...
     def submit(
         self,
         table: Table,

@@ -127,10 +127,12 @@ pub struct Engine {
 
 #[pymethods]
 impl Engine {
-    /// Start `threads` threads. Raise OSError if the system refuses.
+    /// Start `threads` threads, of which at most `decoding` decode at a time (default: all). Raise OSError if the system refuses.
     #[new]
-    fn new(py: Python<'_>, threads: usize) -> PyResult<Self> {
-        let inner = detached(py, || engine::Engine::new(threads))?
+    #[pyo3(signature = (threads, decoding=None))]
+    fn new(py: Python<'_>, threads: usize, decoding: Option<usize>) -> PyResult<Self> {
+        let decoding = decoding.unwrap_or(threads);
+        let inner = detached(py, || engine::Engine::new(threads, decoding))?
             .map_err(|error| PyOSError::new_err(error.to_string()))?;
         Ok(Engine {
             inner: Mutex::new(Some(inner)),

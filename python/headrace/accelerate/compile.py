@@ -20,7 +20,7 @@ from headrace.accelerate.translate import NativeTransform, TransformParts, Unsup
 from headrace.errors import UsageError
 from headrace.loading.feed import INDEX_BYTES
 from headrace.loading.jpeg_index_cache import index_file, shared_index_file
-from headrace.system.machine import memory
+from headrace.system.machine import cores, memory
 from headrace.transforms.base import Transform
 from headrace.transforms.compile import Pipeline, compile_pipeline
 from headrace.transforms.composition import Compose, RandomApply
@@ -149,7 +149,7 @@ _engines: dict[int, Engine] = {}
 def engine(threads: int) -> Engine:
     """Return the pool of `threads` native threads that all loaders of this process share. Idle threads cost nothing."""
     if threads not in _engines:
-        _engines[threads] = Engine(threads)
+        _engines[threads] = Engine(threads, cores().parallel)
     return _engines[threads]
 
 

@@ -30,6 +30,7 @@ from headrace.loading.options import LoaderOptions
 from headrace.loading.order import hashed
 from headrace.loading.stats import CacheStats, FeedStats, Stopwatch
 from headrace.system import open_files
+from headrace.system.machine import cores
 from headrace.system.sizes import size_text
 from headrace.transforms.compile import NUMPY_DTYPES, Pipeline, encode
 
@@ -324,7 +325,7 @@ class Feed:
             return self._primary._running_engine()
         if self._engine is None:
             try:
-                self._engine = Engine(self.options.threads)
+                self._engine = Engine(self.options.threads, cores().parallel)
             except OSError as error:
                 raise HeadraceError(
                     f"cannot start {self.options.threads} threads: {error}",

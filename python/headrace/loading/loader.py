@@ -75,7 +75,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     drop_last (True): drop the last, incomplete batch of an epoch. False: keep it; ranks then share it, and up to
         world_size - 1 records come twice, so that all ranks have the same number of batches.
     rank, world_size (None): None: those of torch.distributed if it is initialized, else 0 and 1. Give both or neither.
-    threads (None): native decoding threads; None: the cores that this process may use.
+    threads (None): native threads; None: the cores that this process may use. Threads beyond the cores only read ahead.
     prefetch (3): batches that are decoded ahead of the one in use.
     device ("cpu"): "cuda" or "cuda:N" yields tensors on that GPU, normalized there, by asynchronous copies.
     dtype ("uint8"): of the images: "uint8", "float32", "float16", "bfloat16" (torch only). Floats are 0 to 1 before Normalize.

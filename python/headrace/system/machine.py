@@ -7,6 +7,7 @@ the CPU time that the quota of the control group allows.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ class Cores:
     def usable(self) -> float:
         """The CPU time that this process can get, in cores."""
         return float(self.affinity) if self.quota is None else min(float(self.affinity), self.quota)
+
+    @property
+    def parallel(self) -> int:
+        """How many threads can compute at the same time: `usable`, rounded up."""
+        return max(1, math.ceil(self.usable))
 
 
 @dataclass(frozen=True, slots=True)

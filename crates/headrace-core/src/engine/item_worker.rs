@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::indexes::{content_key, IndexCache};
 use super::items::{Item, Items};
+use super::seats::Seats;
 use super::worker::Worker;
 use super::{add, Counters};
 use crate::decode::{DecodeOptions, Decoder, Opened};
@@ -29,7 +30,7 @@ impl Worker {
         };
         let result = or_internal(|| self.read_group(batch, number, &set, counters));
         if result == Err(Status::Internal) {
-            *self = Worker::default(); // a panic may have left any state
+            self.renew();
         }
         for (number, item) in batch.group(number).1.iter().enumerate() {
             if result.is_err() {
@@ -61,6 +62,8 @@ impl Worker {
             counters
                 .bytes
                 .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            let seats = self.seats.clone();
+            let _seat = seats.as_deref().map(Seats::take);
             self.decoder.set_exif(batch.exif);
             let opened = self.decoder.open(bytes)?;
             let cache = batch

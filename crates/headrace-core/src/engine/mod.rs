@@ -13,6 +13,7 @@ mod items;
 mod job;
 mod memory;
 mod pages;
+mod seats;
 mod table;
 mod worker;
 
@@ -36,6 +37,7 @@ pub use worker::Worker;
 use crate::program::Program;
 use crate::store::Store;
 use job::Work;
+use seats::Seats;
 
 /// The encoded bytes of one record, kept alive by their owner.
 pub type Encoded = Box<dyn AsRef<[u8]> + Send + Sync>;
@@ -138,6 +140,7 @@ struct Shared {
     queue: Mutex<Queue>,
     arrived: Condvar,
     counters: Counters,
+    seats: Option<Arc<Seats>>,
 }
 
 /// The thread pool. Dropping it stops and joins the threads.
@@ -152,8 +155,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
-    /// Start `threads` threads (at least one). Fails if the system refuses a thread.
-    pub fn new(threads: usize) -> std::io::Result<Self> {
+    /// Start `threads` threads (at least one), of which at most `decoding` (at least one) decode at a time; the others read
+    /// ahead. Fails if the system refuses a thread.
+    pub fn new(threads: usize, decoding: usize) -> std::io::Result<Self> {
+        let decoding = decoding.max(1);
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
                 jobs: VecDeque::new(),
@@ -161,6 +166,7 @@ impl Engine {
             }),
             arrived: Condvar::new(),
             counters: Counters::default(),
+            seats: (decoding < threads).then(|| Arc::new(Seats::new(decoding))),
         });
         let mut engine = Engine {
             shared,
@@ -260,7 +266,7 @@ fn take(shared: &Shared) -> Option<(Arc<Job>, usize)> {
 }
 
 fn work(shared: &Shared) {
-    let mut worker = Worker::default();
+    let mut worker = Worker::new(shared.seats.clone());
     while let Some((job, unit)) = take(shared) {
         job.fill(unit, &mut worker, &shared.counters);
     }

@@ -2,10 +2,12 @@
 //! batch slot of each view.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::file::read_file;
 use super::indexes::content_key;
+use super::seats::Seats;
 use super::{add, Batch, Counters, FileSource, View};
 use crate::decode::{DecodeOptions, Decoder, Opened};
 use crate::error::{or_internal, Result, Status};
@@ -32,6 +34,8 @@ pub struct Worker {
     size: Size,
     /// The key of the image's index.
     key: u64,
+    /// Where to wait before decoding, if other threads decode as well.
+    pub(super) seats: Option<Arc<Seats>>,
 }
 
 /// The steps of one view of the image, and the passes that they take.
@@ -42,6 +46,19 @@ struct Drawing {
 }
 
 impl Worker {
+    /// Make the memory of a thread that waits for one of `seats` before it decodes.
+    pub(super) fn new(seats: Option<Arc<Seats>>) -> Self {
+        Worker {
+            seats,
+            ..Worker::default()
+        }
+    }
+
+    /// Begin anew: a panic may have left any state.
+    pub(super) fn renew(&mut self) {
+        *self = Worker::new(self.seats.take());
+    }
+
     /// Fill slot `image` of each view of the batch. After an error the slots are black; they never hold an earlier image.
     pub fn fill(&mut self, batch: &Batch, image: usize, counters: &Counters) -> Result<()> {
         let result = or_internal(|| {
@@ -55,7 +72,7 @@ impl Worker {
             self.fill_masks(batch, image)
         });
         if result == Err(Status::Internal) {
-            *self = Worker::default(); // a panic may have left any state
+            self.renew();
         }
         if result.is_err() {
             for view in &batch.views {
@@ -110,6 +127,8 @@ impl Worker {
         counters
             .bytes
             .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
+        let seats = self.seats.clone();
+        let _seat = seats.as_deref().map(Seats::take);
         let upright = batch.files.as_ref().is_some_and(|files| files.upright);
         self.decoder.set_exif(upright);
         let result = self.decoder.open(bytes).and_then(|opened| {
