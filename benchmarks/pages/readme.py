@@ -161,7 +161,8 @@ def diagnosis(document: Document) -> Row:
     right = f"{score['right']} of {score['valid']}" + ("²" if first else "")
     runs = "1 run" if repeats == 1 else f"{repeats} runs"
     return "diagnosis", (
-        f"{others['of']} kinds of training job with one known fault, {runs} each: cause named right · error of the predicted gain",
+        f"{others['of']} kinds of training job with one known fault, {runs} each: "
+        "cause named right · error of the predicted gain",
         f"TraceML names the class in {others['traceml_class']} of {others['traceml_of']}, 3 rule sets no cause",
         f"{right} · median {percent(fixes['median_error'])}, 90 % within {percent(fixes['p90_error'])}",
         "",

@@ -4,6 +4,7 @@
 loading, `native_decode` the decode-only way, `check` the comparison of `--check`.
 
 - `affine_transform`: Pillow's affine transform of RGB images, natively made while an item is made.
+- `batch_memory`: The memory of batches: kept from one epoch to the next, and shared by all loaders of the process.
 - `check`: `headrace run --check`: compare native loading with the script's own, before a loader is taken over.
 - `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
 - `data_map`: `headrace run --data-map A=B`: files that the script opens for reading below A are read from B.
