@@ -98,6 +98,22 @@ def test_a_forked_child_inherits_blocks_in_use_and_not_the_free_ones() -> None:
     assert in_child(again) == b"used"
 
 
+def test_a_block_that_a_child_shares_begins_with_new_pages() -> None:
+    """To write the shared pages would copy each."""
+    held, other = batch_block(SIZE, 3), batch_block(SIZE, 3)
+    held[:4] = b"held"
+    assert in_child(held) == b"held"
+    assert bytes(held[:4]) == b"held", "while somebody refers to it, it does not change"
+    start = address(held)
+    del held
+    again = batch_block(SIZE, 3)
+    assert address(again) == start and bytes(again[:4]) == bytes(4)
+    again[:4] = b"next"
+    del again
+    assert bytes(batch_block(SIZE, 3)[:4]) == b"next", "without a fork, pages are kept"
+    del other
+
+
 def test_a_forked_child_begins_without_blocks() -> None:
     batch_block(SIZE, 3)
     read, write = os.pipe()

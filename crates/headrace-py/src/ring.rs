@@ -19,6 +19,7 @@ struct Free {
     out: usize,
     keep: usize,
     offered: bool,
+    forks: usize,
 }
 
 fn lock(free: &Mutex<Free>) -> MutexGuard<'_, Free> {
@@ -78,6 +79,7 @@ impl Ring {
                 free.out += 1;
                 Lease {
                     block: Some(block),
+                    forks: free.forks,
                     free: Arc::clone(&self.free),
                 }
             };
@@ -104,6 +106,12 @@ impl Ring {
         })
     }
 
+    /// Say that this process has forked. The child shares the blocks in use: each page of them would be copied when it is next
+    /// written. When they are free they begin with new pages instead.
+    fn forked(&self) {
+        lock(&self.free).forks += 1;
+    }
+
     /// Return (blocks made so far, blocks in use now).
     fn counts(&self) -> (usize, usize) {
         let free = lock(&self.free);
@@ -126,6 +134,8 @@ fn woken(free: &mut Free) -> Option<Pages> {
 #[pyclass(frozen)]
 struct Lease {
     block: Option<Pages>,
+    /// The number of forks when the block was taken.
+    forks: usize,
     free: Arc<Mutex<Free>>,
 }
 
@@ -161,6 +171,9 @@ impl Drop for Lease {
         free.out -= 1;
         if let Some(block) = self.block.take() {
             if free.blocks.len() < free.keep {
+                if free.forks != self.forks {
+                    block.renew();
+                }
                 block.rest();
                 if free.offered {
                     block.offer();

@@ -43,6 +43,10 @@ class _Blocks:
             for ring in self._rings.values():
                 ring.offer()
 
+    def forked(self) -> None:
+        for ring in list(self._rings.values()):  # without the lock, which the forking thread may have to wait for
+            ring.forked()
+
 
 _blocks = _Blocks()
 
@@ -66,4 +70,9 @@ def _begin_anew() -> None:
     _blocks = _Blocks()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+def _share_blocks_in_use() -> None:
+    """Tell the rings of the parent about its new child. A loop holds the last batch of an epoch when the next one forks."""
+    _blocks.forked()
+
+
+os.register_at_fork(after_in_child=_begin_anew, after_in_parent=_share_blocks_in_use)

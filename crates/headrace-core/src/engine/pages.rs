@@ -7,13 +7,13 @@ use std::ptr;
 
 use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
-/// Ask for huge pages from this size on: the size of a huge page of x86-64, and of aarch64 with pages of 4 KiB.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-
 /// Pages of memory with one owner: zeros at first, unmapped when dropped.
 ///
 /// A fork copies the page tables of the parent, and from then on each page that either process writes is copied first. For a
 /// batch of 38 MB that is 9,400 page faults. Memory that rests is left out of a fork, so the parent writes to it as before.
+///
+/// Huge pages were tried: in a virtual machine they took 0.2 ms of system time an image more in the first epoch, and saved
+/// nothing measurable in later ones.
 #[derive(Debug)]
 pub struct Pages {
     start: *mut c_void,
@@ -40,11 +40,7 @@ impl Pages {
                 MapFlags::PRIVATE,
             )
         }?;
-        let pages = Pages { start, bytes };
-        if bytes >= HUGE_PAGE_BYTES {
-            pages.advise(Advice::LinuxHugepage);
-        }
-        Ok(pages)
+        Ok(Pages { start, bytes })
     }
 
     /// Return the address of the first byte, which is aligned to a page.
@@ -74,8 +70,13 @@ impl Pages {
         self.advise(Advice::LinuxFree);
     }
 
+    /// Give the memory back, and let it be zeros that the system adds page by page. What it holds is lost.
+    pub fn renew(&self) {
+        self.advise(Advice::LinuxDontNeed);
+    }
+
     fn advise(&self, advice: Advice) -> bool {
-        // SAFETY: the range is this mapping. None of the three kinds of advice moves or unmaps it. Their effect on its contents
+        // SAFETY: the range is this mapping. No advice that is used here moves or unmaps it. Their effect on its contents
         // is what the methods say, and every byte pattern is valid.
         unsafe { madvise(self.start, self.bytes, advice) }.is_ok()
     }
@@ -118,6 +119,14 @@ mod tests {
         assert!(pages.wake());
         slice(&mut pages).fill(2);
         assert!(slice(&mut pages).iter().all(|byte| *byte == 2));
+    }
+
+    #[test]
+    fn renewed_memory_is_zeros() {
+        let mut pages = Pages::new(3 << 20).expect("there is memory");
+        slice(&mut pages).fill(1);
+        pages.renew();
+        assert!(slice(&mut pages).iter().all(|byte| *byte == 0));
     }
 
     #[test]
