@@ -172,7 +172,8 @@ class Engine:
         data: list[bytes] | None = None,
         masks: tuple[Table, _Buffer, int] | None = None,
         further: Sequence[tuple[Program, Store, int, _Buffer, tuple[Table, _Buffer, int] | None]] | None = None,
-        files: tuple[Sequence[str | bytes], bool, bool, IndexStore] | None = None,
+        files: tuple[Sequence[str | bytes], bytes, bool, IndexStore] | None = None,
+        first: bool = False,
     ) -> Job: ...
     def submit_items(
         self,

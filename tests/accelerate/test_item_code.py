@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import own_batches
-from headrace.accelerate import item_proof
+from headrace.accelerate import item_iterator, item_proof
 from headrace.accelerate.item_iterator import ItemIterator
 from headrace.accelerate.settings import CHECK
 from PIL import Image, ImageOps
@@ -90,6 +90,18 @@ class Listed(Dataset[Any]):
         return sample
 
 
+class IfNotRGB(Listed):
+    """It converts what is not RGB, and tells the mode."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.root / self.paths[index])
+        image.load()
+        mode = image.mode
+        if image.mode != "RGB":
+            image = image.convert("RGB")
+        return self.transform(image), mode, self.paths[index]
+
+
 class Opened(Listed):
     def __getitem__(self, index: int) -> Any:
         try:
@@ -155,6 +167,7 @@ DATASETS: dict[str, Callable[[Path, Any], Any]] = {
     ),
     "listed": as_listed,
     "named tuple": Opened,
+    "if not RGB": IfNotRGB,
     "subset": lambda folder, transform: Subset(Subset(Listed(folder, transform), range(3, 19)), torch.tensor([3, 0, 9, 7])),
     "concatenated": lambda folder, transform: ConcatDataset(
         [WithPath(str(folder), transform), WithPath(str(folder), transform)]
@@ -221,6 +234,48 @@ def test_check_compares_images_and_draws(
     compiled, checked = hook._compiled(loader, settings)
     assert checked is not None and "equal in every value" in checked and "crop boxes" in checked
     assert isinstance(compiled, hook.CompiledItems)
+
+
+def test_gray_files_are_made_natively_where_the_code_converts_them(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_iterator, "_gray_files", set())
+    data = IfNotRGB(folder, EVALUATE)
+    modes = [item[1] for item in map(data.__getitem__, range(len(data)))]
+    gray, others = ({at for at, mode in enumerate(modes) if mode == kind} for kind in ("L", "CMYK"))
+    assert gray and others
+    asked: list[set[int]] = []
+    left: list[set[int]] = []
+    fill = ItemIterator._fill_gray
+
+    def spied(iterator: ItemIterator, pending: Any, bad: set[int]) -> set[int]:
+        asked.append({pending.indices[slot] for slot in bad})
+        found = fill(iterator, pending, bad)
+        left.append({pending.indices[slot] for slot in found})
+        return found
+
+    monkeypatch.setattr(ItemIterator, "_fill_gray", spied)
+    loader = DataLoader(data, len(data), num_workers=1)
+    for _ in range(2):
+        ((images, told, _),) = list(loader)
+        assert list(told) == modes and torch.equal(images, next(iter(own_batches(loader)))[0])
+    assert gray <= asked[0] and not gray & left[0] and others <= left[0], "made natively after the first attempt"
+    assert not gray & asked[1] and others <= asked[1], "and at once in the next epoch"
+
+
+def test_gray_files_stay_gray_where_the_code_leaves_them(folder: Path, taken_over: list[str]) -> None:
+    class Gray(Listed):
+        def __getitem__(self, index: int) -> Any:
+            image = Image.open(self.root / self.paths[index])
+            image.load()
+            if image.mode == "CMYK":
+                image = image.convert("RGB")
+            return self.transform(image), image.mode
+
+    data = Gray(folder, v1.Compose([v1.Resize((20, 30)), v1.ToTensor()]))
+    mine, theirs = ours_and_theirs(lambda: DataLoader(data, 1, num_workers=1))
+    assert_equal(mine, theirs)
+    assert {batch[0].shape[1] for batch in mine} == {1, 3}
 
 
 def test_views_of_one_image_have_draws_of_their_own(folder: Path, taken_over: list[str]) -> None:

@@ -64,6 +64,15 @@ impl Opened<'_> {
         }
     }
 
+    /// Return true for a JPEG of one component, which Pillow opens in mode L.
+    pub fn is_gray_jpeg(&self) -> bool {
+        match &self.decoder {
+            Choice::Own(header) => header.count == 1,
+            Choice::Turbo => jpeg_facts(self.data).is_ok_and(|facts| facts.components == 1),
+            Choice::Format(_) => false,
+        }
+    }
+
     /// Return true if a JPEG index makes decoding a part of this image faster: a baseline JPEG without restart markers.
     pub fn takes_index(&self) -> bool {
         matches!(&self.decoder, Choice::Own(header) if header.restart_interval == 0)

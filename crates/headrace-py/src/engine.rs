@@ -46,8 +46,20 @@ impl From<FileSource> for engine::FileSource {
     }
 }
 
-/// The files of the records, whether only RGB images are taken, whether they are turned upright, and the JPEG indexes.
-type FilesTuple<'py> = (Vec<FileSource>, bool, bool, PyRef<'py, IndexStore>);
+/// The files of the records, what each must be (see `file_kind`), whether they are turned upright, and the JPEG indexes.
+type FilesTuple<'py> = (Vec<FileSource>, PyBackedBytes, bool, PyRef<'py, IndexStore>);
+
+/// Return what a file must be: 0 any image, 1 an RGB JPEG, 2 a gray JPEG.
+fn file_kind(number: &u8) -> PyResult<engine::FileKind> {
+    match number {
+        0 => Ok(engine::FileKind::Any),
+        1 => Ok(engine::FileKind::RgbJpeg),
+        2 => Ok(engine::FileKind::GrayJpeg),
+        other => Err(PyValueError::new_err(format!(
+            "there is no kind {other} of files"
+        ))),
+    }
+}
 
 /// The table of masks, their memory, and the class of pixels from outside the image.
 type Beside<'py> = (PyRef<'py, Table>, PyBuffer<u8>, u8);
@@ -143,12 +155,14 @@ impl Engine {
     /// `data`: the encoded bytes of the records; without it they are read through the table.
     /// `masks`: (table of the masks, with the same records as `table`; memory with one byte per pixel of each slot; class of
     /// pixels from outside the image).
-    /// `files`: (the path or the bytes of each record, whether what Pillow opens in another mode than RGB is refused, whether images
-    /// are turned upright by their EXIF orientation, JPEG indexes), in place of the table, whose records then only number the images.
+    /// `files`: (the path or the bytes of each record, a byte for each that says what it must be (0 any image, 1 an RGB JPEG, 2 a
+    /// gray JPEG), whether images are turned upright by their EXIF orientation, JPEG indexes), in place of the table, whose records
+    /// then only number the images.
+    /// `first`: make this batch before those that wait.
     /// `further`: more views of the same records, each (program, store, seed, out, masks). Each image is decoded once for all
     /// views if that is less work, and has one status.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None, masks=None, further=None, files=None))]
+    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None, masks=None, further=None, files=None, first=false))]
     fn submit(
         &self,
         py: Python<'_>,
@@ -164,6 +178,7 @@ impl Engine {
         masks: Option<Beside<'_>>,
         further: Option<Vec<Further<'_>>>,
         files: Option<FilesTuple<'_>>,
+        first: bool,
     ) -> PyResult<Job> {
         let count = match (&data, &files) {
             (None, None) => table.inner.len(),
@@ -199,12 +214,22 @@ impl Engine {
                 &program, &store, seed, out, masks, &records, &mut keep,
             )?);
         }
+        let indexes = match &files {
+            Some((_, _, _, store)) => store.cache(),
+            None => Arc::clone(&table.indexes),
+        };
+        let files = files
+            .map(|(sources, kinds, upright, _)| {
+                Ok::<_, PyErr>(engine::Files {
+                    sources: sources.into_iter().map(engine::FileSource::from).collect(),
+                    kinds: kinds.iter().map(file_kind).collect::<PyResult<_>>()?,
+                    upright,
+                })
+            })
+            .transpose()?;
         let batch = engine::Batch {
             table: Arc::clone(&table.inner),
-            indexes: match &files {
-                Some((_, _, _, store)) => store.cache(),
-                None => Arc::clone(&table.indexes),
-            },
+            indexes,
             epoch,
             records,
             draws,
@@ -213,12 +238,9 @@ impl Engine {
                     .map(|bytes| Box::new(bytes) as Encoded)
                     .collect()
             }),
-            files: files.map(|(sources, only_rgb, upright, _)| engine::Files {
-                sources: sources.into_iter().map(engine::FileSource::from).collect(),
-                only_rgb,
-                upright,
-            }),
+            files,
             views,
+            first,
         };
         let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let engine = engine

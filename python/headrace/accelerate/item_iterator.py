@@ -18,12 +18,20 @@ from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_loader import CompiledItems, Jobs, PlannedItem, Slot, filled, holds_image, plan_item, plan_items
 from headrace.accelerate.item_proof import equal_contents
 from headrace.accelerate.iterator import NativeFailure, NativeIterator, apply_per_image
+from headrace.accelerate.planned_images import PlannedMode
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.script_state import state_of
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.worker_copies import WorkerCopies, as_workers_have_it
 
 __all__ = ["ItemIterator"]
+
+
+MOST_GRAY_FILES = 1_000_000
+"""Remember so many gray files: 100 bytes each."""
+
+_gray_files: set[str] = set()
+"""Paths of files that were gray JPEGs: their items are planned as such."""
 
 
 @dataclass(slots=True)
@@ -85,13 +93,21 @@ class ItemIterator(NativeIterator):
         count = len(indices)
         if not items:
             return _PendingItems(indices, [], [], None, first, self._num_yielded)
+        images, job = self._filling(items, range(first, first + count))
+        return _PendingItems(indices, items, images, job, first, self._num_yielded)
+
+    def _filling(
+        self, items: Sequence[PlannedItem | None], draws: Sequence[int], *, first: bool = False
+    ) -> tuple[list[torch.Tensor], Jobs]:
+        """Give items to the native threads. Return the memory of each view, and the job. `first`: before what waits."""
         images, memory = [], []
         for view in self._items.views:
-            tensor, block = self._memory(count, view.pipeline, view.dtype)
+            tensor, block = self._memory(len(items), view.pipeline, view.dtype)
             images.append(tensor)
             memory.append(block)
-        job = self._items.submit(items, memory, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF, self._pass, first)
-        return _PendingItems(indices, items, images, job, first, self._num_yielded)
+        return images, self._items.submit(
+            items, memory, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF, self._pass, draws, first=first
+        )
 
     @property
     def _makes_rows_at_once(self) -> bool:
@@ -110,14 +126,47 @@ class ItemIterator(NativeIterator):
         return list(items) if len(items) == len(indices) and all(map(recognition.fits, items)) else []
 
     def _plan(self, index: Any) -> PlannedItem | None:
+        item = self._planned_as(index, "RGB")
+        if item is None or self._items.recognition.is_rgb:
+            return item
+        source = item.views[0].source
+        known = isinstance(source, str) and source in _gray_files
+        return (self._planned_as(index, "L") or item) if known else item
+
+    def _planned_as(self, index: Any, mode: PlannedMode) -> PlannedItem | None:
         recognition = self._items.recognition
         try:
-            item = plan_item(recognition.calls, self._own_dataset, index)
+            item = plan_item(recognition.calls, self._own_dataset, index, mode)
         except Unsupported:
             return None
         except Exception:  # the script's own code raises it again, where its items are made
             return None
         return item if recognition.fits(item) else None
+
+    def _fill_gray(self, pending: _PendingItems, bad: set[int]) -> set[int]:
+        """Fill the slots of gray files, which the code converts to RGB because their mode is another. Return the slots left."""
+        planned: dict[int, PlannedItem] = {}
+        for slot in sorted(bad):
+            before = pending.items[slot]
+            item = self._planned_as(pending.indices[slot], "L") if before is not None and not before.is_gray else None
+            if item is not None:
+                planned[slot] = item
+        if not planned:
+            return bad
+        images, job = self._filling(list(planned.values()), [pending.first_draw + slot for slot in planned], first=True)
+        left = set(bad)
+        unfilled = self._not_filled(_PendingItems([], [], images, job, 0, 0))
+        for number, (slot, item) in enumerate(planned.items()):
+            if number in unfilled:
+                continue
+            for whole, made in zip(pending.images, images, strict=True):
+                whole[slot].numpy()[...] = made[number].numpy()  # torch's copy_ would wake its threads
+            pending.items[slot] = item
+            left.discard(slot)
+            source = item.views[0].source
+            if isinstance(source, str) and len(_gray_files) < MOST_GRAY_FILES:
+                _gray_files.add(source)
+        return left
 
     def _finish(self, pending: Any) -> Any:
         bad = self._not_filled(pending) if pending.job is not None else set()
@@ -125,6 +174,8 @@ class ItemIterator(NativeIterator):
             with separate_randomness(self._seed_of(pending)):
                 return self._script_batch(pending.indices)
         recognition = self._items.recognition
+        if bad and not recognition.is_rgb:
+            bad = self._fill_gray(pending, bad)
         contents = [None if item is None else item.content for item in pending.items]
         with separate_randomness(self._seed_of(pending)):
             theirs = {slot: self._own_dataset[pending.indices[slot]] for slot in sorted(bad)}
@@ -174,7 +225,8 @@ def _alike(ours: PlannedItem | None, theirs: PlannedItem | None) -> bool:
         return ours is theirs
     views = zip(ours.views, theirs.views, strict=True)
     return (
-        len(ours.views) == len(theirs.views)
+        ours.is_gray == theirs.is_gray
+        and len(ours.views) == len(theirs.views)
         and all(one.source == other.source and one.chain is other.chain for one, other in views)
         and equal_contents(ours.content, theirs.content)
     )

@@ -23,7 +23,7 @@ from headrace.accelerate.compile import CompiledView, compile_view, engine, inde
 from headrace.accelerate.data_map import mapped
 from headrace.accelerate.hf_datasets import is_rows_dataset, rows_at_once
 from headrace.accelerate.item_calls import ItemCalls
-from headrace.accelerate.planned_images import Chain, PlannedFile, PlannedImage, PlannedView, Source, source_name
+from headrace.accelerate.planned_images import Chain, PlannedFile, PlannedImage, PlannedMode, PlannedView, Source, source_name
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.randomness import holds_generator, separate_randomness
 from headrace.accelerate.recognise import (
@@ -68,6 +68,8 @@ MEASURED_ITEMS = 16
 
 JPEG_ENDINGS = (".jpg", ".jpeg")
 
+_ANY, _RGB_JPEG, _GRAY_JPEG = range(3)
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -81,11 +83,13 @@ class PlannedItem:
     """An item with `Slot` objects in place of its views, and the views in their order.
 
     `has_images`: it holds images as well, which only a collate function that is run as code may get.
+    `is_gray`: it was planned as the item of a gray file, which the code converts to RGB.
     """
 
     content: Any
     views: tuple[PlannedView, ...]
     has_images: bool = False
+    is_gray: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class RecognisedItems:
             len(item.views) == len(self.views)
             and (self.collate == "code" or not item.has_images)
             and all(
-                one.chain is view.chain and one.is_rgb == self.is_rgb and one.is_upright == self.is_upright
+                one.chain is view.chain and one.is_rgb == (self.is_rgb or item.is_gray) and one.is_upright == self.is_upright
                 for one, view in zip(item.views, self.views, strict=True)
             )
             and all(item.views[number].source == item.views[group[0]].source for group in self.groups for number in group)
@@ -138,15 +142,34 @@ class CompiledItems:
     views: tuple[CompiledView, ...]
     threads: int
 
-    def submit(self, items: Sequence[PlannedItem | None], memory: list[Any], seed: int, epoch: int, first_draw: int) -> Jobs:
-        """Queue a batch of items, with the memory of each view. None in place of an item: its status is not 0."""
-        draws = np.arange(first_draw, first_draw + len(items), dtype=np.uint64)
+    def submit(
+        self,
+        items: Sequence[PlannedItem | None],
+        memory: list[Any],
+        seed: int,
+        epoch: int,
+        draws: Sequence[int],
+        *,
+        first: bool = False,
+    ) -> Jobs:
+        """Queue items, with the memory of each view and the number of each item's draws. The status of None is not 0.
+
+        `first`: make them before the batches that wait.
+        """
+        numbers = np.asarray(draws, dtype=np.uint64)
         for number, view in enumerate(self.views):
-            provide_weights(view.pipeline.program, view_seed(seed, number), epoch, draws)
-        return Jobs([self._submit(group, items, memory, seed, epoch, draws) for group in self.recognition.groups])
+            provide_weights(view.pipeline.program, view_seed(seed, number), epoch, numbers)
+        return Jobs([self._submit(group, items, memory, seed, epoch, numbers, first) for group in self.recognition.groups])
 
     def _submit(
-        self, group: tuple[int, ...], items: Sequence[PlannedItem | None], memory: list[Any], seed: int, epoch: int, draws: Any
+        self,
+        group: tuple[int, ...],
+        items: Sequence[PlannedItem | None],
+        memory: list[Any],
+        seed: int,
+        epoch: int,
+        draws: Any,
+        first: bool,
     ) -> Job:
         """Queue the views of one file of each item."""
         views = [
@@ -165,8 +188,15 @@ class CompiledItems:
             draws,
             block,
             further=[(*view, None) for view in views[1:]],
-            files=(paths, not self.recognition.is_rgb, self.recognition.is_upright, index_store()),
+            files=(paths, bytes(map(self._kind, items)), self.recognition.is_upright, index_store()),
+            first=first,
         )
+
+    def _kind(self, item: PlannedItem | None) -> int:
+        """Return the number that says what the file of an item must be (`Engine.submit`)."""
+        if self.recognition.is_rgb:
+            return _ANY
+        return _GRAY_JPEG if item is not None and item.is_gray else _RGB_JPEG
 
 
 class Jobs:
@@ -210,11 +240,15 @@ def compile_items(recognition: RecognisedItems, threads: int) -> CompiledItems:
     return CompiledItems(recognition, views, threads)
 
 
-def plan_item(calls: ItemCalls, dataset: Any, index: Any) -> PlannedItem:
-    """Plan the item of an index. Raise `Unsupported`, or what the item's code raises."""
+def plan_item(calls: ItemCalls, dataset: Any, index: Any, mode: PlannedMode = "RGB") -> PlannedItem:
+    """Plan the item of an index, whose images have a mode. Raise `Unsupported`, or what the item's code raises."""
     views: list[PlannedView] = []
-    content = _with_slots(calls.plan(dataset, index), views)
-    return PlannedItem(content, tuple(views), holds_image(content))
+    calls.mode = mode
+    try:
+        content = _with_slots(calls.plan(dataset, index), views)
+    finally:
+        calls.mode = "RGB"
+    return PlannedItem(content, tuple(views), holds_image(content), is_gray=mode == "L")
 
 
 def plan_items(calls: ItemCalls, dataset: Any, indices: Sequence[Any]) -> list[PlannedItem]:

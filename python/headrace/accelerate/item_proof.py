@@ -114,7 +114,7 @@ def _require_one_by_one(together: list[PlannedItem], singly: list[PlannedItem]) 
 def native_views(compiled: CompiledItems, items: list[PlannedItem]) -> tuple[list[torch.Tensor], list[int]]:
     """Return the tensors [N, 3, H, W] of each view, with the draws of `SEED`, and the status of each item."""
     memory = [np.zeros(len(items) * view.pipeline.image_bytes(), dtype=np.uint8) for view in compiled.views]
-    job = compiled.submit(items, memory, SEED, 0, 0)
+    job = compiled.submit(items, memory, SEED, 0, range(len(items)))
     while not job.wait(None):
         pass
     tensors = [

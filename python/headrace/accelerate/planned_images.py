@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from headrace.accelerate.translate import is_known, makes_tensor
 
@@ -18,6 +18,7 @@ __all__ = [
     "NotUnderstood",
     "PlannedFile",
     "PlannedImage",
+    "PlannedMode",
     "PlannedView",
     "Source",
     "path_text",
@@ -27,6 +28,9 @@ __all__ = [
 
 #: Where an image comes from: the path of its file, or the bytes of the file.
 Source = str | bytes
+
+PlannedMode = Literal["RGB", "L"]
+"""The mode of an image in Pillow's words: colours or gray."""
 
 #: The first bytes of image files (the specifications of the formats), and the ending of such files.
 SIGNATURES = (
@@ -135,16 +139,19 @@ class PlannedImage(_Planned):
     """A Pillow image of a file.
 
     `is_rgb`: the code has converted it to RGB. Otherwise its mode is RGB only if that of the file is.
-    `is_upright`: the code has turned it by its EXIF orientation.
+    `is_upright`: the code has turned it by its EXIF orientation. `mode`: what the code is told that its mode is.
     """
 
-    __slots__ = ("chain", "is_rgb", "is_upright", "source")
+    __slots__ = ("chain", "is_rgb", "is_upright", "mode", "source")
 
-    def __init__(self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False) -> None:
+    def __init__(
+        self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False, mode: PlannedMode = "RGB"
+    ) -> None:
         self.source = source
         self.chain = chain
         self.is_rgb = is_rgb
         self.is_upright = is_upright
+        self.mode = mode
 
     def __bool__(self) -> bool:
         return True  # as Pillow's images
@@ -166,9 +173,9 @@ class PlannedImage(_Planned):
         raise NotUnderstood(f"its items use Image.{name}")
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute of Pillow's image. An image that is not RGB is left to the script."""
+        """Return an attribute of Pillow's image."""
         if name == "mode":
-            return "RGB"
+            return self.mode
         raise NotUnderstood(f"its items use Image.{name}")
 
     def transformed(self, operation: Any) -> PlannedImage | PlannedView | None:
@@ -176,14 +183,15 @@ class PlannedImage(_Planned):
         chain = self.chain.after(operation)
         if chain is None:
             return None
-        made = PlannedView if chain.is_tensor else PlannedImage
-        return made(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
+        if chain.is_tensor:
+            return PlannedView(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
+        return PlannedImage(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright, mode=self.mode)
 
     def upright(self) -> PlannedImage:
         """Return the image turned by its EXIF orientation."""
         if self.chain.operations:
             raise NotUnderstood("its items turn images by their EXIF orientation behind a transform")
-        return PlannedImage(self.source, self.chain, is_rgb=self.is_rgb, is_upright=True)
+        return PlannedImage(self.source, self.chain, is_rgb=self.is_rgb, is_upright=True, mode=self.mode)
 
 
 class PlannedView(_Planned):

@@ -19,7 +19,7 @@ pub(super) enum Work {
 
 /// A submitted batch.
 pub struct Job {
-    work: Work,
+    pub(super) work: Work,
     next: AtomicUsize,
     statuses: Vec<AtomicI32>,
     done: Mutex<usize>,

@@ -34,6 +34,7 @@ pub use pages::Pages;
 pub use table::Table;
 pub use worker::Worker;
 
+use crate::decode::Opened;
 use crate::program::Program;
 use crate::store::Store;
 use job::Work;
@@ -60,16 +61,40 @@ pub struct Batch {
     pub files: Option<Files>,
     /// The views of each record: one, or several.
     pub views: Vec<View>,
+    /// Make this batch before those that wait.
+    pub first: bool,
 }
 
 /// The image files of a batch that has no table. JPEG indexes are found by the bytes of the images.
 pub struct Files {
     /// One file per record.
     pub sources: Vec<FileSource>,
-    /// Refuse what Pillow opens in another mode than RGB, or may: [`Status::Unsupported`].
-    pub only_rgb: bool,
+    /// What each file must be; otherwise its status is [`Status::Unsupported`].
+    pub kinds: Vec<FileKind>,
     /// Turn images upright by their EXIF orientation, as Pillow's `ImageOps.exif_transpose` does.
     pub upright: bool,
+}
+
+/// What a file must be, by the mode in which Pillow opens it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// Any image.
+    Any,
+    /// A JPEG in mode RGB.
+    RgbJpeg,
+    /// A JPEG in mode L.
+    GrayJpeg,
+}
+
+impl FileKind {
+    /// Return true if an image is of this kind.
+    fn is(self, opened: &Opened<'_>) -> bool {
+        match self {
+            FileKind::Any => true,
+            FileKind::RgbJpeg => opened.is_rgb_jpeg(),
+            FileKind::GrayJpeg => opened.is_gray_jpeg(),
+        }
+    }
 }
 
 /// Where the bytes of a file are.
@@ -204,7 +229,7 @@ impl Engine {
                 && batch
                     .files
                     .as_ref()
-                    .is_none_or(|files| files.sources.len() == count),
+                    .is_none_or(|files| files.sources.len() == count && files.kinds.len() == count),
             "one draw, one slot and one piece of data or file a record"
         );
         self.queue(Work::Batch(batch))
@@ -218,7 +243,12 @@ impl Engine {
     fn queue(&self, work: Work) -> Arc<Job> {
         let job = Arc::new(Job::new(work));
         if !job.is_empty() {
-            lock(&self.shared.queue).jobs.push_back(Arc::clone(&job));
+            let mut queue = lock(&self.shared.queue);
+            match &job.work {
+                Work::Batch(Batch { first: true, .. }) => queue.jobs.push_front(Arc::clone(&job)),
+                _ => queue.jobs.push_back(Arc::clone(&job)),
+            }
+            drop(queue);
             self.shared.arrived.notify_all();
         }
         job

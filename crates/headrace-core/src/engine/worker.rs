@@ -132,7 +132,8 @@ impl Worker {
         let upright = batch.files.as_ref().is_some_and(|files| files.upright);
         self.decoder.set_exif(upright);
         let result = self.decoder.open(bytes).and_then(|opened| {
-            if batch.files.as_ref().is_some_and(|files| files.only_rgb) && !opened.is_rgb_jpeg() {
+            let files = batch.files.as_ref();
+            if files.is_some_and(|files| !files.kinds[image].is(&opened)) {
                 return Err(Status::Unsupported);
             }
             self.key = match batch.files {
