@@ -116,7 +116,8 @@ impl<'a> BitReader<'a> {
                 (Some(&byte), _) if byte != 0xFF => {} // the last bytes of the file are loaded one by one
                 _ => {
                     let zeros = (63 - self.count) / 8 * 8;
-                    self.padded += zeros;
+                    // Skipping most of a large damaged image can take more than 2^32 bits.
+                    self.padded = self.padded.saturating_add(zeros);
                     self.count += zeros;
                     return;
                 }
@@ -247,6 +248,19 @@ mod tests {
             reader.refill();
             again.refill();
             assert_eq!(reader.window() >> 12, again.window() >> 12);
+        }
+    }
+
+    #[test]
+    fn an_overrun_of_any_length_is_noticed() {
+        let mut reader = BitReader {
+            padded: u32::MAX - 63,
+            ..BitReader::new(&[], 0, 0)
+        };
+        for _ in 0..3 {
+            reader.skip(56);
+            reader.refill();
+            assert!(reader.overrun() > 0);
         }
     }
 

@@ -98,9 +98,6 @@ pub struct Run {
     pub count: u32,
 }
 
-/// Blocks in an MCU, at most (T.81 B.2.3).
-pub const MAX_BLOCKS: usize = 10;
-
 /// A block in the order of the file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Block {
@@ -121,10 +118,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plan rows of `columns` MCUs that consist of `slots`, at most [`MAX_BLOCKS`]. Skipped blocks may be stored in group `unread`,
-    /// which is behind all others.
+    /// Plan rows of `columns` MCUs that consist of `slots`. Skipped blocks may be stored in group `unread`, which is behind all others.
     pub fn lay_out(&mut self, slots: &[Slot], columns: usize, unread: usize) {
-        assert!(slots.len() <= MAX_BLOCKS);
         let block = |slot: &Slot, first: usize| Block {
             first: first as u32,
             tables: slot.tables as u16,
@@ -369,8 +364,8 @@ pub(super) fn store_pair(entry: u64, k: u32, mut store: impl FnMut(u32, i16)) {
     store(k + first_advance(entry), (entry >> 32) as i16);
 }
 
-/// Take a symbol that does not fit in the window of `entry`, behind place `k`. Return the rest of the stream, the place (or one from
-/// [`END_OF_BLOCK`] on) and the coefficient. As many bits as after a refill are left.
+/// Take a symbol that does not fit in the window of `entry`, behind place `k`, from a stream that was just refilled: the symbol takes up
+/// to 31 bits. Return the rest of the stream, the place (or one from [`END_OF_BLOCK`] on) and the coefficient.
 #[inline(always)]
 pub(super) fn long_symbol(
     table: &AcTable,
