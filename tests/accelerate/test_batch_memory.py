@@ -67,10 +67,32 @@ def test_blocks_of_few_sizes_are_kept() -> None:
     sizes = [1000 * 10**power for power in range(MOST_SIZES + 2)]
     for size in sizes:
         batch_block(size, 2)
-    assert list(batch_memory._blocks._rings) == sizes[2:]
+    assert set(batch_memory._blocks.rings) == set(sizes[2:])
     batch_block(sizes[2], 2)
     batch_block(1, 2)
-    assert list(batch_memory._blocks._rings) == [*sizes[4:], sizes[2], 1], "the size used longest ago goes first"
+    assert set(batch_memory._blocks.rings) == {*sizes[4:], sizes[2], 1}, "the size used longest ago goes first"
+
+
+def test_an_evicted_size_frees_its_memory_though_a_batch_of_it_is_in_use() -> None:
+    held = batch_block(SIZE, 3)
+    held[:4] = b"held"
+    ring = batch_memory._blocks.rings[SIZE]
+    spare = [batch_block(SIZE, 3) for _ in range(2)]
+    spare.clear()
+    assert ring.counts() == (3, 1)
+    for power in range(MOST_SIZES):
+        batch_block(10_000_000 * 10**power, 1)
+    assert ring.counts() == (1, 1) and bytes(held[:4]) == b"held"
+    del held
+    assert ring.counts() == (0, 0)
+
+
+def test_a_smaller_batch_holds_no_more_memory() -> None:
+    """The last batch of an epoch has fewer images, of which more batches would be in work."""
+    blocks = [batch_block(SIZE, 10) for _ in range(10)]
+    blocks += [batch_block(SIZE // 4, 34) for _ in range(30)]
+    blocks.clear()
+    assert batch_memory._blocks.rings[SIZE].counts() == (10, 0)
 
 
 def test_the_number_kept_only_grows() -> None:
@@ -120,10 +142,10 @@ def test_a_forked_child_begins_without_blocks() -> None:
     child = os.fork()
     if child == 0:
         batch_block(SIZE, 3)[:4] = b"mine"
-        os.write(write, b"%d" % len(batch_memory._blocks._rings))
+        os.write(write, b"%d" % len(batch_memory._blocks.rings))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert os.read(read, 10) == b"1" and len(batch_memory._blocks._rings) == 1
+    assert os.read(read, 10) == b"1" and len(batch_memory._blocks.rings) == 1
 
 
 def test_offered_blocks_are_used_again() -> None:
@@ -165,7 +187,7 @@ def test_epochs_share_memory_and_a_batch_that_is_kept_never_changes(
         gc.collect()
     assert torch.equal(kept[0], values[0])
     if whole or workers:  # without workers, torch's own stack makes what items_refused leaves
-        (ring,) = batch_memory._blocks._rings.values()
+        (ring,) = batch_memory._blocks.rings.values()
         made, out = ring.counts()
         assert out == 1 and made <= 10
 

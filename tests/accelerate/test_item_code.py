@@ -248,9 +248,9 @@ def test_gray_files_are_made_natively_where_the_code_converts_them(
     left: list[set[int]] = []
     fill = ItemIterator._fill_gray
 
-    def spied(iterator: ItemIterator, pending: Any, bad: set[int]) -> set[int]:
+    def spied(iterator: ItemIterator, pending: Any, job: Any, bad: set[int]) -> set[int]:
         asked.append({pending.indices[slot] for slot in bad})
-        found = fill(iterator, pending, bad)
+        found = fill(iterator, pending, job, bad)
         left.append({pending.indices[slot] for slot in found})
         return found
 
@@ -261,6 +261,91 @@ def test_gray_files_are_made_natively_where_the_code_converts_them(
         assert list(told) == modes and torch.equal(images, next(iter(own_batches(loader)))[0])
     assert gray <= asked[0] and not gray & left[0] and others <= left[0], "made natively after the first attempt"
     assert not gray & asked[1] and others <= asked[1], "and at once in the next epoch"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8])
+def test_gray_files_have_every_type(dtype: torch.dtype, folder: Path, taken_over: list[str]) -> None:
+    steps = [v2.Resize((20, 30)), v2.ToImage(), v2.ToDtype(dtype, scale=True)]
+    mine, theirs = ours_and_theirs(lambda: DataLoader(IfNotRGB(folder, v2.Compose(steps)), 5, num_workers=1))
+    assert "taken over: decode" in taken_over[-1]
+    assert_equal(mine, theirs)
+
+
+class WithFallback(Listed):
+    """It reads another file in place of each that is not RGB."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.root / self.paths[index])
+        image.load()
+        if image.mode != "RGB":
+            image = Image.open(self.root / self.paths[-1]).convert("RGB")
+        return self.transform(image), index
+
+
+class OnWhite(Listed):
+    """It looks at the mode, and converts in any case."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.root / self.paths[index])
+        image.load()
+        is_gray = image.mode == "L"
+        if image.mode == "CMYK":
+            image = Image.new("RGB", image.size, (255, 255, 255))
+        return self.transform(image.convert("RGB")), is_gray
+
+
+class MaskMode(Listed):
+    """It tells the mode of a file whose pixels it does not use."""
+
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self.root / self.paths[index]) as image, Image.open(self.root / self.paths[1]) as other:
+            return self.transform(image.convert("RGB")), other.mode
+
+
+class ConvertedLate(Listed):
+    """It resizes before it converts."""
+
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self.root / self.paths[index]) as image:
+            return v1.functional.to_tensor(v1.Resize((20, 30))(image).convert("RGB")), index
+
+
+@pytest.mark.parametrize("kind", [WithFallback, OnWhite, MaskMode, ConvertedLate])
+def test_what_follows_from_the_mode_of_a_file_is_the_scripts(kind: Any, folder: Path, taken_over: list[str]) -> None:
+    """Gray and CMYK files, and a PNG named .jpg, among them."""
+    data = kind(folder, EVALUATE)
+    torch.manual_seed(5)
+    mine = list(DataLoader(data, 4, num_workers=1))
+    torch.manual_seed(5)
+    theirs = own_batches(DataLoader(data, 4, num_workers=1))
+    assert_equal(mine, theirs)
+
+
+def test_png_files_whose_mode_is_looked_at_are_left_to_the_script(tmp_path: Path, taken_over: list[str]) -> None:
+    """Transparent pixels become white only where the code says so."""
+    for number in range(6):
+        parent = tmp_path / f"c{number % 2}"
+        parent.mkdir(exist_ok=True)
+        pixels = np.full((40, 50, 4), (200, 100, 50, 0 if number % 2 else 255), dtype=np.uint8)
+        Image.fromarray(pixels, "RGBA").save(parent / f"{number}.png")
+
+    class Blended(Listed):
+        def __init__(self) -> None:
+            super().__init__(tmp_path, EVALUATE)
+            self.paths = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*.png"))
+
+        def __getitem__(self, index: int) -> Any:
+            image = Image.open(self.root / self.paths[index])
+            image.load()
+            if image.mode == "RGBA":
+                white = Image.new("RGB", image.size, (255, 255, 255))
+                white.paste(image, mask=image.split()[3])
+                image = white
+            return self.transform(image.convert("RGB")), index
+
+    data = Blended()
+    assert_equal(list(DataLoader(data, 3)), own_batches(DataLoader(data, 3)))
+    assert not any("in place of" in line or "native threads" in line for line in taken_over)
 
 
 def test_gray_files_stay_gray_where_the_code_leaves_them(folder: Path, taken_over: list[str]) -> None:

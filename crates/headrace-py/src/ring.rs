@@ -87,7 +87,7 @@ impl Ring {
         })
     }
 
-    /// Keep at least `blocks` free blocks from now on.
+    /// Keep up to `blocks` free blocks from now on, and never fewer than before.
     fn keep(&self, py: Python<'_>, blocks: usize) -> PyResult<()> {
         guarded(py, || {
             let mut free = lock(&self.free);
@@ -108,8 +108,22 @@ impl Ring {
 
     /// Say that this process has forked. The child shares the blocks in use: each page of them would be copied when it is next
     /// written. When they are free they begin with new pages instead.
-    fn forked(&self) {
-        lock(&self.free).forks += 1;
+    fn forked(&self, py: Python<'_>) -> PyResult<()> {
+        guarded(py, || {
+            lock(&self.free).forks += 1;
+            Ok(())
+        })
+    }
+
+    /// Give the free blocks back, and keep none from now on: those in use are freed by their last user.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        guarded(py, || {
+            let mut free = lock(&self.free);
+            free.keep = 0;
+            free.made -= free.blocks.len();
+            free.blocks.clear();
+            Ok(())
+        })
     }
 
     /// Return (blocks made so far, blocks in use now).

@@ -1,71 +1,80 @@
 """The memory of batches: kept from one epoch to the next, and shared by all loaders of the process.
 
-A loader ends with each epoch. New memory for the next costs a page fault for each 4 KiB, and zeros that nobody reads: 200 ms
-for six batches of 64 images (measured). Where the loader forks its workers anew, memory that the process already has would
-be copied page by page as soon as it is written; free blocks are left out of forks.
+A loader ends with each epoch. New memory for the next costs a page fault for each 4 KiB, and zeros that nobody reads. Where
+the loader forks its workers anew, memory that the process already has would be copied page by page as soon as it is written;
+free blocks are left out of forks.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import threading
 
 from headrace._native import Ring
 
 __all__ = ["batch_block", "offer_free_blocks"]
 
 MOST_SIZES = 4
-"""Keep memory of so many sizes: those used last."""
+"""Hold memory of so many sizes: those used last."""
 
-LARGEST_EXCESS = 4
-"""Use a block for a batch that is at least this fraction of it, as the last batch of an epoch often is: 1 / LARGEST_EXCESS."""
+LARGEST_BLOCK = 4
+"""Use a block for a batch if the block is at most this many times as large: the last batch of an epoch is often smaller."""
 
 
 class _Blocks:
-    """Rings of memory by the size of their blocks, the one used last at the end."""
+    """Rings of memory by the size of their blocks in bytes.
+
+    There is no lock: the garbage collector may end a loader's thread, and wait for it, wherever memory is allocated. Two
+    threads that meet here make a ring twice at worst.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # an iterator that is freed within `take` calls `offer`
-        self._rings: dict[int, Ring] = {}
+        self.rings: dict[int, Ring] = {}
+        self._uses = itertools.count()
+        self._used: dict[int, int] = {}  # size -> the number of its last use
 
-    def take(self, size: int, kept: int) -> memoryview:
-        with self._lock:
-            fitting = min((bytes_ for bytes_ in self._rings if size <= bytes_ <= LARGEST_EXCESS * size), default=size)
-            ring = self._rings.pop(fitting, None) or Ring(fitting, kept)
-            ring.keep(kept)
-            self._rings[fitting] = ring
-            if len(self._rings) > MOST_SIZES:
-                del self._rings[next(iter(self._rings))]
+    def take(self, size_bytes: int, spare_blocks: int) -> memoryview:
+        fits = [size for size in list(self.rings) if size_bytes <= size <= LARGEST_BLOCK * size_bytes]
+        size = min(fits, default=size_bytes)
+        ring = self.rings.get(size)
+        if ring is None:
+            ring = self.rings[size] = Ring(size, 0)
+        # As much memory as the batches are large, however large the blocks are.
+        ring.keep(max(2, spare_blocks * size_bytes // max(1, size)))
+        self._used[size] = next(self._uses)
+        if len(self.rings) > MOST_SIZES:
+            oldest = min(list(self.rings), key=lambda one: self._used.get(one, -1))
+            if (evicted := self.rings.pop(oldest, None)) is not None:
+                evicted.close()
         return ring.take()
 
     def offer(self) -> None:
-        with self._lock:
-            for ring in self._rings.values():
-                ring.offer()
+        for ring in list(self.rings.values()):
+            ring.offer()
 
     def forked(self) -> None:
-        for ring in list(self._rings.values()):  # without the lock, which the forking thread may have to wait for
+        for ring in list(self.rings.values()):
             ring.forked()
 
 
 _blocks = _Blocks()
 
 
-def batch_block(size: int, kept: int) -> memoryview:
-    """Return a block of at least `size` bytes (1 or more), writable. It is used again when nobody refers to it.
+def batch_block(size_bytes: int, spare_blocks: int) -> memoryview:
+    """Return a block of at least `size_bytes` bytes (1 or more), writable. It is used again when nobody refers to it.
 
-    `kept`: keep so many blocks of the size while they are free, for this and later batches.
+    `spare_blocks`: hold memory for so many free batches of this size, for this loader and later ones.
     """
-    return _blocks.take(size, kept)
+    return _blocks.take(size_bytes, spare_blocks)
 
 
 def offer_free_blocks() -> None:
-    """Let the system take the memory of free blocks when it runs short, until blocks of their size are used again."""
+    """Let the system take the memory of all free blocks when it runs short, until blocks of their size are used again."""
     _blocks.offer()
 
 
 def _begin_anew() -> None:
-    """Begin without memory in a forked child: the free blocks are empty there, and a thread may have held the lock."""
+    """Begin without memory in a forked child: the free blocks are empty there."""
     global _blocks
     _blocks = _Blocks()
 

@@ -24,7 +24,6 @@ from headrace.accelerate.planned_images import (
     NotUnderstood,
     PlannedFile,
     PlannedImage,
-    PlannedMode,
     PlannedView,
     path_text,
     refusal_of,
@@ -54,7 +53,6 @@ class ItemCalls:
     """
 
     def __init__(self) -> None:
-        self.mode: PlannedMode = "RGB"  # what the code is told that the mode of an opened image is
         self._empty = Chain()
         self._handlers: dict[int, tuple[Any, Callable[..., Any]]] = {}
         self._methods: dict[tuple[type, str], Callable[..., Any] | None] = {}
@@ -317,7 +315,7 @@ class ItemCalls:
         source = file.source if type(file) is PlannedFile else path_text(file)
         if source is None or arguments or named:
             raise self.refuse("its items open images that are not files")
-        return PlannedImage(source, self._empty, is_rgb=False, mode=self.mode)
+        return PlannedImage(source, self._empty, is_rgb=False)
 
     def _open_rgb(self, path: Any) -> PlannedImage:
         return self._open_image(path).method("convert", ("RGB",), {})  # type: ignore[no-any-return]

@@ -23,6 +23,7 @@ from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.script_state import state_of
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.worker_copies import WorkerCopies, as_workers_have_it
+from headrace.images.decode import UNSUPPORTED
 
 __all__ = ["ItemIterator"]
 
@@ -81,20 +82,22 @@ class ItemIterator(NativeIterator):
             return pending
         if pending.job is not None:
             pending.job.cancel()
-        return self._submitted(pending.indices, items, pending.first_draw)
+        return self._submitted(pending.indices, items, pending.first_draw, first=True)
 
     def _start(self, indices: list[Any]) -> Any:
         first = self._draws
         self._draws += len(indices)
         return self._submitted(indices, [] if self._blurs_otherwise() else self._plan_all(indices), first)
 
-    def _submitted(self, indices: list[Any], items: list[PlannedItem | None], first: int) -> _PendingItems:
-        """Give planned items to the native threads. `first`: the number of their first draw."""
+    def _submitted(
+        self, indices: list[Any], items: list[PlannedItem | None], first_draw: int, *, first: bool = False
+    ) -> _PendingItems:
+        """Give planned items to the native threads, `first`: before what waits. `first_draw`: number of the first draw."""
         count = len(indices)
         if not items:
-            return _PendingItems(indices, [], [], None, first, self._num_yielded)
-        images, job = self._filling(items, range(first, first + count))
-        return _PendingItems(indices, items, images, job, first, self._num_yielded)
+            return _PendingItems(indices, [], [], None, first_draw, self._num_yielded)
+        images, job = self._filling(items, range(first_draw, first_draw + count), first=first)
+        return _PendingItems(indices, items, images, job, first_draw, self._num_yielded)
 
     def _filling(
         self, items: Sequence[PlannedItem | None], draws: Sequence[int], *, first: bool = False
@@ -127,11 +130,11 @@ class ItemIterator(NativeIterator):
 
     def _plan(self, index: Any) -> PlannedItem | None:
         item = self._planned_as(index, "RGB")
-        if item is None or self._items.recognition.is_rgb:
+        if item is None or not item.looks_at_mode:
             return item
         source = item.views[0].source
         known = isinstance(source, str) and source in _gray_files
-        return (self._planned_as(index, "L") or item) if known else item
+        return (self._planned_as_gray(index, item) or item) if known else item
 
     def _planned_as(self, index: Any, mode: PlannedMode) -> PlannedItem | None:
         recognition = self._items.recognition
@@ -143,24 +146,37 @@ class ItemIterator(NativeIterator):
             return None
         return item if recognition.fits(item) else None
 
-    def _fill_gray(self, pending: _PendingItems, bad: set[int]) -> set[int]:
+    def _planned_as_gray(self, index: Any, before: PlannedItem) -> PlannedItem | None:
+        """Plan an item again, as that of gray files. None if it becomes the item of other files."""
+        item = self._planned_as(index, "L")
+        if item is None or any(one.source != other.source for one, other in zip(item.views, before.views, strict=True)):
+            return None
+        return item
+
+    def _fill_gray(self, pending: _PendingItems, job: Jobs, bad: set[int]) -> set[int]:
         """Fill the slots of gray files, which the code converts to RGB because their mode is another. Return the slots left."""
         planned: dict[int, PlannedItem] = {}
         for slot in sorted(bad):
             before = pending.items[slot]
-            item = self._planned_as(pending.indices[slot], "L") if before is not None and not before.is_gray else None
-            if item is not None:
+            if before is None or not before.looks_at_mode or job.statuses()[slot] != UNSUPPORTED:
+                continue
+            source = before.views[0].source
+            if before.is_gray and isinstance(source, str):
+                _gray_files.discard(source)  # it has changed
+            elif (item := self._planned_as_gray(pending.indices[slot], before)) is not None:
                 planned[slot] = item
         if not planned:
             return bad
-        images, job = self._filling(list(planned.values()), [pending.first_draw + slot for slot in planned], first=True)
+        draws = [pending.first_draw + slot for slot in planned]
+        images, own_job = self._filling(list(planned.values()), draws, first=True)
         left = set(bad)
-        unfilled = self._not_filled(_PendingItems([], [], images, job, 0, 0))
+        unfilled = self._not_filled(own_job)
         for number, (slot, item) in enumerate(planned.items()):
             if number in unfilled:
                 continue
             for whole, made in zip(pending.images, images, strict=True):
-                whole[slot].numpy()[...] = made[number].numpy()  # torch's copy_ would wake its threads
+                # Torch's copy_ would wake its threads; NumPy has no bfloat16.
+                whole[slot].view(torch.uint8).numpy()[...] = made[number].view(torch.uint8).numpy()
             pending.items[slot] = item
             left.discard(slot)
             source = item.views[0].source
@@ -169,13 +185,13 @@ class ItemIterator(NativeIterator):
         return left
 
     def _finish(self, pending: Any) -> Any:
-        bad = self._not_filled(pending) if pending.job is not None else set()
+        bad = self._not_filled(pending.job) if pending.job is not None else set()
         if pending.job is None or (bad and self._makes_rows_at_once):
             with separate_randomness(self._seed_of(pending)):
                 return self._script_batch(pending.indices)
         recognition = self._items.recognition
-        if bad and not recognition.is_rgb:
-            bad = self._fill_gray(pending, bad)
+        if bad:
+            bad = self._fill_gray(pending, pending.job, bad)
         contents = [None if item is None else item.content for item in pending.items]
         with separate_randomness(self._seed_of(pending)):
             theirs = {slot: self._own_dataset[pending.indices[slot]] for slot in sorted(bad)}

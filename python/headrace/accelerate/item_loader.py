@@ -23,7 +23,16 @@ from headrace.accelerate.compile import CompiledView, compile_view, engine, inde
 from headrace.accelerate.data_map import mapped
 from headrace.accelerate.hf_datasets import is_rows_dataset, rows_at_once
 from headrace.accelerate.item_calls import ItemCalls
-from headrace.accelerate.planned_images import Chain, PlannedFile, PlannedImage, PlannedMode, PlannedView, Source, source_name
+from headrace.accelerate.planned_images import (
+    Chain,
+    PlannedFile,
+    PlannedImage,
+    PlannedMode,
+    PlannedView,
+    Source,
+    source_name,
+    with_mode,
+)
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.randomness import holds_generator, separate_randomness
 from headrace.accelerate.recognise import (
@@ -83,12 +92,14 @@ class PlannedItem:
     """An item with `Slot` objects in place of its views, and the views in their order.
 
     `has_images`: it holds images as well, which only a collate function that is run as code may get.
-    `is_gray`: it was planned as the item of a gray file, which the code converts to RGB.
+    `looks_at_mode`: the code looked at the mode of its files, which the native decoder must find them to have.
+    `is_gray`: that mode is gray, and the code converts the images to RGB.
     """
 
     content: Any
     views: tuple[PlannedView, ...]
     has_images: bool = False
+    looks_at_mode: bool = False
     is_gray: bool = False
 
 
@@ -188,15 +199,15 @@ class CompiledItems:
             draws,
             block,
             further=[(*view, None) for view in views[1:]],
-            files=(paths, bytes(map(self._kind, items)), self.recognition.is_upright, index_store()),
+            files=(paths, bytes(map(self._file_kind, items)), self.recognition.is_upright, index_store()),
             first=first,
         )
 
-    def _kind(self, item: PlannedItem | None) -> int:
+    def _file_kind(self, item: PlannedItem | None) -> int:
         """Return the number that says what the file of an item must be (`Engine.submit`)."""
-        if self.recognition.is_rgb:
+        if item is None or (self.recognition.is_rgb and not item.looks_at_mode):
             return _ANY
-        return _GRAY_JPEG if item is not None and item.is_gray else _RGB_JPEG
+        return _GRAY_JPEG if item.is_gray else _RGB_JPEG
 
 
 class Jobs:
@@ -242,13 +253,17 @@ def compile_items(recognition: RecognisedItems, threads: int) -> CompiledItems:
 
 def plan_item(calls: ItemCalls, dataset: Any, index: Any, mode: PlannedMode = "RGB") -> PlannedItem:
     """Plan the item of an index, whose images have a mode. Raise `Unsupported`, or what the item's code raises."""
+    made, looked_at = with_mode(mode, lambda: calls.plan(dataset, index))
+    return _planned_item(made, looked_at, mode)
+
+
+def _planned_item(made: Any, looked_at: list[Source], mode: PlannedMode) -> PlannedItem:
+    """Return the item that the code made. `looked_at`: the files whose mode, which is `mode`, it looked at."""
     views: list[PlannedView] = []
-    calls.mode = mode
-    try:
-        content = _with_slots(calls.plan(dataset, index), views)
-    finally:
-        calls.mode = "RGB"
-    return PlannedItem(content, tuple(views), holds_image(content), is_gray=mode == "L")
+    content = _with_slots(made, views)
+    if not all(any(one == view.source for view in views) for one in looked_at):
+        raise Unsupported("its items look at the mode of other files than those of their tensors")
+    return PlannedItem(content, tuple(views), holds_image(content), bool(looked_at), is_gray=mode == "L")
 
 
 def plan_items(calls: ItemCalls, dataset: Any, indices: Sequence[Any]) -> list[PlannedItem]:
@@ -256,12 +271,10 @@ def plan_items(calls: ItemCalls, dataset: Any, indices: Sequence[Any]) -> list[P
     together = rows_at_once(dataset, indices)
     if together is None:
         return [plan_item(calls, dataset, index) for index in indices]
-    planned = []
-    for made in calls.plan_rows(*together):
-        views: list[PlannedView] = []
-        content = _with_slots(made, views)
-        planned.append(PlannedItem(content, tuple(views), holds_image(content)))
-    return planned
+    rows, looked_at = with_mode("RGB", lambda: calls.plan_rows(*together))
+    if looked_at:
+        raise Unsupported("the function of set_transform looks at the mode of images", 'Image.open(path).convert("RGB")')
+    return [_planned_item(made, [], "RGB") for made in rows]
 
 
 def holds_image(content: Any) -> bool:
@@ -344,8 +357,11 @@ def recognise_items(loader: Any) -> RecognisedItems:
     if not all(recognition.fits(item) for item in items):
         raise Unsupported("its items do not all have the same views")
     require_native_endings(paths)
-    if not recognition.is_rgb and not all(path.lower().endswith(JPEG_ENDINGS) for path in paths):
-        raise Unsupported("its images are not converted to RGB", 'Image.open(path).convert("RGB")')
+    if not all(path.lower().endswith(JPEG_ENDINGS) for path in paths):
+        if not recognition.is_rgb:
+            raise Unsupported("its images are not converted to RGB", 'Image.open(path).convert("RGB")')
+        if any(item.looks_at_mode for item in items):
+            raise Unsupported("its items look at the mode of files that are no JPEGs", 'Image.open(path).convert("RGB")')
     for view in views:
         require_native_values(view.value_table, recognition.collate)
     if recognition.collate == "timm" and first.content[:1] != (Slot(0),):

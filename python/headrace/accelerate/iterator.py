@@ -257,7 +257,7 @@ class NativeIterator(_BaseDataLoaderIter):
     def _finish(self, pending: Any) -> Any:
         if pending.job is None or pending.images is None:
             return self._script_batch(pending.indices)
-        bad = self._not_filled(pending)
+        bad = self._not_filled(pending.job)
         targets = [self._samples_of(folder)[at][1] for folder, at in pending.places]
         images = pending.images
         parts = self._compiled.recognition.transform
@@ -285,12 +285,12 @@ class NativeIterator(_BaseDataLoaderIter):
         """Return the samples as the script's loading would have them: workers have copies."""
         return self._samples[id(folder.dataset)] if self._num_workers > 0 else folder.samples
 
-    def _not_filled(self, pending: Any) -> set[int]:
+    def _not_filled(self, job: Any) -> set[int]:
         """Wait for the native threads. Return the slots that they left to the script."""
         try:
-            while not pending.job.wait(None):
+            while not job.wait(None):
                 pass
-            return {slot for slot, status in enumerate(pending.job.statuses()) if status != 0}
+            return {slot for slot, status in enumerate(job.statuses()) if status != 0}
         except Exception as error:
             raise NativeFailure(f"{type(error).__name__}: {error}") from error
 
@@ -342,6 +342,7 @@ class NativeIterator(_BaseDataLoaderIter):
         if sys.is_finalizing() or not hasattr(self, "_jobs"):
             return
         self._drop_jobs()
+        offer_free_blocks()
 
 
 def _leave_jobs_to_the_parent() -> None:

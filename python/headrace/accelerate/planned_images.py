@@ -24,6 +24,7 @@ __all__ = [
     "path_text",
     "refusal_of",
     "source_name",
+    "with_mode",
 ]
 
 #: Where an image comes from: the path of its file, or the bytes of the file.
@@ -72,6 +73,27 @@ def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
         return None, _refusals.first
     finally:
         _refusals.first = outer
+
+
+class _Looks(threading.local):
+    """The mode that files have for the code of this thread's item, and the files whose mode it looked at."""
+
+    def __init__(self) -> None:
+        self.mode: PlannedMode = "RGB"
+        self.sources: list[Source] = []
+
+
+_looks = _Looks()
+
+
+def with_mode(mode: PlannedMode, make: Callable[[], Any]) -> tuple[Any, list[Source]]:
+    """Call a function to which all opened files have a mode. Return its result, and the files whose mode it looked at."""
+    outer, outer_sources = _looks.mode, _looks.sources
+    _looks.mode, _looks.sources = mode, []
+    try:
+        return make(), _looks.sources
+    finally:
+        _looks.mode, _looks.sources = outer, outer_sources
 
 
 class Chain:
@@ -139,19 +161,16 @@ class PlannedImage(_Planned):
     """A Pillow image of a file.
 
     `is_rgb`: the code has converted it to RGB. Otherwise its mode is RGB only if that of the file is.
-    `is_upright`: the code has turned it by its EXIF orientation. `mode`: what the code is told that its mode is.
+    `is_upright`: the code has turned it by its EXIF orientation.
     """
 
-    __slots__ = ("chain", "is_rgb", "is_upright", "mode", "source")
+    __slots__ = ("chain", "is_rgb", "is_upright", "source")
 
-    def __init__(
-        self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False, mode: PlannedMode = "RGB"
-    ) -> None:
+    def __init__(self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False) -> None:
         self.source = source
         self.chain = chain
         self.is_rgb = is_rgb
         self.is_upright = is_upright
-        self.mode = mode
 
     def __bool__(self) -> bool:
         return True  # as Pillow's images
@@ -165,6 +184,12 @@ class PlannedImage(_Planned):
     def method(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return the result of a method of Pillow's image."""
         if name == "convert" and (*arguments, *named.values()) == ("RGB",) and set(named) <= {"mode"}:
+            if (
+                self.chain.operations and not self.is_rgb
+            ):  # of an RGB image it changes nothing, of others not the same as at first
+                if _looks.mode != "RGB":
+                    raise NotUnderstood("its items convert images behind a transform")
+                return self
             return PlannedImage(self.source, self.chain, is_rgb=True, is_upright=self.is_upright)
         if name == "copy" and not (arguments or named):
             return self
@@ -173,9 +198,12 @@ class PlannedImage(_Planned):
         raise NotUnderstood(f"its items use Image.{name}")
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute of Pillow's image."""
-        if name == "mode":
-            return self.mode
+        """Return an attribute of Pillow's image: its mode, which the native decoder then compares with that of the file."""
+        if name == "mode" and self.is_rgb:
+            return "RGB"
+        if name == "mode" and not self.chain.operations:
+            _looks.sources.append(self.source)
+            return _looks.mode
         raise NotUnderstood(f"its items use Image.{name}")
 
     def transformed(self, operation: Any) -> PlannedImage | PlannedView | None:
@@ -183,15 +211,14 @@ class PlannedImage(_Planned):
         chain = self.chain.after(operation)
         if chain is None:
             return None
-        if chain.is_tensor:
-            return PlannedView(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
-        return PlannedImage(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright, mode=self.mode)
+        made = PlannedView if chain.is_tensor else PlannedImage
+        return made(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
 
     def upright(self) -> PlannedImage:
         """Return the image turned by its EXIF orientation."""
         if self.chain.operations:
             raise NotUnderstood("its items turn images by their EXIF orientation behind a transform")
-        return PlannedImage(self.source, self.chain, is_rgb=self.is_rgb, is_upright=True, mode=self.mode)
+        return PlannedImage(self.source, self.chain, is_rgb=self.is_rgb, is_upright=True)
 
 
 class PlannedView(_Planned):

@@ -2,7 +2,8 @@
 //! time.
 //!
 //! A job is one batch: records of a table under a pipeline, or items with their own crops. Threads take images from the oldest
-//! job first, so batches finish in the order of submission. An image costs no allocation, and no lock but that of the queue.
+//! job, so batches finish in the order of submission; a batch that is wanted `first` goes before those that wait. An image costs
+//! no allocation, and no lock but those of the queue and, where there are more threads than cores, of the seats.
 
 mod byte_cache;
 mod file;
@@ -272,7 +273,7 @@ impl Drop for Engine {
     }
 }
 
-/// Return the oldest job with unclaimed images and the number of a unit of it. Block until there is one; return `None` when the
+/// Return the first job with unclaimed images and the number of a unit of it. Block until there is one; return `None` when the
 /// engine closes.
 fn take(shared: &Shared) -> Option<(Arc<Job>, usize)> {
     let mut queue = lock(&shared.queue);

@@ -97,6 +97,7 @@ impl Worker {
             #[allow(unsafe_code)]
             let slot = unsafe { masks.memory.slot(image) };
             masks.table.read(record, &mut self.bytes)?;
+            let _seat = self.seats.as_deref().map(Seats::take);
             self.masker
                 .draw(&self.bytes, self.size, &drawing.steps, masks.fill, slot)?;
         }
