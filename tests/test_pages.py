@@ -88,7 +88,7 @@ def test_a_changed_number_changes_the_page(render: ModuleType, name: str) -> Non
     for part in parts(document):
         before = render_page(part)
         for place in numbers(part):
-            if "rounds" in place[:-1] or (name, place[0]) in NOT_ON_ITS_PAGE:
+            if any(str(key).endswith("rounds") for key in place[:-1]) or (name, place[0]) in NOT_ON_ITS_PAGE:
                 continue
             inner = functools.reduce(operator.getitem, place[:-1], part)
             number = inner[place[-1]]
