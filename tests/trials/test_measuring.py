@@ -70,9 +70,14 @@ def test_a_steady_rate_leaves_out_the_rounds_that_fill_and_that_drain() -> None:
 
 
 def test_a_pass_has_its_start_and_the_cpu_time_of_taking_over_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, used = [0.0], [0.0]
+    clock, used, asked = [0.0], [0.0], [0]
+
+    def thread_time() -> float:
+        asked[0] += 1
+        return used[0]
+
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(time, "thread_time", lambda: used[0])
+    monkeypatch.setattr(time, "thread_time", thread_time)
 
     def batches() -> Iterator[Any]:
         for seconds in (5.0, *[1.0] * 8):
@@ -83,9 +88,12 @@ def test_a_pass_has_its_start_and_the_cpu_time_of_taking_over_apart(monkeypatch:
     def step(images: Any, labels: Any) -> None:
         used[0] += 0.5
 
-    found = measure_pass(batches(), step, together=2)
+    found = measure_pass(batches(), step, together=2, ask_handover=True)
     assert found.images == 90 and found.first_s == 5.0 and found.img_s == pytest.approx(10.0)
     assert found.handover_s == pytest.approx(0.01)
+    asked[0] = 0
+    assert measure_pass(batches(), step, together=2).handover_s is None
+    assert asked[0] <= 1  # asking may cost the thread its core, just before the step
     with pytest.raises(UsageError):
         measure_pass(iter([]), step, together=1)
 

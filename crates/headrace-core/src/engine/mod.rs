@@ -14,6 +14,7 @@ mod items;
 mod job;
 mod memory;
 mod pages;
+mod policy;
 mod seats;
 mod table;
 mod worker;
@@ -297,6 +298,7 @@ fn take(shared: &Shared) -> Option<(Arc<Job>, usize)> {
 }
 
 fn work(shared: &Shared) {
+    policy::yield_to_running_threads();
     let mut worker = Worker::new(shared.seats.clone());
     while let Some((job, unit)) = take(shared) {
         job.fill(unit, &mut worker, &shared.counters);
