@@ -42,11 +42,20 @@ pub fn provoke_panic(py: Python<'_>, place: &str) -> PyResult<()> {
 
 /// Call `attempt(timeout)` with the lock released until it returns true or `limit` has passed. Signals are handled at least ten
 /// times a second, so Ctrl-C raises KeyboardInterrupt from here.
+///
+/// The first attempt has no timeout and keeps the lock. A thread that gives it away may wait for 5 ms (`sys.getswitchinterval`)
+/// before it has it again, which the training thread would do for each batch that is ready.
 pub fn wait_for(
     py: Python<'_>,
     limit: Option<Duration>,
     attempt: impl Fn(Duration) -> bool + Sync,
 ) -> PyResult<bool> {
+    if guarded(py, || Ok(attempt(Duration::ZERO)))? {
+        return Ok(true);
+    }
+    if limit.is_some_and(|limit| limit.is_zero()) {
+        return Ok(false);
+    }
     // A limit beyond what the clock can count is none.
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {

@@ -6,7 +6,6 @@ import atexit
 import os
 import subprocess
 import sys
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,13 +23,15 @@ STORE_LATENCY_S = 0.02
 
 _SERVERS: dict[Path, str] = {}
 _CACHE = ExitStack()
+_SENDER = ExitStack()
 atexit.register(_CACHE.close)
+atexit.register(_SENDER.close)
 
 
 def open_stored(folder: Path, form: str) -> Dataset:
     """Return the packed dataset in `folder` as it is read from `form`: "s3" or "pipe".
 
-    Server, writers of pipes, and their folders end with this process. An object store's cache is empty at first.
+    Server, sender, and their folders end with this process. An object store's cache is empty at first.
     Raises `HeadraceError` where the server does not start.
     """
     return _in_s3(folder) if form == "s3" else _as_pipe(folder)
@@ -76,23 +77,15 @@ def _server(folder: Path) -> str:
 
 
 def _as_pipe(folder: Path) -> Dataset:
-    """Make `train_0`, `train_1`, … as they are read, each with all shards one after the other."""
+    """Make `train_0`, `train_1`, … as they are read, each with all shards one after the other.
+
+    The sender of the call before ends.
+    """
+    _SENDER.close()
     channel = _scratch() / "train"
-    shards = sorted(folder.glob("*.tar"))
+    shards = [str(shard) for shard in sorted(folder.glob("*.tar"))]
     os.mkfifo(f"{channel}_0")
-    threading.Thread(target=_write_passes, args=(channel, shards), daemon=True).start()
+    sender = subprocess.Popen([sys.executable, "-m", "headrace.trials.pipe_sender", str(channel), *shards])
+    _SENDER.callback(sender.wait)
+    _SENDER.callback(sender.kill)
     return open_dataset(channel, records=len(open_dataset(folder)))
-
-
-def _write_passes(channel: Path, shards: list[Path]) -> None:
-    number = 0
-    while True:
-        path = f"{channel}_{number}"
-        with open(path, "wb") as pipe:  # waits for the reader
-            os.mkfifo(f"{channel}_{number + 1}")
-            try:
-                for shard in shards:
-                    pipe.write(shard.read_bytes())
-            except BrokenPipeError:
-                pass  # the reader left its pass early
-        number += 1
