@@ -8,6 +8,7 @@
 - `containers`: Containers that trials read: tar, RecordIO, TFRecord.
 - `source`: What a loader of a trial reads, and with how many workers.
 - `object_server`: A read-only S3-compatible server for the files of one folder, on this machine.
+- `pipe_sender`: The sender of a SageMaker channel in Pipe mode, on this machine.
 - `storage`: A packed dataset in an S3 server on this machine, and in a pipe.
 - `loaders`: The loaders that trials compare, one function each.
 - `peers`: Loaders of other projects: DALI, torchvision on the GPU, tf.data, FFCV.
