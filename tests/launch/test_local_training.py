@@ -91,6 +91,7 @@ sums = [torch.zeros(1) for _ in range(2)]
 dist.all_gather(sums, model.module.weight.sum().reshape(1).detach())
 with open(os.path.join(os.environ["SM_MODEL_DIR"], f"{os.environ['SM_CURRENT_HOST']}.json"), "w") as file:
     json.dump({"keys": list(data.table.keys), "steps": steps, "sums": [float(one) for one in sums]}, file)
+dist.destroy_process_group()  # without it Gloo's threads can meet an interpreter that is ending, and abort
 """
 
 
