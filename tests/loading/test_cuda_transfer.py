@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import headrace
+import numpy as np
 import pytest
 from headrace.errors import UsageError
+from headrace.loading import cuda_transfer
 from headrace.transforms import imagenet_train
 
 torch = pytest.importorskip("torch")
@@ -57,6 +59,27 @@ def test_a_busy_consumer_never_sees_a_batch_change(image_folder: MakeFolder) -> 
     ]
     for got, want in zip(sums, expected, strict=True):
         torch.testing.assert_close(got.cpu(), want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_table_of_values_is_made_on_the_host_so_that_no_stream_reads_it_too_early(
+    monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    from torch.overrides import TorchFunctionMode
+
+    sources = []
+
+    class Recorded(TorchFunctionMode):
+        def __torch_function__(self, function: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+            if function is torch.Tensor.to:
+                sources.append(args[0].device.type)
+            return function(*args, **(kwargs or {}))  # type: ignore[operator]
+
+    monkeypatch.setattr(cuda_transfer, "cuda_device", lambda name: torch.device("meta"))
+    with Recorded():
+        made = cuda_transfer.Transfer("cuda", np.zeros((3, 256), np.float32), dtype)
+    assert made._encoded is not None and made._encoded.dtype == getattr(torch, dtype)
+    assert set(sources) == {"cpu"}, "a cast on the device is queued on a stream that the copy stream does not wait for"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a CUDA device")

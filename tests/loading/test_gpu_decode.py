@@ -140,6 +140,23 @@ def test_a_file_that_makes_the_decoder_raise_costs_only_itself(
     assert sum(made[0].calls) < 60
 
 
+def test_a_driver_that_refuses_a_launch_in_mid_epoch_leaves_the_batches_to_the_cpu(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = image_folder(classes=4, per_class=16)
+    on_cpu = epoch(root, TRANSFORMS["train"])
+
+    def trouble(files: Sequence[bytes]) -> set[int]:
+        raise HeadraceError("the CUDA driver: cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED")  # no RuntimeError, as torch's are
+
+    fake_gpu.install(monkeypatch, trouble=trouble)
+    monkeypatch.setattr("headrace.loading.gpu_decode.MOST_CALLS", 4)
+    with pytest.warns(RuntimeWarning, match="CUDA_ERROR_LAUNCH_FAILED") as caught:
+        found = epoch(root, TRANSFORMS["train"], device="cuda", decode="gpu")
+    assert are_equal(found, on_cpu)
+    assert len([one for one in caught if "cuLaunchKernel" in str(one.message)]) == 1
+
+
 def test_out_of_memory_is_said_once_and_the_cpu_decodes(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     root = image_folder(classes=4, per_class=16)
     on_cpu = epoch(root, TRANSFORMS["train"])

@@ -40,9 +40,12 @@ class Transfer:
         self._is_cuda = self.device.type == "cuda"
         self._stream = torch.cuda.Stream(self.device) if self._is_cuda else None
         self._dtype = None if table is None else getattr(torch, dtype)
-        self._table = None if table is None else torch.from_numpy(table).to(self.device)
+        # Only copies, for which the host waits: a cast on the device would be queued on this thread's stream, whose work the
+        # copy stream does not wait for.
+        host = None if table is None else torch.from_numpy(table)
+        self._table = None if host is None else host.to(self.device)
+        self._encoded = None if host is None else host.to(self._dtype).to(self.device)
         self.is_fused = runs_triton(self.device)
-        self._encoded = None if self._table is None or self._dtype is None else self._table.to(self._dtype)
 
     def allocate(self, size_bytes: int) -> tuple[npt.NDArray[np.uint8], torch.Tensor]:
         """Return pinned host memory as an array for the native threads, and the tensor that owns it."""

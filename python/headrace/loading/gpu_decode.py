@@ -358,7 +358,7 @@ class GpuDecoding:
                 assert self.decoder is not None  # without one the placement leaves no image to decode
                 decoded = self.decoder.decode(files[begin:end], places[begin:end])
                 parts.append((begin, decoded.pixels, decoded.statuses))
-            except RuntimeError as error:
+            except Exception as error:  # torch's, the driver's (HeadraceError), Triton's, and those of the compilers it calls
                 if calls > MOST_CALLS or isinstance(error, torch.cuda.OutOfMemoryError):
                     self._failed("decode", _reason(error), who=None if self.decoder is None else self.decoder.name)
                     return None

@@ -197,7 +197,8 @@ class CudaJpegDecoder:
             raise UsageError(
                 f"values must be a tensor [3, 256] of 1, 2 or 4 bytes a value, not {values.dtype} {list(values.shape)}"
             )
-        self._values = None if values is None else values.to(self.device).contiguous()
+        # By way of the host, which waits: `decode` may run on another stream than the one that makes `values`.
+        self._values = None if values is None else values.cpu().contiguous().to(self.device)
 
     def decode(
         self,
