@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import record
-from headrace.trials.cells import experiment_names
+from headrace.trials.cells import experiment_names, load
 from pages.document import DATA
 from pages.trials import COLUMNS, ordered
 
@@ -27,7 +27,7 @@ PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
 def measured(name: str, folder: Path, simulate: str | None) -> dict[str, Any]:
     """Run one experiment and return what the page needs of its document."""
     command = [sys.executable, "-m", "headrace", "trials", name, "--json", "--out", str(folder / name)]
-    if simulate:
+    if simulate and load(name).kind == "input":  # a training computes
         command += ["--simulate", simulate]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:

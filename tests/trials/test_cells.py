@@ -102,6 +102,9 @@ def test_misspelt_names_are_answered_with_the_one_that_is_meant() -> None:
         ("published = [{ img_s = 3 }]", "", "published needs where"),
         ('published = [{ where = { load = 1 }, img_s = "a" }]', "", "img_s must be a number"),
         ("", "workers = []", "workers is an empty list"),
+        ('reference = { loader = "pytorc" }', "", "no loader 'pytorc'"),
+        ('reference = { loader = ["pytorch"] }', "", "loader must be one value"),
+        ("", "arguments = '--recipe \"fast'", "arguments cannot be split"),
     ],
 )
 def test_a_setting_of_another_type_is_named_before_anything_is_measured(

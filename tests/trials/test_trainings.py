@@ -19,6 +19,7 @@ from headrace.trials.measure_ranks import shared_batches
 from headrace.trials.measure_training import epochs_of, steady_rate, train_command
 from headrace.trials.object_server import ObjectServer
 from headrace.trials.outputs import gain_text, loss_text
+from headrace.trials.processes import _last_words
 from headrace.trials.rows import Row
 from headrace.trials.storage import open_stored
 from headrace.trials.worker_model import expected_rate, with_expected_rates
@@ -218,3 +219,16 @@ def test_the_object_store_gives_ranges_of_files_below_its_folder_only(tmp_path: 
 def test_a_cell_of_a_training_is_no_input_cell() -> None:
     assert load("amp").kind == "training" and load("dali").kind == "input"
     assert Cell(precision="amp") in {Cell(precision=cell.precision) for cell in load("amp").cells}
+
+
+def test_the_price_of_an_accuracy_counts_all_epochs_until_then() -> None:
+    row = Row("headrace", "resnet20", 1, 64, "corrected", epoch=2, seconds_per_epoch=4.0, elapsed_s=10.0, top1=0.9)
+    (priced, *_) = summary._trainings([replace(row, usd_per_epoch=0.004)])
+    assert "10 s, 2 epochs, $0.0100" in priced
+    assert "$" not in summary._trainings([row])[0]
+
+
+def test_a_failed_training_is_named_by_its_error_and_not_by_its_hint() -> None:
+    assert _last_words("warning\nerror: 48 images are no batch\nhint: --batch-size 48\n") == "48 images are no batch"
+    assert _last_words("Traceback\nValueError: x\n\n") == "ValueError: x"
+    assert _last_words("") == "no message"

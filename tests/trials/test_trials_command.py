@@ -87,6 +87,8 @@ def test_a_second_run_reads_what_is_measured_already(first: tuple[Path, dict[str
         (("dali", "--data", "/no/such/folder"), "/no/such/folder"),
         (("dali", "--budget-minutes", "0"), "--budget-minutes"),
         (("dali", "--scale", "nan"), "--scale"),
+        (("dali", "--simulate", "h100"), "in fp32 there are rates of: v100, a100"),
+        (("amp", "--simulate", "v100"), "cannot be simulated"),
     ],
 )
 def test_wrong_arguments_are_usage_errors(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from headrace.cost.prices import PriceTable
 from headrace.errors import UsageError
 from headrace.system import machine
 from headrace.trials import charts, outputs, page, summary
-from headrace.trials.accelerator import SIMULATED_GPUS
+from headrace.trials.accelerator import SIMULATED_GPUS, rate_of
 from headrace.trials.cells import LOADERS, Experiment, experiment_names, load, select
 from headrace.trials.loaders import has_gpu
 from headrace.trials.projection import Projection
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     experiment = _experiment(args)
     usd_per_hour = machine_usd_per_hour(args)
     settings = _settings(args, experiment)
-    projection, source = _projection(experiment)  # an unknown processor ends the run before it measures
+    projection, source = _projection(experiment, settings.gpu)  # an unknown processor ends the run before it measures
     where = f"a simulated {settings.gpu.upper()}" if settings.gpu else "the CPU" if settings.device == "cpu" else "the GPU"
     output.log(f"headrace trials: {experiment.title}; computing on {where}; results in {settings.out}")
     with output.progress("trials", unit="cells") as bar:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     document = _document(args, found, rows, sentences, notes)
     files = _write(found, rows, document, sentences, notes)
     output.emit(args, document | {"files": files}, lambda: _render(rows, sentences, files))
-    return 0 if any(row.seconds_per_epoch is not None for row in rows) else 1
+    return 0 if any(row.img_s is not None for row in rows) else 1
 
 
 def _experiment(args: argparse.Namespace) -> Experiment:
@@ -125,6 +125,7 @@ def _settings(args: argparse.Namespace, experiment: Experiment) -> Settings:
         raise UsageError(f"--data {args.data}: there is no such folder")
     gpu_here = has_gpu()
     simulated = args.simulate or (None if gpu_here else experiment.accelerator)
+    _check_simulation(args.simulate, simulated, experiment)
     budget = args.budget_minutes if args.budget_minutes is not None else experiment.budget_minutes
     return Settings(
         out=(args.out or Path(f"headrace-trials-{experiment.name}")).absolute(),
@@ -137,13 +138,29 @@ def _settings(args: argparse.Namespace, experiment: Experiment) -> Settings:
     )
 
 
-def _projection(experiment: Experiment) -> tuple[Projection | None, str | None]:
+def _check_simulation(asked: str | None, gpu: str | None, experiment: Experiment) -> None:
+    """Raise `UsageError` where a cell cannot be simulated: a training computes, and a rate must be published."""
+    if experiment.kind == "training":
+        if asked is not None:
+            raise UsageError(f"{experiment.name} trains a model, which cannot be simulated", hint="leave --simulate out")
+        return
+    for model, precision in dict.fromkeys((cell.model, cell.precision) for cell in experiment.cells if gpu is not None):
+        try:
+            rate_of(gpu or "", model, precision)
+        except UsageError as error:
+            known = [name for name, rates in SIMULATED_GPUS.items() if precision in rates]
+            raise UsageError(str(error), hint=f"in {precision} there are rates of: {', '.join(known)}") from None
+
+
+def _projection(experiment: Experiment, gpu: str | None) -> tuple[Projection | None, str | None]:
     """Return the projection to the published machine, and its arithmetic in words.
 
-    None for a processor that is not in the table of scores.
+    None for a processor that is not in the table of scores, and where another GPU than the published one is simulated.
     """
     if experiment.published_cpu is None or experiment.published_vcpus is None:
         return None, None
+    if gpu is not None and experiment.accelerator is not None and gpu != experiment.accelerator:
+        return None, f"none: the published machine has a {experiment.accelerator.upper()}, and a {gpu.upper()} is simulated."
     (table,) = read_table("us-east-1", lambda line: None)
     named, hidden = _processor(table)
     if named is None:

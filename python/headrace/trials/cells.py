@@ -19,6 +19,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -259,6 +260,9 @@ def _check_values(document: Mapping[str, Any], where: str) -> None:
             if not isinstance(value, dict):
                 raise UsageError(f'{where}: reference is a table, as {{ loader = "pytorch" }}, not {value!r}')
             _check_names(value, names, f"{where}: reference")
+            if several := [key for key, item in value.items() if isinstance(item, list)]:
+                raise UsageError(f"{where}: reference: {several[0]} must be one value, not a list")
+            _product(value, f"{where}: reference")
         elif name in NUMBERS:
             kind, least = NUMBERS[name]
             if not isinstance(value, kind) or isinstance(value, bool) or not least <= value < math.inf:
@@ -295,6 +299,8 @@ def _product(table: Mapping[str, Any], where: str) -> list[Cell]:
                 raise UsageError(f"{where}: {key} cannot be {item!r}")
             if isinstance(item, int) and item < (0 if key in ("load", "workers") else 1):
                 raise UsageError(f"{where}: {key} cannot be {item}")
+            if key == "arguments":
+                _check_arguments(str(item), where)
             if key in choices and item not in choices[key]:
                 near = difflib.get_close_matches(str(item), choices[key], n=1)
                 raise UsageError(
@@ -303,6 +309,13 @@ def _product(table: Mapping[str, Any], where: str) -> list[Cell]:
                 )
         lists.append(values)
     return [Cell(**dict(zip(table, combination, strict=True))) for combination in itertools.product(*lists)]
+
+
+def _check_arguments(text: str, where: str) -> None:
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{where}: arguments cannot be split as in a shell: {error}: {text}") from None
 
 
 def _check_names(table: Mapping[str, Any], known: set[str], where: str) -> None:

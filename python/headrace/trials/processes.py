@@ -98,11 +98,17 @@ def _run(out: Path, command: Sequence[str], name: str, limit_s: float) -> str:
         finally:
             _end(process)
     if code != 0:
-        lines = [line for line in error_file.read_text(errors="replace").splitlines() if line.strip()]
-        last = lines[-1].strip() if lines else "no message"
+        last = _last_words(error_file.read_text(errors="replace"))
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise HeadraceError(f"the process of {name} failed ({ended}): {last}")
     return out_file.read_text(errors="replace")
+
+
+def _last_words(text: str) -> str:
+    """Return the error of one of our commands without its hint, else the last line of what a process wrote."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error: ")]
+    return errors[-1].removeprefix("error: ") if errors else lines[-1] if lines else "no message"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -10,6 +10,7 @@ from headrace.trials.measure_input import ROUNDS
 from headrace.trials.rows import Row
 from headrace.trials.runner import Group, Run
 from headrace.trials.targets import targets_of
+from headrace.trials.transforms import operations
 from headrace.trials.verdicts import percentile
 
 __all__ = ["notes_of", "sentences_of"]
@@ -71,11 +72,18 @@ def _trainings(rows: Sequence[Row]) -> list[str]:
     done = {name: row for name, row in reached.items() if row is not None}
     first = sorted(done.items(), key=lambda pair: pair[1].elapsed_s or 0.0)
     short = short_names(list(reached))
-    words = [f"{short[name]}: {row.elapsed_s:.0f} s, {count_text(row.epoch or 0, 'epoch')}" for name, row in first]
+    words = [f"{short[name]}: {row.elapsed_s:.0f} s, {count_text(row.epoch or 0, 'epoch')}{_price(row)}" for name, row in first]
     goal = f"Nine tenths of the best accuracy is {100 * target:.1f} % top-1"
     found = [f"{goal}, reached after: {'; '.join(words)}."]
     late = [short[name] for name in reached if name not in done]
     return found + ([f"Within their epochs these do not reach it: {'; '.join(late)}."] if late else [])
+
+
+def _price(row: Row) -> str:
+    """Say what a training costs from its start to the end of this epoch; nothing without the machine's price."""
+    if row.usd_per_epoch is None or not row.seconds_per_epoch:
+        return ""
+    return f", ${row.usd_per_epoch * (row.elapsed_s or 0.0) / row.seconds_per_epoch:.4f}"
 
 
 def _ranks(rows: Sequence[Row]) -> list[str]:
@@ -136,6 +144,10 @@ def notes_of(run: Run, rows: Sequence[Row], projection_source: str | None) -> li
             "estimated), then waits until the GPU would have been done. A validation image counts a third of a training image "
             "(estimated)."
         )
+    notes += [
+        f"Operations of a training image ({name}): {operations(name, 'load')}."
+        for name in dict.fromkeys(row.transform for row in rows if row.transform)
+    ]
     notes.append(_how_long(run))
     notes += _recording(run)
     rounds = [_rounds(group) for group in run.groups if group.cells[0].loader == "pytorch" and "models" in (group.result or {})]

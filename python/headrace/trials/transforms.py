@@ -23,8 +23,8 @@ WORDS = {
 }
 
 
-def operations(transform: str, load: int) -> str:
-    """Return the operations of a training image in words."""
+def operations(transform: str, load: int | str) -> str:
+    """Return the operations of a training image in words. load: a number, or a word for it."""
     return WORDS[transform].format(load=load)
 
 
