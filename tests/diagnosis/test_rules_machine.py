@@ -31,6 +31,21 @@ def test_other_programs_that_delay_the_step_are_external_cpu() -> None:
     assert diagnosis.noise.startswith("high")
 
 
+def test_other_programs_are_not_blamed_for_all_waits_where_the_job_itself_wants_too_many_cores() -> None:
+    def diagnosed(own_cores: float) -> tuple[float, str]:
+        session = make_session(cpu_s=0.01, compute_s=0.05, cores=2, foreign_cores=0.5, queue_share=0.55)
+        steps = tuple(replace(step, queue_s=0.025) for step in session.steps)
+        samples = tuple(replace(sample, own_cores=own_cores) for sample in session.samples)
+        diagnosis = check(replace(session, steps=steps, samples=samples), "EXTERNAL_CPU")
+        return diagnosis.confidence, " | ".join(diagnosis.findings[0].evidence)
+
+    (sure, few_threads), (unsure, many_threads) = diagnosed(0.8), diagnosed(1.4)
+    assert "other programs delay each step by about" in few_threads
+    assert "the job's own threads want 3.1 of 2 cores" in many_threads
+    assert "other programs cause a part" in many_threads and "other programs delay" not in many_threads
+    assert unsure < sure - 0.2
+
+
 def test_external_cpu_names_the_largest_programs() -> None:
     def words(*programs: ForeignProgram) -> str:
         session = make_session(cpu_s=0.01, compute_s=0.05, cores=2, foreign_cores=1.2, foreign_programs=programs)

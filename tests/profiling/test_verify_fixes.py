@@ -164,6 +164,19 @@ def test_verify_fits_its_runs_to_the_time_that_is_left(
     assert max(windows.values(), default=0) - min(windows.values(), default=0) < 1e-6
 
 
+def test_no_fix_is_compared_with_a_watched_run_that_other_programs_slowed_down(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The programs may have ended since: the fix would get the gain of a free machine."""
+    runs = FakeRuns(monkeypatch, SLOW, FAST)
+    busy = replace(SLOW, samples=tuple(replace(sample, foreign_cores=2.5) for sample in SLOW.samples))
+    assert (diagnose(busy).noise or "").startswith("high")
+    assert not runs.verified(busy, tmp_path, 9.0)
+    words = "\n".join(runs.lines)
+    assert "slowed the watched run" in words and "left out for want of time" in words and "--seconds" in words
+    assert runs.verified(busy, tmp_path, 60.0), "beside unchanged runs it is measured"
+
+
 def test_a_command_that_ends_slowly_keeps_the_cap_all_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = FakeRuns(monkeypatch, SLOW, FAST, stop_s=6.0)
     runs.verified(SLOW, tmp_path, 60.0)

@@ -129,3 +129,11 @@ def test_what_a_batch_size_means_follows_optimizer_ranks_and_accumulation() -> N
     adam = replace(OPTIONS, epochs=90, batch_size=1024, optimization=OptimizationOptions(optimizer="adamw"))
     assert "adamw's learning rate grows to 0.002 over" in batch_words(adam, 1_281_167, 1)
     assert batch_words(adam, 1_281_167, 1).endswith("by the square root of the batch size")
+
+
+def test_no_rate_is_chosen_where_the_loss_is_smallest_as_the_test_begins() -> None:
+    """A noisy loss of small batches falls by chance; the rule would then give a rate below all that were used."""
+    losses = [6.1 - 0.03 * update for update in range(8)] + [6.2] * 92
+    found = choose_rate(points(losses), OPTIONS, global_batch=64, diverged=True)
+    assert found.learning_rate is found.rate is None
+    assert "larger --batch-size" in str(found.note)

@@ -115,6 +115,13 @@ def test_storage_binds_only_where_bytes_came_from_storage(measured_use: MachineU
     assert found == binds and words in advice
 
 
+def test_input_that_is_never_waited_for_and_costs_next_to_nothing_does_not_compete_for_the_cpu() -> None:
+    ingest = InputRate(2, 2730.0, 2.0)
+    found, advice = what_binds(11.0, ingest, CombinedRate(3, 9.0, 0.0005))
+    assert found == "compute" and "other programs" in advice
+    assert what_binds(1000.0, ingest, CombinedRate(3, 800.0, 0.0005))[0] == "overlap"
+
+
 def test_a_meter_sees_the_cores_that_other_programs_use() -> None:
     meter, end_s = MachineMeter(), time.monotonic() + 1.0
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:

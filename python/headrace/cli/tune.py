@@ -17,7 +17,7 @@ from headrace.datasets.records import Dataset
 from headrace.errors import UsageError
 from headrace.report import learning_rate_page
 from headrace.system.nvml import find_driver
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import count_text, percent_text
 from headrace.training import options_file
 from headrace.training.data import open_data
 from headrace.training.devices import Device, open_device
@@ -220,7 +220,7 @@ def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | No
         mark = "chosen" if one.threads == (options.threads or 0) * found.ranks else ""
         table.add_row(
             "input alone",
-            f"{one.threads} threads",
+            count_text(one.threads, "thread"),
             f"{one.img_s:,.0f}",
             f"{mark or f'{one.cores:.1f} cores busy'} {noise}".strip(),
         )

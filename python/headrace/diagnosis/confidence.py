@@ -23,6 +23,9 @@ CLOSE_SECOND = 0.7
 FEW_STEPS, SOME_STEPS = SETTLED_STEPS, 50
 """Lower the confidence much below the first number of steady steps, and a little below the second."""
 
+OWN_QUEUE_DOUBT = 0.5
+"""Lower the confidence in EXTERNAL_CPU by this times the share of the waits for a core that the job's own threads cause."""
+
 UNSEEN_CONFIDENCE = 0.5
 """The confidence of a blocked input is at most this when nothing was seen that blocks it."""
 
@@ -41,6 +44,8 @@ def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
     foreign = job.machine.foreign_share
     if leading.name != "EXTERNAL_CPU" and foreign is not None and foreign > NOISE_LIMIT:
         confidence -= min(0.3, foreign)
+    if leading.name == "EXTERNAL_CPU":
+        confidence -= OWN_QUEUE_DOUBT * job.machine.crowded_share
     shares = [found.share or 0.0 for found in findings]
     if len(shares) > 1 and shares[1] > CLOSE_SECOND * shares[0]:
         confidence -= 0.15

@@ -54,9 +54,8 @@ def loss_notes(session: Session, rank: Rank) -> tuple[str, ...]:
     steps = count_text(len(rank.all_steps), "watched step")
     return (
         f"the loss does not move over {steps}: {begin:.4g} in the first third, {end:.4g} in the last "
-        f"(a change of {percent_text(max(LEAST_SHARE, STANDARD_ERRORS * error / level))} would have been seen). Late in a "
-        "training that is normal. At its start, look at the learning rate (headrace tune --find-learning-rate), at frozen "
-        "weights, and at the labels",
+        f"(a change of {percent_text(max(LEAST_SHARE, STANDARD_ERRORS * error / level))} would show). Early in a training: "
+        "headrace tune --find-learning-rate; check labels and frozen weights",
     )
 
 

@@ -120,7 +120,8 @@ def remeasure_fixes(
         if runs.left_s >= windows.full_s + REPLAY_LIMIT_S + needed_s(1, windows, runs.cost_s):
             diagnosis = _with_replay(diagnosis, session, command, folder, loader, windows.full_s, log)
         launches = _launches(diagnosis, loader, log)
-        _measure(launches, runs, windows, diagnosis.img_s, log, measured)
+        quiet = not (diagnosis.noise or "").startswith("high")
+        _measure(launches, runs, windows, diagnosis.img_s if quiet else None, log, measured)
     except KeyboardInterrupt:
         log("--verify: interrupted: no further fix is measured")
     return _verified(diagnosis, measured, runs.noise, log)
@@ -210,9 +211,12 @@ def _measure(
     """Measure as many fixes as there is time for, best first. Put each result into `measured`, by fix id."""
     if not launches:
         return
-    plan = schedule_runs(len(launches), windows, runs.left_s, cost_s=runs.cost_s)
+    quiet = watched_img_s is not None
+    plan = schedule_runs(len(launches), windows, runs.left_s, cost_s=runs.cost_s, watched_is_quiet=quiet)
     enough_s = needed_s(len(launches), windows, runs.cost_s)
     if plan is None:
+        if not quiet:
+            log("--verify: other programs slowed the watched run, so its rate is no measure: each fix needs unchanged runs too")
         _log_left_out(launches, enough_s, log)
         return
     log(_plan_words(plan, len(launches), windows))

@@ -66,10 +66,13 @@ def needed_s(fixes: int, windows: Windows, cost_s: float = RUN_COST_S) -> float:
     return (2 * fixes + 1) * (windows.full_s + cost_s)
 
 
-def schedule_runs(fixes: int, windows: Windows, left_s: float, *, cost_s: float = RUN_COST_S) -> Schedule | None:
+def schedule_runs(
+    fixes: int, windows: Windows, left_s: float, *, cost_s: float = RUN_COST_S, watched_is_quiet: bool = True
+) -> Schedule | None:
     """Return the runs that measure as many fixes as fit into `left_s` seconds, or None when not one does.
 
-    fixes: how many can be measured. cost_s: seconds that a run takes beyond its window.
+    fixes: how many can be measured. cost_s: seconds that a run takes beyond its window. watched_is_quiet: False if other
+    programs slowed the watched run down, so that its rate is no measure for a run at another time.
 
         schedule_runs(3, Windows(20.0, 8.0), 70.0)     # Schedule(fixes=1, window_s=20.0)
     """
@@ -77,5 +80,7 @@ def schedule_runs(fixes: int, windows: Windows, left_s: float, *, cost_s: float 
         window_s = min(windows.full_s, left_s / (2 * count + 1) - cost_s)
         if window_s >= (windows.least_s if count == 1 else max(windows.least_s, SHORTENED * windows.full_s)):
             return Schedule(count, window_s)
+    if not watched_is_quiet:
+        return None
     window_s = min(windows.full_s, left_s - cost_s)
     return Schedule(1, window_s, has_unchanged=False) if fixes and window_s >= windows.least_s else None

@@ -73,6 +73,23 @@ class Machine:
         return mean(self.core_busy)
 
     @property
+    def wanted_cores(self) -> float | None:
+        """Cores that the job's threads would use if none of them waited for a core."""
+        if self.own_cores is None or self.queue_share is None:
+            return None
+        return self.own_cores / max(0.01, 1 - self.queue_share)
+
+    @property
+    def crowded_share(self) -> float:
+        """Share of the waits for a core that would remain without other programs: the job itself wants more cores than it has.
+
+        0 where that was not measured. Threads that want more cores than there are wait 1 - cores / wanted_cores of the time.
+        """
+        if not self.wanted_cores or not self.queue_share or not self.cores:
+            return 0.0
+        return min(1.0, max(0.0, 1 - self.cores / self.wanted_cores) / self.queue_share)
+
+    @property
     def foreign_share(self) -> float | None:
         """Share of the job's cores that other programs use, 0 to 1."""
         return None if self.foreign_cores is None or not self.core_count else min(1.0, self.foreign_cores / self.core_count)

@@ -19,6 +19,9 @@ FOREIGN_SHARE = 0.20
 LEAST_FOREIGN_DELAY = 0.02
 """Ignore other programs when queueing for a core takes less than this share of the step."""
 
+CROWDED_SHARE = 0.2
+"""Say that the job's own threads delay one another when they cause at least this share of the waits for a core."""
+
 NAMED_SHARE = 0.5
 """Say that more programs run unseen when the named ones use less than this share of what other programs use."""
 
@@ -123,7 +126,12 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
     words.append(_program_words(job))
     if queued is not None:
         words.append(f"the job's threads wait for a core {percent_text(queued)} of the time in which they could run")
-    words.append(f"other programs delay each step by about {duration(delayed)}")
+    if job.machine.crowded_share < CROWDED_SHARE:
+        words.append(f"other programs delay each step by about {duration(delayed)}")
+    else:
+        wanted = f"{number_text(job.machine.wanted_cores or 0.0, digits=2)} of {job.machine.cores:g} cores"
+        words.append(f"the job's own threads want {wanted}: they delay one another too")
+        words.append(f"the waits for a core delay each step by {duration(delayed)}; other programs cause a part of that")
     return make_finding("EXTERNAL_CPU", share, *words)
 
 

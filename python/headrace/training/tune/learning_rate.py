@@ -125,6 +125,9 @@ def choose_rate(
     if lowest is None or lowest.smoothed > (1 - LEAST_FALL) * points[0].smoothed:
         note = f"the loss fell by less than {percent_text(LEAST_FALL)} at any rate: nothing is chosen"
         return RangeTest(tuple(points), global_batch, None, None, None, diverged, note)
+    if lowest.rate < BELOW_MINIMUM * points[0].rate:  # the rule would give a rate that was never used
+        note = f"the loss was smallest at a rate of {lowest.rate:.2g}, as the test began: that is chance, and nothing is chosen"
+        return RangeTest(tuple(points), global_batch, None, None, None, diverged, f"{note}; give a larger --batch-size")
     before = points[: points.index(lowest) + 1]
     falls = [(later.smoothed - one.smoothed, one.rate) for one, later in pairwise(before)]
     rate = lowest.rate / BELOW_MINIMUM

@@ -33,6 +33,7 @@ ENOUGH = 1.10  # input this many times as fast as compute never makes it wait
 NEARLY = 0.97  # choose the fewest threads that reach this share of the best rate
 KEEPS_UP = 0.95  # compute binds if both together reach this share of compute alone
 WAITS = 0.02  # try more batches ahead if the device waits for more than this share of the time
+LITTLE_INPUT = 0.03  # input that takes less than this share of the CPU does not make the computation slower
 BUSY = 0.8  # threads wait if they keep less than this share of their cores busy
 STORAGE_IMAGE_BYTES = 1024  # less than this an image from storage or network: the files were in the page cache
 PREFETCHES = (3, 6, 12)
@@ -273,7 +274,23 @@ def what_binds(compute: float | None, ingest: InputRate | None, together: Combin
         return "compute", "input keeps up; faster: a faster GPU, lower precision, or a smaller model"
     if ingest.img_s < ENOUGH * compute:
         return _what_binds_input(ingest)
+    if together is not None and _is_no_overlap(ingest, together):
+        return "compute", (
+            f"the training never waits for input, and input takes {percent_text(_input_share(ingest, together))} of the CPU: "
+            "it ran slower than compute alone because of other programs, or because speed changed between the measurements"
+        )
     return "overlap", "input and compute are each fast enough alone, but compete for the CPU"
+
+
+def _input_share(ingest: InputRate, together: CombinedRate) -> float:
+    """Return the share of the machine's CPU that input takes at the rate of the training, by its cost when alone."""
+    cores = ingest.use.cores if ingest.use is not None else machine.cores().usable
+    return together.img_s / max(1e-9, ingest.img_s) * ingest.cores / max(1e-9, cores)
+
+
+def _is_no_overlap(ingest: InputRate, together: CombinedRate) -> bool:
+    """Return whether input is ready in time and takes too little CPU to slow down the computation."""
+    return together.wait_share <= WAITS and _input_share(ingest, together) < LITTLE_INPUT
 
 
 def _what_binds_input(ingest: InputRate) -> tuple[str, str]:
