@@ -64,6 +64,21 @@ def test_external_cpu_names_the_largest_programs() -> None:
     assert "cannot be seen" in words()
 
 
+def test_named_programs_use_no_more_cores_than_all_other_programs() -> None:
+    """No program is listed in a sample in which they use little; their mean counts that sample all the same."""
+    session = make_session(cpu_s=0.01, compute_s=0.05, cores=2, foreign_cores=1.2)
+    samples = tuple(
+        replace(sample, foreign_cores=1.0, foreign_programs=(ForeignProgram(7, "ffmpeg", 1.0),))
+        if number % 2
+        else replace(sample, foreign_cores=0.1)
+        for number, sample in enumerate(session.samples)
+    )
+    steps = tuple(replace(step, queue_s=0.025) for step in session.steps)
+    diagnosis = check(replace(session, steps=steps, samples=samples), "EXTERNAL_CPU")
+    assert diagnosis.foreign_programs is not None
+    assert diagnosis.foreign_programs[0].cores == pytest.approx(0.5, abs=0.06)
+
+
 def test_other_programs_that_do_not_delay_the_step_are_not_reported() -> None:
     session = make_session(cpu_s=0.01, compute_s=0.05, foreign_cores=1.2)
     steps = tuple(replace(step, queue_s=0.0001) for step in session.steps)

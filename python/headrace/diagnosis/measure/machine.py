@@ -22,6 +22,9 @@ FAST_GROWTH = 0.2
 MOST_PROGRAMS = 3
 """Name at most so many other programs."""
 
+LEAST_LISTED = 0.2
+"""The sampler lists no programs while they use fewer cores together (`headrace.attach.foreign_programs`)."""
+
 LEAST_FIT = 0.9
 """Call growth steady when a straight line explains at least this share of its variance (r²)."""
 
@@ -147,13 +150,18 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
 
 
 def _foreign_programs(samples: Sequence[Sample]) -> list[ForeignProgram] | None:
-    """Return the programs in the samples that list programs, with their mean cores, the largest first; None when none does."""
+    """Return the programs in the samples, with their mean cores, the largest first; None when no sample lists programs.
+
+    A sample in which other programs used too little to be listed counts as one without them, as it does in `foreign_cores`.
+    """
     listed = [sample.foreign_programs for sample in samples if sample.foreign_programs is not None]
     if not listed:
         return None
+    unlisted = (one.foreign_cores for one in samples if one.foreign_programs is None and one.foreign_cores is not None)
+    count = len(listed) + sum(cores < LEAST_LISTED for cores in unlisted)
     cores: dict[tuple[int, str], float] = {}
     for program in (program for programs in listed for program in programs):
-        cores[program.pid, program.name] = cores.get((program.pid, program.name), 0.0) + program.cores / len(listed)
+        cores[program.pid, program.name] = cores.get((program.pid, program.name), 0.0) + program.cores / count
     largest = sorted(cores.items(), key=lambda item: -item[1])
     return [ForeignProgram(pid, name, round(used, 2)) for (pid, name), used in largest]
 
