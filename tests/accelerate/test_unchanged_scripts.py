@@ -331,3 +331,14 @@ def test_check_reports_loaders_that_are_taken_over_in_part(
     )
     assert "taken over in part" in lines[0]
     assert lines[1].startswith("headrace run:   check: 12 images and the random draws equal; ")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_scripts_own_limit_on_pixels_holds(
+    folder: Path, taken_over: list[str], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    loader = DataLoader(ImageFolder(str(folder), v1.Compose(TENSOR)), 5, num_workers=workers)
+    with pytest.raises(Image.DecompressionBombError, match="exceeds limit of 20 pixels"):
+        next(iter(loader))
+    assert "the script has lowered PIL.Image.MAX_IMAGE_PIXELS" in taken_over[-1]

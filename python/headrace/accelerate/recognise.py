@@ -68,6 +68,9 @@ CollateKind = Literal["list", "timm", "own", "code"]
 #: The endings of files that the native decoder decodes exactly as Pillow does.
 NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
 
+#: Pillow's own `MAX_IMAGE_PIXELS`. Under a lower one Pillow warns or refuses where the native decoder would not.
+PILLOWS_PIXEL_LIMIT = 1024 * 1024 * 1024 // 4 // 3
+
 #: The value types that the native engine writes.
 NATIVE_DTYPES = frozenset({"uint8", "float32", "float16", "bfloat16"})
 
@@ -264,6 +267,9 @@ def check_loader(loader: Any) -> None:
         raise Unsupported("torch's default device is not the CPU", "the default device")
     if loader.batch_sampler is None:
         raise Unsupported("batch_size=None", "a batch size")
+    pillow = sys.modules.get("PIL.Image")
+    if pillow is not None and (pillow.MAX_IMAGE_PIXELS or PILLOWS_PIXEL_LIMIT) < PILLOWS_PIXEL_LIMIT:
+        raise Unsupported("the script has lowered PIL.Image.MAX_IMAGE_PIXELS", "Pillow's own limit")
     require_seeding_only(loader)
 
 
