@@ -83,6 +83,32 @@ for limit_s in (100, 0.1):
     assert late.startswith("took longer than")
 
 
+def test_rows_of_a_measurement_that_runs_out_of_time_are_kept_and_rendered(tmp_path: Path) -> None:
+    program = f"""
+import argparse
+from pathlib import Path
+import record
+from gpu import run
+from gpu.measurements import Measurement
+from gpu.setting import Run
+from pages import awaits_gpu
+args, folder = argparse.Namespace(device="cuda", tiny=False, minutes=1.0), Path({str(tmp_path)!r})
+left = [[{{"model": "resnet18", "gain": 2.5}}, {{"model": "resnet50", "gain": 1.25}}], [{{"model": "resnet18", "gain": 3.5}}]]
+def late(one, args, file, images, limit_s):
+    Run("cuda", False, folder, partial=run._partial(file)).note(left.pop(0))
+    return "took longer than 120 s"
+run._run_one = late
+for _ in range(2):  # the second, shorter run replaces nothing
+    assert not run._run_all([Measurement("compute", "the gain", "", 60)], args, folder, folder)
+print(awaits_gpu.render(run._document(folder, argparse.Namespace(dry_run=False))))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| resnet50 | 1.25 |" in done.stdout and "3.5" not in done.stdout
+    assert "Ended early (took longer than 120 s)" in done.stdout
+    assert "| compute |" in done.stdout, "it still awaits a GPU"
+
+
 def test_every_declared_measurement_exists() -> None:
     program = "import gpu.measures, gpu.feed, gpu.job_measures, gpu.measurements as m\n" + (
         "have = {n for module in (gpu.measures, gpu.feed, gpu.job_measures) for n in module.__all__}\n"

@@ -137,6 +137,7 @@ def feed(run: Run) -> list[Row]:
             ceiling = ceiling or (img_s if model else 0.0)
             row: Row = {"model": model, "source": source, "img_s": img_s, "of_compute_only": img_s / ceiling if model else None}
             rows.append({**row, "gpu_utilisation": None if busy is None else busy / 100})
+            run.note(rows)
             print(rows[-1], file=sys.stderr)
     photographs = len(list((run.folder / "folder").rglob("*.jpg")))
     settings = {"batch_size": batch, "size": size, "photographs": photographs, "workers": CORES}

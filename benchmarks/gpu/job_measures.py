@@ -69,6 +69,7 @@ def scenarios(run: Run) -> list[Row]:
              "h2d_share": shares.get("h2d"), "compute_share": shares.get("compute"),
              "nvml_utilisation": statistics.median(busy) / 100 if busy else None}
         )  # fmt: skip
+        run.note(rows)
     return rows
 
 

@@ -114,6 +114,7 @@ def decoders(run: Run) -> list[Row]:
                 if left < count:
                     row["img_s"] = run.rate(lambda: decoder.decode(data, places), count - left)  # noqa: B023
             rows.append(row)
+            run.note(rows)
     return rows
 
 
@@ -142,20 +143,22 @@ def placement(run: Run) -> list[Row]:
             {"threads": threads, "augmentation": name, "decode": decode, "img_s": img_s, "compute_img_s": alone,
              "of_compute": img_s / alone, "decided": "; ".join(decided)}
         )  # fmt: skip
+        run.note(rows)
     return rows
 
 
 def compute(run: Run) -> list[Row]:
     """Time the trainer's step on one batch: in float32 and AMP, and with torch.compile and CUDA graphs."""
     cases = [("fp32", "off"), ("auto", "off")] + ([("auto", "on"), ("auto", "graphs")] if run.is_gpu else [])
-    rows = []
-    for model in ("resnet20",) if run.is_tiny else MODELS:
-        base = None
-        for precision, compiled in cases:
+    rows: list[Row] = []
+    bases: dict[str, float | None] = {}
+    for precision, compiled in cases:  # compilation, which takes minutes, comes after AMP's gain of all models
+        for model in ("resnet20",) if run.is_tiny else MODELS:
             rate = _compute_rate(run, model, 4 if run.is_tiny else 128, precision=precision, compile=compiled)
-            base = base or rate["img_s"]
+            base = bases.setdefault(model, rate["img_s"])
             gain = rate["img_s"] / base if rate["img_s"] and base else None
             rows.append({"model": model, "precision": precision, "compile": compiled, "img_s": rate["img_s"], "gain": gain})
+            run.note(rows)
     return rows
 
 
@@ -177,6 +180,7 @@ def batch_sizes(run: Run) -> list[Row]:
         found = _compute_rate(run, "resnet20" if run.is_tiny else "resnet50", size)
         share = found["memory_bytes"] / total if total and found["memory_bytes"] else None
         rows.append({"batch_size": size, "img_s": found["img_s"], "memory_share": share})
+        run.note(rows)
         if found["img_s"] is None:
             break
     return rows
@@ -221,6 +225,7 @@ def augmentation(run: Run) -> list[Row]:
         different = int((augment(host[:8].clone(), passes[:8], OPERATIONS) != found).sum())
         img_s = run.rate(lambda: augment(images, passes, operations), count)
         rows.append({"what": what, "img_s": img_s, "different": different})
+        run.note(rows)
 
     for name in OPERATIONS:
         numbers = SAMPLES.get(name, [[]])[0]

@@ -4,6 +4,7 @@
     python benchmarks/gpu/run.py --dry-run          all of it in tiny, on the CPU: shows that it starts and renders
 
 Each measurement runs in a process of its own, with a time limit, and leaves one JSON file in `--out` (default: gpu-results).
+Where one fails or runs out of time, its rows until then are on the page, with the reason, and `--resume` measures it again.
 With `--resume` those that are there are not measured again, so a run that ended, or was killed, continues; without it the run
 begins anew. `--write` merges the results into benchmarks/results/data and renders the pages. Needs no network and no
 repository: a copy of benchmarks/ beside an installed headrace is enough. A dry run never writes into benchmarks/results.
@@ -130,7 +131,11 @@ def _run_all(chosen: list[Measurement], args: argparse.Namespace, out: Path, ima
         began = time.monotonic()
         reason = _run_one(one, args, file, images, min(one.limit_s, left_s))
         if reason is not None:
-            _save(file, {"status": "failed", "reason": reason, "device": args.device})
+            partial = _partial(file)
+            rows = json.loads(partial.read_text(encoding="utf-8")) if partial.exists() else []
+            before = json.loads(file.read_text(encoding="utf-8")).get("rows", []) if file.exists() else []
+            rows = max(rows, before, key=len)  # a shorter time limit does not replace what an earlier run found
+            _save(file, {"status": "failed", "reason": reason, "device": args.device, "is_tiny": args.tiny, "rows": rows})
             whole = False
         print(f"  {reason or 'measured'}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return whole
@@ -151,6 +156,7 @@ def _run_one(one: Measurement, args: argparse.Namespace, file: Path, images: Pat
         str(images),
     ]
     command += ["--tiny"] if args.tiny else []
+    _partial(file).unlink(missing_ok=True)
     log = file.with_suffix(".log")
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=errors, stderr=errors, start_new_session=True)
@@ -168,6 +174,11 @@ def _run_one(one: Measurement, args: argparse.Namespace, file: Path, images: Pat
     return lines[-1][:300] if lines else f"ended with code {code}"
 
 
+def _partial(file: Path) -> Path:
+    """Return the file of the rows of a measurement that is under way."""
+    return file.with_suffix(".partial")
+
+
 def _measure(args: argparse.Namespace) -> int:
     """Run one measurement here, in the child."""
     from gpu import feed, job_measures, measures
@@ -175,12 +186,13 @@ def _measure(args: argparse.Namespace) -> int:
 
     end_with_parent()  # else it would measure on, and leave its result, after the runner was killed
     name, out = args.measure, Path(args.out)
-    run = Run(args.device, args.tiny, Path(args.images), 0.05 if args.tiny else 3.0)
+    run = Run(args.device, args.tiny, Path(args.images), 0.05 if args.tiny else 3.0, _partial(out))
     module = next(module for module in (measures, feed, job_measures) if name in module.__all__)
     rows = getattr(module, name)(run)
     for document in run.folder.glob("document-*.json"):
         shutil.copyfile(document, out.with_name(document.name))
     _save(out, {"status": "measured", "device": args.device, "is_tiny": args.tiny, "rows": rows})
+    _partial(out).unlink(missing_ok=True)
     return 0
 
 
@@ -204,7 +216,8 @@ def _merge(document: dict[str, Any], out: Path) -> None:
     """Add the results to those of the repository, and render all pages. What failed does not replace what was measured."""
     file = DATA / "awaits_gpu.json"
     before = json.loads(file.read_text(encoding="utf-8"))["measurements"] if file.exists() else {}
-    new = {name: one for name, one in document["measurements"].items() if one["status"] == "measured" or name not in before}
+    kept = {name for name, one in before.items() if one["status"] == "measured"}
+    new = {name: one for name, one in document["measurements"].items() if one["status"] == "measured" or name not in kept}
     document = {**document, "measurements": before | new}
     _save(file, document)
     for page in out.glob("document-*.json"):

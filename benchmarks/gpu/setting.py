@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from headrace.system import machine
+from headrace.system.atomic_write import atomic_write
 
 __all__ = ["CORES", "MODELS", "Row", "Run", "endless", "trainer"]
 
@@ -27,6 +28,7 @@ class Run:
     is_tiny: bool
     folder: Path  # the photographs are in `folder` and packed in `pack` below it
     seconds: float = 3.0
+    partial: Path | None = None  # file of the rows of a measurement that is under way
 
     @property
     def is_gpu(self) -> bool:
@@ -36,6 +38,11 @@ class Run:
     def document(self, name: str, found: dict[str, Any]) -> None:
         """Leave the document of a page of its own, which the runner takes."""
         (self.folder / f"document-{name}.json").write_text(json.dumps(found), encoding="utf-8")
+
+    def note(self, rows: list[Row]) -> None:
+        """Leave the rows so far, which the runner takes if the measurement fails or runs out of time."""
+        if self.partial is not None:
+            atomic_write(self.partial, json.dumps(rows))
 
     def synchronize(self) -> None:
         """Wait for the device."""

@@ -21,8 +21,9 @@ def render(document: Document) -> str:
         if result is None or result["status"] != "measured" or result["device"] == "cpu":
             state = "not measured" if result is None else result.get("reason") or "ran in tiny on the CPU"
             waiting.append((one.name, one.decides, one.target or "none", state, f"`{COMMAND} ARGS='--only {one.name}'`"))
-        if result is not None and result["status"] == "measured":
-            parts += [f"## {one.name}: {one.decides}", _rows(result["rows"])]
+        if result is not None and (result["status"] == "measured" or result.get("rows")):
+            ended = "" if result["status"] == "measured" else f"Ended early ({result['reason']}); the rows until then:"
+            parts += [f"## {one.name}: {one.decides}", *([ended] if ended else []), _rows(result["rows"])]
     tiny = "A dry run in tiny, on the CPU: its figures say nothing about a GPU." if document["settings"]["dry_run"] else ""
     return page(
         "# What awaits a GPU",
