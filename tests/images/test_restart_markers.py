@@ -55,6 +55,21 @@ def test_files_that_have_markers_keep_their_pixels(blocks: int) -> None:
     assert marked == restart_markers(jpeg(200, 100))
 
 
+@pytest.mark.parametrize("fill", [1, 2, 3])
+def test_fill_bytes_before_a_stuffed_zero_change_no_pixel(fill: int) -> None:
+    """The standard allows fill bytes before markers only. Pillow accepts these files, with pixels of its own."""
+    pixels_of_noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels_of_noise).save(file, "JPEG", quality=95)
+    data = file.getvalue()
+    scan = data.index(b"\xff\xda") + 14
+    stuffed = [at for at in range(scan, len(data) - 1) if data[at : at + 2] == b"\xff\x00"]
+    odd = [data[:at] + b"\xff" * fill + data[at:] for at in stuffed]
+    assert any((pixels(one) != pixels(data)).any() for one in odd)
+    for one in odd:
+        np.testing.assert_array_equal(pixels(restart_markers(one)), pixels(one))
+
+
 def test_metadata_stays_unless_it_is_dropped() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6

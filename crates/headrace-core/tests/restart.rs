@@ -300,6 +300,37 @@ fn bytes_after_the_image_are_dropped() {
     assert_eq!(written(&longer, 32), written(&jpeg, 32));
 }
 
+/// T.81 allows fill bytes before markers only; libjpeg-turbo decodes such an MCU twice, so its coefficients tell the pixels.
+#[test]
+fn fill_bytes_inside_entropy_coded_data_keep_the_pixels_that_libjpeg_turbo_shows() {
+    let mut state = 1u32;
+    let noise: Vec<u8> = (0..64 * 64 * 3)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect();
+    let mut jpeg = Vec::new();
+    let mut encoder = Encoder::new(&mut jpeg, 95);
+    encoder.set_sampling_factor(SamplingFactor::F_2_2);
+    encoder.encode(&noise, 64, 64, ColorType::Rgb).unwrap();
+    let scan = jpeg
+        .windows(2)
+        .position(|pair| pair == [0xFF, 0xDA])
+        .unwrap();
+    let stuffed: Vec<usize> = (scan + 14..jpeg.len() - 1)
+        .filter(|&at| jpeg[at..at + 2] == [0xFF, 0])
+        .collect();
+    assert!(!stuffed.is_empty());
+    let mut changed = 0;
+    for (fill, &at) in (1..=3).flat_map(|fill| stuffed.iter().map(move |at| (fill, at))) {
+        let odd = [&jpeg[..at], &vec![0xFF; fill], &jpeg[at..]].concat();
+        assert_lossless(&odd, &format!("{fill} fill bytes at {at}"));
+        changed += usize::from(pixels(&odd) != pixels(&jpeg));
+    }
+    assert!(changed > 0, "no place shows what the test is about");
+}
+
 #[test]
 fn truncation_is_an_error_without_output() {
     for case in [

@@ -89,6 +89,27 @@ fn picture(size: Size, channels: u32) -> Vec<u8> {
         .collect()
 }
 
+fn noise(size: Size) -> Vec<u8> {
+    let mut state = 1u32;
+    (0..size.width * size.height * 3)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect()
+}
+
+/// Return `jpeg` with a fill byte before the first stuffed zero of its scan, where the standard allows none.
+fn with_fill_byte(jpeg: &[u8]) -> Outcome<Vec<u8>> {
+    let find = |from: usize, wanted: [u8; 2]| {
+        let found = jpeg[from..].windows(2).position(|pair| pair == wanted);
+        found.map(|at| from + at)
+    };
+    let scan = find(0, [0xFF, 0xDA]).ok_or("the file has no scan")?;
+    let stuffed = find(scan + 14, [0xFF, 0]).ok_or("the scan has no stuffed zero")?;
+    Ok([&jpeg[..stuffed], &[0xFF], &jpeg[stuffed..]].concat())
+}
+
 fn tiff_block() -> Vec<u8> {
     orientation_payload(Orientation::Rotate90)[6..].to_vec()
 }
@@ -178,6 +199,14 @@ fn jpegs() -> Outcome<Vec<Vec<u8>>> {
             &kind,
         )?);
     }
+    files.push(with_fill_byte(&turbo::encode(
+        &noise(size),
+        size,
+        &Encoding {
+            quality: 95,
+            ..plain
+        },
+    )?)?);
     let mut marked = Vec::new();
     restart_markers(&files[1], &RestartOptions::default(), &mut marked)?;
     files.push(marked);

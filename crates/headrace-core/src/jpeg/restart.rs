@@ -101,11 +101,10 @@ impl RestartWriter {
             &mut self.unstuffed,
             &mut self.input_segments,
         )?;
-        if !ends_in_eoi(jpeg, behind_scan)? {
-            self.record_coefficients(jpeg, &mut header)?;
-            return Ok(header);
+        match behind_scan {
+            Some(end) if ends_in_eoi(jpeg, end)? => self.record_symbols(&header)?,
+            _ => self.record_coefficients(jpeg, &mut header)?,
         }
-        self.record_symbols(&header)?;
         Ok(header)
     }
 
@@ -495,13 +494,15 @@ fn segment_is_kept(segment: &Segment<'_>, metadata: Metadata) -> bool {
 }
 
 /// Copy entropy-coded data from `start` on into `out` without stuffing, followed by [`PADDING`], and list the restart segments.
-/// Return the offset of the marker that ends the scan.
+/// Return the offset of the marker that ends the scan, or `None` if fill bytes precede a stuffed zero. T.81 allows fill bytes
+/// before markers only (B.1.1.2). libjpeg-turbo takes them for a marker, decodes the MCU as if the data ended there, and then
+/// decodes it again over what it has stored: only its coefficients tell the pixels of such a file.
 fn destuff(
     jpeg: &[u8],
     start: usize,
     out: &mut Vec<u8>,
     segments: &mut Vec<Range<usize>>,
-) -> Result<usize> {
+) -> Result<Option<usize>> {
     out.clear();
     segments.clear();
     out.reserve(jpeg.len() - start + PADDING);
@@ -513,12 +514,14 @@ fn destuff(
         out.extend_from_slice(&run[..length]);
         position += length + 1;
         // Any number of fill bytes may precede a marker.
+        let data_end = position;
         while jpeg.get(position) == Some(&0xFF) {
             position += 1;
         }
         let marker = *jpeg.get(position).ok_or(Status::Truncated)?;
         position += 1;
         match marker {
+            0 if position > data_end + 1 => return Ok(None),
             0 => out.push(0xFF),
             0xD0..=0xD7 => {
                 // Marker numbers are counted modulo 8 (T.81 B.2.1).
@@ -533,7 +536,7 @@ fn destuff(
     };
     segments.push(segment_start..out.len());
     out.resize(out.len() + PADDING, 0);
-    Ok(end)
+    Ok(Some(end))
 }
 
 /// Return true if the file ends at `position` or after segments without effect, false if another scan follows.
