@@ -76,7 +76,7 @@ def test_a_training_run_in_a_terminal(image_folder: Callable[..., Path], tmp_pat
     terminal.type("\x03")
     assert terminal.finish() == 130
     shown = "\n".join(terminal.screen.text())
-    (last,) = re.findall(r"stopped after (\d+) steps", shown)
+    (last,) = re.findall(r"stopped after (\d+) steps?", shown)
     progress = [line for line in terminal.screen.text() if re.search(r"epoch \d+ step \d+/|preparing", line)]
     assert len(progress) == 1, shown  # one line, which was never wrapped or drawn twice
     assert re.search(rf"step {last}/\d+ .*left \d+:\d\d:\d\d$", progress[0]), progress

@@ -12,6 +12,8 @@ from headrace.system.sizes import count_text, number_text
         (1, "shard", "1 shard"),
         (2000, "shard", "2,000 shards"),
         (2, "batch", "2 batches"),
+        (1, "class", "1 class"),
+        (2, "class", "2 classes"),
         (1, "epoch", "1 epoch"),
         (3, "epoch", "3 epochs"),
         (0, "epoch", "0 epochs"),

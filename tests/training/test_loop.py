@@ -267,6 +267,12 @@ def test_a_user_factory_builds_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
     assert factory.build_model("mine:make", classes=7, image_size=224).out_features == 7
 
 
+def test_a_run_of_one_step_says_step(options: Options, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", "resnet18", "--device", "sim:a100", "--steps", "1", "--threads", "1", "--batch-size", "8"]
+    assert main(["train", "--data", options.data, "--out", options.out, *arguments]) == 0
+    assert "finished after 1 step (" in capsys.readouterr().out
+
+
 def test_the_command_writes_a_report(options: Options, capsys, monkeypatch) -> None:
     monkeypatch.setattr(trainer, "LOG_STEPS", 2)
     arguments = ["--model", "resnet18", "--device", "sim:a100", "--steps", "12", "--threads", "1"]

@@ -11,7 +11,7 @@ from rich.table import Table
 from headrace.cli import output
 from headrace.demo.run_demo import ROUNDS, DemoResult, Measurement, default_folder, run_demo
 from headrace.errors import UsageError
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import count_text, percent_text
 from headrace.training.devices import SIMULATED
 
 SUMMARY = "show all of it on this machine: diagnose a slow script, run it faster unmodified, pack its images, train"
@@ -99,7 +99,8 @@ def _render(result: DemoResult, folder: Path) -> None:
         page.print(f"{result.device}: headrace run did not take over the loader: {escape(result.reason)}", soft_wrap=True)
     shape, dtype = result.batch[0][0], result.batch[0][1]
     page.print(
-        f"{result.device}: {ROUNDS} rounds in turns of {result.images_per_round:,} images each, medians; every batch "
+        f"{result.device}: {ROUNDS} rounds in turns of {count_text(result.images_per_round, 'image')} each, medians; "
+        "every batch "
         f"{'×'.join(map(str, shape))} {dtype} on both sides, losses finite",
         soft_wrap=True,
     )

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from headrace.cli import output
 from headrace.datasets.open import open as open_dataset
 from headrace.errors import SourceError, UsageError
-from headrace.system.sizes import percent_text
+from headrace.system.sizes import count_text, percent_text
 from headrace.training.devices import open_device
 from headrace.training.evaluation import Scores, evaluate
 from headrace.training.input import evaluation_loader
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     model, weights = load_model(args.weights)
     data = open_dataset(args.data)
     if data.classes != weights.classes:
-        what = f"{args.data} has {len(data.classes)} classes that are not the {len(weights.classes)} of {weights.path}"
+        what = f"the classes of {args.data} ({len(data.classes)}) are not those of {weights.path} ({len(weights.classes)})"
         raise SourceError(what, hint="give data with the class folders that the training had")
     import torch
 
@@ -117,7 +117,9 @@ def _write_confusion(path: Path, classes: tuple[str, ...], counts: list[list[int
 def _render(model: str, scores: Scores, img_s: float, per_class: object) -> None:
     top1 = percent_text(scores.top1, digits=2)
     top5 = "" if scores.top5 is None else f", top-5 {percent_text(scores.top5, digits=2)}"
-    output.say(f"{model}: top-1 {top1}{top5}, loss {scores.loss:.4f} on {scores.images:,} images ({img_s:,.0f} img/s)")
+    output.say(
+        f"{model}: top-1 {top1}{top5}, loss {scores.loss:.4f} on {count_text(scores.images, 'image')} ({img_s:,.0f} img/s)"
+    )
     if not isinstance(per_class, list) or not per_class:
         return
     numbers = (Column(name, justify="right", no_wrap=True) for name in ("images", "top-1"))

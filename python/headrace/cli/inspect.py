@@ -55,14 +55,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _render(found: Inspection) -> None:
     size = f", {size_text(found.bytes)}" if found.bytes is not None else ""
-    classes = f"{found.classes:,} class{'' if found.classes == 1 else 'es'}"
-    stdout_console.print(f"{found.path}: {found.kind}, {count_text(found.records, 'record')} in {classes}{size}", markup=False)
+    stdout_console.print(
+        f"{found.path}: {found.kind}, {count_text(found.records, 'record')} in {count_text(found.classes, 'class')}{size}",
+        markup=False,
+    )
     _render_records(found)
     if found.objects:
         _line("objects", objects_text(found.objects))
         if found.objects.remark:
             _line("", found.objects.remark)
-    stdout_console.print(f"  in a sample of {found.sampled:,} images:")
+    stdout_console.print(f"  in a sample of {count_text(found.sampled, 'image')}:")
     _render_sample(found)
     for key, reason in list(found.unreadable.items())[:_SHOWN]:
         _line("unreadable", f"{key}: {reason}")

@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 def _say_estimate(expected: Estimate) -> None:
     share = expected.packed_bytes / max(1, expected.source_bytes)
     log(
-        f"re-encoding changes pixels; on {expected.images} images: {percent_text(share)} of the bytes. "
+        f"re-encoding changes pixels; on {count_text(expected.images, 'image')}: {percent_text(share)} of the bytes. "
         f"Expected: {size_text(expected.total_bytes)} in {expected.seconds:,.0f} s"
     )
 

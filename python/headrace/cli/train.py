@@ -212,17 +212,21 @@ def _render_dry_run(options: Options, device: str, dry_run: DryRun) -> None:
     val = f", {dry_run.val_images:,} for validation" if dry_run.val_images is not None else ", no validation"
     sizes = ", then ".join(f"{size} px" + (f" from epoch {epoch + 1}" if epoch else "") for epoch, size in dry_run.sizes)
     output.say(f"{options.model}, {dry_run.parameters / 1e6:,.1f} million parameters, on {dry_run.ranks} × {device}")
-    output.say(f"data: {dry_run.images:,} images of {dry_run.classes} classes{val}; {sizes}")
+    output.say(f"data: {count_text(dry_run.images, 'image')} of {count_text(dry_run.classes, 'class')}{val}; {sizes}")
     output.say(
-        f"batch: {dry_run.batch_size} × {count_text(dry_run.ranks, 'rank')}, {dry_run.global_batch} images to an optimizer step"
+        f"batch: {dry_run.batch_size} × {count_text(dry_run.ranks, 'rank')}, "
+        f"{count_text(dry_run.global_batch, 'image')} to an optimizer step"
     )
     output.say(
         f"steps: {dry_run.steps_per_epoch:,} an epoch, {dry_run.total_steps:,} in all, {dry_run.warmup_steps:,} of them warm-up"
     )
     output.say(f"learning rate: {dry_run.peak_learning_rate:.4g} at its peak, then {options.optimization.schedule}")
     if dry_run.compute_threads is not None:
+        cores = machine.cores().usable
         each = f" in each of {dry_run.ranks} ranks" if dry_run.ranks > 1 else ""
-        output.say(f"compute: {count_text(dry_run.compute_threads, 'thread')}{each}, on {machine.cores().usable:g} cores")
+        output.say(
+            f"compute: {count_text(dry_run.compute_threads, 'thread')}{each}, on {cores:g} core{'' if cores == 1 else 's'}"
+        )
     compute = _rate(dry_run.compute_img_s, dry_run.compute_use, "does not fit" if dry_run.binds == "memory" else "not measured")
     ingest = _rate(dry_run.ingest_img_s, dry_run.ingest_use, "not measured")
     binds = "" if dry_run.binds == "not measured" else f": {dry_run.binds} binds"
@@ -302,13 +306,14 @@ def _document(options: Options, result: Result, report: Path, diagnosis: Diagnos
 def _render(result: Result, report: Path, diagnosis: Diagnosis | None, usd: float | None) -> None:
     state = "finished" if result.final else "stopped"
     output.say(
-        f"{state} after {result.steps} steps ({result.epochs:.2f} epochs) in {result.seconds:.0f} s on {result.device.name}"
+        f"{state} after {count_text(result.steps, 'step')} ({result.epochs:.2f} epochs) in {result.seconds:.0f} s "
+        f"on {result.device.name}"
     )
     if result.img_s is not None and result.wait_share is not None:
         output.say(f"{result.img_s:,.0f} img/s, {percent_text(result.wait_share, digits=1)} of the time waiting for input")
     if result.scores is not None:
         top5 = "" if result.scores.top5 is None else f", top-5 {percent_text(result.scores.top5, digits=2)}"
-        output.say(f"top-1 {percent_text(result.scores.top1, digits=2)}{top5} on {result.scores.images:,} images")
+        output.say(f"top-1 {percent_text(result.scores.top1, digits=2)}{top5} on {count_text(result.scores.images, 'image')}")
     if usd is not None:
         output.say(f"cost: ${usd:,.2f} for these {result.seconds:.0f} s")
     output.say(f"weights: {result.final}" if result.final else f"continue with --resume auto; checkpoint: {result.checkpoint}")

@@ -226,7 +226,7 @@ def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | No
         )
     for both in found.together:
         noise = both.use.noise() if both.use else ""
-        setting = f"{both.prefetch} batches ahead"
+        setting = f"{count_text(both.prefetch, 'batch')} ahead"
         waits = f"{percent_text(both.wait_share, digits=1)} of the time waiting for input{noise}"
         table.add_row("together", setting, f"{both.img_s:,.0f}", waits)
     if table.row_count:

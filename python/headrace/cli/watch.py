@@ -97,7 +97,8 @@ def _line(diagnosis: Diagnosis) -> str:
     """The state of the job as one line, for a log."""
     steps, wait = numbers.count(diagnosis.steps), numbers.percent(diagnosis.wait_share)
     rate = numbers.image_rate(diagnosis.img_s)
-    return f"{steps} steps: {rate} img/s, waiting {wait}, {diagnosis.verdict} ({diagnosis.confidence_word})"
+    noun = "step" if diagnosis.steps == 1 else "steps"
+    return f"{steps} {noun}: {rate} img/s, waiting {wait}, {diagnosis.verdict} ({diagnosis.confidence_word})"
 
 
 def _last_lines(log: Path, count: int = 10) -> str:

@@ -27,8 +27,8 @@ def size_text(size: float) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    """Return a count that agrees with its noun: `1 shard`, `2,000 shards`, `2 batches`, `2 epochs`."""
-    ending = "" if number == 1 else "es" if noun.endswith("ch") and not noun.endswith("epoch") else "s"
+    """Return a count that agrees with its noun: `1 shard`, `2,000 shards`, `2 batches`, `2 classes`, `2 epochs`."""
+    ending = "" if number == 1 else "es" if noun.endswith(("ch", "ss")) and not noun.endswith("epoch") else "s"
     return f"{number:,} {noun}{ending}"
 
 

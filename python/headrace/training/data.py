@@ -8,6 +8,7 @@ from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
 from headrace.datasets.splits import train_and_validation
 from headrace.errors import SourceError
+from headrace.system.sizes import count_text
 from headrace.training.options import Options
 
 __all__ = ["check_batch_size", "open_data"]
@@ -43,12 +44,12 @@ def check_batch_size(options: Options, data: Dataset, *, ranks: int) -> None:
     batch = f"one batch of {options.batch_size}" + (f" for each of {ranks} ranks" if ranks > 1 else "")
     fits = max(1, images // (2 * ranks))
     hint = f"--batch-size {fits}" if images >= ranks else f"--processes {images}, or more images"
-    raise SourceError(f"{data.root} holds {images:,} images, fewer than {batch}", hint=hint)
+    raise SourceError(f"{data.root} holds {count_text(images, 'image')}, fewer than {batch}", hint=hint)
 
 
 def _class_difference(training: tuple[str, ...], validation: tuple[str, ...]) -> str:
     missing, surplus = sorted(set(training) - set(validation)), sorted(set(validation) - set(training))
-    words = f"its {len(validation)} classes are not the {len(training)} of the training data"
+    words = f"its classes ({len(validation)}) are not those of the training data ({len(training)})"
     if missing:
         words += f"; missing: {', '.join(missing[:5])}"
     if surplus:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import MissingDependencyError, UsageError
+from headrace.system.sizes import count_text
 
 __all__ = ["SIMULATED", "Device", "make_deterministic", "make_fast", "open_device"]
 
@@ -62,7 +63,7 @@ def open_device(spec: str | None, *, local_rank: int = 0) -> Device:
             raise UsageError(f"--device {spec}: torch finds no CUDA GPU here", hint="headrace doctor says why; --device cpu")
         index = int(spec.partition(":")[2] or local_rank)
         if index >= torch.cuda.device_count():
-            raise UsageError(f"--device {spec}: there are {torch.cuda.device_count()} GPUs, numbered from 0")
+            raise UsageError(f"--device {spec}: torch finds {count_text(torch.cuda.device_count(), 'GPU')}, numbered from 0")
         return Device("cuda", torch.cuda.get_device_name(index), f"cuda:{index}")
     raise UsageError(f"there is no device {spec!r}", hint="cpu, cuda, sim:a100, or sim:IMAGES_PER_SECOND")
 

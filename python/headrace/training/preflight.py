@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from headrace.errors import HeadraceError, UsageError
+from headrace.system.sizes import count_text
 from headrace.training import checkpoint
 from headrace.training.devices import Device
 from headrace.training.distributed.ranks import Ranks
@@ -37,7 +38,7 @@ def check_model(learner: Learner, options: Options, device: Device, classes: int
     shape = tuple(getattr(scores, "shape", ()))
     if shape != (1, classes):
         what = f"{options.model} returns {shape or type(scores).__name__} for one image, not (1, {classes})"
-        raise UsageError(what, hint=f"the data has {classes} classes: the model must give one number for each")
+        raise UsageError(what, hint=f"the data has {count_text(classes, 'class')}: the model must give one number for each")
 
 
 def claim_folder(out: Path, learner: Learner, keep: int, ranks: Ranks) -> BinaryIO | None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.system.sizes import count_text
 from headrace.training.optimization import OptimizationOptions
 from headrace.training.options import Options
 from headrace.training.presets import PRESETS, Preset
@@ -70,6 +71,8 @@ def with_global_batch(options: Options, global_batch: int | None, ranks: int) ->
     if global_batch < 1 or global_batch % step:
         hint = f"--global-batch {max(1, round(global_batch / step)) * step}, or another --batch-size"
         raise UsageError(
-            f"--global-batch {global_batch} is no multiple of {options.batch_size} images × {ranks} ranks", hint=hint
+            f"--global-batch {global_batch} is no multiple of "
+            f"{count_text(options.batch_size, 'image')} × {count_text(ranks, 'rank')}",
+            hint=hint,
         )
     return replace(options, optimization=replace(options.optimization, accumulate=global_batch // step))

@@ -68,8 +68,8 @@ def batch_words(options: Options, images: int, processes: int) -> str:
     exponent = DEFAULTS[optimization.optimizer][2]
     rule = "linear in the batch size (Goyal et al. 2017)" if exponent == 1.0 else "by the square root of the batch size"
     return (
-        f"a batch of {batch:,} images: {count_text(steps, 'step')} per epoch; {optimization.optimizer}'s learning rate grows "
-        f"to {rate:.3g} over {count_text(warmup, 'warm-up step')}, {rule}"
+        f"a batch of {count_text(batch, 'image')}: {count_text(steps, 'step')} per epoch; "
+        f"{optimization.optimizer}'s learning rate grows to {rate:.3g} over {count_text(warmup, 'warm-up step')}, {rule}"
     )
 
 
@@ -148,7 +148,9 @@ def _candidates(images: int, global_batch: int | None, processes: int) -> list[i
     if global_batch is not None:
         candidates = [size for size in candidates if global_batch % (size * processes) == 0]
         if not candidates:
-            what = f"no batch size of {SMALLEST} or more on {processes} ranks divides --global-batch {global_batch}"
+            what = (
+                f"no batch size of {SMALLEST} or more on {count_text(processes, 'rank')} divides --global-batch {global_batch}"
+            )
             raise UsageError(what, hint="another --global-batch (a power of two), or --batch-size N")
     return candidates
 

@@ -242,7 +242,7 @@ def _measure_by_prefetch(
     """Measure with more batches ahead as long as the device waits although the input alone is fast enough."""
     found: list[CombinedRate] = []
     for prefetch in PREFETCHES:
-        name = f"together, {prefetch} batches ahead"
+        name = f"together, {count_text(prefetch, 'batch')} ahead"
         report.begin(name)
         try:
             if deadline.passed or compute is None or ingest is None:
