@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 import headrace
 import pytest
+from headrace.cli import trials
 from headrace.errors import HeadraceError
 from headrace.trials import charts, outputs, runner, summary
 from headrace.trials.cells import Cell, load
@@ -47,8 +49,6 @@ def test_epochs_are_read_from_the_metrics_of_a_run(tmp_path: Path) -> None:
 
 
 def test_the_command_of_a_training_parses() -> None:
-    import argparse
-
     from headrace.cli import train
 
     for name in ("batch-size", "amp", "ddp", "accuracy"):
@@ -232,3 +232,48 @@ def test_a_failed_training_is_named_by_its_error_and_not_by_its_hint() -> None:
     assert _last_words("warning\nerror: 48 images are no batch\nhint: --batch-size 48\n") == "48 images are no batch"
     assert _last_words("Traceback\nValueError: x\n\n") == "ValueError: x"
     assert _last_words("") == "no message"
+
+
+def finished(name: str, settings: runner.Settings) -> runner.Run:
+    return runner.Run(load(name), settings, (), {}, 4.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("own", "batch_size", "words"),
+    [
+        (False, None, None),
+        (True, None, "published data set, and --data chose another"),
+        (False, 64, "published batch size, and --batch-size chose another"),
+        (True, 64, "published data set and batch size, and --data and --batch-size chose another"),
+    ],
+)
+def test_published_numbers_beside_other_images_or_batches_are_not_comparable(
+    own: bool, batch_size: int | None, words: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "val").mkdir()
+    settings = runner.Settings(tmp_path, tmp_path if own else None, 0.1, None, "cpu", 60.0, batch_size=batch_size)
+    row = Row("pytorch", "resnet18", 1, 64, "corrected", img_s=100.0, published_s=41.67)
+    found = [each for each in summary.sentences_of(finished("dali", settings), [row]) if "image for image" in each]
+    assert (words in found[0] and len(found) == 1) if words else not found
+    assert not any("image for image" in each for each in summary.sentences_of(finished("dali", settings), []))
+
+
+@pytest.mark.parametrize(("name", "words"), [("dali", "training images."), ("accuracy", "says nothing about new images.")])
+def test_a_folder_without_validation_images_is_named(name: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    for number in range(2):
+        (tmp_path / "cat" / f"{number}.jpg").touch()
+    settings = runner.Settings(tmp_path / "out", tmp_path, 0.1, None, "cpu", 60.0)
+    (found,) = [each for each in summary.sentences_of(finished(name, settings), []) if "no folder val" in each]
+    assert str(tmp_path) in found and found.endswith(words)
+    made = summary.sentences_of(finished(name, replace(settings, own=None)), [])
+    assert not any("no folder val" in each for each in made)
+
+
+def test_a_batch_size_that_the_experiment_has_is_no_other_one(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    trials.add_arguments(parser)
+    for size, other in ((32, None), (64, 64)):
+        args = parser.parse_args(["dali", "--simulate", "v100", "--batch-size", str(size), "--out", str(tmp_path)])
+        assert trials._settings(args, trials._experiment(args)).batch_size == other

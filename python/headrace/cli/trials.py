@@ -126,6 +126,7 @@ def _settings(args: argparse.Namespace, experiment: Experiment) -> Settings:
     gpu_here = has_gpu()
     simulated = args.simulate or (None if gpu_here else experiment.accelerator)
     _check_simulation(args.simulate, simulated, experiment)
+    declared = {cell.batch_size for cell in load(args.experiment).cells}
     budget = args.budget_minutes if args.budget_minutes is not None else experiment.budget_minutes
     return Settings(
         out=(args.out or Path(f"headrace-trials-{experiment.name}")).absolute(),
@@ -135,6 +136,7 @@ def _settings(args: argparse.Namespace, experiment: Experiment) -> Settings:
         device="cuda" if gpu_here else "cpu",
         budget_s=60 * budget,
         seconds=args.seconds,
+        batch_size=args.batch_size if args.batch_size not in declared else None,
     )
 
 

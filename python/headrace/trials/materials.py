@@ -72,6 +72,10 @@ class Materials:
             return self.train_images, self.validation_images
         return len(self.files("train")), len(self.files("val"))
 
+    def validates_on_training(self) -> bool:
+        """Return whether the user's folder has no validation images of its own, so that those of training stand in."""
+        return self.own is not None and _own_root(self.own, "val") == _own_root(self.own, "train")
+
     def measured_bytes(self) -> float:
         """Return the mean size of a training image's file."""
         sizes = [file.stat().st_size for _, file in self.files("train")]

@@ -67,7 +67,7 @@ class Settings:
 
     out: folder of everything. own: the user's data; None: photographs are made, `scale` of the published number.
     gpu: simulated GPU; None: `device` computes. device: "cpu" or "cuda". budget_s: time for all groups. seconds: of each
-    measurement; None: what the budget allows.
+    measurement; None: what the budget allows. batch_size: that of all cells where the experiment has another; else None.
     """
 
     out: Path
@@ -77,6 +77,7 @@ class Settings:
     device: str
     budget_s: float
     seconds: float | None = None
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from headrace.system.sizes import count_text
 from headrace.trials.charts import short_names, training_name
 from headrace.trials.measure_input import ROUNDS
 from headrace.trials.rows import Row
-from headrace.trials.runner import Group, Run
+from headrace.trials.runner import Group, Run, Settings, materials_of
 from headrace.trials.targets import targets_of
 from headrace.trials.transforms import operations
 from headrace.trials.verdicts import percentile
@@ -33,6 +33,8 @@ def sentences_of(run: Run, rows: Sequence[Row]) -> list[str]:
         *_ranks(rows),
         *_load_ratios(rows),
         *_next_fix(rows),
+        *_other_work(run.settings, rows),
+        *_validation(run),
     ]
     dropped = sum(group.dropped for group in run.groups)
     if dropped:
@@ -42,6 +44,29 @@ def sentences_of(run: Run, rows: Sequence[Row]) -> list[str]:
     if not any(row.img_s for row in rows):
         return ["No cell was measured: the table says why.", *found]
     return [sentence for sentence in (run.experiment.shows, *found, run.experiment.cannot_show) if sentence]
+
+
+def _other_work(settings: Settings, rows: Sequence[Row]) -> list[str]:
+    """Say that published numbers are of other images or batches than the rows beside them."""
+    asked = {"data set": settings.own is not None, "batch size": settings.batch_size is not None}
+    differs = " and ".join(name for name, other in asked.items() if other)
+    if not differs or not any(row.published_s or row.published_img_s for row in rows):
+        return []
+    options = " and ".join(option for option, other in zip(("--data", "--batch-size"), asked.values(), strict=True) if other)
+    return [
+        f"The published numbers are for the published {differs}, and {options} chose another: they are not comparable with "
+        "these rows image for image."
+    ]
+
+
+def _validation(run: Run) -> list[str]:
+    """Say that the user's folder has no validation images."""
+    trains = run.experiment.kind == "training"
+    validates = trains or run.experiment.validation_images > 0
+    if not validates or not materials_of(run.experiment, run.settings).validates_on_training():
+        return []
+    words = ", so its accuracy says nothing about new images" if trains else ""
+    return [f"{run.settings.own} has no folder val: validation reads the training images{words}."]
 
 
 def _load_ratios(rows: Sequence[Row]) -> list[str]:
