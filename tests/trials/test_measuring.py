@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -218,6 +219,25 @@ def test_charts_draw_each_series_and_escape_names() -> None:
     assert [(series.name, series.dashed) for series in seconds.series] == [("pytorch", False), ("published, pytorch", True)]
     text = charts.svg(replace(seconds, title="<b>"))
     assert text.count("<polyline") == 2 and "&lt;b&gt;" in text and "<b>" not in text
+
+
+def test_a_loader_has_one_colour_in_all_charts_of_a_page() -> None:
+    gains = {"pytorch": 0.0, "headrace": 50.0, "run": 30.0}  # the reference has no gain, so its chart has fewer series
+    rows = [
+        Row(loader, "resnet18", load, 32, "corrected", seconds_per_epoch=9.0, img_s=9.0, gain_percent=gain, published_s=8.0)
+        for loader, gain in gains.items()
+        for load in (1, 12)
+    ]
+    colours: dict[str, set[str]] = {}
+    for chart in charts.charts_of(rows, "load"):
+        swatches = re.findall(r"background:(#\w+)[^>]*></span>([^<]+)</li>", charts.legend(chart))
+        lines = re.findall(r'<polyline[^>]*stroke="(#\w+)"', charts.svg(chart))
+        assert [colour for colour, _ in swatches] == lines and len(lines) == len(chart.series)
+        for colour, name in swatches:
+            colours.setdefault(name.removeprefix("published, "), set()).add(colour)
+    assert set(colours) == set(gains) and all(len(found) == 1 for found in colours.values())
+    assert len(set.union(*colours.values())) == len(gains)
+    assert len(set(charts.COLOURS)) == len(cells.LOADERS)
 
 
 def test_a_chart_in_a_file_of_its_own_names_its_series() -> None:

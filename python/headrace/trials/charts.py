@@ -9,11 +9,12 @@ from pathlib import Path
 
 from headrace.report.markup import Html, tag
 from headrace.system.sizes import count_text, number_text
+from headrace.trials.cells import LOADERS
 from headrace.trials.rows import Row
 
 __all__ = ["Chart", "Series", "charts_of", "legend", "short_names", "svg", "svg_file", "training_name", "write_png"]
 
-#: Colours that differ in lightness as well as in hue, and are readable on white and on black.
+#: Colours that differ in lightness as well as in hue, and are readable on white and on black: one for each of `LOADERS`.
 COLOURS = (
     "#d97725",
     "#187a9f",
@@ -25,10 +26,17 @@ COLOURS = (
     "#2f93bd",
     "#a34708",
     "#7fb7cd",
-    "#68727d",
+    "#a88f1d",
 )
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640.0, 320.0, 76.0, 44.0, 34.0
+
+
+PUBLISHED = "published, "
+"""What the name of a series of published numbers begins with."""
+
+PALE = 0.45
+"""Opacity of published numbers where no dashes tell them from measured ones of the same colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 def _of_model(chosen: Sequence[Row], rows: Sequence[Row], compare: str, mode: str, model: str) -> list[Chart]:
     words, key = f"{model}, {mode}", f"{model}-{mode}"
     published = tuple(
-        Series(f"published, {loader}", points, dashed=True)
+        Series(f"{PUBLISHED}{loader}", points, dashed=True)
         for loader, points in _series([row for row in rows if row.model == model and row.mode == mode], compare, _published)
     )
     seconds = tuple(Series(*pair) for pair in _series(chosen, compare, lambda row: row.seconds_per_epoch))
@@ -175,7 +183,7 @@ def svg_file(chart: Chart) -> str:
     for number, series in enumerate(chart.series):
         x, y = LEFT + (number % 2) * (WIDTH - LEFT) / 2, HEIGHT + 18 * (1 + number // 2)
         dash = "5 4" if series.dashed else None
-        colour = COLOURS[number % len(COLOURS)]
+        colour = _colour(series, number)
         parts.append(tag("line", x1=x, x2=x + 20, y1=y - 4, y2=y - 4, stroke=colour, stroke_width=4, stroke_dasharray=dash))
         parts.append(tag("text", series.name, x=x + 26, y=y))
     return _framed(chart, [*_drawn(chart), *parts], above=30, below=18 * rows + 10)
@@ -198,7 +206,7 @@ def _drawn(chart: Chart) -> list[Html]:
         return _scatter(chart, top)
     parts = [*_grid(top), *_x_labels(xs, numeric)]
     for number, series in enumerate(chart.series):
-        colour = COLOURS[number % len(COLOURS)]
+        colour = _colour(series, number)
         parts += _line(series, xs, top, colour) if numeric else _bars(series, xs, top, colour, number, len(chart.series))
     return parts
 
@@ -232,7 +240,7 @@ def _scatter(chart: Chart, top: float) -> list[Html]:
         x = LEFT + (WIDTH - LEFT - 20) * share
         parts.append(tag("text", number_text(share * right, digits=4), x=x, y=HEIGHT - BOTTOM + 16, text_anchor="middle"))
     for number, series in enumerate(chart.series):
-        colour = COLOURS[number % len(COLOURS)]
+        colour = _colour(series, number)
         places = [(LEFT + (WIDTH - LEFT - 20) * float(x) / right, _y(y, top), y) for x, y in series.points]
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
         parts.append(tag("polyline", points=points, fill="none", stroke=colour, stroke_width=2))
@@ -248,11 +256,22 @@ def legend(chart: Chart) -> Html:
     return tag(
         "ul",
         *(
-            tag("li", tag("span", class_="swatch", style=f"background:{COLOURS[number % len(COLOURS)]}"), series.name)
+            tag("li", tag("span", class_="swatch", style=_swatch(series, number)), series.name)
             for number, series in enumerate(chart.series)
         ),
         class_="legend",
     )
+
+
+def _swatch(series: Series, number: int) -> str:
+    pale = f";opacity:{PALE}" if series.dashed else ""
+    return f"background:{_colour(series, number)}{pale}"
+
+
+def _colour(series: Series, number: int) -> str:
+    """Return the colour of a loader, the same in all charts; of another name that of its place, which all charts share."""
+    loader = series.name.removeprefix(PUBLISHED)
+    return COLOURS[(LOADERS.index(loader) if loader in LOADERS else number) % len(COLOURS)]
 
 
 def _ceiling(value: float) -> float:
@@ -303,11 +322,21 @@ def _line(series: Series, xs: Sequence[float | str], top: float, colour: str) ->
 def _bars(series: Series, xs: Sequence[float | str], top: float, colour: str, number: int, count: int) -> list[Html]:
     width = 0.7 * (WIDTH - LEFT - 20) / len(xs) / count
     parts = []
+    opacity = PALE if series.dashed else None
     for x, y in series.points:
         left = _x(x, xs) + (number - count / 2) * width
         words = tag("title", f"{series.name}: {number_text(y, digits=4)}")
         parts.append(
-            tag("rect", words, x=left, y=_y(y, top), width=max(1.0, width - 2), height=_y(0, top) - _y(y, top), fill=colour)
+            tag(
+                "rect",
+                words,
+                x=left,
+                y=_y(y, top),
+                width=max(1.0, width - 2),
+                height=_y(0, top) - _y(y, top),
+                fill=colour,
+                fill_opacity=opacity,
+            )
         )
     return parts
 
@@ -328,7 +357,7 @@ def write_png(chart: Chart, path: Path) -> bool:
         style = "--" if series.dashed else "-"
         x = [point[0] if numbers else str(point[0]) for point in series.points]
         y = [point[1] for point in series.points]
-        axes.plot(x, y, style, marker="o", color=COLOURS[number % len(COLOURS)], label=series.name)
+        axes.plot(x, y, style, marker="o", color=_colour(series, number), label=series.name)
     if not numbers:
         axes.set_xticks(range(len(names)), names)
     axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
