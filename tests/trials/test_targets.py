@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from headrace.trials import page
 from headrace.trials.cells import Cell, Experiment, Published, load
 from headrace.trials.rows import Row
 from headrace.trials.targets import BEGINNINGS, targets_of
@@ -104,3 +106,13 @@ def test_projections_that_miss_the_published_cells_are_explained() -> None:
 def test_the_article_on_preprocessing_has_its_projection_explained_and_its_contradiction_named() -> None:
     assert "cuDNN" in DALI.not_projected
     assert "72, 37 and 43 %" in DALI.source and "72.59, 47.76 and 33.95 %" in DALI.source
+
+
+def test_the_headline_of_a_disturbed_run_carries_the_warning(tmp_path: Path) -> None:
+    for foreign, warned in ((2.0, True), (0.1, False)):
+        gained = replace(row("headrace", 12, 1.6), seconds_per_epoch=9.0, gain_percent=85.0, foreign_cores=foreign)
+        text = page.write(tmp_path / "page.html", DALI, [gained], [], [], [], []).read_text()
+        head = text[text.index('id="verdict"') : text.index("all cells</h2>")]
+        assert "85 %" in head.replace("\u00a0", " ")
+        warning = f"Other programs used up to {foreign:.1f} cores while cells were measured: repeat the run on a quiet machine"
+        assert (warning in head) is warned

@@ -20,6 +20,7 @@ from headrace.trials.outputs import COLUMNS, NOTHING, cells_of
 from headrace.trials.rows import Row
 from headrace.trials.runner import Run
 from headrace.trials.targets import BEGINNINGS as TARGETS
+from headrace.trials.targets import disturbed
 
 __all__ = ["HeatRows", "heat_rows", "write"]
 
@@ -113,6 +114,8 @@ def _head(experiment: Experiment, done: Sequence[Row], sentences: Sequence[str])
     cells = [figure(str(measured), "cell measured" if measured == 1 else "cells measured")]
     if best is not None and best > 0:
         cells.insert(0, figure(f"{best:.0f} %", "less time per epoch, at most", accent=True))
+    words = disturbed(done)
+    warning = tag("p", f"{words}: repeat the run on a quiet machine before you quote these figures.") if words else None
     simulated = any(row.simulated for row in done)
     mark = tag("p", tag("span", "computing is simulated", class_="simulated")) if simulated else None
     return tag(
@@ -120,6 +123,7 @@ def _head(experiment: Experiment, done: Sequence[Row], sentences: Sequence[str])
         tag("h1", experiment.question),
         mark,
         tag("div", *cells, class_="money"),
+        warning,
         *(tag("p", sentence) for sentence in sentences),
         id="verdict",
     )

@@ -9,7 +9,7 @@ from headrace.trials.accelerator import FORWARD_SHARE
 from headrace.trials.cells import Experiment
 from headrace.trials.rows import Row
 
-__all__ = ["BEGINNINGS", "targets_of"]
+__all__ = ["BEGINNINGS", "disturbed", "targets_of"]
 
 #: What each sentence of `targets_of` begins with.
 BEGINNINGS = ("Target, ", "Projected to ", "Other programs used up to ")
@@ -57,22 +57,23 @@ def targets_of(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
     if experiment.name == "slow-source":
         found += _verdicts(measured, "STORAGE_LATENCY")
     found += _reached(measured)
-    return [*(_disturbed(measured) if found else []), *found, *_projected(experiment, measured)]
+    return [*(_warning(measured) if found else []), *found, *_projected(experiment, measured)]
 
 
 def _said(target: str, holds: bool, figure: str) -> str:
     return f"Target, {target}: {'holds' if holds else 'does not hold'}. {figure}."
 
 
-def _disturbed(rows: Sequence[Row]) -> list[str]:
-    """Warn of a run beside other programs."""
+def disturbed(rows: Iterable[Row]) -> str | None:
+    """Return how much other programs disturbed a run, in words; None for a quiet one."""
     foreign = max((row.foreign_cores or 0.0 for row in rows), default=0.0)
-    if foreign < DISTURBED_CORES:
-        return []
-    return [
-        f"Other programs used up to {foreign:.1f} cores while cells were measured: repeat the run on a quiet machine before "
-        "you judge these targets."
-    ]
+    return f"Other programs used up to {foreign:.1f} cores while cells were measured" if foreign >= DISTURBED_CORES else None
+
+
+def _warning(rows: Sequence[Row]) -> list[str]:
+    """Warn of a run beside other programs."""
+    words = disturbed(rows)
+    return [f"{words}: repeat the run on a quiet machine before you judge these targets."] if words else []
 
 
 def _fused_load(rows: Sequence[Row]) -> list[str]:
