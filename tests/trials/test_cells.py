@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from headrace.cli import trials
 from headrace.errors import UsageError
 from headrace.trials import cells
 
@@ -115,3 +116,17 @@ def test_a_setting_of_another_type_is_named_before_anything_is_measured(
     with pytest.raises(UsageError) as caught:
         cells.load(str(file))
     assert words in str(caught.value) and str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("extra", ["", "published_vcpus = 8\n"])
+def test_an_unknown_published_processor_is_refused_on_every_machine(
+    extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "_processor", lambda table: (None, True))  # a processor here without a score
+    file = tmp_path / "mine.toml"
+    file.write_text(OWN.format(extra=f'published_cpu = "Xeon 9"\n{extra}', cell="load = 1"))
+    for gpu in ("v100", "a100", None):
+        with pytest.raises(UsageError, match="published_cpu 'Xeon 9'") as caught:
+            trials._projection(cells.load(str(file)), gpu)
+        assert "Xeon E5-2686 v4" in (caught.value.hint or "")
+    assert trials._projection(cells.load("dali"), "v100")[0] is None

@@ -159,15 +159,18 @@ def _projection(experiment: Experiment, gpu: str | None) -> tuple[Projection | N
 
     None for a processor that is not in the table of scores, and where another GPU than the published one is simulated.
     """
-    if experiment.published_cpu is None or experiment.published_vcpus is None:
+    if experiment.published_cpu is None:
+        return None, None
+    (table,) = read_table("us-east-1", lambda line: None)
+    score = _published_score(table, experiment.published_cpu)  # refused on every machine, also where nothing is projected
+    if experiment.published_vcpus is None:
         return None, None
     if gpu is not None and experiment.accelerator is not None and gpu != experiment.accelerator:
         return None, f"none: the published machine has a {experiment.accelerator.upper()}, and a {gpu.upper()} is simulated."
-    (table,) = read_table("us-east-1", lambda line: None)
     named, hidden = _processor(table)
     if named is None:
         return None, f"none: no published score of this processor ({machine.processor().model})."
-    speed = table.cpu_score(experiment.published_cpu) / table.cpu_score(named)
+    speed = score / table.cpu_score(named)
     spread = ASSUMED_CPU_SPREAD if hidden else CPU_SPREAD
     source = table.source("cpu")["source"]
     words = (
@@ -176,6 +179,15 @@ def _projection(experiment: Experiment, gpu: str | None) -> tuple[Projection | N
         f"scores: {source}."
     )
     return Projection(experiment.published_vcpus, speed, speed / spread, speed * spread, source), words
+
+
+def _published_score(table: PriceTable, cpu: str) -> float:
+    """Return the score of the published machine's processor. Raises `UsageError` with the known names for another one."""
+    try:
+        return table.cpu_score(cpu)
+    except UsageError:
+        known = ", ".join(table.document["cpus"])
+        raise UsageError(f"published_cpu {cpu!r} has no score in the price table", hint=f"known: {known}") from None
 
 
 def _processor(table: PriceTable) -> tuple[str | None, bool]:
