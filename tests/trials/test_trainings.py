@@ -231,6 +231,9 @@ def test_the_price_of_an_accuracy_counts_all_epochs_until_then() -> None:
 def test_a_failed_training_is_named_by_its_error_and_not_by_its_hint() -> None:
     assert _last_words("warning\nerror: 48 images are no batch\nhint: --batch-size 48\n") == "48 images are no batch"
     assert _last_words("Traceback\nValueError: x\n\n") == "ValueError: x"
+    assert _last_words("Traceback\nheadrace.errors.UsageError: no batch\n") == "no batch"  # the class is ours
+    assert _last_words("Traceback\nheadrace.trials.processes.GroupTimeout: x: y\n") == "x: y"
+    assert _last_words("Traceback\nheadrace.toml: x\n") == "headrace.toml: x"
     assert _last_words("") == "no message"
 
 

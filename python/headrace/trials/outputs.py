@@ -1,4 +1,4 @@
-"""The files of a run besides its page: rows.csv, rows.json, and the table as Markdown."""
+"""The files of a run besides its page: rows.csv, trials.json, and the table as Markdown."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,10 @@ from headrace.trials.materials import Materials
 from headrace.trials.measure_training import epochs_of, train_command
 
 __all__ = ["GroupTimeout", "run_measuring", "run_training"]
+
+
+#: What Python writes before the message of one of our errors: the name of its class, which says nothing to a reader.
+OWN_CLASS = re.compile(r"^headrace(\.\w+)*\.[A-Z]\w*: ")
 
 
 class GroupTimeout(HeadraceError):
@@ -108,7 +113,8 @@ def _last_words(text: str) -> str:
     """Return the error of one of our commands without its hint, else the last line of what a process wrote."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
-    return errors[-1].removeprefix("error: ") if errors else lines[-1] if lines else "no message"
+    last = errors[-1].removeprefix("error: ") if errors else lines[-1] if lines else "no message"
+    return OWN_CLASS.sub("", last)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
