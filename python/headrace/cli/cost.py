@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 
 from headrace.cli import output
+from headrace.cli.number_types import positive_count, positive_number
 from headrace.cost import page
 from headrace.cost.answer import Answer, Question, answer
 from headrace.cost.budget import Limits
@@ -47,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _job_arguments(parser)
     _machine_arguments(parser)
     _spot_arguments(parser)
-    parser.add_argument("--deadline", type=_positive, metavar="HOURS", help="the run must end within so many hours")
-    parser.add_argument("--budget", type=_positive, metavar="USD", help="the run must cost at most so much")
+    parser.add_argument("--deadline", type=positive_number, metavar="HOURS", help="the run must end within so many hours")
+    parser.add_argument("--budget", type=positive_number, metavar="USD", help="the run must cost at most so much")
     parser.add_argument(
         "--max-instances", type=int, default=1, metavar="N", help="instances that may work together (default: 1)"
     )
@@ -71,10 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _job_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job")
     group.add_argument("--model", metavar="NAME", help="resnet18, resnet34, resnet50, resnet101 or resnet152")
-    group.add_argument("--images", type=_count, metavar="N", help="images of an epoch")
-    group.add_argument("--epochs", type=_positive, default=None, metavar="N", help="passes over the images (default: 1)")
-    group.add_argument("--bytes", type=_positive, metavar="N", help="bytes of the dataset, such as 141e9")
-    group.add_argument("--objects", type=_count, metavar="N", help="objects of the dataset in the store")
+    group.add_argument("--images", type=positive_count, metavar="N", help="images of an epoch")
+    group.add_argument("--epochs", type=positive_number, default=None, metavar="N", help="passes over the images (default: 1)")
+    group.add_argument("--bytes", type=positive_number, metavar="N", help="bytes of the dataset, such as 141e9")
+    group.add_argument("--objects", type=positive_count, metavar="N", help="objects of the dataset in the store")
     group.add_argument("--data", metavar="PATH", help="read number of images, bytes and objects from a dataset")
     group.add_argument(
         "--loader", choices=LOADERS, default="headrace-packed", help="who feeds the GPU (default: headrace-packed)"
@@ -82,17 +83,20 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--input-mode", choices=(*INPUT_MODES, "auto"), default="local", help="how the data reach the instance")
     group.add_argument("--img-s", type=_rates, default=(), metavar="A,B", help="measured rates of the whole job, in img/s")
     group.add_argument(
-        "--img-s-per-core", type=_positive, metavar="RATE", help="the loader's img/s per vCPU, as `headrace tune` measures"
+        "--img-s-per-core",
+        type=positive_number,
+        metavar="RATE",
+        help="the loader's img/s per vCPU, as `headrace tune` measures",
     )
     group.add_argument("--cpu", metavar="NAME", help="processor of that measurement (default: of this machine)")
-    group.add_argument("--gpu-img-s", type=_positive, metavar="RATE", help="img/s of one GPU that never waits for input")
+    group.add_argument("--gpu-img-s", type=positive_number, metavar="RATE", help="img/s of one GPU that never waits for input")
     group.add_argument(
         "--session",
         type=Path,
         metavar="FOLDER",
         help="take rates from a session, or the JSON of tune or trials; price the fixes of the session",
     )
-    group.add_argument("--hours", type=_positive, metavar="H", help="price a run of known length instead")
+    group.add_argument("--hours", type=positive_number, metavar="H", help="price a run of known length instead")
 
 
 def _machine_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,45 +115,38 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--data-region", metavar="NAME", help="region of the data, if they must be copied (default: that of the run)"
     )
-    group.add_argument("--usd-per-hour", type=_positive, metavar="USD", help="price of an instance hour instead of the table's")
+    group.add_argument(
+        "--usd-per-hour", type=positive_number, metavar="USD", help="price of an instance hour instead of the table's"
+    )
 
 
 def _spot_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("spot")
     group.add_argument("--spot-discount", type=_share, metavar="SHARE", help="discount on the price on demand, 0 to 1")
-    group.add_argument("--interruption-hours", type=_positive, metavar="H", help="mean hours between interruptions")
+    group.add_argument("--interruption-hours", type=positive_number, metavar="H", help="mean hours between interruptions")
     group.add_argument(
-        "--checkpoint-minutes", type=_positive, metavar="M", help="minutes between checkpoints (default: the best)"
+        "--checkpoint-minutes", type=positive_number, metavar="M", help="minutes between checkpoints (default: the best)"
     )
-    group.add_argument("--checkpoint-seconds", type=_positive, metavar="S", help="seconds that a checkpoint takes (default: 2)")
     group.add_argument(
-        "--restart-minutes", type=_positive, metavar="M", help="minutes from an interruption to training (default: 8)"
+        "--checkpoint-seconds", type=positive_number, metavar="S", help="seconds that a checkpoint takes (default: 2)"
     )
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def _count(text: str) -> int:
-    value = _positive(text.replace("_", ""))
-    if value != round(value):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number")
-    return round(value)
+    group.add_argument(
+        "--restart-minutes", type=positive_number, metavar="M", help="minutes from an interruption to training (default: 8)"
+    )
 
 
 def _share(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to below 1 (60 % is 0.6)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share from 0 to below 1 (60 % is 0.6)")
     return value
 
 
 def _rates(text: str) -> tuple[float, ...]:
-    return tuple(_positive(part) for part in text.split(","))
+    return tuple(positive_number(part) for part in text.split(","))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import re
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli import output
+from headrace.cli.number_types import positive_number
 from headrace.cli.other_launchers import OTHER_LAUNCHERS, add_other_launcher_options, write_launcher
 from headrace.cost.live_prices import read_table
 from headrace.cost.prices import PriceTable
@@ -102,14 +102,14 @@ def _local_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--store", type=Path, metavar="FOLDER", help="folder in place of S3 (default: OUT/s3)")
     group.add_argument(
         "--interrupt",
-        type=_positive,
+        type=positive_number,
         action="append",
         default=[],
         metavar="SECONDS",
         help="take the machines after so much training; repeat it for the attempts that follow",
     )
     group.add_argument(
-        "--grace", type=_positive, default=GRACE_S, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: 120)"
+        "--grace", type=positive_number, default=GRACE_S, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: 120)"
     )
 
 
@@ -120,7 +120,7 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--script", type=Path, metavar="FILE", help="run this script in place of headrace train")
     group.add_argument("--data", metavar="URL", help="training data: s3://…, or fs-…:/path of a file system")
     group.add_argument("--val", metavar="URL", help="validation data")
-    group.add_argument("--epochs", type=_positive, metavar="N", help="passes over the images")
+    group.add_argument("--epochs", type=positive_number, metavar="N", help="passes over the images")
     group.add_argument("--batch-size", type=int, metavar="N", help="images per step on each GPU")
     group.add_argument(
         "--hyperparameter", action="append", default=[], metavar="KEY=VALUE", help="an option of the training; may be repeated"
@@ -137,7 +137,7 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--record-io", action="store_true", help="Pipe mode: wrap each object as a RecordIO record")
     group.add_argument("--file-system", choices=("FSxLustre", "EFS"), help="kind of the file system of --data")
     group.add_argument("--images", type=int, metavar="N", help="images of an epoch, for the expected cost")
-    group.add_argument("--bytes", type=_positive, metavar="N", help="bytes of the dataset, for the expected cost")
+    group.add_argument("--bytes", type=positive_number, metavar="N", help="bytes of the dataset, for the expected cost")
     group.add_argument("--objects", type=int, metavar="N", help="objects of the dataset, for the expected cost")
 
 
@@ -150,26 +150,21 @@ def _place_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--spot", action="store_true", help="managed spot training")
     group.add_argument(
-        "--max-hours", type=_positive, default=24.0, metavar="H", help="stop training after so long (default: 24)"
+        "--max-hours", type=positive_number, default=24.0, metavar="H", help="stop training after so long (default: 24)"
     )
-    group.add_argument("--max-wait-hours", type=_positive, metavar="H", help="spot: training and waiting (default: twice)")
+    group.add_argument(
+        "--max-wait-hours", type=positive_number, metavar="H", help="spot: training and waiting (default: twice)"
+    )
     group.add_argument("--role", metavar="ARN", help="role that the job runs as")
     group.add_argument("--bucket", metavar="NAME", help="bucket for code, checkpoints and results")
     group.add_argument("--image", metavar="URI", help="container (default: AWS's PyTorch container)")
     group.add_argument("--wheel", type=Path, metavar="FILE", help="headrace's wheel (default: the released version)")
     group.add_argument("--region", default="us-east-1", metavar="NAME", help="default: us-east-1")
     group.add_argument("--volume-gb", type=int, metavar="N", help="size of the volume (default: 100)")
-    group.add_argument("--warm-pool-minutes", type=_positive, metavar="M", help="keep the instances for the next job")
+    group.add_argument("--warm-pool-minutes", type=positive_number, metavar="M", help="keep the instances for the next job")
     group.add_argument("--subnets", nargs="+", default=[], metavar="ID", help="subnets of a VPC")
     group.add_argument("--security-groups", nargs="+", default=[], metavar="ID", help="security groups of a VPC")
     group.add_argument("--tag", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:

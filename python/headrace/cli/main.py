@@ -16,6 +16,7 @@ import difflib
 import importlib
 import io
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -81,6 +82,8 @@ class _Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises UsageError, so that all errors look alike."""
 
     def error(self, message: str) -> NoReturn:
+        for type_name, expected in (("int", "a whole number"), ("float", "a number")):
+            message = re.sub(rf"invalid {type_name} value: (.+)", rf"\1 is not {expected}", message)
         word = message.removeprefix("unrecognized arguments: ").split()[0] if message.startswith("unrecognized") else ""
         near = self.near_option(word.partition("=")[0]) if "=" in word else None
         hint = f"did you mean {near} {word.partition('=')[2]}?" if near else f"{self.prog} -h shows the options and an example"

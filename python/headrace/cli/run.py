@@ -106,7 +106,7 @@ def _mapping_line(source: str, copy: str) -> str:
 def _pair(text: str) -> tuple[str, str]:
     source, separator, copy = text.partition("=")
     if not (source and separator and copy):
-        raise argparse.ArgumentTypeError(f"{text} is not A=B, such as /data/photos=/fast/photos")
+        raise argparse.ArgumentTypeError(f"{text!r} is not A=B, such as /data/photos=/fast/photos")
     return source, copy
 
 
@@ -130,5 +130,5 @@ def _loaders(folder: Path) -> list[dict[str, object]]:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)

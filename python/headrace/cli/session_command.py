@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.cli import output
+from headrace.cli.number_types import positive_number
 from headrace.diagnosis.model import Diagnosis
 from headrace.profiling.command import default_session_folder
 from headrace.report import terminal
 from headrace.session.model import Session
 
-__all__ = ["add_session_options", "positive_number", "print_diagnosis", "session_folder", "session_kept"]
+__all__ = ["add_session_options", "print_diagnosis", "session_folder", "session_kept"]
 
 
 def add_session_options(parser: argparse.ArgumentParser) -> None:
@@ -46,11 +47,3 @@ def print_diagnosis(diagnosis: Diagnosis, session: Session, *, usd_per_hour: flo
     terminal.print_screen(output.stdout_console, diagnosis, session=session, usd_per_hour=usd_per_hour)
     if diagnosis.report is not None:
         output.say(f"report: {diagnosis.report}")
-
-
-def positive_number(text: str) -> float:
-    """Return the number that an option holds. Raises `ArgumentTypeError` unless it is above 0."""
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value

@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from headrace.cli import output
-from headrace.cli.session_command import add_session_options, positive_number, print_diagnosis, session_folder, session_kept
+from headrace.cli.number_types import positive_number
+from headrace.cli.session_command import add_session_options, print_diagnosis, session_folder, session_kept
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.model import Diagnosis, command_ended
 from headrace.errors import HeadraceError
