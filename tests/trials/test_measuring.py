@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -291,6 +292,22 @@ def test_a_group_that_runs_when_the_budget_is_over_is_ended_and_dropped(
     assert {group.error for group in found.groups} == {runner.DROPPED}
     again = few_groups(tmp_path, monkeypatch, budget_s=600.0, each_s=0.0)  # the same command adds them
     assert [group.result for group in again.groups] == [{"models": {}}] * 3
+
+
+def test_a_run_that_continues_counts_the_time_of_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = few_groups(tmp_path, monkeypatch, budget_s=600.0, each_s=0.3)
+    assert first.elapsed_s >= 0.9
+    file = next(tmp_path.glob("out/cells/*tar*.json"))
+    file.unlink()  # the run was killed before this group
+    again = few_groups(tmp_path, monkeypatch, budget_s=600.0, each_s=0.2)
+    assert 0.8 <= again.elapsed_s < first.elapsed_s + 0.5
+    read = few_groups(tmp_path, monkeypatch, budget_s=600.0, each_s=600.0)  # nothing left to measure
+    assert 0.8 <= read.elapsed_s < again.elapsed_s + 0.5
+    for file in tmp_path.glob("out/cells/*.json"):  # of an older headrace
+        document = json.loads(file.read_text())
+        del document["taken_s"]
+        file.write_text(json.dumps(document))
+    assert few_groups(tmp_path, monkeypatch, budget_s=600.0, each_s=600.0).elapsed_s < 0.8
 
 
 def test_a_group_that_hangs_with_time_left_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ class Group:
     """Cells of one process, and what came out. result: what the process wrote; None with `error` or `dropped`.
 
     error: why there is no result, in words. dropped: whether time was too short. verdicts: model → verdict.
-    foreign_cores: cores that other programs used meanwhile, a mean; None where not measured.
+    earlier_s: seconds that the group took in an earlier run, from which it was read; 0 where it was measured now.
     """
 
     cells: tuple[Cell, ...]
@@ -93,11 +93,15 @@ class Group:
     error: str | None = None
     dropped: bool = False
     verdicts: dict[str, Verdict] | None = None
+    earlier_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All groups of a run. pixels: loader → differences of its pixels from the reference's. seconds: of each measurement."""
+    """All groups of a run. pixels: loader → differences of its pixels from the reference's. seconds: of each measurement.
+
+    elapsed_s: from the start to the end, with what its groups took in earlier runs.
+    """
 
     experiment: Experiment
     settings: Settings
@@ -140,7 +144,8 @@ def run_groups(
                 taken.append(time.monotonic() - start)
             done.append(group)
             on_group(group)
-        return Run(experiment, settings, tuple(done), pixels, _seconds(settings, allowed), time.monotonic() - began)
+        elapsed_s = time.monotonic() - began + sum(group.earlier_s for group in done)
+        return Run(experiment, settings, tuple(done), pixels, _seconds(settings, allowed), elapsed_s)
 
 
 @contextlib.contextmanager
@@ -257,7 +262,8 @@ def _group(
         if difference is not None:
             return Group(cells, error=difference), fresh
         if document is None:
-            document = _measured(experiment, settings, cells, allowed_s, file, left_s or 0.0)
+            found = _measured(experiment, settings, cells, allowed_s, file, left_s or 0.0)
+            document = _kept(file, found | {"taken_s": time.monotonic() - start})
     except HeadraceError as error:
         if isinstance(error, GroupTimeout) and left_s is not None and time.monotonic() - start >= left_s:
             return Group(cells, dropped=True, error=DROPPED), fresh
@@ -265,7 +271,8 @@ def _group(
         if full or shutil.disk_usage(settings.out).free < LEAST_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error  # every further group would fail as well
         return Group(cells, error=str(error)), fresh
-    return Group(cells, result=document["result"], verdicts=_verdicts(document)), fresh
+    earlier_s = 0.0 if fresh else float(document.get("taken_s", 0.0))  # older results do not have it
+    return Group(cells, result=document["result"], verdicts=_verdicts(document), earlier_s=earlier_s), fresh
 
 
 def _verdicts(document: dict[str, Any]) -> dict[str, Verdict]:
@@ -275,25 +282,25 @@ def _verdicts(document: dict[str, Any]) -> dict[str, Verdict]:
 def _measured(
     experiment: Experiment, settings: Settings, cells: tuple[Cell, ...], allowed_s: float, file: Path, left_s: float
 ) -> dict[str, Any]:
-    """Run the process of a group for at most `left_s`, judge its sessions, and keep both in `file`."""
+    """Run the process of a group for at most `left_s`, and judge its sessions. Return both. `file`: where they will be kept."""
     if experiment.kind == "training":
-        return _trained(experiment, settings, cells[0], file, left_s)
+        return _trained(experiment, settings, cells[0], left_s)
     sessions = settings.out / "sessions" / f"{file.stem}-{os.getpid()}-{time.monotonic_ns()}"
     spec = _spec(experiment, settings, cells, allowed_s) | {"phase": "measure", "sessions": str(sessions)}
     expected = START_S + allowed_s * (2 + 3 * len(cells))
     result = run_measuring(settings.out, cells[0], spec, limit_s=min(left_s, max(PATIENCE_S, PATIENCE * expected)))
     full = cells[0].matches(experiment.reference)
     verdicts = {model: judge(Path(found["session"]), full=full) for model, found in result["models"].items()}
-    return _kept(file, {"result": result, "verdicts": {model: asdict(verdict) for model, verdict in verdicts.items()}})
+    return {"result": result, "verdicts": {model: asdict(verdict) for model, verdict in verdicts.items()}}
 
 
-def _trained(experiment: Experiment, settings: Settings, cell: Cell, file: Path, left_s: float) -> dict[str, Any]:
-    """Train a cell's model, judge the session that the trainer recorded, and keep both in `file`."""
+def _trained(experiment: Experiment, settings: Settings, cell: Cell, left_s: float) -> dict[str, Any]:
+    """Train a cell's model and judge the session that the trainer recorded. Return both."""
     limit_s = min(left_s, TRAINING_LIMIT_S)
     result = run_training(settings.out, cell, materials_of(experiment, settings), settings.device, limit_s=limit_s)
     session = result.get("train", {}).get("session")
     verdicts = {cell.model: asdict(judge(Path(session), full=False))} if session else {}
-    return _kept(file, {"result": result, "verdicts": verdicts})
+    return {"result": result, "verdicts": verdicts}
 
 
 def _kept(file: Path, document: dict[str, Any]) -> dict[str, Any]:
