@@ -41,8 +41,12 @@ def test_the_error_says_why_a_path_is_no_image_folder(image_folder: MakeFolder, 
     (empty_class / "class_9").mkdir()
     nothing = tmp_path / "nothing"
     nothing.mkdir()
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "gone")
     for path, words in [
         (tmp_path / "missing", "no such file or folder"),
+        (dangling, "a link to .*gone, which does not exist"),
+        (Path("/dev/null"), "a device, not a file"),
         (flat, "4 images but no class folders"),
         (flat / "image_000.jpg", "is a file"),
         (bare, "no images in"),

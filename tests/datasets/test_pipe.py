@@ -225,6 +225,17 @@ def test_a_new_pass_ends_the_old_one_and_no_thread_survives(tmp_path: Path, pref
         assert not any("headrace-stream" in thread.name for thread in threading.enumerate())
 
 
+def test_the_thread_that_reads_ahead_takes_no_core_from_the_thread_that_trains(tmp_path: Path, prefix: list[bytes]) -> None:
+    with channel(tmp_path, [b"".join(prefix)]) as path:
+        training = loader(path, prefetch=1)
+        batches = iter(training)
+        next(batches)
+        (reader,) = (thread for thread in threading.enumerate() if thread.name == "headrace-stream")
+        assert os.sched_getscheduler(reader.native_id or 0) == os.SCHED_BATCH
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+        training.close()
+
+
 @pytest.mark.parametrize("stop", [1, 9])
 def test_a_resumed_pass_continues_bit_for_bit(tmp_path: Path, prefix: list[bytes], stop: int) -> None:
     data = b"".join(prefix)

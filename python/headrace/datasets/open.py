@@ -114,6 +114,8 @@ def open_stored(
     found = existing(path)
     if found.is_file():
         return _open_file(found)
+    if not found.is_dir():
+        _check_all_regular([found])
     if is_packed(found) and not (part and not (found / INDEX).exists()):
         return open_shards(found, part=part)
     entries = sorted(entry for entry in found.iterdir() if not entry.is_dir()) if os.access(found, os.R_OK) else []

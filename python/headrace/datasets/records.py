@@ -241,6 +241,10 @@ def existing(path: str | os.PathLike[str]) -> Path:
     """Return `path` as an absolute Path. Raise SourceError if it does not exist."""
     found = Path(path).expanduser().absolute()
     if not found.exists():
+        if found.is_symlink():
+            raise SourceError(
+                f"{found} is a link to {found.readlink()}, which does not exist", hint="restore the file, or remove the link"
+            )
         raise SourceError(
             f"no such file or folder: {found}",
             hint=near_path_hint(found, "check the path (a URL begins with s3:// or the like)"),

@@ -23,6 +23,7 @@ from headrace.errors import FormatError, SourceError
 from headrace.loading.feed import IndexBatch
 from headrace.loading.order import hashed
 from headrace.loading.stats import ShuffleQuality
+from headrace.system.scheduling import yield_to_running_threads
 from headrace.system.sizes import size_text
 
 __all__ = ["BUFFER_SIZE", "StreamOptions", "StreamPass"]
@@ -138,6 +139,7 @@ class StreamPass:
         )
 
     def _run(self) -> None:
+        yield_to_running_threads()
         try:
             batches = self._batches(iter(self._reading))
             held: IndexBatch | None = None  # hold one batch back, so that `total` is known before the last one is handed out

@@ -24,6 +24,7 @@
 - `redaction`: Secrets in command lines and messages: found by name and by shape, and replaced by `***` before anything is
   written.
 - `regular_file`: Opening of files that a path, a list or a manifest names: only regular files, and never with a wait.
+- `scheduling`: How the system schedules a Python thread of ours beside the thread that trains. Linux.
 - `scratch_folder`: Temporary folders that do not stay: a folder whose process was killed is removed when the next one is
   made.
 - `sizes`: Texts for sizes in bytes and for counts.

@@ -33,6 +33,7 @@ from headrace.system import open_files
 from headrace.system.atomic_write import atomic_write
 from headrace.system.private_cache import make_cache_folder
 from headrace.system.private_files import private_opener
+from headrace.system.scheduling import yield_to_running_threads
 
 __all__ = ["RemoteShards", "empty_files", "open_remote_shards", "overhead"]
 
@@ -280,4 +281,4 @@ class Fetch:
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="headrace-fetch")
+    return ThreadPoolExecutor(threads, thread_name_prefix="headrace-fetch", initializer=yield_to_running_threads)
