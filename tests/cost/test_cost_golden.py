@@ -81,7 +81,7 @@ def test_all_sources_and_dates_are_in_the_document(ask: Ask) -> None:
         (["--hours", "1"], "--instance", "--list"),
         (["--hours", "1", "--instance", "g5.xlarge", "--region", "eu-west-1"], "holds us-east-1 only", "refresh"),
         (["--hours", "1", "--instance", "g5.xlarge", "--spot-discount", "60"], "share", "-h"),
-        (["--hours", "0", "--instance", "g5.xlarge"], "not above 0", "-h"),
+        (["--hours", "0", "--instance", "g5.xlarge"], "not a positive number", "-h"),
         (["--model", "resnet50", "--images", "9", "--cpu", "EPYC 7R33", "--img-s-per-core", "9"], "processor", "7R32"),
         (["--model", "resnet50", "--images", "9", "--input-mode", "auto"], "size of the dataset", "--bytes"),
         (["--model", "resnet50", "--images", "9", "--max-instances", "0"], "at least 1", None),
