@@ -40,7 +40,7 @@ class Run:
         (self.folder / f"document-{name}.json").write_text(json.dumps(found), encoding="utf-8")
 
     def note(self, rows: list[Row]) -> None:
-        """Leave the rows so far, which the runner takes if the measurement fails or runs out of time."""
+        """Save the rows measured so far. The runner reads them if the measurement fails or runs out of time."""
         if self.partial is not None:
             atomic_write(self.partial, json.dumps(rows))
 

@@ -14,7 +14,8 @@
 - `launch`: check, price, send and follow a SageMaker training job, or run it on this machine.
 - `main`: The `headrace` command: find the verb, parse its arguments, turn errors into messages and exit codes.
 - `missing_packages`: Packages that an extra installs: a verb that needs one which is absent says which extra brings it.
-- `number_types`: The argparse types of numbers, with errors that name the word and what was expected in plain words.
+- `number_types`: Types of number for argparse options. Their errors quote the word that was given and say which numbers are
+  allowed.
 - `other_launchers`: `headrace launch slurm|skypilot|ssh|batch|processing`: write a file that starts the work elsewhere.
 - `output`: Output of the command line: results on stdout (text, or one JSON document), progress and messages on stderr.
 - `pack`: any image dataset into verified shards.

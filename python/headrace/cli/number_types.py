@@ -1,4 +1,4 @@
-"""The argparse types of numbers, with errors that name the word and what was expected in plain words."""
+"""Types of number for argparse options. Their errors quote the word that was given and say which numbers are allowed."""
 
 from __future__ import annotations
 

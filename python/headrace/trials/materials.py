@@ -73,7 +73,7 @@ class Materials:
         return len(self.files("train")), len(self.files("val"))
 
     def validates_on_training(self) -> bool:
-        """Return whether the user's folder has no validation images of its own, so that those of training stand in."""
+        """Return whether the validation pass reads the training images, because the user's folder has no `val`."""
         return self.own is not None and _own_root(self.own, "val") == _own_root(self.own, "train")
 
     def measured_bytes(self) -> float:

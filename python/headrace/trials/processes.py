@@ -110,7 +110,7 @@ def _run(out: Path, command: Sequence[str], name: str, limit_s: float) -> str:
 
 
 def _last_words(text: str) -> str:
-    """Return the error of one of our commands without its hint, else the last line of what a process wrote."""
+    """Return the last line that begins with `error:`, as our commands write it; without one, the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error: ")]
     last = errors[-1].removeprefix("error: ") if errors else lines[-1] if lines else "no message"

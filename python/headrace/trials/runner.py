@@ -98,7 +98,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All groups of a run. pixels: loader → differences of its pixels from the reference's. seconds: of each measurement.
+    """The groups of one run. pixels: loader → how its pixels differ from those of the reference. seconds: of each measurement.
 
     elapsed_s: from the start to the end, with what its groups took in earlier runs.
     """
@@ -295,7 +295,7 @@ def _measured(
 
 
 def _trained(experiment: Experiment, settings: Settings, cell: Cell, left_s: float) -> dict[str, Any]:
-    """Train a cell's model and judge the session that the trainer recorded. Return both."""
+    """Train a cell's model. Return the trainer's result, and the diagnosis of the session that the trainer recorded."""
     limit_s = min(left_s, TRAINING_LIMIT_S)
     result = run_training(settings.out, cell, materials_of(experiment, settings), settings.device, limit_s=limit_s)
     session = result.get("train", {}).get("session")

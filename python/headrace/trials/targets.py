@@ -71,7 +71,7 @@ def disturbed(rows: Iterable[Row]) -> str | None:
 
 
 def _warning(rows: Sequence[Row]) -> list[str]:
-    """Warn of a run beside other programs."""
+    """Return a warning if other programs used the cores during the run, else nothing."""
     words = disturbed(rows)
     return [f"{words}: repeat the run on a quiet machine before you judge these targets."] if words else []
 

@@ -495,8 +495,8 @@ fn segment_is_kept(segment: &Segment<'_>, metadata: Metadata) -> bool {
 
 /// Copy entropy-coded data from `start` on into `out` without stuffing, followed by [`PADDING`], and list the restart segments.
 /// Return the offset of the marker that ends the scan, or `None` if fill bytes precede a stuffed zero. T.81 allows fill bytes
-/// before markers only (B.1.1.2). libjpeg-turbo takes them for a marker, decodes the MCU as if the data ended there, and then
-/// decodes it again over what it has stored: only its coefficients tell the pixels of such a file.
+/// before markers only (B.1.1.2). libjpeg-turbo decodes such an MCU twice: first as if the data ended at the fill bytes, then
+/// whole. Coefficients of the first attempt can remain, so the caller must record libjpeg-turbo's own coefficients.
 fn destuff(
     jpeg: &[u8],
     start: usize,

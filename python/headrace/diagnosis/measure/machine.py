@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.attach.foreign_programs import LEAST_FOREIGN_CORES
 from headrace.diagnosis.measure.rank import Rank
 from headrace.diagnosis.stats import fit_line, mean, mean_of_known, median, required
 from headrace.session.machine import ForeignProgram, Sample
@@ -21,9 +22,6 @@ FAST_GROWTH = 0.2
 
 MOST_PROGRAMS = 3
 """Name at most so many other programs."""
-
-LEAST_LISTED = 0.2
-"""The sampler lists no programs while they use fewer cores together (`headrace.attach.foreign_programs`)."""
 
 LEAST_FIT = 0.9
 """Call growth steady when a straight line explains at least this share of its variance (r²)."""
@@ -77,7 +75,7 @@ class Machine:
 
     @property
     def wanted_cores(self) -> float | None:
-        """Cores that the job's threads would use if none of them waited for a core."""
+        """Number of cores that the job would use if each of its threads had a core whenever it could run."""
         if self.own_cores is None or self.queue_share is None:
             return None
         return self.own_cores / max(0.01, 1 - self.queue_share)
@@ -158,7 +156,7 @@ def _foreign_programs(samples: Sequence[Sample]) -> list[ForeignProgram] | None:
     if not listed:
         return None
     unlisted = (one.foreign_cores for one in samples if one.foreign_programs is None and one.foreign_cores is not None)
-    count = len(listed) + sum(cores < LEAST_LISTED for cores in unlisted)
+    count = len(listed) + sum(cores < LEAST_FOREIGN_CORES for cores in unlisted)
     cores: dict[tuple[int, str], float] = {}
     for program in (program for programs in listed for program in programs):
         cores[program.pid, program.name] = cores.get((program.pid, program.name), 0.0) + program.cores / count
