@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -14,6 +16,31 @@ def test_threads_that_fetch_from_a_store_get_the_batch_policy() -> None:
     with shards._pool(1) as pool:
         assert pool.submit(os.sched_getscheduler, 0).result() == os.SCHED_BATCH
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+NATIVE_THREADS = """
+import os
+from pathlib import Path
+from headrace.datasets.sources.remote.retry import RetryPolicy
+from headrace.datasets.sources.remote.store import open_bucket
+from headrace.errors import SourceError
+try:
+    open_bucket("http://127.0.0.1:9", RetryPolicy(tries=1, client_retries=0)).read("a")
+except SourceError:
+    pass
+print("main", os.sched_getscheduler(0))
+for task in Path("/proc/self/task").iterdir():
+    print((task / "comm").read_text().strip(), os.sched_getscheduler(int(task.name)))
+"""
+
+
+def test_threads_of_the_object_store_client_get_the_batch_policy() -> None:
+    pytest.importorskip("obstore")
+    # In a process of its own, since the client starts its threads once.
+    done = subprocess.run([sys.executable, "-c", NATIVE_THREADS], capture_output=True, text=True, check=True)
+    found = {tuple(line.rsplit(maxsplit=1)) for line in done.stdout.splitlines()}
+    assert {policy for name, policy in found if "tokio" in name} == {str(os.SCHED_BATCH)}
+    assert ("main", str(os.SCHED_OTHER)) in found
 
 
 def test_a_policy_that_the_user_has_chosen_stays() -> None:

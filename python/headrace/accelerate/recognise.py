@@ -31,6 +31,7 @@ import operator
 import os
 import sys
 import types
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -268,9 +269,18 @@ def check_loader(loader: Any) -> None:
     if loader.batch_sampler is None:
         raise Unsupported("batch_size=None", "a batch size")
     pillow = sys.modules.get("PIL.Image")
-    if pillow is not None and (pillow.MAX_IMAGE_PIXELS or PILLOWS_PIXEL_LIMIT) < PILLOWS_PIXEL_LIMIT:
-        raise Unsupported("the script has lowered PIL.Image.MAX_IMAGE_PIXELS", "Pillow's own limit")
+    if pillow is not None:
+        _require_no_pixel_limit(pillow)
     require_seeding_only(loader)
+
+
+def _require_no_pixel_limit(pillow: Any) -> None:
+    """Raise `Unsupported` if Pillow raises an error for images that the native decoder decodes: below twice its own limit."""
+    if (pillow.MAX_IMAGE_PIXELS or PILLOWS_PIXEL_LIMIT) < PILLOWS_PIXEL_LIMIT:
+        raise Unsupported("the script has lowered PIL.Image.MAX_IMAGE_PIXELS", "Pillow's own limit")
+    # A filter for all warnings (python -W error) does not count: it is not about large images.
+    if any(action == "error" and category is pillow.DecompressionBombWarning for action, _, category, *_ in warnings.filters):
+        raise Unsupported("the script turns Pillow's DecompressionBombWarning into an error", "the warning as a warning")
 
 
 def require_seeding_only(loader: Any) -> None:

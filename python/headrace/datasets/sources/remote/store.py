@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +20,7 @@ from headrace.datasets.sources.remote.access import access_options, credentials_
 from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy, with_retries
 from headrace.errors import MissingDependencyError, SourceError
 from headrace.system.foreign_errors import first_line
+from headrace.system.scheduling import yield_to_running_threads
 
 __all__ = ["Bucket", "RemoteObject", "is_url", "is_web", "open_bucket"]
 
@@ -130,7 +132,7 @@ class Bucket:
 
     def _request(self, action: Callable[[], T], what: str) -> T:
         """Return what `action` returns, with retries. `what`: the object's path, for messages."""
-        _refuse_after_fork(self.url)
+        _start_client(self._library, self.url)
         try:
             result = with_retries(action, self._policy, self._permanent, lambda error: self._exhausted(error, what))
         except FileNotFoundError:
@@ -162,15 +164,30 @@ class Bucket:
 _used_by: int | None = None  # id of the process in which obstore started its threads
 
 
-def _refuse_after_fork(url: str) -> None:
-    """Raise SourceError in a fork of the process that used obstore first: without its threads a request never returns."""
+def _start_client(library: Any, url: str) -> None:
+    """Have obstore start its threads before the first request.
+
+    They inherit the policy of the thread that asks first (sched(7)). They wake up for each piece of data that arrives, so they
+    run under the batch policy as the threads do that wait for them (`yield_to_running_threads`).
+
+    Raises SourceError in a fork of the process that did so: without its threads a request never returns.
+    """
     global _used_by
-    _used_by = _used_by or os.getpid()
+    if _used_by is None:
+        _used_by = os.getpid()
+        first = threading.Thread(target=_ask_nothing, args=(library,), name="headrace-store")
+        first.start()
+        first.join()
     if _used_by != os.getpid():
         raise SourceError(
             f"{url} cannot be read in a forked process: the threads of the object-store client are in its parent only",
             hint="start processes by spawn or forkserver (multiprocessing_context='spawn'); a Loader needs no worker processes",
         )
+
+
+def _ask_nothing(library: Any) -> None:
+    yield_to_running_threads()
+    list(library.list(library.store.MemoryStore()))
 
 
 def open_bucket(url: str, policy: RetryPolicy | None = None) -> Bucket:
