@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -237,6 +238,41 @@ def test_announced_records_are_not_evicted_before_they_are_read(
             found = fetch.begin(np.array([record])).wait()
             assert found is not None and found[0] == local.read(int(record))
     assert len(windows) > 3 and (times[np.concatenate(windows[:-1])] == 1).all()
+
+
+@needs_obstore
+def test_a_batch_is_asked_for_by_another_thread(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`begin` returns at once: the thread that trains hands out no requests."""
+    fetcher = headrace.open("s3://b/data").fetcher
+    assert isinstance(fetcher, remote_shards.RemoteShards)
+    going, missing = threading.Event(), fetcher._cache.missing
+    callers: list[int] = []
+
+    def held(records: remote_shards.Records) -> remote_shards.Records:
+        callers.append(threading.get_ident())
+        assert going.wait(30)
+        return missing(records)
+
+    monkeypatch.setattr(fetcher._cache, "missing", held)
+    first, second = (fetcher.begin(np.array(records)) for records in ([0, 1], [2]))
+    assert not first.done() and not second.done()
+    second.cancel()  # before its requests are known
+    going.set()
+    assert first.wait() is None and first.done()
+    assert all(map(fetcher._cache.holds, (0, 1))) and not fetcher._cache.holds(2)
+    assert threading.get_ident() not in callers
+
+
+@needs_obstore
+def test_requests_that_cannot_be_handed_out_are_an_error_of_the_wait(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetcher = headrace.open("s3://b/data").fetcher
+    assert isinstance(fetcher, remote_shards.RemoteShards)
+    monkeypatch.setattr(fetcher._cache, "missing", lambda records: 1 // 0)
+    fetch = fetcher.begin(np.array([0]))
+    with pytest.raises(ZeroDivisionError):
+        fetch.wait()
+    assert fetch.done()
+    fetch.cancel()
 
 
 @needs_obstore
