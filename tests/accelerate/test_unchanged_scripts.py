@@ -359,3 +359,17 @@ def test_pillows_warning_about_large_images_stays_an_error(
             lowered.setattr(Image, "MAX_IMAGE_PIXELS", pixels - 1)
             with pytest.raises(Image.DecompressionBombWarning, match="could be decompression bomb DOS attack"):
                 next(iter(loader))
+
+
+class Failing:
+    def __call__(self, image: Any) -> Any:
+        raise LookupError("a transform of the script that fails")
+
+
+def test_an_error_in_a_worker_has_no_context_of_ours(folder: Path, taken_over: list[str]) -> None:
+    """Workers are forked while nothing of ours is being handled: else each error in them would print ours first."""
+    loader = DataLoader(ImageFolder(str(folder), v1.Compose([*TENSOR, Failing()])), 5, num_workers=1)
+    with pytest.raises(LookupError) as caught:
+        next(iter(loader))
+    assert "taken over in part" in taken_over[-1] and "the script's own transform Failing" in taken_over[-1]
+    assert "another exception" not in str(caught.value) and "headrace" not in str(caught.value)

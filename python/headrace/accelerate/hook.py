@@ -123,18 +123,24 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     if torch.utils.data.get_worker_info() is not None:
         return original(loader)  # a loader inside a worker process
     data_map.redirect_readers()
+    refusal: Unsupported | str
     try:
         compiled, checked = _compiled(loader, settings)
         made = ItemIterator if isinstance(compiled, CompiledItems) else NativeIterator
         iterator = made(loader, compiled, lambda: original(loader), log_line)
-    except Unsupported as refusal:
-        return _take_over_in_part(loader, original, refusal, settings)
-    except _CheckFailed as reason:
-        return _leave_alone(loader, original, str(reason), settings)
+    except Unsupported as error:
+        refusal = error.alone()
+    except _CheckFailed as error:
+        refusal = str(error)
     except Exception as error:
-        return _leave_alone(loader, original, f"internal error, {_error_text(error)}", settings)
-    _report(loader, _taken_over(loader, compiled, checked), settings)
-    return iterator
+        refusal = f"internal error, {_error_text(error)}"
+    else:
+        _report(loader, _taken_over(loader, compiled, checked), settings)
+        return iterator
+    # Workers are forked behind `except`, not inside: else each error of the script in a worker would carry ours as its context.
+    if isinstance(refusal, str):
+        return _leave_alone(loader, original, refusal, settings)
+    return _take_over_in_part(loader, original, refusal, settings)
 
 
 def _compiled(loader: Any, settings: Settings) -> tuple[CompiledLoader | CompiledItems, str | None]:
@@ -167,17 +173,20 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
             changed = way(loader, settings.check)
             iterator = changed.prepare(original(changed.loader))
         except Unsupported as further:
-            refusals.append(further.with_traceback(None))  # else this frame, and so the iterator, would live until a collection
+            refusals.append(further.alone())
             continue
         except Exception as error:
-            return _leave_alone(loader, original, f"{refusal}; internal error, {_error_text(error)}", settings)
+            reason = f"{refusal}; internal error, {_error_text(error)}"
+            break
         where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
         verb = "is" if changed.native.startswith("the decode of ") else "are"
         words = f"{PARTLY}{changed.native} {verb} native in {where}; the rest is the script's own ({refusal})"
         checked = changed.check if settings.check else None
         _report(loader, Decision(describe(loader.dataset), True, words, check=checked), settings)
         return iterator
-    return _leave_alone(loader, original, refusal_text(refusals), settings)
+    else:
+        reason = refusal_text(refusals)
+    return _leave_alone(loader, original, reason, settings)
 
 
 def _run_check(loader: Any, compiled: CompiledLoader, settings: Settings) -> str | None:

@@ -112,7 +112,8 @@ def rewritten(
     Raise `Unsupported` if its source is not found, or if it stores something outside of its own variables.
     """
     node = _as_function(copy.deepcopy(_definition(function)))
-    rewriter = _Rewriter(node, is_method=is_method, owner=_owner(function), fresh=fresh)
+    own_map = "map" in function.__globals__ or "map" in function.__code__.co_freevars
+    rewriter = _Rewriter(node, is_method=is_method, owner=_owner(function), fresh=fresh, own_map=own_map)
     body = [rewriter.visit(statement) for statement in node.body]
     inner = ast.FunctionDef("inner", _plain_arguments(node.args), body, [], None, **_NO_TYPES)
     captured = [*NAMES.values(), *function.__code__.co_freevars]
@@ -208,7 +209,7 @@ def _owner(function: types.FunctionType) -> str:
 class _Rewriter(ast.NodeTransformer):
     """Rewrite the statements of one function. Raise `Unsupported` for one that may change something outside of it."""
 
-    def __init__(self, node: ast.FunctionDef, *, is_method: bool, owner: str, fresh: int | None) -> None:
+    def __init__(self, node: ast.FunctionDef, *, is_method: bool, owner: str, fresh: int | None, own_map: bool) -> None:
         self._name = node.name
         self._owner = owner.lstrip("_")
         arguments = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
@@ -217,6 +218,7 @@ class _Rewriter(ast.NodeTransformer):
         self._fresh = {name for name in _made_here(node) if name not in arguments}
         if fresh is not None and fresh < len(arguments) and arguments[fresh] not in bound:
             self._fresh.add(arguments[fresh])
+        self._own_map = own_map or "map" in bound or "map" in arguments
         self.own_attributes: set[str] = set()
 
     def _refuse(self, what: str) -> Unsupported:
@@ -264,6 +266,8 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> Any:
         """Rewrite a call."""
+        if (mapped := self._mapped(node)) is not None:
+            return self.visit(mapped)
         function = node.func
         arguments = [self.visit(argument) for argument in node.args]
         named = [self.visit(argument) for argument in node.keywords]
@@ -278,6 +282,19 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(function, ast.Name) and function.id == "super" and not (arguments or named):
             return node
         return self._decided("call", [self.visit(function), *arguments], node, named)
+
+    def _mapped(self, node: ast.Call) -> ast.GeneratorExp | None:
+        """Return `map(lambda x: value, values)` as the generator `(value for x in values)`; None for any other call."""
+        if self._own_map or not isinstance(node.func, ast.Name) or node.func.id != "map" or node.keywords:
+            return None
+        if len(node.args) != 2 or not isinstance(node.args[0], ast.Lambda) or isinstance(node.args[1], ast.Starred):
+            return None
+        given, values = node.args[0].args, node.args[1]
+        several = given.posonlyargs or given.kwonlyargs or given.vararg or given.kwarg or given.defaults
+        if several or len(given.args) != 1 or given.args[0].arg in {self._own, *self._fresh}:
+            return None
+        each = ast.comprehension(ast.Name(given.args[0].arg, ast.Store()), values, [], 0)
+        return ast.fix_missing_locations(ast.copy_location(ast.GeneratorExp(node.args[0].body, [each]), node))
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         """Return the new code of an attribute that is read. Refuse one that is set or deleted."""

@@ -150,19 +150,21 @@ class NativeIterator(_BaseDataLoaderIter):
             offer_free_blocks()
             raise StopIteration
         pending = self._jobs.popleft()
+        failure: NativeFailure | None = None
         try:
             if self._began_as is not None:
                 if self._state() != self._began_as:
                     raise _TransformChanged("the script has changed its transforms within the pass")
                 pending = self._up_to_date(pending)
             batch = self._finish(pending)
-        except NativeFailure as failure:
-            return self._fall_back(pending, failure)
+        except NativeFailure as error:
+            failure = type(error)(*error.args)  # without the frames that its traceback refers to
         finally:
-            if self._num_workers > 0 and self._replacement is None:
+            if self._num_workers > 0 and failure is None:
                 self._pull()
                 self._submit()
-        return batch
+        # Behind `except`: else errors of the script's own loading, also in forked workers, would carry ours as their context.
+        return batch if failure is None else self._fall_back(pending, failure)
 
     def _up_to_date(self, pending: Any) -> Any:
         """Return a batch that was made ahead, or another one if the script's datasets have changed since."""

@@ -35,7 +35,7 @@ def trace(operation: Any, translate: Translate) -> Steps:
     `translate` returns the steps of a transform of a library that the code calls. Raise `Unsupported` if the code does anything
     else than applying operations on Pillow images, or has more than two ways through it.
     """
-    unknown = Unsupported(f"transform {display_name(operation)} has no exact native equivalent")
+    unknown = Unsupported(f"the script's own transform {display_name(operation)} has no exact native equivalent")
     taken, skipped = _run(operation, translate, way=True), None
     if taken is not None and taken.probabilities:
         skipped = _run(operation, translate, way=False)

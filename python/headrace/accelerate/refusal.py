@@ -16,10 +16,14 @@ __all__ = ["both", "own_iterators", "refusal_text"]
 def both(refusal: Unsupported, further: Unsupported) -> Unsupported:
     """Return one refusal of two: that of a folder dataset, and that of the code of its items.
 
-    The second one counts where the dataset is none that is known.
+    The second one counts where the dataset, or a transform, is none that is known.
     """
     first, second = str(refusal), str(further)
-    if first in second or second in first or not first.startswith(("dataset ", "its image loader ")):
+    if (
+        first in second
+        or second in first
+        or not first.startswith(("dataset ", "its image loader ", "the script's own transform "))
+    ):
         return refusal
     return Unsupported(f"{first}, and {second}", refusal.remedy or further.remedy)
 

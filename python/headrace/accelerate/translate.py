@@ -57,6 +57,10 @@ class Unsupported(Exception):
         super().__init__(reason)
         self.remedy = remedy
 
+    def alone(self) -> Unsupported:
+        """Return the refusal without traceback and context, which refer to frames, and so to what their variables hold."""
+        return Unsupported(str(self), self.remedy)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NativeTransform:
