@@ -368,8 +368,8 @@ class Failing:
 
 def test_an_error_in_a_worker_has_no_context_of_ours(folder: Path, taken_over: list[str]) -> None:
     """Workers are forked while nothing of ours is being handled: else each error in them would print ours first."""
-    loader = DataLoader(ImageFolder(str(folder), v1.Compose([*TENSOR, Failing()])), 5, num_workers=1)
+    loader = DataLoader(ImageFolder(str(folder), v1.Compose([Failing(), *TENSOR])), 5, num_workers=1)
     with pytest.raises(LookupError) as caught:
         next(iter(loader))
     assert "taken over in part" in taken_over[-1] and "the script's own transform Failing" in taken_over[-1]
-    assert "another exception" not in str(caught.value) and "headrace" not in str(caught.value)
+    assert "another exception" not in str(caught.value) and "Unsupported" not in str(caught.value)
