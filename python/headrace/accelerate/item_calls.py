@@ -244,7 +244,9 @@ class ItemCalls:
         """Return what is called in place of a method of a type. None: the attribute is looked up."""
         if pure_method(kind, name):
             return _PURE
-        if is_plain_type(kind) or isinstance(thing, PlannedView | PlannedFile):
+        if isinstance(thing, PlannedView | PlannedFile):
+            raise self.refuse(f"its items call {name} on {thing.words()}")
+        if is_plain_type(kind):
             raise self.refuse(f"its items call {kind.__name__}.{name}")
         function = getattr(kind, name, None)
         if function is None and name in getattr(thing, "__dict__", ()):
@@ -254,7 +256,8 @@ class ItemCalls:
         if isinstance(vars_of(kind, name), staticmethod | classmethod):
             return None
         if not isinstance(function, types.FunctionType):
-            raise self.refuse(f"its items call {kind.__name__}.{name}")
+            of_image = isinstance(thing, PlannedImage)
+            raise self.refuse(f"its items call {name} on images" if of_image else f"its items call {kind.__name__}.{name}")
         return self._code(function, kind)
 
     def _code(self, function: types.FunctionType, owner: type | None, fresh: int | None = None) -> Callable[..., Any]:
