@@ -1,4 +1,4 @@
-"""Items whose code gives a lambda to `map`, as SwAV's several crops do."""
+"""Items whose code calls `map` with a lambda, as SwAV's code does to make its crops."""
 
 from __future__ import annotations
 

@@ -367,7 +367,7 @@ class Failing:
 
 
 def test_an_error_in_a_worker_has_no_context_of_ours(folder: Path, taken_over: list[str]) -> None:
-    """Workers are forked while nothing of ours is being handled: else each error in them would print ours first."""
+    """A worker that is forked while an exception is handled would print that exception before each error of the script."""
     loader = DataLoader(ImageFolder(str(folder), v1.Compose([Failing(), *TENSOR])), 5, num_workers=1)
     with pytest.raises(LookupError) as caught:
         next(iter(loader))

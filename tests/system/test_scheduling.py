@@ -36,7 +36,7 @@ for task in Path("/proc/self/task").iterdir():
 
 def test_threads_of_the_object_store_client_get_the_batch_policy() -> None:
     pytest.importorskip("obstore")
-    # In a process of its own, since the client starts its threads once.
+    # A process starts the client's threads only once, so a new process is needed.
     done = subprocess.run([sys.executable, "-c", NATIVE_THREADS], capture_output=True, text=True, check=True)
     found = {tuple(line.rsplit(maxsplit=1)) for line in done.stdout.splitlines()}
     assert {policy for name, policy in found if "tokio" in name} == {str(os.SCHED_BATCH)}

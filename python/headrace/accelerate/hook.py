@@ -137,7 +137,8 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     else:
         _report(loader, _taken_over(loader, compiled, checked), settings)
         return iterator
-    # Workers are forked behind `except`, not inside: else each error of the script in a worker would carry ours as its context.
+    # Workers are forked here and not inside `except`: a forked worker inherits the exception that is being handled, and Python
+    # would print it before each error of the script.
     if isinstance(refusal, str):
         return _leave_alone(loader, original, refusal, settings)
     return _take_over_in_part(loader, original, refusal, settings)

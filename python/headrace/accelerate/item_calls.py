@@ -244,10 +244,8 @@ class ItemCalls:
         """Return what is called in place of a method of a type. None: the attribute is looked up."""
         if pure_method(kind, name):
             return _PURE
-        if isinstance(thing, PlannedView | PlannedFile):
-            raise self.refuse(f"its items call {name} on {thing.words()}")
-        if is_plain_type(kind):
-            raise self.refuse(f"its items call {kind.__name__}.{name}")
+        if is_plain_type(kind) or isinstance(thing, PlannedView | PlannedFile):
+            raise self._refuse_method(kind, name, thing)
         function = getattr(kind, name, None)
         if function is None and name in getattr(thing, "__dict__", ()):
             return None
@@ -256,9 +254,14 @@ class ItemCalls:
         if isinstance(vars_of(kind, name), staticmethod | classmethod):
             return None
         if not isinstance(function, types.FunctionType):
-            of_image = isinstance(thing, PlannedImage)
-            raise self.refuse(f"its items call {name} on images" if of_image else f"its items call {kind.__name__}.{name}")
+            raise self._refuse_method(kind, name, thing)
         return self._code(function, kind)
+
+    def _refuse_method(self, kind: type, name: str, thing: Any) -> NotUnderstood:
+        is_planned = isinstance(thing, PlannedFile | PlannedImage | PlannedView)
+        return self.refuse(
+            f"its items call {name} on {thing.words()}" if is_planned else f"its items call {kind.__name__}.{name}"
+        )
 
     def _code(self, function: types.FunctionType, owner: type | None, fresh: int | None = None) -> Callable[..., Any]:
         """Return the rewritten copy of a function.

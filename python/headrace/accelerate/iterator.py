@@ -163,7 +163,8 @@ class NativeIterator(_BaseDataLoaderIter):
             if self._num_workers > 0 and failure is None:
                 self._pull()
                 self._submit()
-        # Behind `except`: else errors of the script's own loading, also in forked workers, would carry ours as their context.
+        # The script's own loading starts here and not inside `except`: Python would print our exception before each of its
+        # errors.
         return batch if failure is None else self._fall_back(pending, failure)
 
     def _up_to_date(self, pending: Any) -> Any:

@@ -278,7 +278,7 @@ def _require_no_pixel_limit(pillow: Any) -> None:
     """Raise `Unsupported` if Pillow raises an error for images that the native decoder decodes: below twice its own limit."""
     if (pillow.MAX_IMAGE_PIXELS or PILLOWS_PIXEL_LIMIT) < PILLOWS_PIXEL_LIMIT:
         raise Unsupported("the script has lowered PIL.Image.MAX_IMAGE_PIXELS", "Pillow's own limit")
-    # A filter for all warnings (python -W error) does not count: it is not about large images.
+    # `python -W error` makes errors of all warnings. That says nothing about large images, so it does not count.
     if any(action == "error" and category is pillow.DecompressionBombWarning for action, _, category, *_ in warnings.filters):
         raise Unsupported("the script turns Pillow's DecompressionBombWarning into an error", "the warning as a warning")
 

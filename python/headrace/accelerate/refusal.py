@@ -16,7 +16,7 @@ __all__ = ["both", "own_iterators", "refusal_text"]
 def both(refusal: Unsupported, further: Unsupported) -> Unsupported:
     """Return one refusal of two: that of a folder dataset, and that of the code of its items.
 
-    The second one counts where the dataset, or a transform, is none that is known.
+    The second one is added where the first one only says that a dataset, an image loader or a transform is not known.
     """
     first, second = str(refusal), str(further)
     if (

@@ -58,7 +58,7 @@ class Unsupported(Exception):
         self.remedy = remedy
 
     def alone(self) -> Unsupported:
-        """Return the refusal without traceback and context, which refer to frames, and so to what their variables hold."""
+        """Return a copy without traceback and context. They keep frames alive, and all that the variables of these refer to."""
         return Unsupported(str(self), self.remedy)
 
 

@@ -165,10 +165,10 @@ _used_by: int | None = None  # id of the process in which obstore started its th
 
 
 def _start_client(library: Any, url: str) -> None:
-    """Have obstore start its threads before the first request.
+    """Start obstore's threads before the first request, under the batch policy (`yield_to_running_threads`).
 
-    They inherit the policy of the thread that asks first (sched(7)). They wake up for each piece of data that arrives, so they
-    run under the batch policy as the threads do that wait for them (`yield_to_running_threads`).
+    They wake up for each piece of data that arrives. A thread inherits the policy of the thread that starts it (sched(7)), so
+    a thread under the batch policy makes obstore's first call.
 
     Raises SourceError in a fork of the process that did so: without its threads a request never returns.
     """
