@@ -12,8 +12,9 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,7 @@ _AHEAD_CONNECTIONS = 16  # more of them, for announced records
 _COALESCE = 4 << 20  # bytes; neighbours in a shard are read by one request up to this size
 _COALESCE_AHEAD = 8 << 20
 _GAP = 1 << 16  # bytes; a smaller gap between neighbours is read and dropped instead of making two requests
+_TOGETHER = 8  # requests that one thread makes at a time; obstore sends at most ten of one call at once
 
 Records = npt.NDArray[np.int64]
 
@@ -146,18 +148,16 @@ class RemoteShards:
         return Fetch(self._planning.submit(self._begin_reading, records), records)
 
     def _begin_caching(self, records: Records) -> list[Future[None]]:
-        groups = self._groups(self._cache.missing(records), _COALESCE)
-        return [self._pool.submit(self._ensure_cached, group) for group in groups]
+        return [self._pool.submit(self._ensure_cached, some) for some in self._bundles(self._cache.missing(records))]
 
     def _begin_reading(self, records: Records) -> list[Future[dict[int, bytes]]]:
-        groups = self._groups(np.unique(records), _COALESCE)
-        return [self._pool.submit(self._read_group, group) for group in groups]
+        return [self._pool.submit(self._read_bundle, some) for some in self._bundles(np.unique(records))]
 
     def prefetch(self, records: Records) -> None:
         """Start fetching `records` into the cache in large pieces, as far as there is room beside protected records."""
         self._after_fork()
         self._cache.announce(records)
-        for group in self._groups(self._cache.missing(records), _COALESCE_AHEAD):
+        for group in self._groups(self._cache.missing(records).tolist(), _COALESCE_AHEAD):
             self._ahead.submit(self._cache_ahead, group)
 
     def read(self, record: int, offset: int, size: int) -> bytes | None:
@@ -166,13 +166,29 @@ class RemoteShards:
             self.begin(np.array([record])).wait()
             return None
         if offset == self.columns.offset[record] and size == self.columns.size[record]:
-            return self._read_group([record])[record]
+            return self._read_bundle([record])[record]
         return self.bucket.read_range(self._names[int(self.columns.shard[record])], offset, size)
 
-    def _groups(self, records: Records, coalesce: int) -> Iterator[list[int]]:
+    def _bundles(self, records: Records) -> Iterator[list[int]]:
+        """Cut ascending `records` into bundles and yield them; one thread reads each, with few requests to one shard.
+
+        A thread for each request is slower: dozens of them wake within a millisecond and take Python's lock in turn.
+        """
+        bundle: list[int] = []
+        groups = 0
+        for group in self._groups(records.tolist(), _COALESCE):
+            if bundle and (groups == _TOGETHER or self.columns.shard[bundle[0]] != self.columns.shard[group[0]]):
+                yield bundle
+                bundle, groups = [], 0
+            bundle += group
+            groups += 1
+        if bundle:
+            yield bundle
+
+    def _groups(self, records: Iterable[int], coalesce: int) -> Iterator[list[int]]:
         """Cut ascending `records` into groups and yield them; one request reads each group, of at most `coalesce` bytes."""
         group: list[int] = []
-        for record in records.tolist():
+        for record in records:
             if group and not self._follows(group, record, coalesce):
                 yield group
                 group = []
@@ -201,47 +217,63 @@ class RemoteShards:
             if reservation:
                 self._ensure_cached(group, reservation)
 
-    def _ensure_cached(self, group: list[int], reservation: Reservation | None = None) -> None:
-        """Fetch those records of a group that are not cached."""
-        wanted = [record for record in group if not self._cache.holds(record)]
+    def _ensure_cached(self, records: list[int], reservation: Reservation | None = None) -> None:
+        """Fetch those records of a bundle that are not cached."""
+        wanted = [record for record in records if not self._cache.holds(record)]
         if wanted:
-            with claim(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
+            with self._claim(wanted) as waited:
                 if waited:  # another holder has fetched some of them
                     wanted = [record for record in wanted if not self._cache.holds(record)]
-                for part in self._groups(np.array(wanted, dtype=np.int64), _COALESCE_AHEAD):
-                    self._fetch(part, reservation)
+                self._fetch(wanted, reservation)
 
-    def _read_group(self, group: list[int]) -> dict[int, bytes]:
-        """Return the images of a group from the cache or the store."""
-        found = {record: data for record in group if (data := self._cache.read(record)) is not None}
-        wanted = [record for record in group if record not in found]
+    def _read_bundle(self, records: list[int]) -> dict[int, bytes]:
+        """Return the images of a bundle from the cache or the store."""
+        found = self._cached(records)
+        wanted = [record for record in records if record not in found]
         if wanted:
-            with claim(self.folder / ".claims", wanted[0], wanted[-1]) as waited:
+            with self._claim(wanted) as waited:
                 if waited:
-                    found |= {record: data for record in wanted if (data := self._cache.read(record)) is not None}
+                    found |= self._cached(wanted)
                     wanted = [record for record in wanted if record not in found]
-                if wanted:
-                    found |= self._fetch(wanted)
-        self._cache.mark_read(group)
+                found |= self._fetch(wanted)
+        self._cache.mark_read(records)
         return found
 
+    def _cached(self, records: list[int]) -> dict[int, bytes]:
+        return {record: data for record in records if (data := self._cache.read(record)) is not None}
+
+    def _claim(self, wanted: list[int]) -> AbstractContextManager[bool]:
+        groups = self._groups(wanted, _COALESCE_AHEAD)
+        return claim(self.folder / ".claims", [(group[0], group[-1]) for group in groups])
+
     def _fetch(self, wanted: list[int], reservation: Reservation | None = None) -> dict[int, bytes]:
-        """Fetch a group from the store, and cache it if there is room."""
+        """Fetch ascending records of one shard from the store, and cache them if there is room.
+
+        Return their images, or nothing where the cache has room for all.
+        """
+        if not wanted:
+            return {}
         columns, shard = self.columns, int(self.columns.shard[wanted[0]])
-        begin = int(columns.offset[wanted[0]])
-        end = self._end(wanted[-1])
+        groups = list(self._groups(wanted, _COALESCE_AHEAD))
+        begins = [int(columns.offset[group[0]]) for group in groups]
+        ranges = [(begin, self._end(group[-1]) - begin) for begin, group in zip(begins, groups, strict=True)]
 
-        def part(data: bytes, record: int) -> bytes:
-            return data[int(columns.offset[record]) - begin :][: int(columns.size[record])]
+        def image(place: int, data: bytes, record: int) -> bytes:
+            begin = int(columns.offset[record]) - begins[place]
+            return data[begin : begin + int(columns.size[record])]
 
-        def intact(data: bytes) -> bool:
-            return all(self._cache.intact(part(data, record), record) for record in wanted)
+        def intact(place: int, data: bytes) -> bool:
+            return all(self._cache.intact(image(place, data, record), record) for record in groups[place])
 
-        self.requests += 1
-        data = self.bucket.read_range(self._names[shard], begin, end - begin, intact)
-        self.fetched_bytes += len(data)
-        self._cache.store(shard, begin, data, wanted, reservation)
-        return {} if self.allowance is None else {record: part(data, record) for record in wanted}
+        self.requests += len(ranges)
+        answers = self.bucket.read_ranges(self._names[shard], ranges, intact)
+        self.fetched_bytes += sum(map(len, answers))
+        found: dict[int, bytes] = {}
+        for place, (group, data) in enumerate(zip(groups, answers, strict=True)):
+            self._cache.store(shard, begins[place], data, group, reservation)
+            if self.allowance is not None:
+                found |= {record: image(place, data, record) for record in group}
+        return found
 
     def _after_fork(self) -> None:
         if os.getpid() != self._process:  # a forked child has none of the threads

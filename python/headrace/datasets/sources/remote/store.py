@@ -87,21 +87,40 @@ class Bucket:
         except FileNotFoundError:
             return None
 
-    def read_range(self, path: str, offset: int, size: int, check: Callable[[bytes], bool] | None = None) -> bytes:
-        """Return exactly `size` bytes from `offset`; retry an answer that is shorter, or that `check` refuses."""
+    def read_range(self, path: str, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes from `offset`; retry a shorter answer."""
+        return self.read_ranges(path, [(offset, size)])[0]
 
-        def whole() -> bytes:
-            data = bytes(self._library.get_range(self._store, path, start=offset, length=size))
-            if len(data) != size:
-                raise IncompleteError(f"{len(data)} of {size} bytes came")
-            if check is not None and not check(data):
-                raise IncompleteError("the bytes that came have another checksum")
-            return data
+    def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], check: Callable[[int, bytes], bool] | None = None
+    ) -> Sequence[bytes]:
+        """Return the bytes of ranges (offset, size) of an object, each by a request of its own, up to ten at a time.
+
+        An answer that is shorter, or that `check` refuses, is asked for again; it gets the range's place and its bytes.
+        """
+        found: dict[int, bytes] = {}
+
+        def rest() -> None:
+            places = [place for place in range(len(ranges)) if place not in found]
+            starts, sizes = zip(*(ranges[place] for place in places), strict=True)
+            answers = self._library.get_ranges(self._store, path, starts=starts, lengths=sizes, coalesce=0)
+            problem = ""
+            for place, size, answer in zip(places, sizes, answers, strict=True):
+                data = bytes(answer)
+                if len(data) != size:
+                    problem = f"{len(data)} of {size} bytes came"
+                elif check is not None and not check(place, data):
+                    problem = "the bytes that came have another checksum"
+                else:
+                    found[place] = data
+            if problem:
+                raise IncompleteError(problem)
 
         try:
-            return self._request(whole, path)
+            self._request(rest, path)
         except FileNotFoundError as error:
             raise SourceError(f"{self.url}/{path} does not exist") from error
+        return [found[place] for place in range(len(ranges))]
 
     def write(self, path: str, source: Any) -> None:
         """Write an object from bytes or a local Path, in parts if it is large."""
