@@ -18,7 +18,7 @@ from headrace.trials import accelerator, cells, charts, containers, measure_inpu
 from headrace.trials.cells import Cell, Experiment
 from headrace.trials.loaders import missing
 from headrace.trials.materials import Materials
-from headrace.trials.measure_input import ROUNDS, Pass, _Job, measure_pass, steady_rate
+from headrace.trials.measure_input import ROUNDS, Pass, _Job, measure_pass, steady_part
 from headrace.trials.pixels import compare_pixels
 from headrace.trials.processes import GroupTimeout
 from headrace.trials.projection import Projection
@@ -56,10 +56,10 @@ def test_busy_shares_are_those_of_each_window() -> None:
 
 def test_a_steady_rate_counts_whole_rounds_whatever_the_phase_of_the_workers() -> None:
     together = [5.0 + 2.0 * (number // 2) for number in range(6)]  # two workers, two seconds a batch, done at the same time
-    assert steady_rate(together, [10] * 6, 2) == (pytest.approx(10.0), 2)
+    assert steady_part(together, [10] * 6, 2) == (40, pytest.approx(4.0), 2)
     in_turn = [5.0 + number for number in range(6)]
-    assert steady_rate(in_turn, [10] * 6, 2) == (pytest.approx(10.0), 2)
-    assert steady_rate([1.0, 1.0], [10] * 2, 2) == (None, 0)
+    assert steady_part(in_turn, [10] * 6, 2) == (40, pytest.approx(4.0), 2)
+    assert steady_part([1.0, 1.0], [10] * 2, 2) == (0, 0.0, 0)
 
 
 def test_a_steady_rate_leaves_out_the_rounds_that_fill_and_that_drain() -> None:
@@ -68,7 +68,7 @@ def test_a_steady_rate_leaves_out_the_rounds_that_fill_and_that_drain() -> None:
     for taken in seconds:
         arrivals += [now] * 3
         now += taken
-    assert steady_rate([*arrivals, now], [10] * (len(arrivals) + 1), 3) == (pytest.approx(15.0), 11)
+    assert steady_part([*arrivals, now], [10] * (len(arrivals) + 1), 3) == (330, pytest.approx(22.0), 11)
 
 
 def test_a_pass_has_its_start_and_the_cpu_time_of_taking_over_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,14 +90,30 @@ def test_a_pass_has_its_start_and_the_cpu_time_of_taking_over_apart(monkeypatch:
     def step(images: Any, labels: Any) -> None:
         used[0] += 0.5
 
-    found = measure_pass(batches(), step, together=2, ask_handover=True)
+    found = measure_pass([batches()], step, together=2, ask_handover=True)
     assert found.images == 90 and found.first_s == 5.0 and found.img_s == pytest.approx(10.0)
     assert found.handover_s == pytest.approx(0.01)
     asked[0] = 0
-    assert measure_pass(batches(), step, together=2).handover_s is None
+    assert measure_pass([batches()], step, together=2).handover_s is None
     assert asked[0] <= 1  # asking may cost the thread its core, just before the step
     with pytest.raises(UsageError):
-        measure_pass(iter([]), step, together=1)
+        measure_pass([[]], step, together=1)
+
+
+def test_the_start_of_a_further_epoch_is_no_part_of_a_passs_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, used = [0.0], [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "thread_time", lambda: used[0])
+
+    def epoch(start_s: float) -> Iterator[Any]:
+        for seconds in (start_s, *[1.0] * 20):
+            clock[0] += seconds
+            used[0] += 0.01 if seconds == 1.0 else 3.0
+            yield None, [0] * 10
+
+    found = measure_pass([epoch(5.0), epoch(50.0)], lambda images, labels: None, together=2, ask_handover=True)
+    assert (found.images, found.first_s, found.seconds) == (420, 5.0, 95.0)
+    assert found.img_s == pytest.approx(10.0) and found.handover_s == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +133,7 @@ def test_a_pass_is_long_enough_for_ten_batches_of_each_worker(
     job = _Job({"longest_s": longest_s}, cell, Materials(tmp_path, 100, 0), workers)
     images = job.images_in(4.0, rate)
     assert images == 32 * batches and job.longest_epoch >= min(images, 2048)
-    rounds = steady_rate([float(number) for number in range(batches)], [32] * batches, workers)[1]
+    rounds = steady_part([float(number) for number in range(batches)], [32] * batches, workers)[2]
     assert rounds >= 10 or batches < 14 * workers
 
 

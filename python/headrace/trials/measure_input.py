@@ -2,19 +2,20 @@
 
     python -m headrace.trials.measure_input SPEC.json RESULT.json
 
-It prints nothing. Rates are those of the steady state, from the arrival of the first batch on. The start of a pass is a figure
-of its own.
+It prints nothing. Rates are those of the steady state, from the arrival of an epoch's first batch on. The start of a pass is a
+figure of its own, and a pass of several short epochs counts no start of the others.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from headrace.trials.loaders import open_loader
 from headrace.trials.materials import Materials
 from headrace.trials.source import Source, workers_of
 
-__all__ = ["PIXEL_IMAGES", "ROUNDS", "Pass", "main", "measure_pass", "steady_rate"]
+__all__ = ["PIXEL_IMAGES", "ROUNDS", "Pass", "main", "measure_pass", "steady_part"]
 
 #: Images of a tree or pack; a longer pass is several epochs.
 LONGEST_EPOCH = 2048
@@ -69,49 +70,69 @@ class Pass:
 
 
 def measure_pass(
-    batches: Iterable[Any], step: Callable[[Any, Any], None], *, together: int, ask_handover: bool = False
+    epochs: Iterable[Iterable[Any]], step: Callable[[Any, Any], None], *, together: int, ask_handover: bool = False
 ) -> Pass:
-    """Take all batches of a pass, call `step` with each, and return what it took.
+    """Take all batches of a pass's epochs, call `step` with each, and return what it took.
 
-    together: batches that are made at the same time: one a worker process. See `steady_rate`.
+    together: batches that are made at the same time: one a worker process. See `steady_part`.
     ask_handover: ask for the CPU time of each handover. Not where a training's rate is measured: a thread that asks for its CPU
     time loses its core, if its slice has ended and another thread waits for it. It lost 3 ms between two steps here.
     Raises `UsageError` when there is no batch.
     """
-    sizes: list[int] = []
-    arrivals: list[float] = []
-    takeovers: list[float] = []
-    own, workers, begin, asked_cpu = _own_cpu_s(), _ended_cpu_s(), time.monotonic(), time.thread_time()
-    for images, labels in batches:
-        if ask_handover:
-            takeovers.append(time.thread_time() - asked_cpu)
-        arrivals.append(time.monotonic())
-        sizes.append(len(labels))
-        step(images, labels)
-        if ask_handover:
-            asked_cpu = time.thread_time()
+    # A full collection of Python's garbage took 70 to 100 ms here once torch was imported, and comes once in many hundred
+    # batches: what was imported and made before would show as nothing, or as 2 % of a pass of a hundred batches.
+    gc.collect()
+    gc.freeze()
+    own, workers, begin = _own_cpu_s(), _ended_cpu_s(), time.monotonic()
+    taken = [_take(batches, step, ask_handover) for batches in epochs]
     end = time.monotonic()
     own, workers = _own_cpu_s() - own, _ended_cpu_s() - workers
-    if not sizes:
+    count = sum(sum(epoch.sizes) for epoch in taken)
+    if not count:
         raise UsageError("the loader gave no batch")
-    count = sum(sizes)
-    rate, rounds = steady_rate(arrivals, sizes, together)
+    parts = [steady_part(epoch.arrivals, epoch.sizes, together) for epoch in taken]
+    steady_images, steady_s, rounds = (sum(column) for column in zip(*parts, strict=True))
+    handovers = [seconds for epoch in taken for seconds in epoch.handovers]
     return Pass(
         images=count,
         seconds=end - begin,
-        first_s=arrivals[0] - begin,
-        img_s=rate or count / (end - begin),
+        first_s=taken[0].arrivals[0] - begin,
+        img_s=steady_images / steady_s if steady_s > 0 else count / (end - begin),
         cpu_s=(own + workers) / count,
         own_cpu_s=own / count,
-        handover_s=sum(takeovers[1:]) / max(1, len(sizes) - 1) if ask_handover else None,  # the first also starts the workers
+        handover_s=sum(handovers) / max(1, len(handovers)) if ask_handover else None,
         begin_s=begin,
         end_s=end,
-        rounds=rounds,
+        rounds=int(rounds),
     )
 
 
-def steady_rate(arrivals: Sequence[float], sizes: Sequence[int], together: int) -> tuple[float | None, int]:
-    """Return images/s of the steady part of a pass, and the rounds in it; None where no round is whole.
+@dataclass
+class _Epoch:
+    """The batches of one epoch. arrivals: seconds. sizes: images. handovers: CPU seconds before each, if they were asked."""
+
+    arrivals: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    handovers: list[float] = field(default_factory=list)
+
+
+def _take(batches: Iterable[Any], step: Callable[[Any, Any], None], ask_handover: bool) -> _Epoch:
+    """Take the batches of one epoch."""
+    epoch = _Epoch()
+    asked_cpu: float | None = None  # not before the first batch, whose handover also starts the workers
+    for images, labels in batches:
+        if asked_cpu is not None:
+            epoch.handovers.append(time.thread_time() - asked_cpu)
+        epoch.arrivals.append(time.monotonic())
+        epoch.sizes.append(len(labels))
+        step(images, labels)
+        if ask_handover:
+            asked_cpu = time.thread_time()
+    return epoch
+
+
+def steady_part(arrivals: Sequence[float], sizes: Sequence[int], together: int) -> tuple[int, float, int]:
+    """Return the images, seconds and rounds of the steady part of an epoch; zeros where no round is whole.
 
     A DataLoader gives its workers their batches in turn and hands them out in order, so batch i and batch i + `together` come
     from the same worker, and the time between their arrivals is that worker's time for one batch, whatever the phase of the
@@ -123,13 +144,12 @@ def steady_rate(arrivals: Sequence[float], sizes: Sequence[int], together: int) 
     """
     rounds = (len(sizes) - 1) // together
     if rounds < 1:
-        return None, 0
+        return 0, 0.0, 0
     skipped = min(FILL_ROUNDS, rounds // 4)
     counted = rounds - skipped - min(DRAIN_ROUNDS, rounds // 8)
     first = skipped * together
     last = first + counted * together
-    taken = arrivals[last] - arrivals[first]
-    return (sum(sizes[first + 1 : last + 1]) / taken if taken > 0 else None), counted
+    return sum(sizes[first + 1 : last + 1]), arrivals[last] - arrivals[first], counted
 
 
 def _own_cpu_s() -> float:
@@ -199,18 +219,18 @@ class _Job:
         """Batches of the shortest pass: four or more, two for each worker."""
         return max(4, 2 * self.together)
 
-    def batches(self, split: str, images: int) -> Iterator[Any]:
-        """Return the batches of a pass over `images` images, in epochs of at most `longest_epoch` images."""
+    def epochs(self, split: str, images: int) -> Iterator[Iterable[Any]]:
+        """Return the epochs of a pass over `images` images, each of at most `longest_epoch` images."""
         epoch = min(images, self.longest_epoch)
         source = Source(self.materials.path(self.cell, split, epoch), validation=split == "val")
         loader = open_loader(self.cell, source)
         for _ in range(images // epoch):
-            yield from loader
+            yield loader
 
-    def prepared(self, split: str, images: int) -> Iterator[Any]:
-        """Return `batches`, with the data made before the clock runs."""
+    def prepared(self, split: str, images: int) -> Iterator[Iterable[Any]]:
+        """Return `epochs`, with the data made before the clock runs."""
         self.materials.path(self.cell, split, min(images, self.longest_epoch))
-        return self.batches(split, images)
+        return self.epochs(split, images)
 
     @property
     def longest_epoch(self) -> int:
@@ -289,7 +309,7 @@ def _model(job: _Job, cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _recorded(session: Path, batches: Iterable[Any], accelerator: Accelerator, *, together: int) -> Pass:
+def _recorded(session: Path, epochs: Iterable[Iterable[Any]], accelerator: Accelerator, *, together: int) -> Pass:
     """Measure a training pass that is recorded in the folder `session`, for the diagnosis."""
     from headrace.profiling.in_process import Watch
 
@@ -297,7 +317,7 @@ def _recorded(session: Path, batches: Iterable[Any], accelerator: Accelerator, *
     watch = Watch(session, report=False)
     watch.start()
     try:
-        return measure_pass(batches, accelerator.train, together=together)
+        return measure_pass(epochs, accelerator.train, together=together)
     finally:
         watch.end()
 
