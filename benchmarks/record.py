@@ -14,7 +14,7 @@ from typing import Any
 
 import machine_facts
 from pages.document import DATA
-from render import measured, write
+from render import measured, module_of, write
 
 __all__ = ["document", "publish", "spread"]
 
@@ -64,7 +64,7 @@ def publish(found: dict[str, Any], *, save: bool, file: Path | None = None) -> N
         file: where the document goes instead, without pages (for machines without the repository).
     """
     name = found["name"]
-    print(importlib.import_module(f"pages.{name}").render(found))
+    print(importlib.import_module(module_of(name)).render(found))
     text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
     if file is not None:
         file.write_text(text, encoding="utf-8")

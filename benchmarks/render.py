@@ -22,9 +22,15 @@ from pages.document import RESULTS, read
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = (
     *("augmentation", "awaits_gpu", "cost", "decode", "demo", "diagnosis", "gpu", "gpu_decoder_model", "loaders"),
-    *("measured_once", "object_store", "pack", "parity", "run", "tf_input", "train_parity", "trainer_wait", "trials"),
+    *("gpu-trials", "measured_once", "object_store", "pack", "parity", "run", "tf_input"),
+    *("train_parity", "trainer_wait", "trials"),
 )
 """The pages in benchmarks/results, by the names of their documents and of their modules in benchmarks/pages."""
+
+
+def module_of(name: str) -> str:
+    """Return the module that renders the page `name`."""
+    return f"pages.{name.replace('-', '_')}"
 
 
 def filled(text: str, name: str, part: str) -> str:
@@ -39,7 +45,7 @@ def filled(text: str, name: str, part: str) -> str:
 
 def measured() -> dict[Path, str]:
     """Return the files that are made from JSON documents, with the text that they should have."""
-    files = {RESULTS / f"{name}.md": importlib.import_module(f"pages.{name}").render(read(name)) for name in PAGES}
+    files = {RESULTS / f"{name}.md": importlib.import_module(module_of(name)).render(read(name)) for name in PAGES}
     parts = {
         REPOSITORY / "README.md": readme.render(),
         REPOSITORY / "docs/results/index.md": {"summary": from_docs(readme.render()["summary"])},

@@ -25,14 +25,18 @@ PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
 
 
 def measured(name: str, folder: Path, simulate: str | None) -> dict[str, Any]:
-    """Run one experiment and return what the page needs of its document."""
+    """Run one experiment and return its part of the page."""
     command = [sys.executable, "-m", "headrace", "trials", name, "--json", "--out", str(folder / name)]
     if simulate and load(name).kind == "input":  # a training computes
         command += ["--simulate", simulate]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"headrace trials {name} ended with {done.returncode}")
-    document: dict[str, Any] = json.loads(done.stdout)
+    return part_of(json.loads(done.stdout))
+
+
+def part_of(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what the page needs of a document of `headrace trials`."""
     shown = {key for key, _, _ in COLUMNS}
     rows = [
         {key: rounded(value) for key, value in row.items() if value is not None and key in shown}

@@ -130,3 +130,61 @@ def test_without_a_gpu_the_command_says_what_works() -> None:
     run = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert "--dry-run" in run.stderr
+
+
+STUB = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+from gpu import job_measures, run
+from gpu.setting import Run
+from pages import gpu_trials
+row = {"loader": "headrace", "model": "resnet18", "load": 1, "mode": "corrected", "error": None}
+row |= {"img_s": 90.0, "compute_img_s": 100.0, "ingest_img_s": 300.0}
+lost = row | {"img_s": None, "error": job_measures.DROPPED}
+part, whole = [row, lost, lost], [row, row | {"load": 4}, row | {"load": 8}]
+calls = iter([part, whole, part])  # the third on a new machine
+def answer(command, **options):
+    rows = next(calls)
+    document = {"title": "T", "simulate": None, "elapsed_s": 5.0, "sentences": ["Target, x: holds. y."], "notes": ["N"], "rows": rows}
+    return SimpleNamespace(stdout=json.dumps(document), stderr="", returncode=0)
+job_measures.subprocess = SimpleNamespace(run=answer)
+folder = Path(sys.argv[1])
+job = Run("cuda", False, folder, partial=folder / "trials.partial", kept=folder, limit_s=530.0)
+target = folder / "gpu-trials.json"
+for _ in range(3):
+    try:
+        found = job_measures.trials(job)
+    except SystemExit as error:
+        found = str(error)
+    run._replace(target, json.loads((folder / "document-gpu-trials.json").read_text()))
+    print(json.dumps([found, json.loads(target.read_text())["settings"]]))
+print(gpu_trials.render(json.loads(target.read_text())))
+"""
+
+
+def test_the_matrix_on_a_gpu_goes_on_where_its_time_ended(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", STUB, str(tmp_path)], cwd=BENCHMARKS, capture_output=True, text=True, check=True
+    )
+    first, second, third, *page = run.stdout.splitlines()
+    found, settings = json.loads(first)
+    assert found.startswith("2 cells did not fit into the time") and settings == {"dropped": 2}
+    rows, settings = json.loads(second)
+    assert [row["load"] for row in rows] == [1, 4, 8] and settings == {"dropped": 0}
+    assert json.loads(third)[1] == {"dropped": 0}, "a whole matrix is not replaced by a part of one"
+    assert "| headrace |" in "\n".join(page) and "2 cells did not fit" not in "\n".join(page)
+    assert len(json.loads((tmp_path / "trials.partial").read_text(encoding="utf-8"))) == 1
+
+
+def test_a_dry_run_of_trials_renders_its_page_and_keeps_its_cells(tmp_path: Path, image_folder: object) -> None:
+    images = image_folder(classes=1, per_class=8)  # type: ignore[operator]
+    for _ in range(2):
+        run = subprocess.run(
+            command(tmp_path / "out", images, "--only", "trials", "--resume"), capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+    cells = list((tmp_path / "out" / "trials-dali" / "cells").glob("*headrace*.json"))
+    document = json.loads((tmp_path / "out" / "document-gpu-trials.json").read_text(encoding="utf-8"))
+    assert len(cells) == 1 and [row["loader"] for row in document["experiments"]["dali"]["rows"]] == ["headrace"]
+    assert "- dali" not in (tmp_path / "out" / "awaits_gpu.md").read_text(encoding="utf-8")

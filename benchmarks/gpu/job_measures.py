@@ -7,6 +7,12 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+import record
+from headrace.trials.runner import DROPPED
+from trials import PACKAGES, part_of
 
 from gpu.feed import utilisation
 from gpu.setting import Row, Run
@@ -121,14 +127,42 @@ def watching(run: Run) -> list[Row]:
     return rows
 
 
+#: Seconds of one measurement of a trial: two calls of nine minutes are expected to measure all cells.
+TRIAL_S = 1.0
+
+#: Seconds that the start, the table and the charts may take besides the cells.
+CLOSING_S = 45
+
+
 def trials(run: Run) -> list[Row]:
-    """Run `headrace trials dali`; on a dry run with one simulated cell."""
-    command = [sys.executable, "-m", "headrace", "trials", "dali", "--json", "--data", str(run.folder / "folder")]
-    command += ["--out", str(run.folder / "trials"), "--budget-minutes", "0.5" if run.is_tiny else "3.5"]
+    """Run `headrace trials dali` for the time that there is; on a dry run one simulated cell.
+
+    The cells that did not fit are an error; the next call goes on with them. The page has what was measured until then.
+    """
+    out = Path(run.kept or tempfile.mkdtemp()) / "trials-dali"
+    command = [sys.executable, "-m", "headrace", "trials", "dali", "--json", "--out", str(out)]
+    command += ["--budget-minutes", f"{max(1.0, run.limit_s - CLOSING_S) / 60:.2f}"]
     if run.is_tiny:
-        command += ["--simulate", "v100", "--models", "resnet18", "--loads", "1", "--loaders", "headrace", "--seconds", "0.3"]
+        command += ["--simulate", "v100", "--models", "resnet18", "--loads", "1", "--loaders", "headrace"]
+        command += ["--mode", "corrected", "--seconds", "0.3"]
+    else:
+        command += ["--seconds", str(TRIAL_S)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"trials failed: {done.stderr[-500:]}")
-    wanted = ("loader", "model", "load", "mode", "simulated", "img_s", "compute_img_s", "ingest_img_s")
-    return [{name: row.get(name) for name in wanted} for row in json.loads(done.stdout)["rows"]]
+    try:
+        document = json.loads(done.stdout)
+    except json.JSONDecodeError as error:
+        raise SystemExit(f"trials in {out} failed: {' '.join(done.stderr.split())[-500:]}") from error
+    if not run.is_tiny and document["simulate"] is not None:
+        raise SystemExit("headrace trials finds no GPU (NVML, nvidia-smi) where torch finds one")
+    dropped = sum(row["error"] == DROPPED for row in document["rows"])
+    wanted = ("loader", "model", "load", "mode", "img_s", "compute_img_s", "ingest_img_s")
+    rows = [{name: row.get(name) for name in wanted} for row in document["rows"] if row["img_s"] is not None]
+    if rows:
+        packages = (*PACKAGES, "triton", "nvidia-dali-cuda120")
+        parts = {"dali": part_of(document)}
+        found = record.document("gpu-trials", packages, settings={"dropped": dropped}, experiments=parts)
+        run.document("gpu-trials", found | {"command": "make bench-gpu ARGS='--only trials'"})
+    if dropped or not rows:
+        run.note(rows)
+        raise SystemExit(f"{dropped} cells did not fit into the time; the same command goes on with them")
+    return rows

@@ -58,6 +58,7 @@ def main() -> int:
     if not args.resume:
         for one in MEASUREMENTS:
             (out / f"{one.name}.json").unlink(missing_ok=True)
+        shutil.rmtree(out / "trials-dali", ignore_errors=True)
         for page in out.glob("document-*.json"):
             page.unlink()
     for left in out.glob(".work-*"):  # by a run that was killed
@@ -84,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--write", action="store_true", help="merge the results into the repository, and render the pages")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--limit-s", type=float, default=600.0, help=argparse.SUPPRESS)
     parser.add_argument("--measure", help=argparse.SUPPRESS)  # in the child: the name; --out is the file, --images the folder
     return parser
 
@@ -154,6 +156,8 @@ def _run_one(one: Measurement, args: argparse.Namespace, file: Path, images: Pat
         str(file),
         "--images",
         str(images),
+        "--limit-s",
+        str(limit_s),
     ]
     command += ["--tiny"] if args.tiny else []
     _partial(file).unlink(missing_ok=True)
@@ -186,11 +190,14 @@ def _measure(args: argparse.Namespace) -> int:
 
     end_with_parent()  # else it would measure on, and leave its result, after the runner was killed
     name, out = args.measure, Path(args.out)
-    run = Run(args.device, args.tiny, Path(args.images), 0.05 if args.tiny else 3.0, _partial(out))
+    seconds = 0.05 if args.tiny else 3.0
+    run = Run(args.device, args.tiny, Path(args.images), seconds, _partial(out), kept=out.parent, limit_s=args.limit_s)
     module = next(module for module in (measures, feed, job_measures) if name in module.__all__)
-    rows = getattr(module, name)(run)
-    for document in run.folder.glob("document-*.json"):
-        shutil.copyfile(document, out.with_name(document.name))
+    try:
+        rows = getattr(module, name)(run)
+    finally:
+        for document in run.folder.glob("document-*.json"):
+            shutil.copyfile(document, out.with_name(document.name))
     _save(out, {"status": "measured", "device": args.device, "is_tiny": args.tiny, "rows": rows})
     _partial(out).unlink(missing_ok=True)
     return 0
@@ -221,8 +228,17 @@ def _merge(document: dict[str, Any], out: Path) -> None:
     document = {**document, "measurements": before | new}
     _save(file, document)
     for page in out.glob("document-*.json"):
-        _save(DATA / page.name.removeprefix("document-"), json.loads(page.read_text(encoding="utf-8")))
+        _replace(DATA / page.name.removeprefix("document-"), json.loads(page.read_text(encoding="utf-8")))
     write(measured())
+
+
+def _replace(file: Path, found: dict[str, Any]) -> None:
+    """Write the document of a page of its own. One with fewer of its cells does not replace one with more."""
+    if found["settings"].get("dropped") and file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if before.get("experiments") and before["settings"].get("dropped", 0) < found["settings"]["dropped"]:
+            return
+    _save(file, found)
 
 
 if __name__ == "__main__":

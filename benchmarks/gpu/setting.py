@@ -29,6 +29,8 @@ class Run:
     folder: Path  # the photographs are in `folder` and packed in `pack` below it
     seconds: float = 3.0
     partial: Path | None = None  # file of the rows of a measurement that is under way
+    kept: Path | None = None  # folder of the results, for what a measurement keeps to go on with
+    limit_s: float = 600.0  # after which the measurement is ended
 
     @property
     def is_gpu(self) -> bool:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from headrace.errors import HeadraceError, UsageError
-from headrace.trials import accelerator, cells, charts, containers, measure_input, outputs, runner
+from headrace.trials import accelerator, cells, charts, containers, loaders, measure_input, outputs, runner
 from headrace.trials.cells import Cell, Experiment
 from headrace.trials.loaders import missing
 from headrace.trials.materials import Materials
@@ -23,6 +23,7 @@ from headrace.trials.pixels import compare_pixels
 from headrace.trials.processes import GroupTimeout
 from headrace.trials.projection import Projection
 from headrace.trials.rows import Row, _with_gain
+from headrace.trials.source import Source
 from headrace.trials.verdicts import percentile
 
 
@@ -373,3 +374,43 @@ def test_a_folder_without_images_is_named_before_anything_runs(tmp_path: Path, m
 
 def test_ffcv_is_refused_with_the_reason_whether_it_is_installed_or_not() -> None:
     assert (missing("ffcv") or "").startswith("refused, not the same work: it has no rotation")
+
+
+@pytest.mark.parametrize(
+    ("loader", "fixed", "expected"),
+    [
+        ("headrace", False, ("cuda", "cpu")),  # the CPU decodes, and the batch is there when the model wants it
+        ("headrace-exact", False, ("cuda", "cpu")),
+        ("headrace-exact", True, ("cpu", "cpu")),  # pixels are compared on the CPU
+        ("headrace-gpu", False, ("cuda", "auto")),
+        ("headrace-gpu", True, ("cuda", "auto")),
+    ],
+)
+def test_batches_go_to_the_gpu_that_computes(
+    loader: str, fixed: bool, expected: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(loaders, "open_dataset", lambda path: path)
+    monkeypatch.setattr(loaders, "Loader", lambda *_, **options: asked.update(options))
+    loaders.open_loader(Cell(loader=loader), Source(tmp_path, fixed=fixed, device="cuda"))
+    assert (asked["device"], asked["decode"]) == expected
+
+
+def test_a_simulated_gpu_takes_its_batches_from_the_hosts_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[Source] = []
+    monkeypatch.setattr(measure_input, "open_loader", lambda cell, source: sources.append(source) or [])
+    monkeypatch.setattr(Materials, "path", lambda *_: tmp_path)
+    for gpu in ("v100", None):
+        job = _Job({"gpu": gpu, "device": "cuda"}, Cell(), Materials(tmp_path, 100, 0), 1)
+        list(job.epochs("train", 64))
+    assert [source.device for source in sources] == ["cpu", "cuda"]
+
+
+def test_results_of_another_gpu_are_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = runner.Settings(out=tmp_path / "out", own=None, scale=0.01, gpu=None, device="cuda", budget_s=60)
+    monkeypatch.setattr(runner, "gpu_name", lambda: "NVIDIA H100")
+    runner._remember(cells.load("dali"), settings)
+    runner._remember(cells.load("dali"), settings)
+    monkeypatch.setattr(runner, "gpu_name", lambda: "NVIDIA H200")
+    with pytest.raises(UsageError, match="device NVIDIA H100 instead of NVIDIA H200"):
+        runner._remember(cells.load("dali"), settings)

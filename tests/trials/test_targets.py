@@ -116,3 +116,30 @@ def test_the_headline_of_a_disturbed_run_carries_the_warning(tmp_path: Path) -> 
         assert "85 %" in head.replace("\u00a0", " ")
         warning = f"Other programs used up to {foreign:.1f} cores while cells were measured: repeat the run on a quiet machine"
         assert (warning in head) is warned
+
+
+def on_gpu(loader: str, model: str, seconds: float, img_s: float = 99.0) -> Row:
+    found = Row(loader, model, 12, 32, "corrected", accelerator="measured on NVIDIA H100", seconds_per_epoch=seconds)
+    return replace(found, simulated=False, img_s=img_s, compute_img_s=100.0)
+
+
+def test_on_a_gpu_an_epoch_is_set_beside_the_loaders_that_decode_there() -> None:
+    found = [on_gpu("headrace", "resnet18", 10.0), on_gpu("headrace", "resnet50", 10.0, img_s=98.0)]
+    found += [on_gpu("headrace-exact", "resnet18", 15.0), on_gpu("headrace-exact", "resnet50", 8.0, img_s=90.0)]
+    found += [on_gpu("torchvision-gpu", "resnet18", 12.0), on_gpu("torchvision-gpu", "resnet50", 10.0)]
+    found += [replace(on_gpu("torchvision-gpu", "resnet152", 1.0), error="crashed")]
+    assert len(targets_of(DALI, found)) == 2  # ResNet-152 has no row yet
+    found += [on_gpu(name, "resnet152", 30.0, img_s=97.0) for name in ("headrace", "headrace-exact")]
+    fused, exact, fed = targets_of(DALI, found)
+    assert "with headrace is no longer than with torchvision-gpu: holds. 2 of 2 cells" in fused
+    assert fused.endswith("its time over torchvision-gpu's is 0.83 to 1.00.")
+    assert "with headrace-exact is no longer than with torchvision-gpu: does not hold. 1 of 2 cells" in exact
+    assert exact.endswith("longer: resnet18 load 12 1.25.")
+    assert "reach 97 % of computing alone at load 12: does not hold." in fed
+    assert "headrace resnet50 98.0 %, headrace-exact resnet50 90.0 %, headrace resnet152 97.0 %" in fed
+
+
+def test_what_a_cpu_computes_or_a_wait_simulates_is_no_measure_of_a_gpu() -> None:
+    cpu = [replace(on_gpu("headrace", "resnet50", 1.0), accelerator="measured on the CPU")]
+    waits = [replace(on_gpu(name, "resnet50", 1.0), simulated=True) for name in ("headrace", "torchvision-gpu")]
+    assert targets_of(DALI, cpu) == targets_of(DALI, waits) == []

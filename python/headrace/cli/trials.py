@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     experiment = _experiment(args)
     usd_per_hour = machine_usd_per_hour(args)
     settings = _settings(args, experiment)
-    projection, source = _projection(experiment, settings.gpu)  # an unknown processor ends the run before it measures
+    real = settings.gpu is None and settings.device == "cuda"
+    projection, source = _projection(experiment, settings.gpu, real=real)  # an unknown processor ends the run at once
     where = f"a simulated {settings.gpu.upper()}" if settings.gpu else "the CPU" if settings.device == "cpu" else "the GPU"
     output.log(f"headrace trials: {experiment.title}; computing on {where}; results in {settings.out}")
     with output.progress("trials", unit="cells") as bar:
@@ -154,10 +155,11 @@ def _check_simulation(asked: str | None, gpu: str | None, experiment: Experiment
             raise UsageError(str(error), hint=f"in {precision} there are rates of: {', '.join(known)}") from None
 
 
-def _projection(experiment: Experiment, gpu: str | None) -> tuple[Projection | None, str | None]:
+def _projection(experiment: Experiment, gpu: str | None, *, real: bool = False) -> tuple[Projection | None, str | None]:
     """Return the projection to the published machine, and its arithmetic in words.
 
-    None for a processor that is not in the table of scores, and where another GPU than the published one is simulated.
+    None for a processor that is not in the table of scores, and where another GPU than the published one computes.
+    gpu: the simulated one. real: whether a GPU of this machine computes.
     """
     if experiment.published_cpu is None:
         return None, None
@@ -167,6 +169,8 @@ def _projection(experiment: Experiment, gpu: str | None) -> tuple[Projection | N
         return None, None
     if gpu is not None and experiment.accelerator is not None and gpu != experiment.accelerator:
         return None, f"none: the published machine has a {experiment.accelerator.upper()}, and a {gpu.upper()} is simulated."
+    if real:
+        return None, "none: the model computes on the GPU of this machine, not on the published one."
     named, hidden = _processor(table)
     if named is None:
         return None, f"none: no published score of this processor ({machine.processor().model})."

@@ -15,6 +15,7 @@ from headrace.errors import UsageError
 
 __all__ = [
     "FORWARD_SHARE",
+    "ON_CPU",
     "SIMULATED_GPUS",
     "Accelerator",
     "SimulatedAccelerator",
@@ -49,6 +50,9 @@ DISPATCHED = {"resnet18": 480, "resnet34": 830, "resnet50": 1218, "resnet101": 2
 #: CPU time of the host for each of them: Python, autograd, dispatcher and kernel launch (estimated).
 HOST_S_PER_OPERATION = 6e-6
 
+#: Where a real model's rate comes from without a GPU.
+ON_CPU = "measured on the CPU"
+
 #: The last part of a simulated step is waited for without sleep. A thread that synchronizes with a GPU spins by default
 #: (cudaDeviceScheduleAuto, CUDA Runtime API), so it goes on at once; waking from a sleep took 0.5 to 6 ms on a busy machine.
 SPIN_S = 0.5e-3
@@ -81,8 +85,14 @@ class Accelerator(Protocol):
     source: str
     busy: list[tuple[float, float]]
 
+    device: str
+
+    def arrive(self, images: Any, labels: Any) -> None:
+        """Wait until a batch is there, and nothing else."""
+        ...
+
     def host_only(self, images: Any, labels: Any) -> None:
-        """Take the CPU time that the host has with a training step, and nothing else."""
+        """Wait until a batch is there, and take the CPU time that the host has with a training step."""
         ...
 
     def train(self, images: Any, labels: Any) -> None: ...
@@ -97,12 +107,16 @@ class SimulatedAccelerator:
     img_s: float
     source: str
     simulated: bool = True
+    device: str = "cpu"
     busy: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def host_s(self) -> float:
         """CPU time of the host in a training step, in seconds (estimated)."""
         return DISPATCHED.get(self.model, DISPATCHED["resnet50"]) * HOST_S_PER_OPERATION
+
+    def arrive(self, images: Any, labels: Any) -> None:
+        """Do nothing: a batch in the host's memory is there."""
 
     def host_only(self, images: Any, labels: Any) -> None:
         """Take the CPU time of a training step's host share."""
@@ -141,19 +155,31 @@ class TorchAccelerator:
         import torch
         import torchvision
 
-        self._torch, self._device = torch, torch.device(device)
+        self._torch, self._device, self.device = torch, torch.device(device), device
         self._precision = precision
         torch.manual_seed(42)
         self.network = torchvision.models.get_model(model, weights=None, num_classes=classes).to(self._device)
         self._optimizer = torch.optim.SGD(self.network.parameters(), lr=0.001, momentum=0.5)
         self._criterion = torch.nn.CrossEntropyLoss()
         self.simulated = False
-        self.source = f"measured on {torch.cuda.get_device_name(self._device) if self._device.type == 'cuda' else 'the CPU'}"
+        self.source = ON_CPU
+        if self._device.type == "cuda":
+            tf32 = precision == "fp32" and torch.backends.cudnn.allow_tf32 and torch.cuda.get_device_capability(device)[0] >= 8
+            words = ", with PyTorch's default of TF32 in convolutions" if tf32 else ""
+            self.source = f"measured on {torch.cuda.get_device_name(self._device)}{words}"
         self.busy: list[tuple[float, float]] = []
         self.losses: list[float] = []
 
+    def arrive(self, images: Any, labels: Any) -> None:
+        """Wait for the GPU's work on a batch, as a script does that reads its loss in each step."""
+        if self._device.type == "cuda":
+            event = self._torch.cuda.Event(blocking=True)  # waits without a core: the input's CPU time is measured meanwhile
+            event.record()
+            event.synchronize()
+
     def host_only(self, images: Any, labels: Any) -> None:
-        """Do nothing: a real step's host share is part of the step."""
+        """Wait for a batch. A real step's host share is part of the step."""
+        self.arrive(images, labels)
 
     def train(self, images: Any, labels: Any) -> None:
         """Train one step."""
@@ -179,6 +205,7 @@ class TorchAccelerator:
         images, labels = torch.as_tensor(images).to(self._device), torch.as_tensor(labels).to(self._device).long()
         if images.dtype == torch.uint8:
             images = images.float().div_(255)
+        images = images.contiguous()  # the same kernels for all loaders, whatever the order of their images' memory
         low = torch.bfloat16 if self._device.type == "cpu" or torch.cuda.is_bf16_supported() else torch.float16
         with torch.autocast(self._device.type, dtype=low, enabled=self._precision == "amp"):
             return self._criterion(self.network(images), labels)

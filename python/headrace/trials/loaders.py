@@ -19,7 +19,7 @@ from headrace.trials.source import Source, workers_of
 from headrace.trials.storage import open_stored
 from headrace.trials.transforms import headrace_transform, torchvision_transform
 
-__all__ = ["NEEDS", "has_gpu", "missing", "open_loader"]
+__all__ = ["NEEDS", "gpu_name", "has_gpu", "missing", "open_loader"]
 
 #: Packages that a loader needs besides headrace, and whether it needs a CUDA GPU.
 NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
@@ -62,10 +62,15 @@ def _installed(package: str) -> bool:
 
 def has_gpu() -> bool:
     """Return whether there is an NVIDIA GPU with a driver."""
+    return gpu_name() is not None
+
+
+def gpu_name() -> str | None:
+    """Return the name of the first NVIDIA GPU, or None where there is none with a driver."""
     from headrace.system.nvml import find_driver
 
     driver, _ = find_driver()
-    return bool(driver and driver.gpus)
+    return driver.gpus[0].name if driver and driver.gpus else None
 
 
 def open_loader(cell: Cell, source: Source) -> Iterable[Any]:
@@ -100,6 +105,7 @@ def _pytorch(cell: Cell, source: Source) -> Iterable[Any]:
 
 
 def _headrace(cell: Cell, source: Source) -> Iterable[Any]:
+    on_gpu = cell.loader == "headrace-gpu"
     loader: Iterable[Any] = Loader(
         open_stored(source.path, cell.data) if cell.data in ("s3", "pipe") else open_dataset(source.path),
         cell.batch_size,
@@ -109,7 +115,8 @@ def _headrace(cell: Cell, source: Source) -> Iterable[Any]:
         rank=0,
         world_size=1,
         threads=max(1, workers_of(cell)),
-        device="cuda" if cell.loader == "headrace-gpu" else "cpu",
+        device="cuda" if on_gpu else "cpu" if source.fixed else source.device,
+        decode="auto" if on_gpu else "cpu",
         dtype="uint8" if source.fixed else "float32",
         fuse="off" if cell.loader == "headrace-exact" else "geometry",
     )

@@ -46,6 +46,9 @@ FILL_ROUNDS, DRAIN_ROUNDS = 2, 1
 #: Batches that each worker makes in a pass, where time allows it: ten and more in the steady part.
 ROUNDS = FILL_ROUNDS + 11 + DRAIN_ROUNDS
 
+#: Seconds after which a GPU that was idle runs at its full clock, with room to spare.
+RAMP_S = 0.5
+
 #: Images whose pixels are compared between loaders.
 PIXEL_IMAGES = 24
 
@@ -79,10 +82,7 @@ def measure_pass(
     time loses its core, if its slice has ended and another thread waits for it. It lost 3 ms between two steps here.
     Raises `UsageError` when there is no batch.
     """
-    # A full collection of Python's garbage took 70 to 100 ms here once torch was imported, and comes once in many hundred
-    # batches: what was imported and made before would show as nothing, or as 2 % of a pass of a hundred batches.
-    gc.collect()
-    gc.freeze()
+    _collect_garbage()
     own, workers, begin = _own_cpu_s(), _ended_cpu_s(), time.monotonic()
     taken = [_take(batches, step, ask_handover) for batches in epochs]
     end = time.monotonic()
@@ -105,6 +105,16 @@ def measure_pass(
         end_s=end,
         rounds=int(rounds),
     )
+
+
+def _collect_garbage() -> None:
+    """Collect Python's garbage, and leave all that is there out of later collections.
+
+    A full collection took 70 to 100 ms here once torch was imported, and comes once in many hundred batches: it would be no
+    part of most passes, and 2 % of the others.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass
@@ -195,11 +205,11 @@ def _measure(spec: dict[str, Any]) -> dict[str, Any]:
     job = _Job(spec, cell, materials, max(1, workers_of(cell)) if cell.loader == "pytorch" else 1)
     result: dict[str, Any] = {"models": {}}
     first = _accelerator(spec, cell)
-    measure_pass(job.prepared("train", 2 * cell.batch_size), _nothing, together=1)  # imports, first calls, page cache
+    measure_pass(job.prepared("train", 2 * cell.batch_size), first.arrive, together=1)  # imports, first calls, page cache
     train = job.long_pass("train", first.host_only, seconds, ask_handover=True)
     result["ingest"] = asdict(train)
     if spec["validation_images"]:
-        result["ingest_val"] = asdict(job.long_pass("val", _nothing, seconds / 2, rate=train.img_s))
+        result["ingest_val"] = asdict(job.long_pass("val", first.arrive, seconds / 2, rate=train.img_s))
     for each in cells:
         result["models"][each.model] = _model(job, each, result)
     return result
@@ -222,7 +232,8 @@ class _Job:
     def epochs(self, split: str, images: int) -> Iterator[Iterable[Any]]:
         """Return the epochs of a pass over `images` images, each of at most `longest_epoch` images."""
         epoch = min(images, self.longest_epoch)
-        source = Source(self.materials.path(self.cell, split, epoch), validation=split == "val")
+        device = "cpu" if self.spec["gpu"] else self.spec["device"]
+        source = Source(self.materials.path(self.cell, split, epoch), validation=split == "val", device=device)
         loader = open_loader(self.cell, source)
         for _ in range(images // epoch):
             yield loader
@@ -265,10 +276,6 @@ class _Job:
             if longer < 2 * images:
                 return found
             images = longer
-
-
-def _nothing(images: Any, labels: Any) -> None:
-    """Take a batch and do nothing with it."""
 
 
 def _accelerator(spec: dict[str, Any], cell: Cell) -> Accelerator:
@@ -314,6 +321,7 @@ def _recorded(session: Path, epochs: Iterable[Iterable[Any]], accelerator: Accel
     from headrace.profiling.in_process import Watch
 
     accelerator.busy.clear()
+    _collect_garbage()  # before the recording begins
     watch = Watch(session, report=False)
     watch.start()
     try:
@@ -323,11 +331,16 @@ def _recorded(session: Path, epochs: Iterable[Iterable[Any]], accelerator: Accel
 
 
 def _compute_alone(cell: Cell, accelerator: Accelerator, seconds: float) -> float:
-    """Return images/s of training steps on a batch that is there already."""
+    """Return images/s of training steps on a batch that is there already, on the device."""
     import torch
 
-    images, labels = torch.zeros(cell.batch_size, 3, 224, 224), torch.zeros(cell.batch_size, dtype=torch.long)
-    accelerator.train(images, labels)  # the first step of a real model chooses algorithms and allocates
+    images = torch.zeros(cell.batch_size, 3, 224, 224, device=accelerator.device)
+    labels = torch.zeros(cell.batch_size, dtype=torch.long, device=accelerator.device)
+    if not accelerator.simulated:  # the first step of a real model chooses algorithms and allocates, and a GPU raises its clock
+        seconds = max(seconds, RAMP_S)
+        begin = time.monotonic()
+        while time.monotonic() < begin + RAMP_S:
+            accelerator.train(images, labels)
     begin, steps = time.monotonic(), 0
     while steps < 3 or time.monotonic() < begin + seconds:
         accelerator.train(images, labels)
@@ -338,9 +351,11 @@ def _compute_alone(cell: Cell, accelerator: Accelerator, seconds: float) -> floa
 def _pixels(cell: Cell, materials: Materials, target: Path) -> dict[str, Any]:
     """Write the uint8 pixels (N, 3, H, W) of fixed operations on some images, in the order of the folder."""
     import numpy as np
+    import torch
 
     source = Source(materials.path(cell, "train", PIXEL_IMAGES), fixed=True)
-    pixels = np.concatenate([np.asarray(images) for images, _ in open_loader(cell, source)])
+    found = [images.cpu() if isinstance(images, torch.Tensor) else images for images, _ in open_loader(cell, source)]
+    pixels = np.concatenate([np.asarray(images) for images in found])
     np.save(target, pixels)
     return {"shape": list(pixels.shape), "dtype": str(pixels.dtype)}
 

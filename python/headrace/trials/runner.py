@@ -23,7 +23,7 @@ from headrace._native import __version__
 from headrace.errors import HeadraceError, UsageError
 from headrace.system.atomic_write import atomic_write
 from headrace.trials.cells import Cell, Experiment
-from headrace.trials.loaders import missing
+from headrace.trials.loaders import gpu_name, missing
 from headrace.trials.materials import Materials
 from headrace.trials.pixels import compare_pixels
 from headrace.trials.processes import GroupTimeout, run_measuring, run_training
@@ -215,7 +215,7 @@ def _remember(experiment: Experiment, settings: Settings) -> None:
         "data": str(settings.own) if settings.own else None,
         "scale": settings.scale,
         "gpu": settings.gpu,
-        "device": settings.device,
+        "device": settings.device if settings.gpu or settings.device == "cpu" else gpu_name(),
         "headrace": __version__,
         "method": METHOD,
     }
@@ -259,7 +259,7 @@ def _group(
     if document is None and left_s is None:
         return Group(cells, dropped=True, error=DROPPED), False
     try:
-        difference = _pixel_difference(experiment, settings, cell, pixels, log)
+        difference = _pixel_difference(experiment, settings, cell, pixels, log, left_s or PATIENCE_S)
         if difference is not None:
             return Group(cells, error=difference), fresh
         if document is None:
@@ -323,7 +323,12 @@ def materials_of(experiment: Experiment, settings: Settings) -> Materials:
 
 
 def _pixel_difference(
-    experiment: Experiment, settings: Settings, cell: Cell, known: dict[str, dict[str, Any]], log: Callable[[str], None]
+    experiment: Experiment,
+    settings: Settings,
+    cell: Cell,
+    known: dict[str, dict[str, Any]],
+    log: Callable[[str], None],
+    left_s: float,
 ) -> str | None:
     """Compare the pixels of a corrected cell's loader with the reference's, once. Return why it is refused, if it is."""
     reference = experiment.reference.get("loader")
@@ -331,7 +336,7 @@ def _pixel_difference(
     if other or not reference or cell.loader == reference:
         return None
     if cell.loader not in known:
-        known[cell.loader] = _compared(experiment, settings, cell, reference, known)
+        known[cell.loader] = _compared(experiment, settings, cell, reference, known, min(left_s, PATIENCE_S))
         log(f"{cell.loader}: {known[cell.loader]['words']}")
     found = known[cell.loader]
     if found["equal"] or cell.loader in ("headrace", "headrace-packed", "headrace-gpu"):
@@ -342,7 +347,7 @@ def _pixel_difference(
 
 
 def _compared(
-    experiment: Experiment, settings: Settings, cell: Cell, reference: str, known: dict[str, dict[str, Any]]
+    experiment: Experiment, settings: Settings, cell: Cell, reference: str, known: dict[str, dict[str, Any]], limit_s: float
 ) -> dict[str, Any]:
     """Compare a loader's pixels with the reference's. Return the difference, or `failed` with the error of the reference."""
     failed = next((found for found in known.values() if "failed" in found), None)
@@ -358,9 +363,9 @@ def _compared(
             partial = file.with_name(f"partial-{file.name}")
             spec = _spec(experiment, settings, (one,), 1.0) | {"phase": "pixels", "pixels": str(partial)}
             try:
-                run_measuring(settings.out, one, spec, limit_s=PATIENCE_S)
+                run_measuring(settings.out, one, spec, limit_s=limit_s)
             except HeadraceError as error:
-                if loader != reference or os.strerror(errno.ENOSPC) in str(error):
+                if isinstance(error, GroupTimeout) or loader != reference or os.strerror(errno.ENOSPC) in str(error):
                     raise
                 return {"equal": False, "failed": True, "words": f"pixels are not compared: {error}"}
             partial.rename(file)

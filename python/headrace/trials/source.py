@@ -14,11 +14,13 @@ __all__ = ["Source", "workers_of"]
 @dataclass(frozen=True, slots=True)
 class Source:
     """What a loader reads. path: folder, pack or file. validation: use the operations of validation images. fixed: see
-    `headrace.trials.transforms`; images then come in the order of the folder."""
+    `headrace.trials.transforms`; images then come in the order of the folder. device: where the model computes, "cpu" or
+    "cuda". headrace's loaders put their batches there."""
 
     path: Path
     validation: bool = False
     fixed: bool = False
+    device: str = "cpu"
 
 
 def workers_of(cell: Cell) -> int:

@@ -201,7 +201,8 @@ def _how_long(run: Run) -> str:
     return (
         f"Each figure is one measurement of about {run.seconds:.1f} s, or longer where each worker of a DataLoader needs it "
         f"to make {ROUNDS} batches and the budget allows it. A rate is that of whole rounds of all workers, without the first "
-        "and the last of an epoch. Seconds per epoch extend it to all images, and add the start of each pass. Files are in the page cache."
+        "and the last of an epoch. Seconds per epoch extend it to all images, and add the start of each pass. Files are in the "
+        "page cache."
     )
 
 

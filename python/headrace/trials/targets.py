@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from headrace.system.sizes import count_text
-from headrace.trials.accelerator import FORWARD_SHARE
+from headrace.trials.accelerator import FORWARD_SHARE, ON_CPU
 from headrace.trials.cells import Experiment
 from headrace.trials.rows import Row
 
@@ -32,6 +32,12 @@ MOST_OF_LOAD = 1.1
 #: An input that is this many times as fast as computing must let training reach this share of computing alone.
 FAST_ENOUGH, REACHED = 1.1, 0.97
 
+#: Loaders that decode on a GPU, and the rows of headrace that are set beside them.
+GPU_PEERS, OWN = ("torchvision-gpu", "dali-gpu"), ("headrace", "headrace-exact")
+
+#: Models that a GPU computes more slowly than a CPU prepares their images.
+LARGE = ("resnet50", "resnet152")
+
 #: Largest relative error of the rate that one worker lets expect of more.
 PREDICTED = 0.1
 
@@ -56,7 +62,7 @@ def targets_of(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
     found = [*_fused_load(measured), *_published_load(experiment, measured), *_expected(measured)]
     if experiment.name == "slow-source":
         found += _verdicts(measured, "STORAGE_LATENCY")
-    found += _reached(measured)
+    found += [*_reached(measured), *_beside_gpu_loaders(measured), *_fed(measured)]
     return [*(_warning(measured) if found else []), *found, *_projected(experiment, measured)]
 
 
@@ -143,6 +149,7 @@ def _reached(rows: Sequence[Row]) -> list[str]:
     able = [row for row in rows if (row.ingest_img_s or 0) >= FAST_ENOUGH * (row.compute_img_s or 0) > 0 and row.img_s]
     if not able:
         return []
+    beside = ", beside the host's share of a step," if any(row.simulated for row in able) else ""
     below = sorted(((_reach(row), row) for row in able if _reach(row) < REACHED), key=lambda pair: pair[0])
     figure = f"{len(able) - len(below)} of {count_text(len(able), 'cell')}"
     if below:
@@ -151,14 +158,53 @@ def _reached(rows: Sequence[Row]) -> list[str]:
             figure += f" and {count_text(len(below) - MOST_NAMED, 'other')} from {100 * below[MOST_NAMED][0]:.1f} % on"
         figure += f". The step waits while its thread takes over a batch{_taken([row for _, row in below])}, longer where all "
         figure += "cores are busy"
-    target = (
-        f"training reaches {100 * REACHED:.0f} % of computing alone wherever the input alone, beside the host's share of a "
-    )
-    return [_said(f"{target}step, is {FAST_ENOUGH:g} times as fast", not below, figure)]
+    target = f"training reaches {100 * REACHED:.0f} % of computing alone wherever the input alone{beside} is "
+    target += f"{FAST_ENOUGH:g} times as fast"
+    return [_said(target, not below, figure)]
 
 
 def _reach(row: Row) -> float:
     return (row.img_s or 0.0) / (row.compute_img_s or 1.0)
+
+
+def _beside_gpu_loaders(rows: Sequence[Row]) -> list[str]:
+    """On a GPU: an epoch is no longer than with the loaders that decode there, in every cell of equal work."""
+    real = [row for row in rows if _on_gpu(row) and row.mode == "corrected" and row.seconds_per_epoch]
+    found = []
+    for peer in GPU_PEERS:
+        theirs = {(row.model, row.load): row for row in real if row.loader == peer}
+        for own in OWN:
+            ours = [row for row in real if row.loader == own and (row.model, row.load) in theirs]
+            if not ours:
+                continue
+            ratios = sorted(((_ratio(row, theirs[row.model, row.load]), row) for row in ours), key=lambda pair: -pair[0])
+            longer = [pair for pair in ratios if pair[0] > 1]
+            figure = f"{len(ours) - len(longer)} of {count_text(len(ours), 'cell')}; its time over {peer}'s is "
+            figure += _span([ratio for ratio, _ in ratios], ".2f")
+            if longer:
+                named = ", ".join(f"{row.model} load {row.load} {ratio:.2f}" for ratio, row in longer[:MOST_NAMED])
+                figure += f"; longer: {named}"
+            found.append(_said(f"an epoch with {own} is no longer than with {peer}", not longer, figure))
+    return found
+
+
+def _ratio(row: Row, other: Row) -> float:
+    return (row.seconds_per_epoch or 0.0) / (other.seconds_per_epoch or 1.0)
+
+
+def _fed(rows: Sequence[Row]) -> list[str]:
+    """On a GPU: the larger models train as fast as computing alone even at the heaviest load."""
+    heavy = [row for row in rows if row.model in LARGE and row.load == HEAVY and row.img_s]
+    cells = [row for row in heavy if _on_gpu(row) and row.loader in OWN]
+    if any({row.model for row in cells if row.loader == own} != set(LARGE) for own in OWN):
+        return []  # not all are measured
+    figure = ", ".join(f"{row.loader} {row.model} {100 * _reach(row):.1f} %" for row in cells)
+    target = f"ResNet-50 and ResNet-152 reach {100 * REACHED:.0f} % of computing alone at load {HEAVY}"
+    return [_said(target, all(_reach(row) >= REACHED for row in cells), figure)]
+
+
+def _on_gpu(row: Row) -> bool:
+    return not row.simulated and row.accelerator not in (None, ON_CPU)
 
 
 def _taken(rows: Sequence[Row]) -> str:

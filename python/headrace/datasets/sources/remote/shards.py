@@ -12,9 +12,10 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +40,12 @@ from headrace.system.scheduling import yield_to_running_threads
 __all__ = ["RemoteShards", "empty_files", "open_remote_shards", "overhead"]
 
 _LAYOUT = b"2\0"  # version of the cache's folders; another version makes a new entry
-_CONNECTIONS = 64  # concurrent requests; S3 gives 50 to 90 MB/s a connection, after some tens of ms to the first byte
+_CONNECTIONS = 64  # threads, and concurrent requests; S3 gives 50 to 90 MB/s each, after some tens of ms to the first byte
 _AHEAD_CONNECTIONS = 16  # more of them, for announced records
 _COALESCE = 4 << 20  # bytes; neighbours in a shard are read by one request up to this size
 _COALESCE_AHEAD = 8 << 20
 _GAP = 1 << 16  # bytes; a smaller gap between neighbours is read and dropped instead of making two requests
-_TOGETHER = 8  # requests that one thread makes at a time; obstore sends at most ten of one call at once
+_TOGETHER = 8  # requests that one thread makes at a time; obstore sends ten of one call at once
 
 Records = npt.NDArray[np.int64]
 
@@ -170,18 +171,21 @@ class RemoteShards:
         return self.bucket.read_range(self._names[int(self.columns.shard[record])], offset, size)
 
     def _bundles(self, records: Records) -> Iterator[list[int]]:
-        """Cut ascending `records` into bundles and yield them; one thread reads each, with few requests to one shard.
+        """Cut ascending `records` into bundles and yield them: few requests to one shard, for few bytes. One thread reads each.
 
         A thread for each request is slower: dozens of them wake within a millisecond and take Python's lock in turn.
         """
         bundle: list[int] = []
-        groups = 0
+        groups = size = 0
         for group in self._groups(records.tolist(), _COALESCE):
-            if bundle and (groups == _TOGETHER or self.columns.shard[bundle[0]] != self.columns.shard[group[0]]):
+            further = self._end(group[-1]) - int(self.columns.offset[group[0]])
+            elsewhere = bool(bundle) and self.columns.shard[bundle[0]] != self.columns.shard[group[0]]
+            if bundle and (elsewhere or groups == _TOGETHER or size + further > _COALESCE):
                 yield bundle
-                bundle, groups = [], 0
+                bundle, groups, size = [], 0, 0
             bundle += group
             groups += 1
+            size += further
         if bundle:
             yield bundle
 
@@ -266,7 +270,8 @@ class RemoteShards:
             return all(self._cache.intact(image(place, data, record), record) for record in groups[place])
 
         self.requests += len(ranges)
-        answers = self.bucket.read_ranges(self._names[shard], ranges, intact)
+        with self._requesting(len(ranges)):
+            answers = self.bucket.read_ranges(self._names[shard], ranges, intact)
         self.fetched_bytes += sum(map(len, answers))
         found: dict[int, bytes] = {}
         for place, (group, data) in enumerate(zip(groups, answers, strict=True)):
@@ -274,6 +279,17 @@ class RemoteShards:
             if self.allowance is not None:
                 found |= {record: image(place, data, record) for record in group}
         return found
+
+    @contextmanager
+    def _requesting(self, count: int) -> Iterator[None]:
+        """Wait until `count` more requests may run, and count them while the block runs."""
+        with self._turn:  # one thread at a time collects its share, so that no two hold a part and wait for the rest
+            for _ in range(count):
+                self._free.acquire()
+        try:
+            yield
+        finally:
+            self._free.release(count)
 
     def _after_fork(self) -> None:
         if os.getpid() != self._process:  # a forked child has none of the threads
@@ -283,6 +299,7 @@ class RemoteShards:
     def _start_threads(self) -> None:
         self._process = os.getpid()
         self._planning, self._pool, self._ahead = _pool(1), _pool(_CONNECTIONS), _pool(_AHEAD_CONNECTIONS)
+        self._turn, self._free = threading.Lock(), threading.Semaphore(_CONNECTIONS + _AHEAD_CONNECTIONS)
 
 
 def _names(folder: Path, manifest: Manifest) -> Sequence[str]:

@@ -96,12 +96,12 @@ class Bucket:
     ) -> Sequence[bytes]:
         """Return the bytes of ranges (offset, size) of an object, each by a request of its own, up to ten at a time.
 
-        An answer that is shorter, or that `check` refuses, is asked for again; it gets the range's place and its bytes.
+        An answer that is shorter, or that `check` refuses, is asked for again; `check` gets the range's place and its bytes.
         """
         found: dict[int, bytes] = {}
+        together = True
 
-        def rest() -> None:
-            places = [place for place in range(len(ranges)) if place not in found]
+        def some(places: Sequence[int]) -> None:
             starts, sizes = zip(*(ranges[place] for place in places), strict=True)
             answers = self._library.get_ranges(self._store, path, starts=starts, lengths=sizes, coalesce=0)
             problem = ""
@@ -115,6 +115,14 @@ class Bucket:
                     found[place] = data
             if problem:
                 raise IncompleteError(problem)
+
+        def rest() -> None:
+            nonlocal together
+            places = [place for place in range(len(ranges)) if place not in found]
+            parts = [places] if together else [[place] for place in places]
+            together = False  # a request that fails takes the answers to the others of its call with it
+            for part in parts:
+                some(part)
 
         try:
             self._request(rest, path)
