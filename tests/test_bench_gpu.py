@@ -146,7 +146,8 @@ part, whole = [row, lost, lost], [row, row | {"load": 4}, row | {"load": 8}]
 calls = iter([part, whole, part])  # the third on a new machine
 def answer(command, **options):
     rows = next(calls)
-    document = {"title": "T", "simulate": None, "elapsed_s": 5.0, "sentences": ["Target, x: holds. y."], "notes": ["N"], "rows": rows}
+    document = {"title": "T", "simulate": None, "elapsed_s": 5.0, "notes": ["N"], "rows": rows}
+    document["sentences"] = ["Target, x: holds. y."]
     return SimpleNamespace(stdout=json.dumps(document), stderr="", returncode=0)
 job_measures.subprocess = SimpleNamespace(run=answer)
 folder = Path(sys.argv[1])

@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from file_digests import file_digests
 from headrace.datasets.sources.remote import shards as remote_shards
+from headrace.datasets.sources.remote.locks import claim
 from headrace.datasets.sources.remote.shard_cache import Reservation
 from headrace.errors import SourceError, UsageError
 from headrace.packing import pack
@@ -309,3 +311,48 @@ def test_packing_a_dataset_larger_than_the_cache(many: Path, tmp_path: Path, mon
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
     assert headrace.verify(tmp_path / "again").ok
     assert disk_bytes(tmp_path / "cache") <= size // 3
+
+
+@needs_obstore
+def test_a_record_that_another_process_fetches_holds_up_no_other(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_shards, "_GAP", -1)  # a request for each record
+    fetcher = headrace.open("s3://b/data").fetcher
+    assert isinstance(fetcher, remote_shards.RemoteShards) and fetcher.allowance is None
+    with claim(fetcher.folder / ".claims", 1, 1):
+        fetch = fetcher.begin(np.array([0, 1, 2]))
+        end = time.monotonic() + 60
+        while not (fetcher._cache.holds(0) and fetcher._cache.holds(2)):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert not fetch.done() and not fetcher._cache.holds(1)
+    assert fetch.wait() is None
+    assert fetcher._cache.holds(1) and fetcher.requests == 3
+
+
+@needs_obstore
+def test_no_more_requests_run_than_the_connections_allow(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that make several requests each count them all."""
+    monkeypatch.setattr(remote_shards, "_GAP", -1)
+    monkeypatch.setattr(remote_shards, "_CONNECTIONS", 8)
+    monkeypatch.setattr(remote_shards, "_AHEAD_CONNECTIONS", 2)
+    fetcher = headrace.open("s3://b/many").fetcher
+    assert isinstance(fetcher, remote_shards.RemoteShards)
+    read, lock = fetcher.bucket.read_ranges, threading.Lock()
+    running, most = [0], [0]
+
+    def counted(path: str, ranges: Sequence[tuple[int, int]], check: Callable[[int, bytes], bool]) -> Sequence[bytes]:
+        with lock:
+            running[0] += len(ranges)
+            most[0] = max(most[0], running[0])
+        time.sleep(0.02)
+        try:
+            return read(path, ranges, check)
+        finally:
+            with lock:
+                running[0] -= len(ranges)
+
+    monkeypatch.setattr(fetcher.bucket, "read_ranges", counted)
+    count = len(fetcher.columns)
+    fetcher.begin(np.arange(count)).wait()
+    assert all(fetcher._cache.holds(record) for record in range(count))
+    assert 1 < most[0] <= 10

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["claim"]
+__all__ = ["claim", "claim_free"]
 
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _POLL_S = 0.005
@@ -22,32 +22,35 @@ _PATIENCE_S = 60.0  # after this time the bytes are fetched without the claim: i
 
 
 @contextlib.contextmanager
-def claim(path: Path, runs: Sequence[tuple[int, int]]) -> Iterator[bool]:
-    """Claim runs of records, each (first, last); yield True if another holder had to be waited for.
-
-    The runs are ascending and do not overlap. They are claimed in that order, so no two holders wait for each other.
-    """
+def claim(path: Path, first: int, last: int) -> Iterator[None]:
+    """Claim the records `first` to `last`; wait while another holder has some of them."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline_s, waited = time.monotonic() + _PATIENCE_S, False
+    deadline_s = time.monotonic() + _PATIENCE_S
     try:
-        for first, last in runs:
-            waited |= _lock(descriptor, first, last, deadline_s)
-        yield waited
+        while not _lock(descriptor, first, last) and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+        yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, first: int, last: int, deadline_s: float) -> bool:
-    """Lock a range of the file, or go on without the lock at the deadline; return whether another holder had it."""
+@contextlib.contextmanager
+def claim_free(path: Path, runs: Sequence[tuple[int, int]]) -> Iterator[list[bool]]:
+    """Claim those runs of records, each (first, last), that no other holder has; yield for each run whether it is claimed."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        yield [_lock(descriptor, first, last) for first, last in runs]
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, first: int, last: int) -> bool:
+    """Lock a range of the file, if no other holder has a part of it; return whether it may be used."""
     request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, last - first + 1, 0)
-    waited = False
-    while time.monotonic() < deadline_s:
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
-            break
-        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: another holder
-            waited = True
-            time.sleep(_POLL_S)
-        except OSError:  # a file system without such locks: two may fetch the same bytes, which is slower and still right
-            break
-    return waited
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: another holder
+        return False
+    except OSError:  # a file system without such locks: two may fetch the same bytes, which is slower and still right
+        pass
+    return True

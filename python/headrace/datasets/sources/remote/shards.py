@@ -13,9 +13,9 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from headrace.datasets.records import Dataset
 from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some, reserved_bytes
-from headrace.datasets.sources.remote.locks import claim
+from headrace.datasets.sources.remote.locks import claim, claim_free
 from headrace.datasets.sources.remote.shard_cache import WRITING, Reservation, ShardCache, boot, no_room
 from headrace.datasets.sources.remote.store import Bucket, open_bucket
 from headrace.datasets.sources.shards import open_shards
@@ -152,7 +152,9 @@ class RemoteShards:
         return [self._pool.submit(self._ensure_cached, some) for some in self._bundles(self._cache.missing(records))]
 
     def _begin_reading(self, records: Records) -> list[Future[dict[int, bytes]]]:
-        return [self._pool.submit(self._read_bundle, some) for some in self._bundles(np.unique(records))]
+        # Not in bundles: with a small cache a few records of a bundle often wait for a large request for announced records.
+        groups = self._groups(np.unique(records).tolist(), _COALESCE)
+        return [self._pool.submit(self._read_records, group) for group in groups]
 
     def prefetch(self, records: Records) -> None:
         """Start fetching `records` into the cache in large pieces, as far as there is room beside protected records."""
@@ -167,7 +169,7 @@ class RemoteShards:
             self.begin(np.array([record])).wait()
             return None
         if offset == self.columns.offset[record] and size == self.columns.size[record]:
-            return self._read_bundle([record])[record]
+            return self._read_records([record])[record]
         return self.bucket.read_range(self._names[int(self.columns.shard[record])], offset, size)
 
     def _bundles(self, records: Records) -> Iterator[list[int]]:
@@ -222,33 +224,45 @@ class RemoteShards:
                 self._ensure_cached(group, reservation)
 
     def _ensure_cached(self, records: list[int], reservation: Reservation | None = None) -> None:
-        """Fetch those records of a bundle that are not cached."""
-        wanted = [record for record in records if not self._cache.holds(record)]
-        if wanted:
-            with self._claim(wanted) as waited:
-                if waited:  # another holder has fetched some of them
-                    wanted = [record for record in wanted if not self._cache.holds(record)]
-                self._fetch(wanted, reservation)
+        """Fetch those of ascending records of one shard that are not cached."""
 
-    def _read_bundle(self, records: list[int]) -> dict[int, bytes]:
-        """Return the images of a bundle from the cache or the store."""
-        found = self._cached(records)
-        wanted = [record for record in records if record not in found]
-        if wanted:
-            with self._claim(wanted) as waited:
-                if waited:
-                    found |= self._cached(wanted)
-                    wanted = [record for record in wanted if record not in found]
-                found |= self._fetch(wanted)
+        def missing(some: list[int]) -> list[int]:
+            return [record for record in some if not self._cache.holds(record)]
+
+        self._fetch_missing(records, missing, reservation)
+
+    def _read_records(self, records: list[int]) -> dict[int, bytes]:
+        """Return the images of ascending records of one shard from the cache or the store."""
+        found: dict[int, bytes] = {}
+
+        def missing(some: list[int]) -> list[int]:
+            found.update({record: data for record in some if (data := self._cache.read(record)) is not None})
+            return [record for record in some if record not in found]
+
+        found.update(self._fetch_missing(records, missing))
         self._cache.mark_read(records)
         return found
 
-    def _cached(self, records: list[int]) -> dict[int, bytes]:
-        return {record: data for record in records if (data := self._cache.read(record)) is not None}
+    def _fetch_missing(
+        self, records: list[int], missing: Callable[[list[int]], list[int]], reservation: Reservation | None = None
+    ) -> dict[int, bytes]:
+        """Fetch those of ascending records of one shard that `missing` returns; return their images as `_fetch` does.
 
-    def _claim(self, wanted: list[int]) -> AbstractContextManager[bool]:
-        groups = self._groups(wanted, _COALESCE_AHEAD)
-        return claim(self.folder / ".claims", [(group[0], group[-1]) for group in groups])
+        Those that another thread or process is fetching come last: the others need not wait for them.
+        """
+        groups = list(self._groups(missing(records), _COALESCE_AHEAD))
+        if not groups:
+            return {}
+        path = self.folder / ".claims"
+        with claim_free(path, [(group[0], group[-1]) for group in groups]) as free:
+            found = self._fetch(
+                [record for group, own in zip(groups, free, strict=True) if own for record in group], reservation
+            )
+        for group, own in zip(groups, free, strict=True):
+            if not own:
+                with claim(path, group[0], group[-1]):
+                    found |= self._fetch(missing(group), reservation)
+        return found
 
     def _fetch(self, wanted: list[int], reservation: Reservation | None = None) -> dict[int, bytes]:
         """Fetch ascending records of one shard from the store, and cache them if there is room.
