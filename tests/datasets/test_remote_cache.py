@@ -356,3 +356,20 @@ def test_no_more_requests_run_than_the_connections_allow(many: Path, monkeypatch
     fetcher.begin(np.arange(count)).wait()
     assert all(fetcher._cache.holds(record) for record in range(count))
     assert 1 < most[0] <= 10
+
+
+@needs_obstore
+def test_what_is_still_to_be_read_is_not_fetched_ahead_for_another_epoch(
+    many: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of a few bytes would wait for one of megabytes at the border of two epochs."""
+    monkeypatch.setenv("HEADRACE_CACHE_SIZE", str(sum(path.stat().st_size for path in many.iterdir()) // 2))
+    fetcher = headrace.open("s3://b/many").fetcher
+    assert isinstance(fetcher, remote_shards.RemoteShards) and fetcher.allowance is not None
+    ahead: list[int] = []
+    monkeypatch.setattr(fetcher, "_cache_ahead", ahead.extend)
+    fetcher.prefetch(np.arange(10))
+    fetcher._cache.mark_read([0, 1, 2])
+    fetcher.prefetch(np.arange(20))
+    fetcher._ahead.shutdown()
+    assert sorted(ahead) == sorted([*range(10), 0, 1, 2, *range(10, 20)])

@@ -83,12 +83,16 @@ class ShardCache:
             self._present[record] = _PRESENT
         return bool(self._present[record] == _PRESENT)
 
-    def announce(self, records: npt.NDArray[np.int64]) -> None:
-        """Protect `records` from eviction until they are read. Of earlier announcements only the last stays in force."""
+    def announce(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Protect `records` from eviction until they are read; return those of the last announcement that are unread.
+
+        Of earlier announcements only the last stays in force.
+        """
         unread = self._announced[self._wanted[self._announced]]
         self._announced = records
         self._wanted[:] = False
         self._wanted[unread] = self._wanted[records] = True
+        return unread
 
     def mark_read(self, records: list[int]) -> None:
         """End the protection of records that were read: an epoch reads each record once."""

@@ -159,8 +159,13 @@ class RemoteShards:
     def prefetch(self, records: Records) -> None:
         """Start fetching `records` into the cache in large pieces, as far as there is room beside protected records."""
         self._after_fork()
-        self._cache.announce(records)
-        for group in self._groups(self._cache.missing(records).tolist(), _COALESCE_AHEAD):
+        unread = self._cache.announce(records)
+        wanted = self._cache.missing(records)
+        if self.allowance is not None:
+            # At the border of two epochs a record can be wanted in both. The epoch that ends will fetch it in a moment, and must
+            # not wait for a large request for the other.
+            wanted = np.setdiff1d(wanted, unread)
+        for group in self._groups(wanted.tolist(), _COALESCE_AHEAD):
             self._ahead.submit(self._cache_ahead, group)
 
     def read(self, record: int, offset: int, size: int) -> bytes | None:
