@@ -162,8 +162,8 @@ class RemoteShards:
         unread = self._cache.announce(records)
         wanted = self._cache.missing(records)
         if self.allowance is not None:
-            # At the border of two epochs a record can be wanted in both. The epoch that ends will fetch it in a moment, and must
-            # not wait for a large request for the other.
+            # At the border of two epochs a record can be wanted in both. The epoch that ends will fetch it in a moment, and
+            # must not wait for a large request for the other.
             wanted = np.setdiff1d(wanted, unread)
         for group in self._groups(wanted.tolist(), _COALESCE_AHEAD):
             self._ahead.submit(self._cache_ahead, group)
