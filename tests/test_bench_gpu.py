@@ -139,7 +139,7 @@ from types import SimpleNamespace
 from gpu import job_measures, run
 from gpu.setting import Run
 from pages import gpu_trials
-row = {"loader": "headrace", "model": "resnet18", "load": 1, "mode": "corrected", "error": None}
+row = {"loader": "headrace", "model": "resnet18", "load": 1, "mode": "corrected", "error": None, "data": "folder"}
 row |= {"img_s": 90.0, "compute_img_s": 100.0, "ingest_img_s": 300.0}
 lost = row | {"img_s": None, "error": job_measures.DROPPED}
 part, whole = [row, lost, lost], [row, row | {"load": 4}, row | {"load": 8}]
@@ -170,11 +170,11 @@ def test_the_matrix_on_a_gpu_goes_on_where_its_time_ended(tmp_path: Path) -> Non
     )
     first, second, third, *page = run.stdout.splitlines()
     found, settings = json.loads(first)
-    assert found.startswith("2 cells did not fit into the time") and settings == {"dropped": 2}
+    assert found.startswith("2 cells have no result yet (they did not fit into the time)") and settings == {"dropped": 2}
     rows, settings = json.loads(second)
     assert [row["load"] for row in rows] == [1, 4, 8] and settings == {"dropped": 0}
     assert json.loads(third)[1] == {"dropped": 0}, "a whole matrix is not replaced by a part of one"
-    assert "| headrace |" in "\n".join(page) and "2 cells did not fit" not in "\n".join(page)
+    assert "| headrace |" in "\n".join(page) and "2 cells" not in "\n".join(page)
     assert len(json.loads((tmp_path / "trials.partial").read_text(encoding="utf-8"))) == 1
 
 

@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 import record
-from headrace.trials.runner import DROPPED
+from headrace.trials.loaders import missing
+from headrace.trials.runner import DROPPED, OTHER_WORK
 from trials import PACKAGES, part_of
 
 from gpu.feed import utilisation
@@ -152,17 +153,26 @@ def trials(run: Run) -> list[Row]:
         document = json.loads(done.stdout)
     except json.JSONDecodeError as error:
         raise SystemExit(f"trials in {out} failed: {' '.join(done.stderr.split())[-500:]}") from error
+    if "rows" not in document:
+        raise SystemExit(f"trials in {out} failed: {document.get('error')}")
     if not run.is_tiny and document["simulate"] is not None:
         raise SystemExit("headrace trials finds no GPU (NVML, nvidia-smi) where torch finds one")
-    dropped = sum(row["error"] == DROPPED for row in document["rows"])
+    lost = [row["error"] for row in document["rows"] if not _is_final(row)]
     wanted = ("loader", "model", "load", "mode", "img_s", "compute_img_s", "ingest_img_s")
     rows = [{name: row.get(name) for name in wanted} for row in document["rows"] if row["img_s"] is not None]
     if rows:
         packages = (*PACKAGES, "triton", "nvidia-dali-cuda120")
         parts = {"dali": part_of(document)}
-        found = record.document("gpu-trials", packages, settings={"dropped": dropped}, experiments=parts)
+        found = record.document("gpu-trials", packages, settings={"dropped": len(lost)}, experiments=parts)
         run.document("gpu-trials", found | {"command": "make bench-gpu ARGS='--only trials'"})
-    if dropped or not rows:
+    if lost or not rows:
         run.note(rows)
-        raise SystemExit(f"{dropped} cells did not fit into the time; the same command goes on with them")
+        why = next((error for error in lost if error != DROPPED), "they did not fit into the time")
+        raise SystemExit(f"{len(lost)} cells have no result yet ({why}); the same command goes on with them")
     return rows
+
+
+def _is_final(row: Row) -> bool:
+    """Return whether a cell has its result, or cannot have one: its loader is not here, or does other work."""
+    error = row["error"]
+    return error is None or error == missing(row["loader"], row["data"]) or error.startswith(OTHER_WORK)

@@ -13,7 +13,7 @@ COMMAND = "make bench-gpu ARGS='--only trials'"
 def render(document: Document) -> str:
     """Return the page."""
     found, dropped = document["experiments"], document["settings"].get("dropped", 0)
-    missing = f"{count_text(dropped, 'cell')} did not fit into the time yet." if dropped else ""
+    missing = f"{count_text(dropped, 'cell')} without a result yet." if dropped else ""
     return page(
         "# Trials on a GPU",
         f"`{COMMAND}` on a machine with a CUDA GPU measures this matrix. A call ends within nine minutes; the next goes on "

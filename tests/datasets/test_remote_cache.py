@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import headrace
 import numpy as np
@@ -226,9 +227,9 @@ def test_announced_records_are_not_evicted_before_they_are_read(
     times = np.zeros(len(shard), dtype=np.int64)
     fetched = fetch._fetch
 
-    def counted(wanted: list[int], reservation: Reservation | None = None) -> dict[int, bytes]:
+    def counted(wanted: list[int], reservation: Reservation | None = None, *rest: Any) -> dict[int, bytes]:
         times[wanted] += 1
-        return fetched(wanted, reservation)
+        return fetched(wanted, reservation, *rest)
 
     monkeypatch.setattr(fetch, "_fetch", counted)
     fetch.prefetch(windows[0])
@@ -318,7 +319,7 @@ def test_a_record_that_another_process_fetches_holds_up_no_other(packed: Path, m
     monkeypatch.setattr(remote_shards, "_GAP", -1)  # a request for each record
     fetcher = headrace.open("s3://b/data").fetcher
     assert isinstance(fetcher, remote_shards.RemoteShards) and fetcher.allowance is None
-    with claim(fetcher.folder / ".claims", 1, 1):
+    with claim(fetcher.folder / ".claims", 1, 1, time.monotonic()):
         fetch = fetcher.begin(np.array([0, 1, 2]))
         end = time.monotonic() + 60
         while not (fetcher._cache.holds(0) and fetcher._cache.holds(2)):
@@ -373,3 +374,31 @@ def test_what_is_still_to_be_read_is_not_fetched_ahead_for_another_epoch(
     fetcher.prefetch(np.arange(20))
     fetcher._ahead.shutdown()
     assert sorted(ahead) == sorted([*range(10), 0, 1, 2, *range(10, 20)])
+
+
+@needs_obstore
+def test_more_requests_than_connections_do_not_wait_for_ever(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large request for announced records falls apart where another process cached records in its middle."""
+    for name in ("_CONNECTIONS", "_AHEAD_CONNECTIONS"):
+        monkeypatch.setattr(remote_shards, name, 1)
+    monkeypatch.setattr(remote_shards, "_AT_ONCE", 2)
+    monkeypatch.setattr(remote_shards, "_GAP", -1)
+    fetcher = headrace.open("s3://b/many").fetcher
+    assert isinstance(fetcher, remote_shards.RemoteShards)
+    records = np.flatnonzero(fetcher.columns.shard == fetcher.columns.shard[0]).tolist()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(fetcher._ensure_cached, records).result(60)
+    assert len(records) > 2 and all(fetcher._cache.holds(record) for record in records)
+
+
+@needs_obstore
+def test_a_cancelled_fetch_sends_no_more_requests(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_shards, "_GAP", -1)
+    fetcher = headrace.open("s3://b/data").fetcher
+    assert isinstance(fetcher, remote_shards.RemoteShards)
+    with fetcher._turn:  # all threads wait for their turn
+        fetch = fetcher.begin(np.arange(20))
+        fetch._parts.result(60)
+        fetch.cancel()
+    fetcher._pool.shutdown()
+    assert fetcher.requests == 0

@@ -58,6 +58,9 @@ METHOD = 5
 #: Why a group has no result that did not fit into the time.
 DROPPED = "dropped: the time of --budget-minutes was over"
 
+#: How the error of a loader begins whose pixels are not those of the reference.
+OTHER_WORK = "not the same work"
+
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = ".lock"
 
@@ -263,7 +266,8 @@ def _group(
         if difference is not None:
             return Group(cells, error=difference), fresh
         if document is None:
-            found = _measured(experiment, settings, cells, allowed_s, file, left_s or 0.0)
+            rest_s = max(1.0, (left_s or 0.0) - (time.monotonic() - start))  # without the comparison of pixels
+            found = _measured(experiment, settings, cells, allowed_s, file, rest_s)
             document = _kept(file, found | {"taken_s": time.monotonic() - start})
     except HeadraceError as error:
         if isinstance(error, GroupTimeout) and left_s is not None and time.monotonic() - start >= left_s:
@@ -343,7 +347,7 @@ def _pixel_difference(
         return None  # fused geometry is listed with its measured difference
     if "failed" in found:
         return None if cell.loader in OWN else found["words"]
-    return f"not the same work: {found['words']}"
+    return f"{OTHER_WORK}: {found['words']}"
 
 
 def _compared(

@@ -1,7 +1,7 @@
 """Claims on runs of records, so that no two threads or processes of a machine fetch the same bytes.
 
 A claim is a lock on a range of an empty file, one byte a record (open file description locks, fcntl(2)). The kernel releases
-it when its holder closes the file or dies.
+it when its holder closes the file or dies, and so do processes that were forked meanwhile.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["claim", "claim_free"]
+__all__ = ["PATIENCE_S", "claim", "claim_free"]
 
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _POLL_S = 0.005
-_PATIENCE_S = 60.0  # after this time the bytes are fetched without the claim: its holder may be stopped (SIGSTOP)
+PATIENCE_S = 60.0  # after this time the bytes are fetched without the claim: its holder may be stopped (SIGSTOP)
 
 
 @contextlib.contextmanager
-def claim(path: Path, first: int, last: int) -> Iterator[None]:
-    """Claim the records `first` to `last`; wait while another holder has some of them."""
+def claim(path: Path, first: int, last: int, deadline_s: float) -> Iterator[None]:
+    """Claim the records `first` to `last`; while another holder has some of them, wait until `deadline_s` (time.monotonic)."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline_s = time.monotonic() + _PATIENCE_S
     try:
         while not _lock(descriptor, first, last) and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
@@ -45,7 +44,7 @@ def claim_free(path: Path, runs: Sequence[tuple[int, int]]) -> Iterator[list[boo
 
 
 def _lock(descriptor: int, first: int, last: int) -> bool:
-    """Lock a range of the file, if no other holder has a part of it; return whether it may be used."""
+    """Lock a range of the file; return False if another holder has a part of it."""
     request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, last - first + 1, 0)
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)

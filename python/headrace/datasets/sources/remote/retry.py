@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["DEFAULT", "IncompleteError", "RetryPolicy", "with_retries"]
+__all__ = ["DEFAULT", "IncompleteError", "RetryPolicy", "request_errors", "with_retries"]
 
 T = TypeVar("T")
 
@@ -35,6 +35,11 @@ DEFAULT = RetryPolicy()
 
 class IncompleteError(Exception):
     """The answer is shorter than the range that was asked for, or has a wrong checksum."""
+
+
+def request_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that a request can end with: obstore's and the system's, and an incomplete answer."""
+    return (importlib.import_module("obstore.exceptions").BaseError, IncompleteError, OSError)
 
 
 def with_retries(
@@ -58,7 +63,7 @@ def with_retries(
             return action()
         except (errors.NotFoundError, FileNotFoundError) as error:
             raise FileNotFoundError(str(error)) from error
-        except (errors.BaseError, IncompleteError, OSError) as error:
+        except request_errors() as error:
             if (reason := permanent(error)) is not None:
                 raise reason from error
             if attempt == policy.tries or isinstance(error, permanent_kinds) or time.monotonic() > deadline_s:

@@ -94,6 +94,11 @@ class ShardCache:
         self._wanted[unread] = self._wanted[records] = True
         return unread
 
+    def forget_announced(self) -> None:
+        """End the protection of all records: the epoch that wanted them was left."""
+        self._announced = np.empty(0, dtype=np.int64)
+        self._wanted[:] = False
+
     def mark_read(self, records: list[int]) -> None:
         """End the protection of records that were read: an epoch reads each record once."""
         self._wanted[records] = False

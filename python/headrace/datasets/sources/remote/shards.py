@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from headrace.datasets.records import Dataset
 from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some, reserved_bytes
-from headrace.datasets.sources.remote.locks import claim, claim_free
+from headrace.datasets.sources.remote.locks import PATIENCE_S, claim, claim_free
 from headrace.datasets.sources.remote.shard_cache import WRITING, Reservation, ShardCache, boot, no_room
 from headrace.datasets.sources.remote.store import Bucket, open_bucket
 from headrace.datasets.sources.shards import open_shards
@@ -45,7 +46,8 @@ _AHEAD_CONNECTIONS = 16  # more of them, for announced records
 _COALESCE = 4 << 20  # bytes; neighbours in a shard are read by one request up to this size
 _COALESCE_AHEAD = 8 << 20
 _GAP = 1 << 16  # bytes; a smaller gap between neighbours is read and dropped instead of making two requests
-_TOGETHER = 8  # requests that one thread makes at a time; obstore sends ten of one call at once
+_TOGETHER = 8  # requests of a bundle, which one thread makes
+_AT_ONCE = 10  # requests of one call that obstore sends at the same time, at most
 
 Records = npt.NDArray[np.int64]
 
@@ -145,11 +147,13 @@ class RemoteShards:
         self._after_fork()
         # A batch is a few dozen requests. To hand them out takes 0.3 ms of Python, which the thread that trains need not spend.
         if self.allowance is None:
-            return Fetch(self._planning.submit(self._begin_caching, records), None)
-        return Fetch(self._planning.submit(self._begin_reading, records), records)
+            cancelled = threading.Event()
+            return Fetch(self._planning.submit(self._begin_caching, records, cancelled), None, cancelled.set)
+        return Fetch(self._planning.submit(self._begin_reading, records), records, self._cache.forget_announced)
 
-    def _begin_caching(self, records: Records) -> list[Future[None]]:
-        return [self._pool.submit(self._ensure_cached, some) for some in self._bundles(self._cache.missing(records))]
+    def _begin_caching(self, records: Records, cancelled: threading.Event) -> list[Future[None]]:
+        bundles = self._bundles(self._cache.missing(records))
+        return [self._pool.submit(self._ensure_cached, some, None, cancelled) for some in bundles]
 
     def _begin_reading(self, records: Records) -> list[Future[dict[int, bytes]]]:
         # Not in bundles: with a small cache a few records of a bundle often wait for a large request for announced records.
@@ -170,6 +174,7 @@ class RemoteShards:
 
     def read(self, record: int, offset: int, size: int) -> bytes | None:
         """Return bytes of the record's shard (image, JSON or sidecar file), or None if the cache's file holds them."""
+        self._after_fork()
         if self.allowance is None and offset + size <= self._end(record):
             self.begin(np.array([record])).wait()
             return None
@@ -228,13 +233,15 @@ class RemoteShards:
             if reservation:
                 self._ensure_cached(group, reservation)
 
-    def _ensure_cached(self, records: list[int], reservation: Reservation | None = None) -> None:
+    def _ensure_cached(
+        self, records: list[int], reservation: Reservation | None = None, cancelled: threading.Event | None = None
+    ) -> None:
         """Fetch those of ascending records of one shard that are not cached."""
 
         def missing(some: list[int]) -> list[int]:
             return [record for record in some if not self._cache.holds(record)]
 
-        self._fetch_missing(records, missing, reservation)
+        self._fetch_missing(records, missing, reservation, cancelled)
 
     def _read_records(self, records: list[int]) -> dict[int, bytes]:
         """Return the images of ascending records of one shard from the cache or the store."""
@@ -249,7 +256,11 @@ class RemoteShards:
         return found
 
     def _fetch_missing(
-        self, records: list[int], missing: Callable[[list[int]], list[int]], reservation: Reservation | None = None
+        self,
+        records: list[int],
+        missing: Callable[[list[int]], list[int]],
+        reservation: Reservation | None = None,
+        cancelled: threading.Event | None = None,
     ) -> dict[int, bytes]:
         """Fetch those of ascending records of one shard that `missing` returns; return their images as `_fetch` does.
 
@@ -260,19 +271,21 @@ class RemoteShards:
             return {}
         path = self.folder / ".claims"
         with claim_free(path, [(group[0], group[-1]) for group in groups]) as free:
-            found = self._fetch(
-                [record for group, own in zip(groups, free, strict=True) if own for record in group], reservation
-            )
+            ours = [record for group, own in zip(groups, free, strict=True) if own for record in group]
+            found = self._fetch(ours, reservation, cancelled)
+        deadline_s = time.monotonic() + PATIENCE_S
         for group, own in zip(groups, free, strict=True):
             if not own:
-                with claim(path, group[0], group[-1]):
-                    found |= self._fetch(missing(group), reservation)
+                with claim(path, group[0], group[-1], deadline_s):
+                    found |= self._fetch(missing(group), reservation, cancelled)
         return found
 
-    def _fetch(self, wanted: list[int], reservation: Reservation | None = None) -> dict[int, bytes]:
+    def _fetch(
+        self, wanted: list[int], reservation: Reservation | None = None, cancelled: threading.Event | None = None
+    ) -> dict[int, bytes]:
         """Fetch ascending records of one shard from the store, and cache them if there is room.
 
-        Return their images, or nothing where the cache has room for all.
+        Return their images, or nothing where the cache has room for all. Once `cancelled` is set nothing is fetched.
         """
         if not wanted:
             return {}
@@ -288,8 +301,10 @@ class RemoteShards:
         def intact(place: int, data: bytes) -> bool:
             return all(self._cache.intact(image(place, data, record), record) for record in groups[place])
 
-        self.requests += len(ranges)
-        with self._requesting(len(ranges)):
+        with self._requesting(min(len(ranges), _AT_ONCE)):
+            if cancelled is not None and cancelled.is_set():
+                return {}
+            self.requests += len(ranges)
             answers = self.bucket.read_ranges(self._names[shard], ranges, intact)
         self.fetched_bytes += sum(map(len, answers))
         found: dict[int, bytes] = {}
@@ -339,13 +354,16 @@ def _reopened(url: str, folder: Path) -> RemoteShards:
 class Fetch:
     """Records being fetched. `parts`: the requests, once they are handed out.
 
-    `records`: those whose bytes `wait` returns; None: they go to the cache's files.
+    `records`: those whose bytes `wait` returns; None: they go to the cache's files. `on_cancel`: called by `cancel`.
     """
 
     def __init__(
-        self, parts: Future[list[Future[None]]] | Future[list[Future[dict[int, bytes]]]], records: Records | None
+        self,
+        parts: Future[list[Future[None]]] | Future[list[Future[dict[int, bytes]]]],
+        records: Records | None,
+        on_cancel: Callable[[], None],
     ) -> None:
-        self._parts, self._records = parts, records
+        self._parts, self._records, self._on_cancel = parts, records, on_cancel
 
     def done(self) -> bool:
         """Return whether `wait` would return at once."""
@@ -362,6 +380,7 @@ class Fetch:
 
     def cancel(self) -> None:
         """Cancel the requests that have not begun."""
+        self._on_cancel()
         if self._parts.cancel() or self._parts.exception() is not None:
             return
         for part in self._parts.result():

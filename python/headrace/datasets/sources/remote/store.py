@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import threading
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.access import access_options, credentials_hint, is_unknown_user
-from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy, with_retries
+from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy, request_errors, with_retries
 from headrace.errors import MissingDependencyError, SourceError
 from headrace.system.foreign_errors import first_line
 from headrace.system.scheduling import yield_to_running_threads
@@ -99,7 +100,6 @@ class Bucket:
         An answer that is shorter, or that `check` refuses, is asked for again; `check` gets the range's place and its bytes.
         """
         found: dict[int, bytes] = {}
-        together = True
 
         def some(places: Sequence[int]) -> None:
             starts, sizes = zip(*(ranges[place] for place in places), strict=True)
@@ -116,16 +116,13 @@ class Bucket:
             if problem:
                 raise IncompleteError(problem)
 
-        def rest() -> None:
-            nonlocal together
-            places = [place for place in range(len(ranges)) if place not in found]
-            parts = [places] if together else [[place] for place in places]
-            together = False  # a request that fails takes the answers to the others of its call with it
-            for part in parts:
-                some(part)
-
+        _start_client(self._library, self.url)
+        if len(ranges) > 1:  # a request that fails takes the answers to the others with it
+            with contextlib.suppress(*request_errors()):
+                some(range(len(ranges)))
         try:
-            self._request(rest, path)
+            for place in [place for place in range(len(ranges)) if place not in found]:  # each with all its tries
+                self._request(functools.partial(some, [place]), path)
         except FileNotFoundError as error:
             raise SourceError(f"{self.url}/{path} does not exist") from error
         return [found[place] for place in range(len(ranges))]
