@@ -29,7 +29,7 @@ PAGES = (
 
 
 def module_of(name: str) -> str:
-    """Return the module that renders the page `name`."""
+    """Return the name of the Python module that renders a page: pages.gpu_trials for gpu-trials."""
     return f"pages.{name.replace('-', '_')}"
 
 

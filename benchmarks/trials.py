@@ -25,7 +25,7 @@ PACKAGES = ("headrace", "pillow", "torch", "torchvision", "numpy")
 
 
 def measured(name: str, folder: Path, simulate: str | None) -> dict[str, Any]:
-    """Run one experiment and return its part of the page."""
+    """Run `headrace trials` with one experiment. Return the results that the page shows."""
     command = [sys.executable, "-m", "headrace", "trials", name, "--json", "--out", str(folder / name)]
     if simulate and load(name).kind == "input":  # a training computes
         command += ["--simulate", simulate]
@@ -36,7 +36,7 @@ def measured(name: str, folder: Path, simulate: str | None) -> dict[str, Any]:
 
 
 def part_of(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page needs of a document of `headrace trials`."""
+    """Return the results that the page shows, from a JSON document of `headrace trials`."""
     shown = {key for key, _, _ in COLUMNS}
     rows = [
         {key: rounded(value) for key, value in row.items() if value is not None and key in shown}

@@ -7,15 +7,15 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import record
 from headrace.trials.loaders import missing
 from headrace.trials.runner import DROPPED, OTHER_WORK
+from pages.gpu_trials import COMMAND
 from trials import PACKAGES, part_of
 
 from gpu.feed import utilisation
+from gpu.measurements import TRIALS_FOLDER
 from gpu.setting import Row, Run
 
 __all__ = ["scenarios", "trials", "watching"]
@@ -128,7 +128,7 @@ def watching(run: Run) -> list[Row]:
     return rows
 
 
-#: Seconds of one measurement of a trial: two calls of nine minutes are expected to measure all cells.
+#: Seconds that one measurement of a trial lasts. Two calls of nine minutes should then be enough for all cells (estimated).
 TRIAL_S = 1.0
 
 #: Seconds that the start, the table and the charts may take besides the cells.
@@ -140,7 +140,7 @@ def trials(run: Run) -> list[Row]:
 
     The cells that did not fit are an error; the next call goes on with them. The page has what was measured until then.
     """
-    out = Path(run.kept or tempfile.mkdtemp()) / "trials-dali"
+    out = (run.kept or run.folder) / TRIALS_FOLDER
     command = [sys.executable, "-m", "headrace", "trials", "dali", "--json", "--out", str(out)]
     command += ["--budget-minutes", f"{max(1.0, run.limit_s - CLOSING_S) / 60:.2f}"]
     if run.is_tiny:
@@ -164,7 +164,7 @@ def trials(run: Run) -> list[Row]:
         packages = (*PACKAGES, "triton", "nvidia-dali-cuda120")
         parts = {"dali": part_of(document)}
         found = record.document("gpu-trials", packages, settings={"dropped": len(lost)}, experiments=parts)
-        run.document("gpu-trials", found | {"command": "make bench-gpu ARGS='--only trials'"})
+        run.document("gpu-trials", found | {"command": COMMAND})
     if lost or not rows:
         run.note(rows)
         why = next((error for error in lost if error != DROPPED), "they did not fit into the time")

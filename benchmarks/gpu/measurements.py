@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MEASUREMENTS", "Measurement"]
+__all__ = ["MEASUREMENTS", "TRIALS_FOLDER", "Measurement"]
+
+TRIALS_FOLDER = "trials-dali"
+"""Folder of the results in which the measurement `trials` keeps its cells, to continue with the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from pages.document import DATA
 from render import measured, write
 from sample import photographs
 
-from gpu.measurements import MEASUREMENTS, Measurement
+from gpu.measurements import MEASUREMENTS, TRIALS_FOLDER, Measurement
 
 PACKAGES = ["headrace", "torch", "torchvision", "triton", "timm", "numpy"]
 LEAST_S = 20  # a measurement is not begun with less time left
@@ -58,7 +58,7 @@ def main() -> int:
     if not args.resume:
         for one in MEASUREMENTS:
             (out / f"{one.name}.json").unlink(missing_ok=True)
-        shutil.rmtree(out / "trials-dali", ignore_errors=True)
+        shutil.rmtree(out / TRIALS_FOLDER, ignore_errors=True)
         for page in out.glob("document-*.json"):
             page.unlink()
     for left in out.glob(".work-*"):  # by a run that was killed

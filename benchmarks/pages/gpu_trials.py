@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from headrace.system.sizes import count_text
 
+from pages import awaits_gpu
 from pages.document import Document, facts, page
 from pages.trials import experiment
 
-COMMAND = "make bench-gpu ARGS='--only trials'"
+COMMAND = f"{awaits_gpu.COMMAND} ARGS='--only trials'"
 
 
 def render(document: Document) -> str:

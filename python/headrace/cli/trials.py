@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
     experiment = _experiment(args)
     usd_per_hour = machine_usd_per_hour(args)
     settings = _settings(args, experiment)
-    real = settings.gpu is None and settings.device == "cuda"
-    projection, source = _projection(experiment, settings.gpu, real=real)  # an unknown processor ends the run at once
+    # An unknown processor ends the run before it measures.
+    projection, source = _projection(experiment, settings.gpu, real=settings.is_real_gpu)
     where = f"a simulated {settings.gpu.upper()}" if settings.gpu else "the CPU" if settings.device == "cpu" else "the GPU"
     output.log(f"headrace trials: {experiment.title}; computing on {where}; results in {settings.out}")
     with output.progress("trials", unit="cells") as bar:

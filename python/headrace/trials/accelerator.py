@@ -84,11 +84,10 @@ class Accelerator(Protocol):
     simulated: bool
     source: str
     busy: list[tuple[float, float]]
-
     device: str
 
     def arrive(self, images: Any, labels: Any) -> None:
-        """Wait until a batch is there, and nothing else."""
+        """Wait until the model could compute with a batch. Do no other work."""
         ...
 
     def host_only(self, images: Any, labels: Any) -> None:

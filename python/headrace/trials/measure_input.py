@@ -142,7 +142,9 @@ def _take(batches: Iterable[Any], step: Callable[[Any, Any], None], ask_handover
 
 
 def steady_part(arrivals: Sequence[float], sizes: Sequence[int], together: int) -> tuple[int, float, int]:
-    """Return the images, seconds and rounds of the steady part of an epoch; zeros where no round is whole.
+    """Return how many images the steady part of an epoch has, how many seconds it takes, and how many rounds it has.
+
+    A round is one batch from each worker. All three are 0 for an epoch that has no whole round.
 
     A DataLoader gives its workers their batches in turn and hands them out in order, so batch i and batch i + `together` come
     from the same worker, and the time between their arrivals is that worker's time for one batch, whatever the phase of the

@@ -83,6 +83,11 @@ class Settings:
     seconds: float | None = None
     batch_size: int | None = None
 
+    @property
+    def is_real_gpu(self) -> bool:
+        """Whether the model computes on a GPU of this machine."""
+        return self.gpu is None and self.device == "cuda"
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -218,7 +223,7 @@ def _remember(experiment: Experiment, settings: Settings) -> None:
         "data": str(settings.own) if settings.own else None,
         "scale": settings.scale,
         "gpu": settings.gpu,
-        "device": settings.device if settings.gpu or settings.device == "cpu" else gpu_name(),
+        "device": gpu_name() if settings.is_real_gpu else settings.device,
         "headrace": __version__,
         "method": METHOD,
     }

@@ -33,7 +33,7 @@ MOST_OF_LOAD = 1.1
 FAST_ENOUGH, REACHED = 1.1, 0.97
 
 #: Loaders that decode on a GPU, and the rows of headrace that are set beside them.
-GPU_PEERS, OWN = ("torchvision-gpu", "dali-gpu"), ("headrace", "headrace-exact")
+GPU_PEERS, JUDGED = ("torchvision-gpu", "dali-gpu"), ("headrace", "headrace-exact")
 
 #: Models that a GPU computes more slowly than a CPU prepares their images.
 LARGE = ("resnet50", "resnet152")
@@ -173,7 +173,7 @@ def _beside_gpu_loaders(rows: Sequence[Row]) -> list[str]:
     found = []
     for peer in GPU_PEERS:
         theirs = {(row.model, row.load): row for row in real if row.loader == peer}
-        for own in OWN:
+        for own in JUDGED:
             ours = [row for row in real if row.loader == own and (row.model, row.load) in theirs]
             if not ours:
                 continue
@@ -195,8 +195,8 @@ def _ratio(row: Row, other: Row) -> float:
 def _fed(rows: Sequence[Row]) -> list[str]:
     """On a GPU: the larger models train as fast as computing alone even at the heaviest load."""
     heavy = [row for row in rows if row.model in LARGE and row.load == HEAVY and row.img_s]
-    cells = [row for row in heavy if _on_gpu(row) and row.loader in OWN]
-    if any({row.model for row in cells if row.loader == own} != set(LARGE) for own in OWN):
+    cells = [row for row in heavy if _on_gpu(row) and row.loader in JUDGED]
+    if any({row.model for row in cells if row.loader == own} != set(LARGE) for own in JUDGED):
         return []  # not all are measured
     figure = ", ".join(f"{row.loader} {row.model} {100 * _reach(row):.1f} %" for row in cells)
     target = f"ResNet-50 and ResNet-152 reach {100 * REACHED:.0f} % of computing alone at load {HEAVY}"

@@ -38,7 +38,7 @@ class IncompleteError(Exception):
 
 
 def request_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that a request can end with: obstore's and the system's, and an incomplete answer."""
+    """Return the classes of exceptions that a failed request raises: obstore's, OSError and IncompleteError."""
     return (importlib.import_module("obstore.exceptions").BaseError, IncompleteError, OSError)
 
 

@@ -84,9 +84,9 @@ class ShardCache:
         return bool(self._present[record] == _PRESENT)
 
     def announce(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Protect `records` from eviction until they are read; return those of the last announcement that are unread.
+        """Protect `records` from eviction until they are read.
 
-        Of earlier announcements only the last stays in force.
+        Return the unread records of the announcement before this one. They stay protected; those of older announcements do not.
         """
         unread = self._announced[self._wanted[self._announced]]
         self._announced = records

@@ -236,7 +236,7 @@ class RemoteShards:
     def _ensure_cached(
         self, records: list[int], reservation: Reservation | None = None, cancelled: threading.Event | None = None
     ) -> None:
-        """Fetch those of ascending records of one shard that are not cached."""
+        """Fetch those of `records` that are not cached. They lie in one shard and are ascending."""
 
         def missing(some: list[int]) -> list[int]:
             return [record for record in some if not self._cache.holds(record)]
@@ -262,9 +262,11 @@ class RemoteShards:
         reservation: Reservation | None = None,
         cancelled: threading.Event | None = None,
     ) -> dict[int, bytes]:
-        """Fetch those of ascending records of one shard that `missing` returns; return their images as `_fetch` does.
+        """Fetch the records that are not cached. Return their images, or nothing where the cache has room for all.
 
-        Those that another thread or process is fetching come last: the others need not wait for them.
+        Records that another thread or process is fetching come last, so that the others need not wait for them.
+
+        records: of one shard, ascending. missing: takes some of them and returns those that are not cached.
         """
         groups = list(self._groups(missing(records), _COALESCE_AHEAD))
         if not groups:

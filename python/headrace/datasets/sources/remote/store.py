@@ -95,9 +95,10 @@ class Bucket:
     def read_ranges(
         self, path: str, ranges: Sequence[tuple[int, int]], check: Callable[[int, bytes], bool] | None = None
     ) -> Sequence[bytes]:
-        """Return the bytes of ranges (offset, size) of an object, each by a request of its own, up to ten at a time.
+        """Return the bytes of ranges (offset, size) of an object. Each range is one request; ten of them run at a time.
 
-        An answer that is shorter, or that `check` refuses, is asked for again; `check` gets the range's place and its bytes.
+        A range is requested again if its answer is too short or if `check` returns False. `check` takes the number of the range
+        in `ranges` and the bytes of its answer.
         """
         found: dict[int, bytes] = {}
 
