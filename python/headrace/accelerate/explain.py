@@ -15,7 +15,7 @@ __all__ = ["explain", "explain_items"]
 
 def explain(compiled: CompiledLoader) -> Iterator[str]:
     """Yield one line for each stage: where it runs, and the transform of the script that it replaces."""
-    recognition, pipeline = compiled.recognition, compiled.pipeline
+    recognition, view = compiled.recognition, compiled.view
     records = sum(len(folder.samples) for folder in recognition.folders)
     datasets = len(recognition.folders)
     yield f"{records:,} files" + (f" of {datasets} datasets" if datasets > 1 else "")
@@ -30,14 +30,12 @@ def explain(compiled: CompiledLoader) -> Iterator[str]:
     names = ", ".join(display_name(operation) for operation in recognition.transform.pointwise)
     looked_up = "looked up in the table that they give for 3 x 256 values"
     yield f"native   {names}: {'stored as they are' if recognition.value_table.identity else looked_up}"
-    for operation in recognition.transform.per_image:
-        yield f"Python   {display_name(operation)}: the script's own, on each finished image"
+    for erasing in recognition.transform.erasings:
+        yield f"native   {erasing}"
     if any(folder.target_transform is not None for folder in recognition.folders):
         yield "Python   target_transform: the script's own, for each label"
-    if recognition.collate == "own":
-        yield "Python   collate_fn: the script's own, on the items of each batch, in the main process"
-    shape = f"[N, 3, {pipeline.height}, {pipeline.width}]"
-    yield f"batch    {str(compiled.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"
+    shape = f"[N, 3, {view.pipeline.height}, {view.pipeline.width}]"
+    yield f"batch    {str(view.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"
 
 
 def explain_items(compiled: CompiledItems) -> Iterator[str]:
@@ -53,8 +51,8 @@ def explain_items(compiled: CompiledItems) -> Iterator[str]:
         which = f"view {number + 1}" + (f" ({alike} alike)" if alike > 1 else "")
         names = ", ".join([*map(str, view.transform.geometry), *map(display_name, view.transform.pointwise)])
         yield f"native   {which}: {names}"
-        for operation in view.transform.per_image:
-            yield f"Python   {display_name(operation)}: the script's own, on each finished image"
+        for erasing in view.transform.erasings:
+            yield f"native   {which}: {erasing}"
         shape = f"[N, 3, {made.pipeline.height}, {made.pipeline.width}]"
         yield f"batch    {which}: {str(made.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"
     yield "Python   the rest of each item: the script's own code, without its effects, in the main process"

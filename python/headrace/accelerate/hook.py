@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,14 +28,13 @@ import torch
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from headrace.accelerate import data_map
-from headrace.accelerate.check import check, check_items
+from headrace.accelerate.check import BatchesDiffer, check, require_equal_batches, require_rows_alone
 from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.deferred_loader import with_deferred_items
 from headrace.accelerate.explain import explain, explain_items
 from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_iterator import ItemIterator
 from headrace.accelerate.item_loader import CompiledItems, RecognisedItems, compile_items, recognise_items
-from headrace.accelerate.item_proof import require_equal_items
 from headrace.accelerate.iterator import NativeIterator
 from headrace.accelerate.native_decode import cuts_tensors, with_native_decode
 from headrace.accelerate.partly_native import PartlyNative
@@ -80,10 +80,6 @@ call.
 _printed: set[Decision] = set()
 
 
-class _CheckFailed(Exception):
-    """`--check` found a difference. The loader is then left alone altogether."""
-
-
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
 
 
@@ -125,13 +121,12 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     data_map.redirect_readers()
     refusal: Unsupported | str
     try:
-        compiled, checked = _compiled(loader, settings)
-        made = ItemIterator if isinstance(compiled, CompiledItems) else NativeIterator
-        iterator = made(loader, compiled, lambda: original(loader), log_line)
+        compiled, checked = _compiled(loader, original, settings)
+        iterator = _iterator(loader, compiled)
     except Unsupported as error:
         refusal = error.alone()
-    except _CheckFailed as error:
-        refusal = str(error)
+    except BatchesDiffer as error:
+        refusal = f"check failed: {error}"
     except Exception as error:
         refusal = f"internal error, {_error_text(error)}"
     else:
@@ -144,21 +139,51 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     return _take_over_in_part(loader, original, refusal, settings)
 
 
-def _compiled(loader: Any, settings: Settings) -> tuple[CompiledLoader | CompiledItems, str | None]:
+def _compiled(
+    loader: Any, original: Callable[[Any], Any], settings: Settings
+) -> tuple[CompiledLoader | CompiledItems, str | None]:
     """Return what the native engine needs for the whole loader, and the result of `--check`. Raise `Unsupported`."""
     threads = _threads(loader, settings)
     try:
         folders = compile_loader(recognise(loader), threads)
-        return folders, _run_check(loader, folders, settings)
+        return folders, _compare(loader, folders, original, settings)
     except Unsupported as refusal:
         try:
             items = compile_items(recognise_items(loader), threads)
-            equal = require_equal_items(loader, items, settings.check)
+            require_rows_alone(loader.dataset, items)
+            return items, _compare(loader, items, original, settings)
         except Unsupported as further:
             if rows_at_once(loader.dataset, ()) is not None:  # only the code of its items could be understood
                 raise
             raise both(refusal, further) from further
-        return items, _run_item_check(loader, items, equal, settings)
+
+
+def _iterator(loader: Any, compiled: CompiledLoader | CompiledItems) -> NativeIterator:
+    made = ItemIterator if isinstance(compiled, CompiledItems) else NativeIterator
+    return made(loader, compiled, log_line)
+
+
+def _compare(
+    loader: Any, compiled: CompiledLoader | CompiledItems, original: Callable[[Any], Any], settings: Settings
+) -> str | None:
+    """Compare batches with the script's own. Return the result of `--check`, which runs once for each loader.
+
+    Raise `Unsupported` if a few items differ, `BatchesDiffer` if `--check` finds a difference.
+    """
+    recognition = compiled.recognition
+    if isinstance(recognition, RecognisedItems):
+        indices: Sequence[int] = recognition.indices
+        operations = [operation for view in recognition.views for operation in view.chain.operations]
+    else:
+        indices = range(len(loader.dataset))
+        operations = [recognition.folders[0].dataset.transform]
+    native = partial(_iterator, compiled=compiled)
+    require_equal_batches(loader, indices, operations, native, original)
+    if not settings.check:
+        return None
+    if loader in _decided and _decided[loader].check is not None:
+        return _decided[loader].check
+    return check(loader, indices, settings.check, native, original)
 
 
 def _leave_alone(loader: Any, original: Callable[[Any], Any], reason: str, settings: Settings) -> Any:
@@ -190,39 +215,14 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
     return _leave_alone(loader, original, reason, settings)
 
 
-def _run_check(loader: Any, compiled: CompiledLoader, settings: Settings) -> str | None:
-    """Return the result of `--check`, which runs once for each loader. Raise `_CheckFailed` if images or draws differ."""
-    if not settings.check:
-        return None
-    if loader in _decided and _decided[loader].check is not None:
-        return _decided[loader].check
-    result = check(compiled, settings.check)
-    if not result.passed:
-        raise _CheckFailed(f"check failed: {result}")
-    return str(result)
-
-
-def _run_item_check(loader: Any, compiled: CompiledItems, equal: str, settings: Settings) -> str | None:
-    """Return the result of `--check` for a loader of items. Raise `_CheckFailed` if images or draws differ."""
-    if not settings.check:
-        return None
-    if loader in _decided and _decided[loader].check is not None:
-        return _decided[loader].check
-    result = check_items(loader.dataset, compiled, settings.check)
-    if not result.passed:
-        raise _CheckFailed(f"check failed: {result}")
-    return f"{result}; {equal}"
-
-
 def _taken_over(loader: Any, compiled: CompiledLoader | CompiledItems, checked: str | None) -> Decision:
     recognition = compiled.recognition
     views = recognition.views if isinstance(recognition, RecognisedItems) else (recognition,)
     identity = all(view.value_table.identity for view in views)
     steps = "decode, crop, resize" if identity else "decode, crop, resize, normalise"
+    steps += ": the same batches, bit for bit,"
     instead = count_text(loader.num_workers, "worker") if loader.num_workers else "the main process"
     reason = f"{steps} in {count_text(compiled.threads, 'native thread')} instead of {instead}"
-    if loader.num_workers and loader.worker_init_fn is not None:
-        reason += "; worker_init_fn, which only seeds, is not called"
     if isinstance(compiled, CompiledItems):
         reason += "; the rest of each item is the script's own code, in the main process"
         return Decision(describe(loader.dataset), True, reason, compiled.threads, tuple(explain_items(compiled)), checked)
