@@ -1,11 +1,11 @@
 """`headrace run`: replace the image loading of a PyTorch script where the replacement is provably equal.
 
 `hook` decides for each DataLoader, `recognise` holds the rules, `translate` the transforms, `compile` and `iterator` the native
-loading, `native_decode` the decode-only way, `check` the comparison of `--check`.
+loading, `random_streams` plain's random numbers, `native_decode` the decode-only way, `check` the comparison before each take-over.
 
 - `affine_transform`: Pillow's affine transform of RGB images, natively made while an item is made.
 - `batch_memory`: The memory of batches: kept from one epoch to the next, and shared by all loaders of the process.
-- `check`: `headrace run --check`: compare native loading with the script's own, before a loader is taken over.
+- `check`: The comparison of native batches with the script's own, before a loader is taken over.
 - `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
 - `data_map`: `headrace run --data-map A=B`: files that the script opens for reading below A are read from B.
 - `deferred_batch`: A batch of a worker with deferred tensors, on its way to the training process.
@@ -14,7 +14,10 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `deferred_loader`: Deferred items: lazy images whose tensors are computed by native threads in the training process.
 - `deferred_tensor`: Deferred tensors: tensors whose values are described until something looks at them.
 - `deferred_values`: The values of deferred tensors: the result of the script's pointwise operations for each uint8 value.
+- `draws`: How the script's transforms draw their random numbers.
+- `equality`: Whether two batches, items or planned items are equal bit for bit.
 - `explain`: The lines of `headrace run --explain` on a loader that is taken over.
+- `forked_child`: A function's result from a forked child: what it changes, prints or leaves behind stays there.
 - `hf_datasets`: Rows of Hugging Face `datasets`: what they hold, with planned images in place of decoded ones.
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
 - `image_description`: The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
@@ -22,7 +25,6 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `item_code`: The code that makes a dataset's items, compiled again so that headrace decides about each of its calls.
 - `item_iterator`: The iterator for loaders of the script's own items: they are planned here, native threads make their tensors.
 - `item_loader`: A DataLoader whose dataset is the script's own code around images that headrace knows how to make.
-- `item_proof`: The comparison of planned items with the script's own, before a loader of such items is taken over.
 - `iterator`: The iterator that replaces DataLoader's own: native threads fill the same batches.
 - `lazy_loader`: Lazy Pillow images in the script's own items: a way to take a loader over in part, whatever its dataset is.
 - `lazy_opening`: The time in which opened JPEGs are lazy: while a dataset item is made, in the thread that makes it.
@@ -38,6 +40,8 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `planned_images`: Images that are planned, not opened: what stands for them while the script's own code makes an item.
 - `pointwise`: The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
 - `pure_functions`: Functions, types and methods that only compute a value: the code of an item may call them.
+- `random_streams`: The random streams of the script's processes: the generators of torch, Python and NumPy of a worker or the main
+  process.
 - `randomness`: Random generators for the parts of the script that headrace runs in the main process.
 - `recognition_hook`: The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
 - `recognise`: The rules by which `headrace run` takes over a DataLoader.
@@ -51,6 +55,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `transform_names`: The names of transforms: by which classes of torchvision and timm are recognised, and which messages use.
 - `translate`: Translate torchvision and timm transforms into headrace's.
 - `type_comparisons`: Modules of the script that compare the class of a tensor by `type()`.
+- `unsupported`: The exception for what `headrace run` does not take over.
 - `used_readers`: Which libraries read the images of a loader, as far as the code of its items tells: for the lines of `run`.
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own
   untouched.

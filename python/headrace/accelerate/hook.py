@@ -220,9 +220,9 @@ def _taken_over(loader: Any, compiled: CompiledLoader | CompiledItems, checked: 
     views = recognition.views if isinstance(recognition, RecognisedItems) else (recognition,)
     identity = all(view.value_table.identity for view in views)
     steps = "decode, crop, resize" if identity else "decode, crop, resize, normalise"
-    steps += ": the same batches, bit for bit,"
     instead = count_text(loader.num_workers, "worker") if loader.num_workers else "the main process"
     reason = f"{steps} in {count_text(compiled.threads, 'native thread')} instead of {instead}"
+    reason += ": the same batches, bit for bit"
     if isinstance(compiled, CompiledItems):
         reason += "; the rest of each item is the script's own code, in the main process"
         return Decision(describe(loader.dataset), True, reason, compiled.threads, tuple(explain_items(compiled)), checked)
