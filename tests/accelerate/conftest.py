@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.accelerate import deferred_loader, hook
+from headrace.accelerate import hook, iterator_watchers, type_comparisons
 from headrace.accelerate.translate import Unsupported
 from headrace.attach import unseen_frames
 from PIL import Image
@@ -15,9 +15,11 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 
 @pytest.fixture(autouse=True)
-def no_comparisons_of_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not search the tests themselves: they compare classes."""
-    monkeypatch.setattr(deferred_loader, "compares_tensor_types", lambda: None)
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not search the tests themselves: they compare classes, and look at iterators."""
+    for searching in (type_comparisons, iterator_watchers):
+        monkeypatch.setattr(searching, "module_with", lambda pattern: None)
+    monkeypatch.setattr(iterator_watchers, "_unknown_framework", lambda: None)
 
 
 @pytest.fixture

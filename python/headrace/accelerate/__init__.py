@@ -24,6 +24,8 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `item_loader`: A DataLoader whose dataset is the script's own code around images that headrace knows how to make.
 - `item_proof`: The comparison of planned items with the script's own, before a loader of such items is taken over.
 - `iterator`: The iterator that replaces DataLoader's own: native threads fill the same batches.
+- `iterator_watchers`: Code that looks inside torch's iterators, at their worker processes, or at their queues: it must find
+  torch's own iterator.
 - `lazy_loader`: Lazy Pillow images in the script's own items: a way to take a loader over in part, whatever its dataset is.
 - `lazy_opening`: The time in which opened JPEGs are lazy: while a dataset item is made, in the thread that makes it.
 - `lazy_pillow`: Lazy Pillow images: images of Pillow's own classes whose pixels are decoded when something looks at them.
@@ -45,6 +47,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `shared_indexes`: The JPEG indexes that the training process and its workers share.
 - `script_state`: The state of the script's objects: what tells whether the training loop has changed a transform between two
   batches.
+- `script_text`: The text of the script's own modules: a search for what the script may notice.
 - `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
 - `tensor_resize`: The resize of uint8 tensors: whether the native one equals torchvision's on this machine.
 - `torch_blur`: torchvision's Gaussian blur of uint8 images: its weights, and whether the native one equals it on this machine.
@@ -54,4 +57,5 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `used_readers`: Which libraries read the images of a loader, as far as the code of its items tells: for the lines of `run`.
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own
   untouched.
+- `worker_errors`: Errors of the script's own code that runs here instead of in a worker: as torch reports an error of a worker.
 """

@@ -44,7 +44,7 @@ from headrace.accelerate.refusal import both, own_iterators, refusal_text
 from headrace.accelerate.settings import Settings
 from headrace.attach.log import log_line
 from headrace.attach.steps import is_stand_in
-from headrace.attach.unseen_frames import when_made
+from headrace.attach.unseen_frames import drop_own_frames, when_made
 from headrace.system.machine import cores as usable_cores
 from headrace.system.printable import printable
 from headrace.system.sizes import count_text
@@ -84,6 +84,10 @@ class _CheckFailed(Exception):
     """`--check` found a difference. The loader is then left alone altogether."""
 
 
+class _NoIterator(Exception):
+    """torch raised an error when it made an iterator. It raises the same one for the script's own loader."""
+
+
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
 
 
@@ -97,7 +101,11 @@ def install() -> None:
     original = DataLoader._get_iterator
 
     def get_iterator(loader: Any) -> Any:
-        return _decide(loader, original, settings)
+        try:
+            return _decide(loader, original, settings)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     get_iterator._headrace = True  # type: ignore[attr-defined]
     DataLoader._get_iterator = get_iterator
@@ -172,10 +180,13 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
     for way in reversed(PARTIAL_WAYS) if cuts_tensors(loader) else PARTIAL_WAYS:
         try:
             changed = way(loader, settings.check)
-            iterator = changed.prepare(original(changed.loader))
+            iterator = changed.prepare(_iterator_of(changed.loader, original))
         except Unsupported as further:
             refusals.append(further.alone())
             continue
+        except _NoIterator as error:
+            reason = f"{refusal}; torch makes no iterator for it ({error})"
+            break
         except Exception as error:
             reason = f"{refusal}; internal error, {_error_text(error)}"
             break
@@ -188,6 +199,20 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
     else:
         reason = refusal_text(refusals)
     return _leave_alone(loader, original, reason, settings)
+
+
+def _iterator_of(changed: Any, original: Callable[[Any], Any]) -> Any:
+    """Return torch's iterator for a changed copy of a loader.
+
+    Raise `_NoIterator` if there is none: the sampler is none, or the workers cannot be started. The seed is then drawn again.
+    """
+    generator = changed.generator if changed.generator is not None else torch.default_generator
+    state = generator.get_state()
+    try:
+        return original(changed)
+    except Exception as error:
+        generator.set_state(state)
+        raise _NoIterator(_error_text(error)) from None
 
 
 def _run_check(loader: Any, compiled: CompiledLoader, settings: Settings) -> str | None:

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -38,6 +39,8 @@ from headrace.accelerate.script_state import state_of
 from headrace.accelerate.torch_blur import arithmetic, holds_blur, provide_weights
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.worker_copies import WorkerCopies
+from headrace.accelerate.worker_errors import worker_error
+from headrace.attach.unseen_frames import drop_own_frames
 from headrace.transforms.compile import Pipeline
 
 __all__ = ["NativeFailure", "NativeIterator", "apply_per_image"]
@@ -92,6 +95,7 @@ class NativeIterator(_BaseDataLoaderIter):
         self._replacement: Any = None
         self._pass = 0
         self._draws = 0
+        self._received = 0
         _live.add(self)
         if self._num_workers > 0:
             self._pull()
@@ -135,11 +139,19 @@ class NativeIterator(_BaseDataLoaderIter):
             return
         self._pass += 1
         self._draws = 0
+        self._received = 0
         if self._num_workers > 0:
             self._pull()
             self._submit()
 
     def _next_data(self) -> Any:
+        try:
+            return self._next_batch()
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+
+    def _next_batch(self) -> Any:
         if self._replacement is not None:
             return self._replacement._next_data()
         if self._num_workers == 0:
@@ -150,7 +162,10 @@ class NativeIterator(_BaseDataLoaderIter):
             offer_free_blocks()
             raise StopIteration
         pending = self._jobs.popleft()
+        worker = self._received % max(1, self._num_workers)
+        self._received += 1
         failure: NativeFailure | None = None
+        raised: ExceptionWrapper | None = None
         try:
             if self._began_as is not None:
                 if self._state() != self._began_as:
@@ -159,12 +174,18 @@ class NativeIterator(_BaseDataLoaderIter):
             batch = self._finish(pending)
         except NativeFailure as error:
             failure = type(error)(*error.args)  # without the frames that its traceback refers to
+        except Exception as error:
+            if self._num_workers == 0:
+                raise
+            raised = worker_error(error, worker)
         finally:
             if self._num_workers > 0 and failure is None:
                 self._pull()
                 self._submit()
-        # The script's own loading starts here and not inside `except`: Python would print our exception before each of its
-        # errors.
+        # The script's own loading starts here, and its error is raised here, and not inside `except`: Python would print the
+        # exception that is handled there before each of its errors.
+        if raised is not None:
+            raised.reraise()
         return batch if failure is None else self._fall_back(pending, failure)
 
     def _up_to_date(self, pending: Any) -> Any:

@@ -31,6 +31,7 @@ from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.used_readers import readers_used
 from headrace.attach.log import log_line
+from headrace.attach.unseen_frames import drop_own_frames
 
 __all__ = ["Extension", "LazyFetcher", "LazyItems", "native_steps", "recognise_lazy_images", "trial_of", "with_lazy_images"]
 
@@ -165,7 +166,14 @@ class LazyFetcher:
         return getattr(self.__dict__["_fetcher"], name)
 
     def fetch(self, index: Any) -> Any:
-        """Return the batch of torch's own fetcher."""
+        """Return the batch of torch's own fetcher. An error of an item has the traceback that it would have there."""
+        try:
+            return self._fetch(index)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+
+    def _fetch(self, index: Any) -> Any:
         state = self._trial.state
         if state is TrialState.LAZY:
             return self._lazily(index)

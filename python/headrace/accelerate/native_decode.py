@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from headrace._native import decode_into, image_size
+from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import (
@@ -296,6 +297,8 @@ def _natively_decoded(loader: Any) -> tuple[Any, list[_ReplacedTransform]]:
     """Return a copy of the loader's dataset that decodes natively, and the transform of each folder dataset in it."""
     if isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
         raise Unsupported("its dataset is iterable, without indices")
+    if module := looks_at_iterators():  # the changed copy of the dataset is in the iterator
+        raise Unsupported(f"{module} looks inside torch's iterator or for its workers")
     require_seeding_only(loader)
     replaced: list[_ReplacedTransform] = []
     return _with_native_decode(loader.dataset, replaced), replaced
