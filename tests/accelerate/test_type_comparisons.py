@@ -43,4 +43,4 @@ def _files() -> list[str]:
 def test_installed_packages_and_headrace_are_not_searched() -> None:
     import torch
 
-    assert all(script_text._is_installed(str(path)) for path in (torch.__file__, script_text.__file__, json.__file__))
+    assert all(script_text.is_installed(str(path)) for path in (torch.__file__, script_text.__file__, json.__file__))

@@ -58,4 +58,6 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own
   untouched.
 - `worker_errors`: Errors of the script's own code that runs here instead of in a worker: as torch reports an error of a worker.
+- `written_calls`: What the user wrote: names of functions for messages, and the call of the script's own code in which
+  something was refused.
 """

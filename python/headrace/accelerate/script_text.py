@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-__all__ = ["module_with"]
+__all__ = ["is_installed", "module_with"]
 
 LONGEST_TEXT = 1 << 20
 """Search no file of more bytes: it holds data."""
@@ -30,14 +30,15 @@ def module_with(pattern: re.Pattern[str]) -> str | None:
         if not isinstance(path, str) or not path.endswith(".py"):
             continue
         if (path, pattern) not in _searched:
-            _searched[path, pattern] = not _is_installed(path) and _holds(Path(path), pattern)
+            _searched[path, pattern] = not is_installed(path) and _holds(Path(path), pattern)
         if _searched[path, pattern]:
             return name
     return None
 
 
-def _is_installed(path: str) -> bool:
-    return path.startswith(_installed()) or "/site-packages/" in path or "/dist-packages/" in path
+def is_installed(path: str) -> bool:
+    """Whether a file of Python code is that of an installed package, of Python itself or of headrace."""
+    return path.startswith((*_installed(), "<frozen ", "<__")) or "/site-packages/" in path or "/dist-packages/" in path
 
 
 @functools.cache
