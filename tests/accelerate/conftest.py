@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from headrace.accelerate import hook, iterator_watchers, type_comparisons
+from headrace.accelerate.awaited_line import AwaitedLine
+from headrace.accelerate.lazy_loader import native_steps
 from headrace.accelerate.translate import Unsupported
 from headrace.attach import unseen_frames
 from PIL import Image
@@ -29,9 +31,20 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     original, listeners = DataLoader._get_iterator, unseen_frames._listeners
     present = [*listeners.get(_BaseDataLoaderIter, ())]
     monkeypatch.setattr(hook, "log_line", lines.append)
+    awaited = hook._awaited_line
+
+    def reported_at_once(loader: Any, *arguments: Any) -> AwaitedLine:
+        """Report before a batch is made that the loader is taken over: most tests ask for the way only."""
+        line = awaited(loader, *arguments)
+        line._taken_over(native_steps(loader))
+        return line
+
+    monkeypatch.setattr(hook, "_awaited_line", reported_at_once)
     monkeypatch.setattr(hook, "_printed", set())
+    next_batch = _BaseDataLoaderIter.__next__
     hook.install()
     yield lines
+    _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
     DataLoader._get_iterator = original
     listeners[_BaseDataLoaderIter][:] = present
 

@@ -68,7 +68,7 @@ def test_training_without_colour_is_taken_over(folder: Path, taken_over: list[st
     batches = list(made)
     assert [tuple(images.shape) for images, _ in batches] == [(7, 3, 48, 48)] * 2
     assert all(images.dtype == torch.float32 and labels.dtype == torch.int64 for images, labels in batches)
-    assert "taken over: decode, crop, resize in 1 native thread" in taken_over[-1]
+    assert "taken over: decode, RandomResizedCrop, RandomHorizontalFlip" in taken_over[-1]
     assert "worker_init_fn, which only seeds" in taken_over[-1]
     made = loader(folder, training=True, color_jitter=None, interpolation="bicubic", re_prob=0.3, prefetcher=False)
     assert isinstance(iter(made), NativeIterator), taken_over
@@ -80,7 +80,7 @@ def test_training_with_random_interpolation_is_taken_over(folder: Path, taken_ov
     iterator = iter(made)
     assert isinstance(iterator, NativeIterator), taken_over
     assert sum(len(batch[0]) for batch in iterator) == 14
-    assert "taken over: decode, crop, resize" in taken_over[-1] and "in part" not in taken_over[-1]
+    assert "taken over: decode, RandomResizedCrop" in taken_over[-1] and "in part" not in taken_over[-1]
 
 
 def test_the_check_compares_the_random_filters(folder: Path) -> None:

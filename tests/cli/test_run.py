@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,9 +65,9 @@ def test_a_script_sees_the_same_labels_and_values(script: Path, image_folder: Ca
     assert ours.returncode == 0, ours.stderr
     assert ours.stdout == plain.stdout
     lines = [line for line in ours.stderr.splitlines() if line.startswith("headrace run: loader")]
-    assert "images) taken over: decode, crop, resize, normalise in 1 native thread instead of 1 worker" in lines[0]
+    assert re.search(r"images\) taken over: decode, .* in 1 native thread instead of 1 worker", lines[0])
     assert "instead of the main process" in lines[1]
-    assert "taken over in part: the decode, crop and resize of JPEGs that Pillow opens" in lines[2]
+    assert "taken over in part: the decode and resize of JPEGs that Pillow opens are native in" in lines[2]
     assert "TensorDataset not taken over: dataset TensorDataset is not an image folder" in lines[3]
     assert lines[2].endswith("the rest is the script's own (transform <lambda> has no exact native equivalent)")
 

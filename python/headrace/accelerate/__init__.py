@@ -4,6 +4,8 @@
 loading, `native_decode` the decode-only way, `check` the comparison of `--check`.
 
 - `affine_transform`: Pillow's affine transform of RGB images, natively made while an item is made.
+- `awaited_line`: The line on a loader with lazy images: it waits until the first batches have shown what is native, and whether
+  that pays.
 - `batch_memory`: The memory of batches: kept from one epoch to the next, and shared by all loaders of the process.
 - `check`: `headrace run --check`: compare native loading with the script's own, before a loader is taken over.
 - `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
@@ -14,7 +16,7 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `deferred_loader`: Deferred items: lazy images whose tensors are computed by native threads in the training process.
 - `deferred_tensor`: Deferred tensors: tensors whose values are described until something looks at them.
 - `deferred_values`: The values of deferred tensors: the result of the script's pointwise operations for each uint8 value.
-- `explain`: The lines of `headrace run --explain` on a loader that is taken over.
+- `explain`: The steps of a loader that is taken over: named in its line, and one line each for `headrace run --explain`.
 - `hf_datasets`: Rows of Hugging Face `datasets`: what they hold, with planned images in place of decoded ones.
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
 - `image_description`: The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
@@ -30,8 +32,11 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `lazy_opening`: The time in which opened JPEGs are lazy: while a dataset item is made, in the thread that makes it.
 - `lazy_pillow`: Lazy Pillow images: images of Pillow's own classes whose pixels are decoded when something looks at them.
 - `lazy_trial`: The comparison of lazy with ordinary items during the first batches: CPU time an item, on the script's own data.
+- `loop_waits`: What came of a run: how many images the script's loops took, and how long they waited for them.
 - `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
 - `native_readers`: Native decode of the JPEGs that OpenCV and torchvision.io read, while a dataset item is made.
+- `native_work`: What this process has made natively of the JPEGs that items open: which library opened them, and what was done
+  with them.
 - `own_transforms`: Transform classes of the script's own that only apply operations which headrace knows.
 - `partly_native`: A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it.
 - `pillow_blur`: Pillow's Gaussian blur: whether the native one equals it on this machine.

@@ -105,7 +105,7 @@ def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
         return with_lazy_images(loader, images, ComputedItems())
     _deferred_tensors()  # what this imports, the workers of each epoch need not
     changed = with_lazy_images(loader, images, DeferredItems(time_ns(), index_path()))
-    return PartlyNative(changed.loader, changed.native, changed.check, lambda iterator: _receive_deferred(iterator))
+    return replace(changed, prepare=_receive_deferred)
 
 
 def _receive_deferred(iterator: Any) -> Any:

@@ -32,7 +32,10 @@ def called_name(function: Any) -> str:
         module = owner.__name__ if isinstance(owner, types.ModuleType) else type(owner).__module__
     if not isinstance(module, str) or not hasattr(function, "__name__"):
         return display_name(function)
-    return _name_in(module, function.__name__) or _with_module(module, getattr(function, "__qualname__", function.__name__))
+    name, qualified = function.__name__, getattr(function, "__qualname__", function.__name__)
+    if "." in qualified and not _is_bound(module, name):
+        return _with_module(module, qualified)
+    return _name_in(module, name) or _with_module(module, qualified)
 
 
 def written_reason(reason: str, outermost: types.CodeType) -> str:
@@ -72,14 +75,18 @@ def _package(frame: types.FrameType) -> str:
 def _frame_name(frame: types.FrameType) -> str:
     """Name the function of a library that runs in a frame."""
     code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
-    if named := _name_in(module, code.co_name):
-        return named
     first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
     kind = first if isinstance(first, type) else type(first)
-    if not hasattr(kind, code.co_name):
-        return _with_module(module, code.co_name)
+    if not hasattr(kind, code.co_name) or _is_bound(module, code.co_name):
+        return _name_in(module, code.co_name) or _with_module(module, code.co_name)
     name = _name_in(kind.__module__, kind.__name__) or _with_module(kind.__module__, kind.__qualname__)
     return name if code.co_name in OBJECT_CALLS else f"{name}.{code.co_name}"
+
+
+def _is_bound(module: str, name: str) -> bool:
+    """Whether a module has a method of one of its objects under the method's name, as `random.choice` is one."""
+    found = getattr(sys.modules.get(module), name, None)
+    return isinstance(found, types.MethodType | types.BuiltinMethodType) and not isinstance(found.__self__, types.ModuleType)
 
 
 def _name_in(module: str, name: str) -> str | None:
