@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from headrace.accelerate import hook, iterator_watchers, type_comparisons
@@ -37,9 +38,11 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         """Report before a batch is made that the loader is taken over: most tests ask for the way only."""
         line = awaited(loader, *arguments)
         line._taken_over(native_steps(loader))
+        line._left_alone = lambda reason: None  # whether lazy images pay is left to chance on a busy machine
         return line
 
     monkeypatch.setattr(hook, "_awaited_line", reported_at_once)
+    monkeypatch.setattr(hook, "_awaited", WeakKeyDictionary())
     monkeypatch.setattr(hook, "_printed", set())
     next_batch = _BaseDataLoaderIter.__next__
     hook.install()
@@ -47,6 +50,15 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
     DataLoader._get_iterator = original
     listeners[_BaseDataLoaderIter][:] = present
+
+
+awaited_line = hook._awaited_line
+
+
+@pytest.fixture
+def reported_when_known(taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report on a loader with lazy images when its items have told what is native, as outside of tests."""
+    monkeypatch.setattr(hook, "_awaited_line", awaited_line)
 
 
 @pytest.fixture

@@ -354,6 +354,7 @@ def test_an_error_and_an_early_end_within_a_divided_batch(folder: Path, taken_ov
         assert Image.OPEN["JPEG"] is before
 
 
+@pytest.mark.usefixtures("reported_when_known")
 def test_a_loader_that_does_not_gain_is_left_alone_and_says_so(
     folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,6 +369,7 @@ def test_a_loader_that_does_not_gain_is_left_alone_and_says_so(
     assert lazily_opened() == opened and len(taken_over) == lines
 
 
+@pytest.mark.usefixtures("reported_when_known")
 def test_items_without_a_jpeg_are_left_alone(tmp_path: Path, taken_over: list[str]) -> None:
     for number in range(8):
         Image.new("RGB", (60, 50), (number, 2, 3)).save(tmp_path / f"{number}.png")

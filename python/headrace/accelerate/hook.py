@@ -116,7 +116,7 @@ def install() -> None:
     get_iterator._headrace = True  # type: ignore[attr-defined]
     DataLoader._get_iterator = get_iterator
     _report_other_iterators(settings)
-    count_waits(lambda: _end(settings))
+    count_waits(lambda: _write_waits(settings), lambda: _end(settings))
 
 
 def _report_other_iterators(settings: Settings) -> None:
@@ -134,9 +134,13 @@ def _report_other_iterators(settings: Settings) -> None:
 
 
 def _end(settings: Settings) -> None:
-    """Report what is known of loaders whose line still waits, and how long the loops waited, as a pass or the process ends."""
+    """Report what is known of loaders whose line still waits, and how long the loops waited, as the process ends."""
     for line in list(_awaited.values()):
         line.look(True)
+    _write_waits(settings)
+
+
+def _write_waits(settings: Settings) -> None:
     if settings.folder is not None:
         write_record(settings.folder)
 

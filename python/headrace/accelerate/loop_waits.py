@@ -62,12 +62,12 @@ _passes: WeakKeyDictionary[Any, _Pass] = WeakKeyDictionary()
 _waits: dict[tuple[str, int | None], LoopWaits] = {}
 
 
-def install(at_end: Callable[[], None]) -> None:
-    """Wrap `_BaseDataLoaderIter.__next__`, once in a process. `at_end` is called when a pass or the process ends."""
+def install(after_pass: Callable[[], None], at_exit: Callable[[], None]) -> None:
+    """Wrap `_BaseDataLoaderIter.__next__`, once in a process. The functions are called when a pass ends, and the process."""
     base: Any = _BaseDataLoaderIter
-    base.__next__ = _counted(base.__next__, at_end)
+    base.__next__ = _counted(base.__next__, after_pass)
     process = os.getpid()
-    atexit.register(lambda: at_end() if os.getpid() == process else None)
+    atexit.register(lambda: at_exit() if os.getpid() == process else None)
 
 
 def follow(iterator: Any, waits: LoopWaits, look: Callable[[bool], bool] | None = None) -> None:
@@ -111,7 +111,7 @@ def write_record(folder: Path) -> None:
         (folder / WAITS.format(os.getpid())).write_text(json.dumps(record), encoding="utf-8")
 
 
-def _counted(original: Callable[[Any], Any], at_end: Callable[[], None]) -> Callable[[Any], Any]:
+def _counted(original: Callable[[Any], Any], after_pass: Callable[[], None]) -> Callable[[Any], Any]:
     @left_out_of_warnings
     def __next__(self: Any) -> Any:
         current = _passes.get(self)
@@ -120,7 +120,8 @@ def _counted(original: Callable[[Any], Any], at_end: Callable[[], None]) -> Call
             data = original(self)
         except BaseException as error:
             if current is not None and isinstance(error, StopIteration):
-                _end(current, self, begin_s, at_end)
+                _end(current, self, begin_s)
+                after_pass()
             drop_own_frames(error)
             raise
         if current is not None:
@@ -143,14 +144,13 @@ def _add(current: _Pass, iterator: Any, begin_s: float, data: Any) -> None:
         current.look = None
 
 
-def _end(current: _Pass, iterator: Any, begin_s: float, at_end: Callable[[], None]) -> None:
+def _end(current: _Pass, iterator: Any, begin_s: float) -> None:
     now_s, waits = perf_counter(), current.waits
     if iterator._num_yielded:
         waits.looped_s += now_s - current.until_s
         waits.waited_s += now_s - begin_s
     if current.look is not None and not current.look(True):
         current.look = None
-    at_end()
 
 
 def _images(data: Any, batch_size: int) -> int:
