@@ -66,7 +66,10 @@ def test_training_without_colour_is_taken_over(folder: Path, taken_over: list[st
     batches = list(made)
     assert [tuple(images.shape) for images, _ in batches] == [(7, 3, 48, 48)] * 2
     assert all(images.dtype == torch.float32 and labels.dtype == torch.int64 for images, labels in batches)
-    assert "taken over: decode, crop, resize" in taken_over[-1] and "in 1 native thread" in taken_over[-1]
+    assert (
+        "taken over: decode, RandomResizedCrop, RandomHorizontalFlip" in taken_over[-1]
+        and "in 1 native thread" in taken_over[-1]
+    )
 
 
 def test_timms_own_erasing_is_left_to_the_script(folder: Path, taken_over: list[str]) -> None:

@@ -4,6 +4,8 @@
 loading, `random_streams` plain's random numbers, `native_decode` the decode-only way, `check` the comparison before each take-over.
 
 - `affine_transform`: Pillow's affine transform of RGB images, natively made while an item is made.
+- `awaited_line`: The line on a loader with lazy images: it waits until the first batches have shown what is native, and whether
+  that pays.
 - `batch_memory`: The memory of batches: kept from one epoch to the next, and shared by all loaders of the process.
 - `check`: The comparison of native batches with the script's own, before a loader is taken over.
 - `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
@@ -16,7 +18,7 @@ loading, `random_streams` plain's random numbers, `native_decode` the decode-onl
 - `deferred_values`: The values of deferred tensors: the result of the script's pointwise operations for each uint8 value.
 - `draws`: How the script's transforms draw their random numbers.
 - `equality`: Whether two batches, items or planned items are equal bit for bit.
-- `explain`: The lines of `headrace run --explain` on a loader that is taken over.
+- `explain`: The steps of a loader that is taken over: named in its line, and one line each for `headrace run --explain`.
 - `forked_child`: A function's result from a forked child: what it changes, prints or leaves behind stays there.
 - `hf_datasets`: Rows of Hugging Face `datasets`: what they hold, with planned images in place of decoded ones.
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.
@@ -26,12 +28,17 @@ loading, `random_streams` plain's random numbers, `native_decode` the decode-onl
 - `item_iterator`: The iterator for loaders of the script's own items: they are planned here, native threads make their tensors.
 - `item_loader`: A DataLoader whose dataset is the script's own code around images that headrace knows how to make.
 - `iterator`: The iterator that replaces DataLoader's own: native threads fill the same batches.
+- `iterator_watchers`: Code that looks inside torch's iterators, at their worker processes, or at their queues: it must find
+  torch's own iterator.
 - `lazy_loader`: Lazy Pillow images in the script's own items: a way to take a loader over in part, whatever its dataset is.
 - `lazy_opening`: The time in which opened JPEGs are lazy: while a dataset item is made, in the thread that makes it.
 - `lazy_pillow`: Lazy Pillow images: images of Pillow's own classes whose pixels are decoded when something looks at them.
 - `lazy_trial`: The comparison of lazy with ordinary items during the first batches: CPU time an item, on the script's own data.
+- `loop_waits`: What came of a run: how many images the script's loops took, and how long they waited for them.
 - `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
 - `native_readers`: Native decode of the JPEGs that OpenCV and torchvision.io read, while a dataset item is made.
+- `native_work`: What this process has made natively of the JPEGs that items open: which library opened them, and what was done
+  with them.
 - `own_transforms`: Transform classes of the script's own that only apply operations which headrace knows.
 - `partly_native`: A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it.
 - `pillow_blur`: Pillow's Gaussian blur: whether the native one equals it on this machine.
@@ -49,6 +56,7 @@ loading, `random_streams` plain's random numbers, `native_decode` the decode-onl
 - `shared_indexes`: The JPEG indexes that the training process and its workers share.
 - `script_state`: The state of the script's objects: what tells whether the training loop has changed a transform between two
   batches.
+- `script_text`: The text of the script's own modules: a search for what the script may notice.
 - `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
 - `tensor_resize`: The resize of uint8 tensors: whether the native one equals torchvision's on this machine.
 - `torch_blur`: torchvision's Gaussian blur of uint8 images: its weights, and whether the native one equals it on this machine.
@@ -59,4 +67,7 @@ loading, `random_streams` plain's random numbers, `native_decode` the decode-onl
 - `used_readers`: Which libraries read the images of a loader, as far as the code of its items tells: for the lines of `run`.
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own
   untouched.
+- `worker_errors`: Errors of the script's own code that runs here instead of in a worker: as torch reports an error of a worker.
+- `written_calls`: What the user wrote: names of functions for messages, and the call of the script's own code in which
+  something was refused.
 """

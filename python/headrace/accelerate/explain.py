@@ -1,16 +1,36 @@
-"""The lines of `headrace run --explain` on a loader that is taken over."""
+"""The steps of a loader that is taken over: named in its line, and one line each for `headrace run --explain`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headrace.accelerate.compile import CompiledLoader, index_limit_bytes
 from headrace.accelerate.item_loader import CompiledItems
 from headrace.accelerate.transform_names import display_name
+from headrace.accelerate.translate import TransformParts
 from headrace.loading.jpeg_index_cache import index_folder
 from headrace.system.sizes import count_text
 
-__all__ = ["explain", "explain_items"]
+__all__ = ["explain", "explain_items", "native_steps"]
+
+MOST_STEPS = 8
+"""The line of a loader names so many steps, and counts the others."""
+
+
+def native_steps(parts: Sequence[TransformParts]) -> str:
+    """Return the native steps of all views of an item: `decode, RandomResizedCrop, ColorJitter, ToTensor, Normalize`."""
+    names = ["decode"]
+    for one in parts:
+        names += [*(step.name for step in one.geometry), *map(display_name, one.pointwise)]
+        names += ["RandomErasing"] if one.erasings else []
+    return _listed(names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names, each once: all of them, or the first ones and how many more there are."""
+    different = list(dict.fromkeys(names))
+    more = len(different) - MOST_STEPS
+    return ", ".join(different if more <= 1 else [*different[:MOST_STEPS], f"{more} more steps"])
 
 
 def explain(compiled: CompiledLoader) -> Iterator[str]:

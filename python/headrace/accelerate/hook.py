@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,14 +29,17 @@ import torch
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from headrace.accelerate import data_map
+from headrace.accelerate.awaited_line import AwaitedLine
 from headrace.accelerate.check import BatchesDiffer, check, require_equal_batches, require_rows_alone
 from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.deferred_loader import with_deferred_items
-from headrace.accelerate.explain import explain, explain_items
+from headrace.accelerate.explain import explain, explain_items, native_steps
 from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_iterator import ItemIterator
 from headrace.accelerate.item_loader import CompiledItems, RecognisedItems, compile_items, recognise_items
 from headrace.accelerate.iterator import NativeIterator
+from headrace.accelerate.loop_waits import follow, waits_of, write_record
+from headrace.accelerate.loop_waits import install as count_waits
 from headrace.accelerate.native_decode import cuts_tensors, with_native_decode
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.pillow_version import follow_installed_pillow
@@ -44,7 +48,7 @@ from headrace.accelerate.refusal import both, own_iterators, refusal_text
 from headrace.accelerate.settings import Settings
 from headrace.attach.log import log_line
 from headrace.attach.steps import is_stand_in
-from headrace.attach.unseen_frames import when_made
+from headrace.attach.unseen_frames import drop_own_frames, when_made
 from headrace.system.machine import cores as usable_cores
 from headrace.system.printable import printable
 from headrace.system.sizes import count_text
@@ -80,7 +84,13 @@ call.
 _printed: set[Decision] = set()
 
 
+class _NoIterator(Exception):
+    """torch raised an error when it made an iterator. It raises the same one for the script's own loader."""
+
+
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
+_awaited: WeakKeyDictionary[Any, AwaitedLine] = WeakKeyDictionary()
+"""The loaders whose line waits for what their first batches tell."""
 
 
 def install() -> None:
@@ -93,11 +103,16 @@ def install() -> None:
     original = DataLoader._get_iterator
 
     def get_iterator(loader: Any) -> Any:
-        return _decide(loader, original, settings)
+        try:
+            return _decide(loader, original, settings)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     get_iterator._headrace = True  # type: ignore[attr-defined]
     DataLoader._get_iterator = get_iterator
     _report_other_iterators(settings)
+    count_waits(lambda: _write_waits(settings), lambda: _end(settings))
 
 
 def _report_other_iterators(settings: Settings) -> None:
@@ -112,6 +127,18 @@ def _report_other_iterators(settings: Settings) -> None:
             log_line(f"headrace run: {_error_text(error)}")
 
     when_made(_BaseDataLoaderIter, report)
+
+
+def _end(settings: Settings) -> None:
+    """Report what is known of loaders whose line still waits, and how long the loops waited, as the process ends."""
+    for line in list(_awaited.values()):
+        line.look(True)
+    _write_waits(settings)
+
+
+def _write_waits(settings: Settings) -> None:
+    if settings.folder is not None:
+        write_record(settings.folder)
 
 
 def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> Any:
@@ -131,6 +158,7 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
         refusal = f"internal error, {_error_text(error)}"
     else:
         _report(loader, _taken_over(loader, compiled, checked), settings)
+        follow(iterator, waits_of(describe(loader.dataset), loader))
         return iterator
     # Workers are forked here and not inside `except`: a forked worker inherits the exception that is being handled, and Python
     # would print it before each error of the script.
@@ -197,31 +225,76 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
     for way in reversed(PARTIAL_WAYS) if cuts_tensors(loader) else PARTIAL_WAYS:
         try:
             changed = way(loader, settings.check)
-            iterator = changed.prepare(original(changed.loader))
+            iterator = changed.prepare(_iterator_of(changed.loader, original))
         except Unsupported as further:
             refusals.append(further.alone())
             continue
+        except _NoIterator as error:
+            reason = f"{refusal}; torch makes no iterator for it ({error})"
+            break
         except Exception as error:
             reason = f"{refusal}; internal error, {_error_text(error)}"
             break
-        where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
-        verb = "is" if changed.native.startswith("the decode of ") else "are"
-        words = f"{PARTLY}{changed.native} {verb} native in {where}; the rest is the script's own ({refusal})"
-        checked = changed.check if settings.check else None
-        _report(loader, Decision(describe(loader.dataset), True, words, check=checked), settings)
+        if changed.trial is None:
+            _report_in_part(loader, changed.native, refusal, changed.check, settings)
+            follow(iterator, waits_of(describe(loader.dataset), loader))
+        else:
+            line = _awaited[loader] = _awaited_line(loader, changed, refusals, settings)
+            follow(iterator, waits_of(describe(loader.dataset), loader), line.look)
         return iterator
     else:
         reason = refusal_text(refusals)
     return _leave_alone(loader, original, reason, settings)
 
 
+def _report_in_part(loader: Any, native: str, refusal: Unsupported, check: str, settings: Settings) -> None:
+    """Report that a loader is taken over in part. `native`: what is native, in words."""
+    where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
+    verb = "is" if native.startswith("the decode of ") else "are"
+    words = f"{PARTLY}{native} {verb} native in {where}; the rest is the script's own ({refusal})"
+    _report(loader, Decision(describe(loader.dataset), True, words, check=check if settings.check else None), settings)
+
+
+def _awaited_line(loader: Any, changed: PartlyNative, refusals: list[Unsupported], settings: Settings) -> AwaitedLine:
+    """Return what reports the decision on a loader with lazy images when its items have told it."""
+    assert changed.trial is not None
+    waits_of(describe(loader.dataset), loader).trial = changed.trial
+    weakly = weakref.ref(loader)  # the loader may hold the iterator, which holds this
+
+    def taken_over(native: str) -> None:
+        found = weakly()
+        if found is not None and not (found in _decided and _decided[found].taken_over):
+            _report_in_part(found, native, refusals[0], changed.check, settings)
+
+    def left_alone(reason: str) -> None:
+        found = weakly()
+        if found is not None:
+            words = refusal_text([*refusals, Unsupported(reason)])
+            _report(found, Decision(describe(found.dataset), False, words), settings)
+
+    return AwaitedLine(changed.trial, taken_over, left_alone)
+
+
+def _iterator_of(changed: Any, original: Callable[[Any], Any]) -> Any:
+    """Return torch's iterator for a changed copy of a loader.
+
+    Raise `_NoIterator` if there is none: the sampler is none, or the workers cannot be started. The seed is then drawn again.
+    """
+    generator = changed.generator if changed.generator is not None else torch.default_generator
+    state = generator.get_state()
+    try:
+        return original(changed)
+    except Exception as error:
+        generator.set_state(state)
+        raise _NoIterator(_error_text(error)) from None
+
+
 def _taken_over(loader: Any, compiled: CompiledLoader | CompiledItems, checked: str | None) -> Decision:
     recognition = compiled.recognition
     views = recognition.views if isinstance(recognition, RecognisedItems) else (recognition,)
-    identity = all(view.value_table.identity for view in views)
-    steps = "decode, crop, resize" if identity else "decode, crop, resize, normalise"
+    parts = [view.transform for view in views]
     instead = count_text(loader.num_workers, "worker") if loader.num_workers else "the main process"
-    reason = f"{steps} in {count_text(compiled.threads, 'native thread')} instead of {instead}"
+    reason = f"{native_steps(parts)} in {count_text(compiled.threads, 'native thread')} instead of {instead}"
     reason += ": the same batches, bit for bit"
     if isinstance(compiled, CompiledItems):
         reason += "; the rest of each item is the script's own code, in the main process"
@@ -248,6 +321,7 @@ def _threads(loader: Any, settings: Settings) -> int:
 def _report(loader: Any, decision: Decision, settings: Settings) -> None:
     """Print and record the decision, once: a script may make an equal loader for each epoch."""
     _decided[loader] = decision
+    waits_of(decision.dataset, loader).is_native = decision.taken_over
     if decision in _printed:
         return
     _printed.add(decision)

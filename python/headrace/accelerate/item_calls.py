@@ -29,8 +29,9 @@ from headrace.accelerate.planned_images import (
     refusal_of,
 )
 from headrace.accelerate.pure_functions import is_plain_type, pure_functions, pure_method
-from headrace.accelerate.transform_names import display_name, full_name
+from headrace.accelerate.transform_names import full_name
 from headrace.accelerate.translate import Unsupported
+from headrace.accelerate.written_calls import called_name, is_library
 
 __all__ = ["ItemCalls"]
 
@@ -105,7 +106,7 @@ class ItemCalls:
             own = function.__self__
             if isinstance(function.__func__, types.FunctionType):
                 return self._code(function.__func__, type(own))(own, *arguments, **named)
-            raise self.refuse(f"its items call {display_name(function)}")
+            raise self.refuse(f"its items call {called_name(function)}")
         handler = self._handler(function)
         self._handlers[id(function)] = (function, handler)
         return handler(*arguments, **named)
@@ -209,9 +210,9 @@ class ItemCalls:
         if kind is type:
             if issubclass(function, tuple) and hasattr(function, "_fields") and is_plain_type(function):
                 return lambda *arguments, **named: function(*arguments, **named)
-            raise self.refuse(f"its items make objects of {display_name(function)}")
+            raise self.refuse(f"its items make objects of {called_name(function)}")
         if kind is types.BuiltinFunctionType or not callable(function):
-            raise self.refuse(f"its items call {display_name(function)}")
+            raise self.refuse(f"its items call {called_name(function)}")
         return lambda *arguments, **named: self._apply(function, *arguments, **named)
 
     def _apply(self, operation: Any, /, *arguments: Any, **named: Any) -> Any:
@@ -276,7 +277,8 @@ class ItemCalls:
                 if owner is not None:
                     self._require_simple(owner, code)
             except Unsupported as error:
-                raise self.refuse(str(error)) from error
+                reason = f"its items call {called_name(function)}" if is_library(function) else str(error)
+                raise self.refuse(reason) from error
             made = self._rewritten[key] = code.function
         return made
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -37,6 +38,8 @@ from headrace.accelerate.script_state import state_of
 from headrace.accelerate.torch_blur import arithmetic, holds_blur, serve_weights
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.worker_copies import WorkerCopies
+from headrace.accelerate.worker_errors import worker_error
+from headrace.attach.unseen_frames import drop_own_frames
 
 __all__ = ["NativeFailure", "NativeIterator", "Pending"]
 
@@ -104,6 +107,7 @@ class NativeIterator(_BaseDataLoaderIter):
         self._began_as = self._state() if self._num_workers == 0 else None
         self._is_native = True
         self._started = 0
+        self._received = 0
         _live.add(self)
         if self._num_workers > 0:
             self._pull()
@@ -163,6 +167,7 @@ class NativeIterator(_BaseDataLoaderIter):
         self._drain()
         super()._reset(loader, first_iter)
         self._started = 0
+        self._received = 0
         if self._num_workers > 0:
             self._pull()
             self._submit()
@@ -177,6 +182,13 @@ class NativeIterator(_BaseDataLoaderIter):
         self._pulled.clear()
 
     def _next_data(self) -> Any:
+        try:
+            return self._next_batch()
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+
+    def _next_batch(self) -> Any:
         if self._num_workers == 0:
             self._pull()
             self._follow_generators()
@@ -186,7 +198,10 @@ class NativeIterator(_BaseDataLoaderIter):
             offer_free_blocks()
             raise StopIteration
         pending = self._jobs.popleft()
+        worker = self._received % max(1, self._num_workers)
+        self._received += 1
         failure: NativeFailure | None = None
+        raised: ExceptionWrapper | None = None
         try:
             if self._began_as is not None and self._is_native:
                 if self._state() != self._began_as:
@@ -195,14 +210,20 @@ class NativeIterator(_BaseDataLoaderIter):
             batch = self._finish(pending)
         except NativeFailure as error:
             failure = type(error)(*error.args)  # without the frames that its traceback refers to
+        except Exception as error:
+            if self._num_workers == 0:
+                raise
+            raised = worker_error(error, worker)
         finally:
             if failure is None and self._num_workers == 0:
                 self._lead_generators(pending)
             elif failure is None:
                 self._pull()
                 self._submit()
-        # The script's own loading starts here and not inside `except`: Python would print our exception before each of its
-        # errors.
+        # The script's own loading starts here, and its error is raised here, and not inside `except`: Python would print the
+        # exception that is handled there before each of its errors.
+        if raised is not None:
+            raised.reraise()
         return batch if failure is None else self._fall_back(pending, failure)
 
     def _follow_generators(self) -> None:

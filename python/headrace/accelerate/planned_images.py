@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
 from headrace.accelerate.translate import is_known, is_random, makes_tensor
+from headrace.accelerate.written_calls import written_reason
 
 __all__ = [
     "Chain",
@@ -61,7 +62,7 @@ class NotUnderstood(BaseException):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        _refusals.first = _refusals.first or reason
+        _refusals.first = _refusals.first or written_reason(reason, refusal_of.__code__)
 
 
 def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
