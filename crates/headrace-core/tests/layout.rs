@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules in import order: each uses only modules before it in this list.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 22] = [
     "error",
     "cpu",
     "crc",
@@ -17,6 +17,7 @@ const ORDER: [&str; 21] = [
     "jpeg",
     "exif",
     "formats",
+    "quiet",
     "decode",
     "resample",
     "colour",

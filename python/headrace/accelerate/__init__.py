@@ -38,6 +38,8 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `planned_images`: Images that are planned, not opened: what stands for them while the script's own code makes an item.
 - `pointwise`: The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
 - `pure_functions`: Functions, types and methods that only compute a value: the code of an item may call them.
+- `quiet_files`: Files that Pillow reads without a warning, and without an error over their metadata: only those are decoded
+  without Pillow.
 - `randomness`: Random generators for the parts of the script that headrace runs in the main process.
 - `recognition_hook`: The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
 - `recognise`: The rules by which `headrace run` takes over a DataLoader.
@@ -51,7 +53,11 @@ loading, `native_decode` the decode-only way, `check` the comparison of `--check
 - `transform_names`: The names of transforms: by which classes of torchvision and timm are recognised, and which messages use.
 - `translate`: Translate torchvision and timm transforms into headrace's.
 - `type_comparisons`: Modules of the script that compare the class of a tensor by `type()`.
+- `unheard_warnings`: Warnings that the script's own loading would not give: those of code that headrace runs once more, to
+  compare or to plan.
 - `used_readers`: Which libraries read the images of a loader, as far as the code of its items tells: for the lines of `run`.
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own
   untouched.
+- `worker_warnings`: The warnings of items that the script's own code makes here and not in a worker process: each worker shows
+  its own.
 """

@@ -42,6 +42,7 @@ from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.recognise import Unsupported, describe, recognise
 from headrace.accelerate.refusal import both, own_iterators, refusal_text
 from headrace.accelerate.settings import Settings
+from headrace.accelerate.unheard_warnings import unheard_warnings
 from headrace.attach.log import log_line
 from headrace.attach.steps import is_stand_in
 from headrace.attach.unseen_frames import when_made
@@ -125,7 +126,8 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     data_map.redirect_readers()
     refusal: Unsupported | str
     try:
-        compiled, checked = _compiled(loader, settings)
+        with unheard_warnings():
+            compiled, checked = _compiled(loader, settings)
         made = ItemIterator if isinstance(compiled, CompiledItems) else NativeIterator
         iterator = made(loader, compiled, lambda: original(loader), log_line)
     except Unsupported as error:
@@ -171,7 +173,8 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
     refusals = [refusal]
     for way in reversed(PARTIAL_WAYS) if cuts_tensors(loader) else PARTIAL_WAYS:
         try:
-            changed = way(loader, settings.check)
+            with unheard_warnings():
+                changed = way(loader, settings.check)
             iterator = changed.prepare(original(changed.loader))
         except Unsupported as further:
             refusals.append(further.alone())

@@ -22,6 +22,7 @@ from headrace.accelerate.planned_images import PlannedMode
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.script_state import state_of
 from headrace.accelerate.translate import Unsupported
+from headrace.accelerate.unheard_warnings import unheard_warnings
 from headrace.accelerate.worker_copies import WorkerCopies, as_workers_have_it
 from headrace.images.decode import UNSUPPORTED
 
@@ -118,7 +119,22 @@ class ItemIterator(NativeIterator):
         return rows_at_once(self._own_dataset, ()) is not None
 
     def _plan_all(self, indices: list[Any]) -> list[PlannedItem | None]:
-        """Return the planned items; an empty list where the script is to make the whole batch."""
+        """Return the planned items; an empty list where the script is to make the whole batch.
+
+        Where an item's code gives a warning, the script makes the item, and the warning is given then.
+        """
+        with unheard_warnings() as unheard:
+            items = self._planned_together(indices)
+        if not unheard.given:
+            return items
+        return [] if self._makes_rows_at_once else [self._planned_quietly(index) for index in indices]
+
+    def _planned_quietly(self, index: Any) -> PlannedItem | None:
+        with unheard_warnings() as unheard:
+            item = self._plan(index)
+        return None if unheard.given else item
+
+    def _planned_together(self, indices: list[Any]) -> list[PlannedItem | None]:
         if not self._makes_rows_at_once:
             return [self._plan(index) for index in indices]
         recognition = self._items.recognition
@@ -187,13 +203,13 @@ class ItemIterator(NativeIterator):
     def _finish(self, pending: Any) -> Any:
         bad = self._not_filled(pending.job) if pending.job is not None else set()
         if pending.job is None or (bad and self._makes_rows_at_once):
-            with separate_randomness(self._seed_of(pending)):
+            with self._shown_by_worker(), separate_randomness(self._seed_of(pending)):
                 return self._script_batch(pending.indices)
         recognition = self._items.recognition
         if bad:
             bad = self._fill_gray(pending, pending.job, bad)
         contents = [None if item is None else item.content for item in pending.items]
-        with separate_randomness(self._seed_of(pending)):
+        with self._shown_by_worker(bad), separate_randomness(self._seed_of(pending)):
             theirs = {slot: self._own_dataset[pending.indices[slot]] for slot in sorted(bad)}
             for view, images in zip(recognition.views, pending.images, strict=True):
                 apply_per_image(view.transform.per_image, images, bad)

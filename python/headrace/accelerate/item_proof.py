@@ -14,7 +14,6 @@ import select
 import signal
 import sys
 import time
-import warnings
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +25,7 @@ from headrace.accelerate.item_loader import CompiledItems, PlannedItem, Slot, fi
 from headrace.accelerate.planned_images import PlannedImage
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.translate import Unsupported
+from headrace.accelerate.unheard_warnings import unheard_warnings
 from headrace.system.sizes import count_text
 
 __all__ = ["SEED", "equal_contents", "native_views", "require_equal_items"]
@@ -147,8 +147,7 @@ def _made_in_a_child(dataset: Any, indices: list[int], collate: Any) -> tuple[li
     Raise `Unsupported` if there are none.
     """
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python's about threads: the child runs no code of theirs
+    with unheard_warnings():  # Python's about threads: the child runs no code of theirs
         child = os.fork()
     if child == 0:
         status = 1

@@ -14,12 +14,14 @@ pass.
 
 from __future__ import annotations
 
+import multiprocessing
 import operator
 import os
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +40,7 @@ from headrace.accelerate.script_state import state_of
 from headrace.accelerate.torch_blur import arithmetic, holds_blur, provide_weights
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.worker_copies import WorkerCopies
+from headrace.accelerate.worker_warnings import WorkerWarnings
 from headrace.transforms.compile import Pipeline
 
 __all__ = ["NativeFailure", "NativeIterator", "apply_per_image"]
@@ -90,6 +93,7 @@ class NativeIterator(_BaseDataLoaderIter):
         # Without workers the script's next batch follows what its loop changes.
         self._began_as = self._state() if self._num_workers == 0 else None
         self._replacement: Any = None
+        self._worker_warnings = WorkerWarnings(forked=_forks(loader)) if self._num_workers > 0 else None
         self._pass = 0
         self._draws = 0
         _live.add(self)
@@ -259,7 +263,8 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _finish(self, pending: Any) -> Any:
         if pending.job is None or pending.images is None:
-            return self._script_batch(pending.indices)
+            with self._shown_by_worker():
+                return self._script_batch(pending.indices)
         bad = self._not_filled(pending.job)
         targets = [self._samples_of(folder)[at][1] for folder, at in pending.places]
         images = pending.images
@@ -271,7 +276,7 @@ class NativeIterator(_BaseDataLoaderIter):
             or parts.per_image
             or any(folder.target_transform for folder in self._compiled.recognition.folders)
         ):
-            with separate_randomness(self._seed_of(pending)):
+            with self._shown_by_worker(bad), separate_randomness(self._seed_of(pending)):
                 self._apply_targets(pending, targets, bad)
                 for slot in sorted(bad):
                     folder, at = pending.places[slot]
@@ -283,6 +288,15 @@ class NativeIterator(_BaseDataLoaderIter):
         if self._compiled.recognition.collate == "timm":
             return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
         return [images, self._pinned(default_collate(tuple(targets)))]
+
+    def _shown_by_worker(self, needed: Any = True) -> AbstractContextManager[None]:
+        """Return a block in which warnings are shown as the worker of the next batch would show them.
+
+        `needed`: where it is empty or false, nothing is done.
+        """
+        if self._worker_warnings is None or not needed:
+            return nullcontext()
+        return self._worker_warnings.of(self._num_yielded % self._num_workers)
 
     def _samples_of(self, folder: FolderDataset) -> Any:
         """Return the samples as the script's loading would have them: workers have copies."""
@@ -388,6 +402,12 @@ def apply_per_image(operations: tuple[Callable[[Any], Any], ...], images: torch.
             after = operation(after)
         if after is not before:
             before.copy_(after)
+
+
+def _forks(loader: Any) -> bool:
+    """Whether the loader's workers would be forked."""
+    context = loader.multiprocessing_context or multiprocessing
+    return bool(context.get_start_method() == "fork")
 
 
 def _batches_in_work(images: int) -> int:
