@@ -6,12 +6,13 @@ as ever. A dataset with many such files is not taken over as a whole, because th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
 from headrace._native import quiet_orientation
 from headrace.accelerate.data_map import mapped
-from headrace.accelerate.refusal import Unsupported
+from headrace.accelerate.translate import Unsupported
 
 __all__ = ["is_quiet", "require_quiet_files"]
 
@@ -33,14 +34,17 @@ def require_quiet_files(paths: Sequence[str]) -> None:
     Files that cannot be read do not count.
     """
     step = max(1, len(paths) // READ_FILES)
-    read = others = 0
-    for path in paths[::step][:READ_FILES]:
-        try:
-            data = Path(mapped(path)).read_bytes()
-        except (OSError, ValueError):
-            continue
-        read += 1
-        others += not is_quiet(data)
+    found = [_is_quiet_file(path) for path in paths[::step][:READ_FILES]]
+    others = found.count(False)
     if others > MOST_OTHERS:
-        reason = f"Pillow warns of {others} of {read} files that were looked at, or reads them otherwise than headrace"
+        reason = f"Pillow warns of {others} of {len(found)} files that were looked at, or reads them otherwise than headrace"
         raise Unsupported(reason, "files without damaged or unusual metadata")
+
+
+@functools.lru_cache(maxsize=64 * READ_FILES)  # the next epoch need not read them again
+def _is_quiet_file(path: str) -> bool | None:
+    """Return whether a file is quiet; None if it cannot be read."""
+    try:
+        return is_quiet(Path(mapped(path)).read_bytes())
+    except (OSError, ValueError):
+        return None

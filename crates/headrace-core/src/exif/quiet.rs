@@ -58,7 +58,7 @@ pub(crate) fn file_is_quiet(tiff: &[u8]) -> bool {
         && directory.walk_all(|field| {
             let known_place = field.tag != tags::INTEROPERABILITY_TAG;
             let readable_packet = field.tag != XMP_TAG || field.is_bytes();
-            known_place && readable_packet && has_usual_counts(field)
+            known_place && readable_packet && is_counted(field) && has_usual_counts(field)
         })
         && inner_are_quiet(&directory, false)
         && (orientation_in_tiff(tiff).is_some() || !turns_by_packet)
@@ -138,6 +138,13 @@ fn has_expected_count(field: &Field<'_>, group: Group) -> bool {
     field.count == 1
         || field.is_bytes()
         || !expected(group, field.tag).is_some_and(|expected| expected.single)
+}
+
+/// Return whether a field holds whole numbers where Pillow counts with them.
+fn is_counted(field: &Field<'_>) -> bool {
+    let is_whole = |kind| matches!(kind, kind::SHORT | kind::LONG);
+    let counted = expected(Group::Image, field.tag).is_some_and(|expected| is_whole(expected.kind));
+    !counted || is_whole(field.kind) || field.tag == ORIENTATION_TAG
 }
 
 /// Return whether Pillow can write a field again.

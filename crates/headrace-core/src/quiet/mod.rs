@@ -14,6 +14,12 @@ use crate::geometry::Size;
 /// Pillow warns of images with more pixels (Image.py, MAX_IMAGE_PIXELS).
 const MOST_PIXELS: u64 = (1 << 30) / 4 / 3;
 
+/// Return whether libwebp knows all flags of an extended WebP file (RFC 9649, section 2.7).
+fn has_known_flags(data: &[u8]) -> bool {
+    const KNOWN: u8 = 0x3E;
+    data.get(12..16) != Some(b"VP8X") || data.get(20).is_some_and(|flags| flags & !KNOWN == 0)
+}
+
 /// Return whether an image is quiet. `format`: None for a JPEG. `upright`: it is turned by its EXIF orientation.
 pub fn is_quiet(data: &[u8], format: Option<Format>, size: Size, upright: bool) -> bool {
     let metadata = |known: bool| known && exif::block_is_quiet(&Blocks::of(data), upright);
@@ -21,7 +27,7 @@ pub fn is_quiet(data: &[u8], format: Option<Format>, size: Size, upright: bool) 
         && match format {
             None => metadata(jpeg::is_quiet(data)),
             Some(Format::Png) => metadata(png::is_quiet(data)),
-            Some(Format::WebP) => metadata(true),
+            Some(Format::WebP) => metadata(has_known_flags(data)),
             Some(Format::Tiff) => exif::file_is_quiet(data),
             Some(Format::Gif | Format::Bmp | Format::Pnm) => true,
         }
