@@ -344,23 +344,6 @@ def test_the_scripts_own_limit_on_pixels_holds(
     assert "the script has lowered PIL.Image.MAX_IMAGE_PIXELS" in taken_over[-1]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_pillows_warning_about_large_images_stays_an_error(
-    folder: Path, taken_over: list[str], workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Image.open(next(folder.rglob("*.jpg"))) as image:
-        pixels = image.width * image.height
-    loader = DataLoader(ImageFolder(str(folder), v1.Compose(TENSOR)), 5, num_workers=workers)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        next(iter(loader))
-        assert "the script turns Pillow's DecompressionBombWarning into an error" in taken_over[-1]
-        with monkeypatch.context() as lowered:
-            lowered.setattr(Image, "MAX_IMAGE_PIXELS", pixels - 1)
-            with pytest.raises(Image.DecompressionBombWarning, match="could be decompression bomb DOS attack"):
-                next(iter(loader))
-
-
 class Failing:
     def __call__(self, image: Any) -> Any:
         raise LookupError("a transform of the script that fails")

@@ -13,6 +13,7 @@ use crate::jpeg::region::{self, RegionDecoder, Request};
 use crate::jpeg::turbo::{self, Extent};
 use crate::jpeg::upsample::Channels;
 use crate::jpeg::{profile::Stage, structure};
+use crate::quiet;
 
 /// Options of [`Decoder::decode`].
 #[derive(Debug, Clone, Copy, Default)]
@@ -48,6 +49,11 @@ impl Opened<'_> {
     /// Return width and height in pixels, of the upright image if the decoder turns images.
     pub fn size(&self) -> Size {
         self.orientation.upright(self.stored)
+    }
+
+    /// Return how the stored pixels must be turned to stand upright, if the decoder turns images.
+    pub fn orientation(&self) -> Orientation {
+        self.orientation
     }
 
     /// Return true for a JPEG of any kind.
@@ -87,6 +93,7 @@ pub struct Decoder {
     /// Decoded samples of formats other than JPEG, and the copy that turning an image upright needs.
     scratch: Vec<u8>,
     exif: bool,
+    quiet: bool,
 }
 
 impl Decoder {
@@ -109,6 +116,11 @@ impl Decoder {
         self.exif = exif;
     }
 
+    /// Refuse images that are not quiet (see [`quiet`]) as [`Status::Unsupported`] (default: off).
+    pub fn set_quiet(&mut self, quiet: bool) {
+        self.quiet = quiet;
+    }
+
     /// Read the header of an image: its size, checked against [`MAX_PIXELS`](crate::geometry::MAX_PIXELS), its orientation, and
     /// which decoder reads it. Nothing is decoded.
     pub fn open<'a>(&mut self, data: &'a [u8]) -> Result<Opened<'a>> {
@@ -116,10 +128,14 @@ impl Decoder {
         if data.is_empty() {
             return Err(Status::Empty);
         }
-        let (decoder, stored) = match Format::of(data) {
+        let format = Format::of(data);
+        let (decoder, stored) = match format {
             Some(format) => (Choice::Format(format), formats::size(data, format)?),
             None => open_jpeg(data)?,
         };
+        if self.quiet && !quiet::is_quiet(data, format, stored, self.exif) {
+            return Err(Status::Unsupported);
+        }
         let turned = self.exif || matches!(decoder, Choice::Format(Format::Tiff));
         let opened = Opened {
             data,

@@ -2,7 +2,7 @@
 //! test`.
 //!
 //! A module uses only modules before it in this order, which `tests/layout.rs` checks: error cpu crc rng twister geometry order
-//! store regular_file, jpeg, exif formats decode, resample colour warp, program, render mask pack engine cuda_plan.
+//! store regular_file, jpeg, exif formats quiet decode, resample colour warp, program, render mask pack engine cuda_plan.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -21,6 +21,7 @@ pub mod mask;
 pub mod order;
 pub mod pack;
 pub mod program;
+pub mod quiet;
 pub mod regular_file;
 pub mod render;
 pub mod resample;

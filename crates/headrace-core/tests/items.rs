@@ -124,7 +124,7 @@ fn the_engine_mixes_batches_of_items_and_cancels_them() {
     let data = image(4);
     let mut plain = vec![9; 1200];
     assert_eq!(fill_items(batch(&data, true, &mut plain, None), 4), [0, 0]);
-    let engine = Engine::new(3, 2).unwrap();
+    let engine = Engine::new(3, 2, false).unwrap();
     let mut memories: Vec<Vec<u8>> = (0..40).map(|_| vec![9; 1200]).collect();
     let jobs: Vec<_> = memories
         .iter_mut()

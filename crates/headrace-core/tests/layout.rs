@@ -18,6 +18,7 @@ const ORDER: [&str; 22] = [
     "jpeg",
     "exif",
     "formats",
+    "quiet",
     "decode",
     "resample",
     "colour",

@@ -171,12 +171,13 @@ pub struct Engine {
 
 #[pymethods]
 impl Engine {
-    /// Start `threads` threads, of which at most `decoding` decode at a time (default: all). Raise OSError if the system refuses.
+    /// Start `threads` threads, of which at most `decoding` decode at a time (default: all). With `quiet`, images of batches of which
+    /// Pillow would warn, or whose metadata it refuses, have the status "unsupported". Raise OSError if the system refuses.
     #[new]
-    #[pyo3(signature = (threads, decoding=None))]
-    fn new(py: Python<'_>, threads: usize, decoding: Option<usize>) -> PyResult<Self> {
+    #[pyo3(signature = (threads, decoding=None, quiet=false))]
+    fn new(py: Python<'_>, threads: usize, decoding: Option<usize>, quiet: bool) -> PyResult<Self> {
         let decoding = decoding.unwrap_or(threads);
-        let inner = detached(py, || engine::Engine::new(threads, decoding))?
+        let inner = detached(py, || engine::Engine::new(threads, decoding, quiet))?
             .map_err(|error| PyOSError::new_err(error.to_string()))?;
         Ok(Engine {
             inner: Mutex::new(Some(inner)),

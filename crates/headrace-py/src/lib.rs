@@ -52,7 +52,7 @@ mod _native {
     #[pymodule_export]
     use super::engine::{Engine, Job};
     #[pymodule_export]
-    use super::header::{image_size, jpeg_facts};
+    use super::header::{image_size, jpeg_facts, quiet_orientation};
     #[pymodule_export]
     use super::index::Index;
     #[pymodule_export]

@@ -1,7 +1,8 @@
 """`headrace run`: replace the image loading of a PyTorch script where the replacement is provably equal.
 
 `hook` decides for each DataLoader, `recognise` holds the rules, `translate` the transforms, `compile` and `iterator` the native
-loading, `random_streams` plain's random numbers, `native_decode` the decode-only way, `check` the comparison before each take-over.
+loading, `random_streams` plain's random numbers, `native_decode` the decode-only way, `check` the comparison before each
+take-over.
 
 - `affine_transform`: Pillow's affine transform of RGB images, natively made while an item is made.
 - `awaited_line`: The line on a loader with lazy images: it waits until the first batches have shown what is native, and whether
@@ -47,8 +48,10 @@ loading, `random_streams` plain's random numbers, `native_decode` the decode-onl
 - `planned_images`: Images that are planned, not opened: what stands for them while the script's own code makes an item.
 - `pointwise`: The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
 - `pure_functions`: Functions, types and methods that only compute a value: the code of an item may call them.
-- `random_streams`: The random streams of the script's processes: the generators of torch, Python and NumPy of a worker or the main
-  process.
+- `quiet_files`: Files that Pillow reads without a warning, and without an error over their metadata: only those are decoded
+  without Pillow.
+- `random_streams`: The random streams of the script's processes: the generators of torch, Python and NumPy of a worker or the
+  main process.
 - `randomness`: Random generators for the parts of the script that headrace runs in the main process.
 - `recognition_hook`: The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
 - `recognise`: The rules by which `headrace run` takes over a DataLoader.
@@ -63,11 +66,15 @@ loading, `random_streams` plain's random numbers, `native_decode` the decode-onl
 - `transform_names`: The names of transforms: by which classes of torchvision and timm are recognised, and which messages use.
 - `translate`: Translate torchvision and timm transforms into headrace's.
 - `type_comparisons`: Modules of the script that compare the class of a tensor by `type()`.
+- `unheard_warnings`: Warnings that the script's own loading would not give: those of code that headrace runs once more, to
+  compare or to plan.
 - `unsupported`: The exception for what `headrace run` does not take over.
 - `used_readers`: Which libraries read the images of a loader, as far as the code of its items tells: for the lines of `run`.
 - `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own
   untouched.
 - `worker_errors`: Errors of the script's own code that runs here instead of in a worker: as torch reports an error of a worker.
+- `worker_warnings`: The warnings of items that the script's own code makes here and not in a worker process: each worker shows
+  its own.
 - `written_calls`: What the user wrote: names of functions for messages, and the call of the script's own code in which
   something was refused.
 """

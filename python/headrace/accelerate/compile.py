@@ -187,9 +187,12 @@ _engines: dict[int, Engine] = {}
 
 
 def engine(threads: int) -> Engine:
-    """Return the pool of `threads` native threads that all loaders of this process share. Idle threads cost nothing."""
+    """Return the pool of `threads` native threads that all loaders of this process share. Idle threads cost nothing.
+
+    They leave files to the script's own code of which Pillow warns (`quiet_files`).
+    """
     if threads not in _engines:
-        _engines[threads] = Engine(threads, cores().parallel)
+        _engines[threads] = Engine(threads, cores().parallel, quiet=True)
     return _engines[threads]
 
 

@@ -46,6 +46,7 @@ from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.recognise import Unsupported, describe, recognise
 from headrace.accelerate.refusal import both, own_iterators, refusal_text
 from headrace.accelerate.settings import Settings
+from headrace.accelerate.unheard_warnings import unheard_warnings
 from headrace.attach.log import log_line
 from headrace.attach.steps import is_stand_in
 from headrace.attach.unseen_frames import drop_own_frames, when_made
@@ -148,7 +149,8 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     data_map.redirect_readers()
     refusal: Unsupported | str
     try:
-        compiled, checked = _compiled(loader, original, settings)
+        with unheard_warnings():
+            compiled, checked = _compiled(loader, original, settings)
         iterator = _iterator(loader, compiled)
     except Unsupported as error:
         refusal = error.alone()
@@ -224,7 +226,8 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
     refusals = [refusal]
     for way in reversed(PARTIAL_WAYS) if cuts_tensors(loader) else PARTIAL_WAYS:
         try:
-            changed = way(loader, settings.check)
+            with unheard_warnings():
+                changed = way(loader, settings.check)
             iterator = changed.prepare(_iterator_of(changed.loader, original))
         except Unsupported as further:
             refusals.append(further.alone())

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from headrace._native import IndexStore, Store, fill_items
 from headrace.accelerate.data_map import mapped
+from headrace.accelerate.unheard_warnings import unheard_warnings
 from headrace.errors import DecodeError, SourceError
 from headrace.images.decode import reason
 
@@ -222,7 +223,8 @@ def pixels_by_pillow(description: ImageDescription) -> npt.NDArray[np.uint8]:
 
     source, (left, top, width, height), size, resample, window, flip_x, flip_y = description
     kind = PpmImageFile if bytes(source.data[:2]) == b"P6" else JpegImageFile
-    image: Any = kind(io.BytesIO(source.data)).convert("RGB").crop((left, top, left + width, top + height))
+    with unheard_warnings():  # Pillow has given them when the script opened the image
+        image: Any = kind(io.BytesIO(source.data)).convert("RGB").crop((left, top, left + width, top + height))
     if description.is_resized:
         image = image.resize(size, Image.Resampling[resample.upper()])
     left, top, width, height = window

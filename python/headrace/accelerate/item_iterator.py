@@ -21,6 +21,7 @@ from headrace.accelerate.planned_images import PlannedMode
 from headrace.accelerate.random_streams import GeneratorStates, RandomStream
 from headrace.accelerate.script_state import state_of
 from headrace.accelerate.translate import Unsupported
+from headrace.accelerate.unheard_warnings import unheard_warnings
 from headrace.accelerate.worker_copies import WorkerCopies, as_workers_have_it
 from headrace.images.decode import UNSUPPORTED
 
@@ -80,7 +81,22 @@ class ItemIterator(NativeIterator):
         return rows_at_once(self._own_dataset, ()) is not None
 
     def _plan(self, indices: list[Any]) -> Sequence[PlannedItem | None]:
-        """Return the planned items; an empty list where the script is to make the whole batch."""
+        """Return the planned items; an empty list where the script is to make the whole batch.
+
+        Where an item's code gives a warning, the script makes the item, and the warning is given then.
+        """
+        with unheard_warnings() as unheard:
+            items = self._planned_together(indices)
+        if not unheard.given:
+            return items
+        return [] if self._makes_rows_at_once else [self._planned_quietly(index) for index in indices]
+
+    def _planned_quietly(self, index: Any) -> PlannedItem | None:
+        with unheard_warnings() as unheard:
+            item = self._plan_one(index)
+        return None if unheard.given else item
+
+    def _planned_together(self, indices: list[Any]) -> Sequence[PlannedItem | None]:
         if not self._makes_rows_at_once:
             return [self._plan_one(index) for index in indices]
         recognition = self._items.recognition
@@ -165,7 +181,7 @@ class ItemIterator(NativeIterator):
         """Return a batch whose items can only be made together, from where the batch began to draw."""
         stream = self._stream(pending)
         if stream is None:
-            return self._script_batch(pending.indices)
+            return self._made_by_the_script(pending)
         for later in self._jobs:
             if self._stream(later) is stream:
                 later.withdraw()
@@ -173,7 +189,7 @@ class ItemIterator(NativeIterator):
         if state is None:
             raise NativeFailure("the random numbers of an image are not known")
         pending.withdraw()
-        with self._at(stream, state):
+        with self._in_its_process(pending, state):
             return self._script_batch(pending.indices)
 
     def _script_batch(self, indices: list[Any]) -> Any:

@@ -34,6 +34,7 @@ from headrace.accelerate.planned_images import (
     with_mode,
 )
 from headrace.accelerate.pointwise import ValueTable, tabulate
+from headrace.accelerate.quiet_files import require_quiet_files
 from headrace.accelerate.randomness import holds_generator, separate_randomness
 from headrace.accelerate.recognise import (
     CollateKind,
@@ -377,6 +378,7 @@ def recognise_items(loader: Any) -> RecognisedItems:
     if not all(recognition.fits(item) for item in items):
         raise Unsupported("its items do not all have the same views")
     require_native_endings(paths)
+    require_quiet_files(paths)
     if not all(path.lower().endswith(JPEG_ENDINGS) for path in paths):
         if not recognition.is_rgb:
             raise Unsupported("its images are not converted to RGB", 'Image.open(path).convert("RGB")')

@@ -14,12 +14,13 @@ These stay the same:
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import operator
 import os
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,7 @@ from headrace.accelerate.torch_blur import arithmetic, holds_blur, serve_weights
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.worker_copies import WorkerCopies
 from headrace.accelerate.worker_errors import worker_error
+from headrace.accelerate.worker_warnings import WorkerWarnings
 from headrace.attach.unseen_frames import drop_own_frames
 
 __all__ = ["NativeFailure", "NativeIterator", "Pending"]
@@ -106,6 +108,7 @@ class NativeIterator(_BaseDataLoaderIter):
         # Without workers the script's next batch follows what its loop changes.
         self._began_as = self._state() if self._num_workers == 0 else None
         self._is_native = True
+        self._worker_warnings = WorkerWarnings(forked=_forks(loader)) if self._num_workers > 0 else None
         self._started = 0
         self._received = 0
         _live.add(self)
@@ -394,7 +397,8 @@ class NativeIterator(_BaseDataLoaderIter):
         if stream is None:
             while bad := [slot for slot in self._not_filled(pending.job) if slot not in made]:
                 others = [slot for slot in bad if self._plan_otherwise(pending, slot, pending.job.statuses()[slot])]
-                made |= {slot: self._script_item(pending, slot) for slot in bad if slot not in others}
+                with self._in_its_process(pending, None):
+                    made |= {slot: self._script_item(pending, slot) for slot in bad if slot not in others}
                 if not others:
                     break
                 self._fill(pending, first=True)
@@ -410,7 +414,7 @@ class NativeIterator(_BaseDataLoaderIter):
             if self._plan_otherwise(pending, pending.start, status):
                 stream.restart(stream.states_at(state))
             else:
-                with self._at(stream, state):
+                with self._in_its_process(pending, state):
                     made[pending.start] = self._script_item(pending, pending.start)
                 pending.start += 1
             self._fill(pending, first=True)
@@ -420,11 +424,16 @@ class NativeIterator(_BaseDataLoaderIter):
         """Whether native threads can fill an image in another way than the one that has failed with `status`."""
         return False
 
-    def _at(self, stream: RandomStream | None, state: bytes | None) -> contextlib.AbstractContextManager[None]:
-        """Return the block in which the script draws from a stream, from `state` on. It needs none if nothing is drawn."""
-        if stream is None or state is None:
-            return contextlib.nullcontext()
-        return stream.in_this_process(state, stays=self._num_workers == 0)
+    @contextlib.contextmanager
+    def _in_its_process(self, pending: Pending, state: bytes | None) -> Iterator[None]:
+        """Let the script draw as the process that makes a batch in plain, from `state` on, and warn as it."""
+        stream = self._stream(pending)
+        with contextlib.ExitStack() as process:
+            if self._worker_warnings is not None:
+                process.enter_context(self._worker_warnings.of(pending.number % self._num_workers))
+            if stream is not None and state is not None:
+                process.enter_context(stream.in_this_process(state, stays=self._num_workers == 0))
+            yield
 
     def _script_item(self, pending: Pending, slot: int) -> Any:
         """Return an item that the script's dataset makes."""
@@ -434,10 +443,9 @@ class NativeIterator(_BaseDataLoaderIter):
     def _made_by_the_script(self, pending: Pending) -> Any:
         """Return a batch that the script's dataset and collate function make, in the place of a worker."""
         stream = self._stream(pending)
-        has_workers = (
-            stream is not None and self._num_workers > 0
-        )  # without, this process's own generators are where they belong
-        with self._at(stream, stream.native.state() if stream is not None and has_workers else None):
+        # Without workers this process's own generators are where they belong.
+        state = stream.native.state() if stream is not None and self._num_workers > 0 else None
+        with self._in_its_process(pending, state):
             return self._script_batch(pending.indices)
 
     def _samples_of(self, folder: FolderDataset) -> Any:
@@ -513,6 +521,12 @@ os.register_at_fork(after_in_child=_leave_jobs_to_the_parent)
 
 class NativeFailure(Exception):
     """Native loading failed for a reason other than the data."""
+
+
+def _forks(loader: Any) -> bool:
+    """Whether the loader's workers would be forked."""
+    context = loader.multiprocessing_context or multiprocessing
+    return bool(context.get_start_method() == "fork")
 
 
 def _batches_in_work(images: int) -> int:

@@ -38,6 +38,7 @@ from headrace.accelerate.image_description import (
 )
 from headrace.accelerate.native_work import note_native
 from headrace.accelerate.shared_indexes import process_indexes
+from headrace.accelerate.unheard_warnings import unheard_warnings
 from headrace.attach.log import log_line
 from headrace.errors import HeadraceError
 
@@ -273,8 +274,9 @@ def _decoded(image: Any) -> Any:
 
 def _core(image: Any, description: ImageDescription) -> Any:
     if type(image) is LoadedJpeg:
-        whole: Any = JpegImageFile(io.BytesIO(description.source.data))
-        JpegImageFile.load(whole)
+        with unheard_warnings():  # they were given when the image was opened
+            whole: Any = JpegImageFile(io.BytesIO(description.source.data))
+            JpegImageFile.load(whole)
         return whole._im
     values = plain_pixels(description) or _pixels(description).data
     decoded: Any = Image.frombytes("RGB", (description.width, description.height), values)

@@ -24,6 +24,7 @@ import torch
 from headrace._native import decode_into, image_size
 from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.partly_native import PartlyNative
+from headrace.accelerate.quiet_files import is_quiet
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import (
     FolderDataset,
@@ -77,7 +78,8 @@ class NativeImageLoader:
 
         with open(path, "rb") as file:
             data = file.read()
-        info = _jpeg_info(data)
+        # Pillow opens a file that it warns of once.
+        info = _jpeg_info(data) if is_quiet(data) else None
         if info is None:
             return self.plain(path)
         width, height = image_size(data)
@@ -132,7 +134,6 @@ def _jpeg_info(data: bytes) -> dict[Any, Any] | None:
     from PIL import Image
 
     try:
-        image_size(data)
         header = Image.open(io.BytesIO(data))
     except (OSError, ValueError, SyntaxError):
         return None

@@ -85,8 +85,8 @@ class _Decision:
 class _Way:
     """One way through the code: each decision by a random number goes the same way.
 
-    `filters`: those that draw and were not applied so far. `open`: random numbers that were drawn and not used so far. Each is used before the next is drawn, so that they are drawn
-    in the order of the steps.
+    `filters`: those that draw and were not applied so far. `open`: random numbers that were drawn and not used so far. Each is
+    used before the next is drawn, so that they are drawn in the order of the steps.
     """
 
     def __init__(self, *, way: bool) -> None:

@@ -31,7 +31,6 @@ import operator
 import os
 import sys
 import types
-import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from typing import Any, Literal
 from headrace.accelerate import own_transforms as own_transforms  # it lets `translate` trace them
 from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.pointwise import ValueTable, tabulate
+from headrace.accelerate.quiet_files import require_quiet_files
 from headrace.accelerate.randomness import holds_generator
 from headrace.accelerate.transform_names import display_name, full_name
 from headrace.accelerate.translate import TransformParts, Unsupported, translate
@@ -144,6 +144,7 @@ def recognise(loader: Any) -> RecognisedLoader:
     parts = translate(transform)
     require_fixed_size(parts)
     require_native_formats(folders)
+    require_quiet_files(_sampled_paths(folders))
     _require_no_generator(loader, folders)
     values = tabulate(parts.pointwise)
     require_native_values(values, collate)
@@ -278,12 +279,9 @@ def check_loader(loader: Any) -> None:
 
 
 def _require_no_pixel_limit(pillow: Any) -> None:
-    """Raise `Unsupported` if Pillow raises an error for images that the native decoder decodes: below twice its own limit."""
+    """Raise `Unsupported` if Pillow warns of images that the native decoder decodes: up to its own limit."""
     if (pillow.MAX_IMAGE_PIXELS or PILLOWS_PIXEL_LIMIT) < PILLOWS_PIXEL_LIMIT:
         raise Unsupported("the script has lowered PIL.Image.MAX_IMAGE_PIXELS", "Pillow's own limit")
-    # `python -W error` makes errors of all warnings. That says nothing about large images, so it does not count.
-    if any(action == "error" and category is pillow.DecompressionBombWarning for action, _, category, *_ in warnings.filters):
-        raise Unsupported("the script turns Pillow's DecompressionBombWarning into an error", "the warning as a warning")
 
 
 def require_seeding_only(loader: Any) -> None:
@@ -377,7 +375,11 @@ def require_fixed_size(parts: TransformParts) -> None:
 
 def require_native_formats(folders: Sequence[FolderDataset]) -> None:
     """Raise `Unsupported` if more than 2 % of the files, by their names, have formats that are not decoded natively."""
-    require_native_endings([str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))])
+    require_native_endings(_sampled_paths(folders))
+
+
+def _sampled_paths(folders: Sequence[FolderDataset]) -> list[str]:
+    return [str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))]
 
 
 def require_native_endings(paths: Sequence[str]) -> None:

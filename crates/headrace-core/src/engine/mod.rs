@@ -172,6 +172,7 @@ struct Shared {
     arrived: Condvar,
     counters: Counters,
     seats: Option<Arc<Seats>>,
+    quiet: bool,
 }
 
 /// The thread pool. Dropping it stops and joins the threads.
@@ -187,8 +188,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Engine {
     /// Start `threads` threads (at least one), of which at most `decoding` (at least one) decode at a time; the others read
-    /// ahead. Fails if the system refuses a thread.
-    pub fn new(threads: usize, decoding: usize) -> std::io::Result<Self> {
+    /// ahead. With `quiet`, images of batches that Pillow does not read quietly are [`Status::Unsupported`] (see
+    /// [`crate::quiet`]). Fails if the system refuses a thread.
+    ///
+    /// [`Status::Unsupported`]: crate::error::Status::Unsupported
+    pub fn new(threads: usize, decoding: usize, quiet: bool) -> std::io::Result<Self> {
         let decoding = decoding.max(1);
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue {
@@ -198,6 +202,7 @@ impl Engine {
             arrived: Condvar::new(),
             counters: Counters::default(),
             seats: (decoding < threads).then(|| Arc::new(Seats::new(decoding))),
+            quiet,
         });
         let mut engine = Engine {
             shared,
@@ -303,7 +308,7 @@ fn take(shared: &Shared) -> Option<(Arc<Job>, usize)> {
 
 fn work(shared: &Shared) {
     policy::yield_to_running_threads();
-    let mut worker = Worker::new(shared.seats.clone());
+    let mut worker = Worker::new(shared.seats.clone(), shared.quiet);
     while let Some((job, unit)) = take(shared) {
         job.fill(unit, &mut worker, &shared.counters);
     }

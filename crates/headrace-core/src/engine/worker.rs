@@ -39,6 +39,8 @@ pub struct Worker {
     key: u64,
     /// Where to wait before decoding, if other threads decode as well.
     pub(super) seats: Option<Arc<Seats>>,
+    /// Leave images of batches that are not quiet (see [`crate::quiet`]).
+    quiet: bool,
 }
 
 /// The steps of one view of the image, and the passes that they take.
@@ -51,17 +53,18 @@ struct Drawing {
 }
 
 impl Worker {
-    /// Make the memory of a thread that waits for one of `seats` before it decodes.
-    pub(super) fn new(seats: Option<Arc<Seats>>) -> Self {
+    /// Make the memory of a thread that waits for one of `seats` before it decodes, and leaves images that are not quiet with `quiet`.
+    pub(super) fn new(seats: Option<Arc<Seats>>, quiet: bool) -> Self {
         Worker {
             seats,
+            quiet,
             ..Worker::default()
         }
     }
 
     /// Begin anew: a panic may have left any state.
     pub(super) fn renew(&mut self) {
-        *self = Worker::new(self.seats.take());
+        *self = Worker::new(self.seats.take(), self.quiet);
     }
 
     /// Fill slot `image` of each view of the batch. After an error the slots are black; they never hold an earlier image.
@@ -139,6 +142,7 @@ impl Worker {
             .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
         let upright = batch.files.as_ref().is_some_and(|files| files.upright);
         self.decoder.set_exif(upright);
+        self.decoder.set_quiet(self.quiet);
         let result = self.decoder.open(bytes).and_then(|opened| {
             let files = batch.files.as_ref();
             if files.is_some_and(|files| !files.kinds[image].is(&opened)) {

@@ -1,29 +1,22 @@
 //! The reader of the EXIF orientation: one number in a TIFF structure that JPEG, PNG, WebP and TIFF files carry.
 
-mod png;
+mod directory;
+pub(crate) mod png;
+mod quiet;
+mod tags;
 
 use std::borrow::Cow;
 
 use crate::geometry::Orientation;
 use crate::jpeg::marker::{self, next_segment};
 
+pub(crate) use directory::{kind, Directory};
+pub(crate) use quiet::{block_is_quiet, file_is_quiet, has_usual_counts};
+
 /// Return the orientation of an image file of any format that the decoder reads. As in Pillow, the EXIF tag counts; without one,
 /// the tag in the XMP packet.
 pub fn orientation(data: &[u8]) -> Orientation {
-    let blocks = match data {
-        [0xFF, 0xD8, ..] => jpeg_blocks(data),
-        [0x89, b'P', b'N', b'G', ..] => png::blocks(data),
-        [b'R', b'I', b'F', b'F', ..] => webp_blocks(data),
-        _ => Blocks {
-            tiff: Some(Cow::Borrowed(data)),
-            xmp: None,
-        },
-    };
-    let stated = blocks.tiff.as_deref().and_then(orientation_in_tiff);
-    stated
-        .or_else(|| blocks.xmp.as_deref().and_then(orientation_in_xmp))
-        .and_then(Orientation::from_number)
-        .unwrap_or_default()
+    Blocks::of(data).orientation()
 }
 
 /// Return the EXIF orientation of a JPEG that every reader of EXIF agrees on, or `None`: readers differ in what they make of several
@@ -56,9 +49,11 @@ pub fn undisputed_orientation(jpeg: &[u8]) -> Option<Orientation> {
 /// Return the orientation in a TIFF structure whose first directory is whole and has at most one such tag, a single SHORT.
 fn plain_orientation(tiff: &[u8]) -> Option<Orientation> {
     const ONE_SHORT: (Option<u32>, Option<u32>) = (Some(3), Some(1));
-    let directory = Directory::first(tiff)?;
-    let end = directory.position.checked_add(2 + 12 * directory.count)?;
-    tiff.get(..end)?;
+    let usual_head = tiff.starts_with(b"MM\0*") || tiff.starts_with(b"II*\0");
+    let directory = Directory::first(tiff).filter(|_| usual_head)?;
+    if !directory.is_whole() {
+        return None;
+    }
     let mut entries = directory.entries(ORIENTATION_TAG);
     let Some(entry) = entries.next() else {
         return Some(Orientation::Upright);
@@ -75,14 +70,55 @@ fn plain_orientation(tiff: &[u8]) -> Option<Orientation> {
 
 /// The metadata blocks of a file.
 #[derive(Default)]
-struct Blocks<'a> {
-    tiff: Option<Cow<'a, [u8]>>,
-    xmp: Option<Cow<'a, [u8]>>,
+pub(crate) struct Blocks<'a> {
+    /// The EXIF block, with the prefixes that Pillow takes off.
+    pub(crate) exif: Option<Cow<'a, [u8]>>,
+    /// The XMP packet.
+    pub(crate) xmp: Option<Cow<'a, [u8]>>,
+    /// The number of EXIF blocks that `exif` was chosen from or put together of.
+    pub(crate) found: usize,
 }
 
-/// The bytes before the TIFF structure in JPEG, and sometimes in WebP.
-const EXIF_PREFIX: &[u8] = b"Exif\0\0";
+/// The bytes before the TIFF structure in JPEG, and sometimes in other files.
+pub(crate) const EXIF_PREFIX: &[u8] = b"Exif\0\0";
 
+impl<'a> Blocks<'a> {
+    /// Find the blocks of a file.
+    pub(crate) fn of(data: &'a [u8]) -> Self {
+        match data {
+            [0xFF, 0xD8, ..] => jpeg_blocks(data),
+            [0x89, b'P', b'N', b'G', ..] => png::blocks(data),
+            [b'R', b'I', b'F', b'F', ..] => webp_blocks(data),
+            _ => Blocks {
+                xmp: xmp_of_tiff(data).map(Cow::Borrowed),
+                exif: Some(Cow::Borrowed(data)),
+                found: 1,
+            },
+        }
+    }
+
+    /// Return the TIFF structure.
+    pub(crate) fn tiff(&self) -> Option<&[u8]> {
+        self.exif.as_deref().map(without_prefix)
+    }
+
+    /// Return the orientation: that of EXIF, or without one that of XMP.
+    pub(crate) fn orientation(&self) -> Orientation {
+        self.tiff()
+            .and_then(orientation_in_tiff)
+            .or_else(|| self.xmp.as_deref().and_then(orientation_in_xmp))
+            .and_then(Orientation::from_number)
+            .unwrap_or_default()
+    }
+}
+
+/// Take off the prefix, which some files have twice.
+fn without_prefix(block: &[u8]) -> &[u8] {
+    let once = block.strip_prefix(EXIF_PREFIX).unwrap_or(block);
+    once.strip_prefix(EXIF_PREFIX).unwrap_or(once)
+}
+
+/// Find the segments of a JPEG. Those of EXIF after the first continue it, as in Pillow.
 fn jpeg_blocks(data: &[u8]) -> Blocks<'_> {
     let mut blocks = Blocks::default();
     let mut at = 2;
@@ -91,35 +127,69 @@ fn jpeg_blocks(data: &[u8]) -> Blocks<'_> {
             break;
         }
         if segment.code == marker::APP1 {
-            let behind = |prefix: &[u8]| segment.payload.strip_prefix(prefix).map(Cow::Borrowed);
-            blocks.tiff = blocks.tiff.or(behind(EXIF_PREFIX));
-            blocks.xmp = behind(b"http://ns.adobe.com/xap/1.0/\0").or(blocks.xmp);
+            if let Some(part) = segment.payload.strip_prefix(EXIF_PREFIX) {
+                blocks.found += 1;
+                match &mut blocks.exif {
+                    Some(exif) => exif.to_mut().extend_from_slice(part),
+                    none => *none = Some(Cow::Borrowed(segment.payload)),
+                }
+            } else if let Some(packet) = segment.payload.strip_prefix(XMP_PREFIX) {
+                blocks.xmp = Some(Cow::Borrowed(packet));
+            }
         }
         at = segment.end;
     }
     blocks
 }
 
-/// Find the metadata in the chunks of a RIFF container: name, length, content, padded to an even length.
+const XMP_PREFIX: &[u8] = b"http://ns.adobe.com/xap/1.0/\0";
+
+/// Find the metadata in the chunks of a RIFF container: name, length, content, padded to an even length. As in libwebp, only an
+/// extended file has them, its flags say which, the first of each name counts, and nothing behind the end of the container.
 fn webp_blocks(data: &[u8]) -> Blocks<'_> {
+    const FLAGS: usize = 20; // of VP8X, the first chunk of an extended file (RFC 9649, section 2.7)
+    const EXIF: u8 = 0x08;
+    const XMP: u8 = 0x04;
     let mut blocks = Blocks::default();
-    let mut rest = data.get(12..).unwrap_or_default();
+    let flags = match (data.get(12..16), data.get(FLAGS)) {
+        (Some(b"VP8X"), Some(&flags)) => flags,
+        _ => return blocks,
+    };
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &b| n << 8 | usize::from(b));
+    let end = data.len().min(8 + number(&data[4..8]));
+    let mut rest = data.get(12..end).unwrap_or_default();
     while let Some((head, behind)) = rest.split_first_chunk::<8>() {
-        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        let length = number(&head[4..]);
         let Some(content) = behind.get(..length) else {
             break;
         };
-        match &head[..4] {
-            b"EXIF" => {
-                let tiff = content.strip_prefix(EXIF_PREFIX).unwrap_or(content);
-                blocks.tiff = Some(Cow::Borrowed(tiff));
+        let block = match &head[..4] {
+            b"EXIF" if flags & EXIF != 0 => {
+                blocks.found += 1;
+                &mut blocks.exif
             }
-            b"XMP " => blocks.xmp = Some(Cow::Borrowed(content)),
-            _ => {}
-        }
+            b"XMP " if flags & XMP != 0 => &mut blocks.xmp,
+            _ => &mut None,
+        };
+        block.get_or_insert(Cow::Borrowed(content));
         rest = behind.get(length + (length & 1)..).unwrap_or_default();
     }
+    // Pillow takes no note of empty ones.
+    blocks.exif = blocks.exif.filter(|block| !block.is_empty());
+    blocks.xmp = blocks.xmp.filter(|block| !block.is_empty());
     blocks
+}
+
+/// Return the XMP packet of a TIFF file.
+fn xmp_of_tiff(tiff: &[u8]) -> Option<&[u8]> {
+    const XMP_TAG: u32 = 700;
+    let mut packet = None;
+    Directory::first(tiff)?.walk(|field| {
+        if field.tag == XMP_TAG && field.is_bytes() {
+            packet = Some(field.data);
+        }
+    });
+    packet
 }
 
 /// Return the number after the first `tiff:Orientation="` or `tiff:Orientation>`.
@@ -134,103 +204,19 @@ fn orientation_in_xmp(xmp: &[u8]) -> Option<u32> {
 }
 
 /// The tag's number in the first image directory (EXIF 2.32, table 4).
-const ORIENTATION_TAG: u32 = 0x0112;
+pub(crate) const ORIENTATION_TAG: u32 = 0x0112;
 
-/// Return the orientation number in a TIFF structure (an EXIF block after its prefix, or a whole TIFF file), or `None` if the
-/// structure is damaged. As in Pillow, the last entry counts, the first value of several, and a value of type BYTE, which the
-/// standard does not allow here, is ignored.
+/// Return the orientation number in a TIFF structure (an EXIF block after its prefix, or a whole TIFF file). `None` if Pillow finds
+/// no such tag, 0 if its value is no number from 1 to 8.
 fn orientation_in_tiff(tiff: &[u8]) -> Option<u32> {
-    let directory = Directory::first(tiff)?;
-    directory
-        .entries(ORIENTATION_TAG)
-        .filter_map(|entry| directory.value(entry))
-        .last()
-}
-
-/// The first image directory of a TIFF structure.
-pub(crate) struct Directory<'a> {
-    tiff: &'a [u8],
-    big_endian: bool,
-    position: usize,
-    count: usize,
-}
-
-impl<'a> Directory<'a> {
-    /// Find the first directory; `None` if the structure does not begin as TIFF.
-    pub(crate) fn first(tiff: &'a [u8]) -> Option<Self> {
-        let big_endian = match tiff.get(..4)? {
-            b"MM\0*" => true,
-            b"II*\0" => false,
-            _ => return None,
-        };
-        let mut directory = Directory {
-            tiff,
-            big_endian,
-            position: 0,
-            count: 0,
-        };
-        directory.position = directory.number(4, 4)? as usize;
-        directory.count = directory.number(directory.position, 2)? as usize;
-        Some(directory)
-    }
-
-    /// Return the offsets of the entries with this tag, up to the first entry that leaves the data.
-    pub(crate) fn entries(&self, tag: u32) -> impl Iterator<Item = usize> + use<'_, 'a> {
-        (0..self.count)
-            .map_while(|entry| {
-                let offset = self.position.checked_add(2 + 12 * entry)?;
-                self.tiff.get(offset..offset.checked_add(12)?)?;
-                Some(offset)
-            })
-            .filter(move |&offset| self.number(offset, 2) == Some(tag))
-    }
-
-    /// Return the first value of an entry of an integer type: 3 SHORT, 8 SSHORT, 4 LONG, 9 SLONG, 6 SBYTE (TIFF 6.0, section 2).
-    pub(crate) fn value(&self, entry: usize) -> Option<u32> {
-        let bytes = match self.number(entry + 2, 2)? {
-            3 | 8 => 2,
-            4 | 9 => 4,
-            6 => 1,
-            _ => return None,
-        };
-        let total = (self.number(entry + 4, 4)? as usize).checked_mul(bytes)?;
-        match total {
-            0 => None,
-            1..=4 => self.number(entry + 8, bytes),
-            _ => {
-                let values = self.number(entry + 8, 4)? as usize;
-                self.tiff.get(values..values.checked_add(total)?)?;
-                self.number(values, bytes)
-            }
+    let mut found = None;
+    Directory::first(tiff)?.walk(|field| {
+        if field.tag == ORIENTATION_TAG {
+            let number = field.number().filter(|number| (1..=8).contains(number));
+            found = Some(number.unwrap_or(0));
         }
-    }
-
-    /// Write `value` to an entry with one value of type SHORT or LONG, in `copy`, a copy of the structure.
-    pub(crate) fn set_value(&self, entry: usize, value: u32, copy: &mut [u8]) {
-        let bytes = match (self.number(entry + 2, 2), self.number(entry + 4, 4)) {
-            (Some(3), Some(1)) => 2,
-            (Some(4), Some(1)) => 4,
-            _ => return,
-        };
-        let Some(field) = copy.get_mut(entry + 8..entry + 8 + bytes) else {
-            return;
-        };
-        if self.big_endian {
-            field.copy_from_slice(&value.to_be_bytes()[4 - bytes..]);
-        } else {
-            field.copy_from_slice(&value.to_le_bytes()[..bytes]);
-        }
-    }
-
-    fn number(&self, offset: usize, bytes: usize) -> Option<u32> {
-        let field = self.tiff.get(offset..offset.checked_add(bytes)?)?;
-        let fold = |value: u32, byte: &u8| value << 8 | u32::from(*byte);
-        Some(if self.big_endian {
-            field.iter().fold(0, fold)
-        } else {
-            field.iter().rev().fold(0, fold)
-        })
-    }
+    });
+    found
 }
 
 #[cfg(test)]

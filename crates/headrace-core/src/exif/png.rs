@@ -6,13 +6,13 @@ use std::borrow::Cow;
 
 use flate2::{Decompress, FlushDecompress};
 
-use super::{Blocks, EXIF_PREFIX};
+use super::Blocks;
 
 /// ImageMagick's name of a text that holds EXIF as hexadecimal digits.
-const RAW_PROFILE: &[u8] = b"Raw profile type exif";
-const XMP: &[u8] = b"XML:com.adobe.xmp";
+pub(crate) const RAW_PROFILE: &[u8] = b"Raw profile type exif";
+pub(crate) const XMP: &[u8] = b"XML:com.adobe.xmp";
 /// Largest text in bytes after decompression, as in Pillow; a larger one is ignored.
-const MAX_TEXT: usize = 1 << 20;
+pub(crate) const MAX_TEXT: usize = 1 << 20;
 
 /// Find the metadata in the chunks of a PNG file: length, name, content, checksum (PNG 5.3). The EXIF chunk may follow the pixels.
 pub fn blocks(data: &[u8]) -> Blocks<'_> {
@@ -26,12 +26,15 @@ pub fn blocks(data: &[u8]) -> Blocks<'_> {
         };
         match &head[4..] {
             b"eXIf" => {
-                let tiff = content.strip_prefix(EXIF_PREFIX).unwrap_or(content);
-                blocks.tiff = Some(Cow::Borrowed(tiff));
+                blocks.exif = Some(Cow::Borrowed(content));
+                blocks.found += 1;
             }
             b"IEND" => break,
             name => match Text::of(name, content) {
-                Some(text) if text.key == RAW_PROFILE => raw_profile = Some(text),
+                Some(text) if text.key == RAW_PROFILE => {
+                    raw_profile = Some(text);
+                    blocks.found += 1;
+                }
                 Some(text) if text.key == XMP => blocks.xmp = text.content().or(blocks.xmp),
                 _ => {}
             },
@@ -39,8 +42,8 @@ pub fn blocks(data: &[u8]) -> Blocks<'_> {
         rest = behind.get(length + 4..).unwrap_or_default();
     }
     // An eXIf chunk goes before a raw profile, even if it has no orientation.
-    if blocks.tiff.is_none() {
-        blocks.tiff = raw_profile
+    if blocks.exif.is_none() {
+        blocks.exif = raw_profile
             .and_then(|text| text.content())
             .and_then(|text| bytes_of_raw_profile(&text))
             .map(Cow::Owned);
@@ -49,15 +52,18 @@ pub fn blocks(data: &[u8]) -> Blocks<'_> {
 }
 
 /// A text chunk of the file.
-struct Text<'a> {
-    key: &'a [u8],
-    value: &'a [u8],
-    compressed: bool,
+pub(crate) struct Text<'a> {
+    /// What the text is.
+    pub(crate) key: &'a [u8],
+    /// The text, perhaps compressed.
+    pub(crate) value: &'a [u8],
+    /// Whether `value` is a zlib stream.
+    pub(crate) compressed: bool,
 }
 
 impl<'a> Text<'a> {
     /// Read a chunk of the kinds tEXt, zTXt and iTXt (PNG 11.3.3); `None` for other chunks and texts of unknown compression.
-    fn of(name: &[u8], content: &'a [u8]) -> Option<Self> {
+    pub(crate) fn of(name: &[u8], content: &'a [u8]) -> Option<Self> {
         let (key, behind) = split(content)?;
         let (value, compressed) = match name {
             b"tEXt" => (behind, false),
@@ -83,7 +89,7 @@ impl<'a> Text<'a> {
     }
 
     /// Return the text; `None` if its compressed data are damaged or give more than [`MAX_TEXT`].
-    fn content(&self) -> Option<Cow<'a, [u8]>> {
+    pub(crate) fn content(&self) -> Option<Cow<'a, [u8]>> {
         if self.compressed {
             decompressed(self.value).map(Cow::Owned)
         } else {
@@ -93,9 +99,21 @@ impl<'a> Text<'a> {
 }
 
 /// Split at the first zero byte.
-fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = memchr::memchr(0, bytes)?;
     Some((&bytes[..end], &bytes[end + 1..]))
+}
+
+/// Return whether a zlib stream gives fewer bytes than Pillow's limit, or is damaged, which Pillow does not mind.
+pub(crate) fn is_below_limit(stream: &[u8]) -> bool {
+    const MOST_FROM_ONE_BYTE: usize = 1032; // the ratio of deflate at its best (zlib's technical details)
+    if stream.len() < MAX_TEXT / MOST_FROM_ONE_BYTE {
+        return true;
+    }
+    let mut text = vec![0; MAX_TEXT];
+    let mut inflate = Decompress::new(true);
+    let result = inflate.decompress(stream, &mut text, FlushDecompress::Sync);
+    result.is_err() || (inflate.total_out() as usize) < MAX_TEXT
 }
 
 /// Decompress a zlib stream. One that ends early gives what is there.
@@ -111,7 +129,7 @@ fn decompressed(stream: &[u8]) -> Option<Vec<u8>> {
 
 /// Return the bytes of a raw profile: an empty line, the name, the length, then lines of hexadecimal digits. White space may stand
 /// between two bytes. `None` for other characters.
-fn bytes_of_raw_profile(text: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn bytes_of_raw_profile(text: &[u8]) -> Option<Vec<u8>> {
     let lines = text.splitn(4, |&byte| byte == b'\n').nth(3)?;
     let mut bytes = Vec::with_capacity(lines.len() / 2);
     let mut upper = None;
@@ -130,8 +148,7 @@ fn bytes_of_raw_profile(text: &[u8]) -> Option<Vec<u8>> {
     if upper.is_some() {
         return None;
     }
-    let tiff = bytes.strip_prefix(EXIF_PREFIX).map(<[u8]>::to_vec);
-    Some(tiff.unwrap_or(bytes))
+    Some(bytes)
 }
 
 #[cfg(test)]
@@ -144,7 +161,7 @@ mod tests {
         assert_eq!(read("\nexif\n  3\n4d4D\n00\n"), Some(vec![0x4D, 0x4D, 0]));
         assert_eq!(
             read("\nexif\n 8\n457869660000\n4\n9\n 49"),
-            Some(b"II".to_vec())
+            Some(b"Exif\0\0II".to_vec())
         );
         assert_eq!(read("\nexif\n 1\n4 d"), None);
         assert_eq!(read("\nexif\n 1\n4"), None);

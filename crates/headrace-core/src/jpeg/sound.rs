@@ -97,8 +97,8 @@ fn checked<'a>(decoder: &mut RegionDecoder, data: &'a [u8]) -> Option<(Header<'a
     Some((header, facts))
 }
 
-/// Return whether the segments before `scan` are of kinds that libjpeg-turbo knows (jdmarker.c, read_markers) and follow each other
-/// without garbage.
+/// Return whether the segments before `scan` are of kinds that libjpeg-turbo knows (jdmarker.c, read_markers), follow each other
+/// without garbage, and hold nothing of which it prints a warning.
 fn known_segments(data: &[u8], scan: usize) -> bool {
     let mut at = 2;
     while at < scan {
@@ -115,12 +115,25 @@ fn known_segments(data: &[u8], scan: usize) -> bool {
                 | marker::DRI
                 | marker::APP0..=0xEF | marker::COM
         );
-        if !known {
+        if !known || is_remarked(segment.code, segment.payload) {
             return false;
         }
         at = segment.end;
     }
     true
+}
+
+/// Return whether libjpeg-turbo warns of a segment: JFIF of another version than 1, an unknown colour transform of Adobe's, and a
+/// sequential scan with the parameters of a progressive one.
+fn is_remarked(code: u8, payload: &[u8]) -> bool {
+    match code {
+        marker::APP0 => payload.starts_with(b"JFIF\0") && payload.get(5) != Some(&1),
+        marker::APP14 => {
+            payload.starts_with(b"Adobe") && payload.get(11).is_some_and(|transform| *transform > 2)
+        }
+        marker::SOS => !payload.ends_with(&[0, 63, 0]),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

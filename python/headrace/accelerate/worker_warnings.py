@@ -1,0 +1,76 @@
+"""The warnings of items that the script's own code makes here and not in a worker process: each worker shows its own.
+
+Python shows a warning of one line once in each process, unless a filter says otherwise. It notes what it has shown in the
+module of that line, and for `once` in `warnings.onceregistry`. A worker begins each pass with what the script's process has
+noted.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["WorkerWarnings"]
+
+_REGISTRY = "__warningregistry__"
+
+Noted = dict[str, dict[Any, Any]]
+"""What has been shown, by the name of the module; under "" what has been shown once."""
+
+
+class WorkerWarnings:
+    """The warnings that each worker of a pass has shown. `forked`: its workers begin with what this process has noted."""
+
+    def __init__(self, *, forked: bool) -> None:
+        self._begin: Noted = {name: dict(noted) for name, noted in _noted().items()} if forked else {}
+        self._of: dict[int, Noted] = {}
+
+    @contextmanager
+    def of(self, worker: int) -> Iterator[None]:
+        """While the block runs, warnings are shown as worker number `worker` would show them."""
+        if worker not in self._of:
+            self._of[worker] = {name: dict(noted) for name, noted in self._begin.items()}
+        own = _noted()
+        _put(self._of[worker], own)
+        show = _forget_recorded()
+        try:
+            yield
+        finally:
+            if show is not None:
+                warnings._showwarnmsg_impl = show  # type: ignore[attr-defined]
+            self._of[worker] = _noted()
+            _put(own, self._of[worker])
+
+
+def _noted() -> Noted:
+    found: Noted = {"": warnings.onceregistry}  # type: ignore[attr-defined]
+    for name, module in list(sys.modules.items()):
+        noted = getattr(module, "__dict__", {}).get(_REGISTRY)
+        if noted is not None:
+            found[name] = noted
+    return found
+
+
+def _put(noted: Noted, instead_of: Noted) -> None:
+    """Note this as shown, in place of what stands in the modules."""
+    warnings.onceregistry = noted.get("", {})  # type: ignore[attr-defined]
+    for name in instead_of.keys() | noted.keys():
+        module = sys.modules.get(name)
+        if not name or module is None:
+            continue
+        if name in noted:
+            module.__dict__[_REGISTRY] = noted[name]
+        else:
+            module.__dict__.pop(_REGISTRY, None)
+
+
+def _forget_recorded() -> Any:
+    """Where the script records its warnings in a list, those of a worker never reach it. Return what recorded them, or None."""
+    show = getattr(warnings, "_showwarnmsg_impl", None)
+    if type(getattr(show, "__self__", None)) is not list:
+        return None
+    warnings._showwarnmsg_impl = lambda message: None  # type: ignore[attr-defined]
+    return show
