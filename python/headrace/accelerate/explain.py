@@ -32,10 +32,6 @@ def explain(compiled: CompiledLoader) -> Iterator[str]:
     yield f"native   {names}: {'stored as they are' if recognition.value_table.identity else looked_up}"
     for operation in recognition.transform.per_image:
         yield f"Python   {display_name(operation)}: the script's own, on each finished image"
-    if any(folder.target_transform is not None for folder in recognition.folders):
-        yield "Python   target_transform: the script's own, for each label"
-    if recognition.collate == "own":
-        yield "Python   collate_fn: the script's own, on the items of each batch, in the main process"
     shape = f"[N, 3, {pipeline.height}, {pipeline.width}]"
     yield f"batch    {str(compiled.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"
 

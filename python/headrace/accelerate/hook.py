@@ -33,7 +33,13 @@ from headrace.accelerate.deferred_loader import with_deferred_items
 from headrace.accelerate.explain import explain, explain_items
 from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_iterator import ItemIterator
-from headrace.accelerate.item_loader import CompiledItems, RecognisedItems, compile_items, recognise_items
+from headrace.accelerate.item_loader import (
+    CompiledItems,
+    RecognisedItems,
+    compile_items,
+    recognise_items,
+    require_known_batches,
+)
 from headrace.accelerate.item_proof import require_equal_items
 from headrace.accelerate.iterator import NativeIterator
 from headrace.accelerate.native_decode import cuts_tensors, with_native_decode
@@ -153,6 +159,7 @@ def _compiled(loader: Any, settings: Settings) -> tuple[CompiledLoader | Compile
     except Unsupported as refusal:
         try:
             items = compile_items(recognise_items(loader), threads)
+            require_known_batches(loader, items)
             equal = require_equal_items(loader, items, settings.check)
         except Unsupported as further:
             if rows_at_once(loader.dataset, ()) is not None:  # only the code of its items could be understood

@@ -6,6 +6,7 @@ else than before, or whose file is not decoded natively, is made by the script's
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +16,24 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from headrace.accelerate.compile import index_store
 from headrace.accelerate.hf_datasets import rows_at_once
-from headrace.accelerate.item_loader import CompiledItems, Jobs, PlannedItem, Slot, filled, holds_image, plan_item, plan_items
+from headrace.accelerate.item_loader import (
+    CompiledItems,
+    Jobs,
+    PlannedItem,
+    Slot,
+    filled,
+    holds_image,
+    kept_items,
+    plan_item,
+    plan_items,
+)
 from headrace.accelerate.item_proof import equal_contents
 from headrace.accelerate.iterator import NativeFailure, NativeIterator, apply_per_image
+from headrace.accelerate.kept_state import KeptItems
 from headrace.accelerate.planned_images import PlannedMode
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.script_state import state_of
 from headrace.accelerate.translate import Unsupported
-from headrace.accelerate.worker_copies import WorkerCopies, as_workers_have_it
 from headrace.images.decode import UNSUPPORTED
 
 __all__ = ["ItemIterator"]
@@ -55,11 +66,18 @@ class ItemIterator(NativeIterator):
 
     _items: CompiledItems
 
-    def _prepare(self, compiled: Any) -> WorkerCopies:
+    def _prepare(self, compiled: Any) -> None:
         self._items = compiled
-        # A worker has a copy of the dataset: what its code sets never reaches the script's own process, nor the other way.
-        self._own_dataset = as_workers_have_it(self._dataset) if self._num_workers > 0 else self._dataset
-        return WorkerCopies((), self._collate_fn, has_workers=self._num_workers > 0)
+        self._own_dataset, self._own_collate = self._dataset, self._collate_fn
+        self._kept: KeptItems | None = None
+        if self._num_workers > 0:
+            self._kept = kept_items(compiled.recognition, self._dataset, self._collate_fn)
+            self._kept.close()
+            self._own_dataset, self._own_collate = self._kept.dataset, self._kept.collate or self._collate_fn
+
+    def _kept_in_place(self) -> contextlib.AbstractContextManager[None]:
+        """Let the script's code see what it would see in a worker."""
+        return contextlib.nullcontext() if self._kept is None else self._kept.in_place()
 
     def _steps(self) -> Sequence[Any]:
         return [step for view in self._items.recognition.views for step in view.transform.geometry]
@@ -87,7 +105,9 @@ class ItemIterator(NativeIterator):
     def _start(self, indices: list[Any]) -> Any:
         first = self._draws
         self._draws += len(indices)
-        return self._submitted(indices, [] if self._blurs_otherwise() else self._plan_all(indices), first)
+        with self._kept_in_place():
+            items = [] if self._blurs_otherwise() else self._plan_all(indices)
+        return self._submitted(indices, items, first)
 
     def _submitted(
         self, indices: list[Any], items: list[PlannedItem | None], first_draw: int, *, first: bool = False
@@ -185,6 +205,10 @@ class ItemIterator(NativeIterator):
         return left
 
     def _finish(self, pending: Any) -> Any:
+        with self._kept_in_place():
+            return self._finished(pending)
+
+    def _finished(self, pending: Any) -> Any:
         bad = self._not_filled(pending.job) if pending.job is not None else set()
         if pending.job is None or (bad and self._makes_rows_at_once):
             with separate_randomness(self._seed_of(pending)):
@@ -206,9 +230,9 @@ class ItemIterator(NativeIterator):
                 for slot, content in enumerate(contents)
             ]
             if recognition.collate != "code":
-                return self._pinned(self._copies.collate(items))
+                return self._pinned(self._own_collate(items))
             try:
-                batch = recognition.calls.run(self._collate_fn, items)
+                batch = recognition.calls.run(self._own_collate, items)
             except Unsupported as refusal:
                 raise NativeFailure(str(refusal)) from refusal
             if holds_image(batch):
@@ -218,7 +242,7 @@ class ItemIterator(NativeIterator):
     def _script_batch(self, indices: list[Any]) -> Any:
         together = getattr(self._own_dataset, "__getitems__", None)  # as torch's own fetcher asks
         items = together(indices) if together else [self._own_dataset[index] for index in indices]
-        return self._pinned(self._copies.collate(items))
+        return self._pinned(self._own_collate(items))
 
     def _takes(self, contents: list[Any], images: list[torch.Tensor], slot: int, item: Any) -> bool:
         """Put an item of the script into the batch. Return False if it has another structure than the planned items."""

@@ -5,7 +5,6 @@ These stay the same:
 - the calls of the script's sampler and generators: the base seed when the iterator is made, then `prefetch_factor *
   num_workers` index batches ahead, then one for each batch delivered;
 - the type of the batch ([images, labels]), its shape, dtype, memory layout and pinning;
-- the script's `target_transform` and collate function, which still run;
 - the error for a file that cannot be read: the script's dataset loads each image that is not decoded natively.
 
 The random draws differ. They have the same distributions, and are seeded from the loader's base seed and the position in the
@@ -84,7 +83,7 @@ class NativeIterator(_BaseDataLoaderIter):
         self._lookahead = _lookahead(loader)
         self._pulled: deque[list[Any]] = deque()
         self._jobs: deque[Any] = deque()
-        self._copies = self._prepare(compiled)
+        self._prepare(compiled)
         # Worker processes keep the settings that they were started with.
         self._arithmetic = arithmetic() if self._num_workers == 0 and holds_blur(self._steps()) else None
         # Without workers the script's next batch follows what its loop changes.
@@ -97,12 +96,12 @@ class NativeIterator(_BaseDataLoaderIter):
             self._pull()
             self._submit()
 
-    def _prepare(self, compiled: Any) -> WorkerCopies:
-        """Keep what was compiled, and return copies of the script's objects."""
+    def _prepare(self, compiled: Any) -> None:
+        """Keep what was compiled, and copies of the script's objects."""
         self._compiled: CompiledLoader = compiled
         folders = compiled.recognition.folders
         self._samples = {id(one.dataset): copied for one, copied in zip(folders, compiled.samples, strict=True)}
-        return WorkerCopies(compiled.recognition.folders, self._collate_fn, has_workers=self._num_workers > 0)
+        self._copies = WorkerCopies(folders, compiled.samples, has_workers=self._num_workers > 0)
 
     def _view_count(self) -> int:
         """Return the number of images that an item becomes."""
@@ -264,22 +263,13 @@ class NativeIterator(_BaseDataLoaderIter):
         targets = [self._samples_of(folder)[at][1] for folder, at in pending.places]
         images = pending.images
         parts = self._compiled.recognition.transform
-        has_own_collate = self._compiled.recognition.collate == "own"
-        if (
-            has_own_collate
-            or bad
-            or parts.per_image
-            or any(folder.target_transform for folder in self._compiled.recognition.folders)
-        ):
+        if bad or parts.per_image:
             with separate_randomness(self._seed_of(pending)):
-                self._apply_targets(pending, targets, bad)
                 for slot in sorted(bad):
                     folder, at = pending.places[slot]
                     image, targets[slot] = self._copies.dataset(folder)[at]
                     images[slot] = image
                 apply_per_image(parts.per_image, images, bad)
-                if has_own_collate:
-                    return self._pinned(self._copies.collate(list(zip(images, targets, strict=True))))
         if self._compiled.recognition.collate == "timm":
             return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
         return [images, self._pinned(default_collate(tuple(targets)))]
@@ -309,11 +299,6 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _pinned(self, data: Any) -> Any:
         return torch.utils.data._utils.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
-
-    def _apply_targets(self, pending: _Pending, targets: list[Any], skip: set[int]) -> None:
-        for slot, (folder, _) in enumerate(pending.places):
-            if folder.target_transform is not None and slot not in skip:
-                targets[slot] = self._copies.dataset(folder).target_transform(targets[slot])
 
     def _fall_back(self, pending: Any, failure: NativeFailure) -> Any:
         """Continue after an error of headrace: by the original iterator before the first batch, else in this process."""

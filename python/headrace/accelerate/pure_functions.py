@@ -17,6 +17,7 @@ import io
 import math
 import os
 import pathlib
+import random
 import sys
 import types
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["is_plain_type", "pure_functions", "pure_method"]
+__all__ = ["is_plain_type", "pure_functions", "pure_method", "tells_the_process"]
 
 BUILTINS = (
     *(
@@ -158,6 +159,27 @@ PLAIN_TYPES = frozenset(
     {torch.Tensor, torch.Size, torch.dtype, torch.device, collections.OrderedDict, collections.Counter, collections.deque}
     | {decimal.Decimal, fractions.Fraction, io.BytesIO}
 )
+
+
+#: Modules whose functions tell which process runs, or draw random numbers.
+TELLING = frozenset(
+    {"_thread", "multiprocessing", "multiprocessing.context", "multiprocessing.process", "random", "threading", "numpy.random"}
+    | {"numpy.random.mtrand", "torch.random", "torch.utils.data._utils.worker"}
+)
+TELLING_NAMES = frozenset(
+    {"getpid", "getppid", "get_worker_info", "urandom", "bernoulli", "multinomial", "normal", "poisson"}
+    | {f"rand{rest}" for rest in ("", "n", "int", "perm", "_like", "n_like", "int_like")}
+)
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+
+
+def tells_the_process(function: Any) -> bool:
+    """Whether a function of a library tells which process runs, or draws random numbers."""
+    own, module = getattr(function, "__self__", None), getattr(function, "__module__", None)
+    if isinstance(own, GENERATORS) or module in TELLING:
+        return not isinstance(function, type)
+    of_library = module is None or str(module).partition(".")[0] in ("os", "posix", "nt", "torch")
+    return of_library and getattr(function, "__name__", "") in TELLING_NAMES
 
 
 def pure_functions() -> Iterator[Any]:

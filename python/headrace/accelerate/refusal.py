@@ -22,7 +22,9 @@ def both(refusal: Unsupported, further: Unsupported) -> Unsupported:
     if (
         first in second
         or second in first
-        or not first.startswith(("dataset ", "its image loader ", "the script's own transform "))
+        or not first.startswith(
+            ("dataset ", "its image loader ", "the script's own transform ", "its target_transform ", "collate_fn ")
+        )
     ):
         return refusal
     return Unsupported(f"{first}, and {second}", refusal.remedy or further.remedy)
