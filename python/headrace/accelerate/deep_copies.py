@@ -28,7 +28,7 @@ import torch
 from headrace.accelerate.hf_datasets import is_rows_dataset
 from headrace.accelerate.library_code import is_of_library
 
-__all__ = ["DeepCopies", "NotKept", "is_unchangeable"]
+__all__ = ["DeepCopies", "NotKept", "are_unchangeable", "is_unchangeable"]
 
 MOST_BYTES = 256 << 20
 """Copy at most so many bytes of arrays, tensors and tables."""
@@ -84,6 +84,19 @@ def is_unchangeable(kind: type) -> bool:
         of_numpy = kind.__module__ == "numpy" and issubclass(kind, np.generic) and kind not in (np.void, np.object_)
         known = _known[kind] = of_numpy or issubclass(kind, enum.Enum | np.dtype)
     return known
+
+
+def are_unchangeable(values: Iterable[Any], kinds: set[type] | None = None) -> bool:
+    """Whether no value can be changed: plain ones, and tuples of plain ones. `kinds`: their types, if known."""
+    kinds = set(map(type, values)) if kinds is None else kinds
+    if tuple not in kinds:
+        return _are_kinds(kinds)
+    inner = itertools.chain.from_iterable(one for one in values if type(one) is tuple)
+    return _are_kinds(kinds - {tuple}) and _are_kinds(set(map(type, inner)))
+
+
+def _are_kinds(kinds: set[type]) -> bool:
+    return all(map(is_unchangeable, kinds))
 
 
 class DeepCopies:
@@ -189,13 +202,13 @@ class DeepCopies:
     def _all(self, values: Any) -> list[Any] | None:
         """Return copies of values. None if all of them can be shared."""
         kinds = set(map(type, values))
-        if self._are_unchangeable(values, kinds):
+        if are_unchangeable(values, kinds):
             return None
         if kinds <= {list} or kinds <= {dict}:
             # Such as the lines of an annotation file: copied at once, where the values in them are plain.
             inner = itertools.chain.from_iterable(values if kinds == {list} else map(dict.values, values))
             keys = itertools.chain.from_iterable(values)
-            if self._are_unchangeable_kinds(set(map(type, inner))) and self._are_unchangeable_kinds(set(map(type, keys))):
+            if _are_kinds(set(map(type, inner))) and _are_kinds(set(map(type, keys))):
                 if len(values) > MOST_CONTAINERS:
                     raise NotKept(f"more than {MOST_CONTAINERS:,} lists or dicts")
                 return [one.copy() for one in values]
@@ -204,19 +217,8 @@ class DeepCopies:
 
     def _require_keys(self, keys: Iterable[Any]) -> None:
         """Raise `NotKept` if keys are objects that can be changed."""
-        if not self._are_unchangeable([key for key in keys if not isinstance(key, type | types.FunctionType)]):
+        if not are_unchangeable([key for key in keys if not isinstance(key, type | types.FunctionType)]):
             raise NotKept("a dict or set of objects")
-
-    def _are_unchangeable(self, values: Any, kinds: set[type] | None = None) -> bool:
-        """Whether no value can be changed: plain ones, and tuples of plain ones."""
-        kinds = set(map(type, values)) if kinds is None else kinds
-        if tuple in kinds:
-            inner = itertools.chain.from_iterable(one for one in values if type(one) is tuple)
-            return self._are_unchangeable_kinds(kinds - {tuple}) and self._are_unchangeable_kinds(set(map(type, inner)))
-        return self._are_unchangeable_kinds(kinds)
-
-    def _are_unchangeable_kinds(self, kinds: set[type]) -> bool:
-        return all(map(is_unchangeable, kinds))
 
     # Data of libraries
 
@@ -267,7 +269,7 @@ class DeepCopies:
         self._count(int(np.sum(thing.memory_usage())))
         columns = [thing] if thing.ndim == 1 else [thing[name] for name in thing.columns]
         for column in columns:
-            if column.dtype == object and not self._are_unchangeable(column.array):
+            if column.dtype == object and not are_unchangeable(column.array):
                 raise NotKept("a table of objects")
         return thing.copy()
 

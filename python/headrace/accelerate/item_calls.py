@@ -381,7 +381,8 @@ class ItemCalls:
 
     def _require_no_property(self, kind: type, name: str) -> None:
         value = vars_of(kind, name)
-        if hasattr(type(value), "__get__") and not isinstance(value, types.FunctionType | staticmethod | classmethod):
+        harmless = (types.FunctionType, staticmethod, classmethod, types.MemberDescriptorType)
+        if hasattr(type(value), "__get__") and not isinstance(value, harmless):
             raise self.refuse(f"its items read the property {kind.__name__}.{name}")
 
     # Functions with a meaning of their own

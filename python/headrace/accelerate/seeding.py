@@ -200,6 +200,11 @@ def _functions() -> list[Any]:
 
 
 def _is_in(function: types.FunctionType, modules: tuple[str, ...]) -> bool:
-    """Whether a function is that of a module, and its code is written there."""
-    name = function.__module__
+    """Whether a function is that of a module, and its code is written there. Torch's compiler wraps some."""
+    while (space := function.__globals__).get("__name__") in ("torch._compile", "torch._dynamo.eval_frame"):
+        inner = vars(function).get("__wrapped__")
+        if space is not vars(sys.modules[space["__name__"]]) or type(inner) is not types.FunctionType:
+            return False
+        function = inner
+    name = function.__globals__.get("__name__")
     return name in modules and function.__globals__ is vars(sys.modules[name])
