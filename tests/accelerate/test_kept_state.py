@@ -323,6 +323,65 @@ def test_samples_that_are_lists_are_kept(folder: Path, taken_over: list[str]) ->
     assert "taken over: decode" in taken_over[-1]
 
 
+class Records(Dataset[Any]):
+    """Its items hold what the dataset holds, as those of detection do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = sorted(str(path) for path in folder.rglob("*.jpg"))
+        self.records = [{"boxes": [[0.0, 1.0]], "name": [number]} for number in range(len(self.paths))]
+        self.array = np.arange(8.0)
+        self.inner = Inner()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        image = STEPS(Image.open(self.paths[index]).convert("RGB"))
+        return image, self.records[index], torch.tensor([index]), self.array[1:3], self.inner
+
+
+class Shared(Records):
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)[0], self.tensor[1:3]
+
+    tensor = torch.arange(8.0)
+
+
+def apart(items: list[Any]) -> Any:
+    return tuple(zip(*items, strict=True))
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_a_loop_may_change_the_batches_that_it_gets(
+    workers: int, persistent: bool, folder: Path, taken_over: list[str]
+) -> None:
+    """Such as `target["boxes"] = target["boxes"].cuda()`: workers send copies."""
+    found = []
+    for walk in (without, iter):
+        loader = DataLoader(Records(folder), 4, num_workers=workers, persistent_workers=persistent, collate_fn=apart)
+        seen = []
+        for _ in range(3):
+            for images, records, parts, arrays, inner in walk(loader):
+                seen.append(described([images, records, parts, arrays, inner[0].value]))
+                assert workers == 0 or inner[0] is inner[1]
+                for record, part, array, one in zip(records, parts, arrays, inner, strict=True):
+                    record["boxes"][0][1] += 1
+                    record["name"].append(3)
+                    record["new"] = 3
+                    part += 1
+                    array += 1
+                    one.value += 1
+        found.append((seen, described([loader.dataset.records, loader.dataset.array])))
+    assert found[0] == found[1]
+    assert "taken over: decode" in taken_over[-1]
+
+
+def test_tensors_that_a_worker_would_share_are_left_to_it(folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(Shared(folder), 4, num_workers=1, collate_fn=apart)
+    assert not isinstance(iter(loader), ItemIterator)
+    assert "in part" in taken_over[-1] and "a tensor of the dataset itself" in taken_over[-1]
+
+
 class Holding(Dataset[Any]):
     def __init__(self, folder: Path, held: Any) -> None:
         self.paths, self.held, self.unread = sorted(str(path) for path in folder.rglob("*.jpg")), held, threading.Lock()

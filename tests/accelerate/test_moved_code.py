@@ -18,7 +18,7 @@ from accelerate_helpers import own_batches
 from deferred_helpers import described
 from headrace.accelerate.iterator import NativeIterator
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate, get_worker_info
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -282,3 +282,33 @@ def test_workers_that_are_not_forked_have_variables_of_their_own(folder: Path, t
     loader: Callable[..., Any] = functools.partial(DataLoader, batch_size=5, num_workers=1, multiprocessing_context="spawn")
     assert not isinstance(iter(loader(Paths(folder, NAMES.get))), NativeIterator)
     assert "in part" in taken_over[-1] and "spawn" in taken_over[-1]
+
+
+class Computed(ImageFolder):
+    @property
+    def target_transform(self) -> Any:
+        return None if get_worker_info() is None else lambda label: label + 1
+
+    @target_transform.setter
+    def target_transform(self, value: Any) -> None:
+        pass
+
+
+class Indices:
+    """Indices that differ in a worker."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return index + (0 if get_worker_info() is None else 5)
+
+
+@pytest.mark.parametrize("kind", ["property", "indices"])
+def test_attributes_that_code_computes_stay_in_the_workers(kind: str, folder: Path, taken_over: list[str]) -> None:
+    if kind == "property":
+        data: Any = Computed(str(folder), EVALUATE)
+    else:
+        data = Subset(ImageFolder(str(folder), EVALUATE), Indices())  # type: ignore[arg-type]
+    line = lines_of(DataLoader(data, 4, num_workers=2), taken_over)
+    assert "in part" in line and ("target_transform" if kind == "property" else "Indices") in line

@@ -8,6 +8,7 @@ as a generator or a lock, memory that processes share, and more data than `MOST_
 from __future__ import annotations
 
 import array
+import bisect
 import collections
 import datetime
 import decimal
@@ -28,7 +29,7 @@ import torch
 from headrace.accelerate.hf_datasets import is_rows_dataset
 from headrace.accelerate.library_code import is_of_library
 
-__all__ = ["DeepCopies", "NotKept", "are_unchangeable", "is_unchangeable"]
+__all__ = ["BatchCopies", "DeepCopies", "NotKept", "are_unchangeable", "is_unchangeable"]
 
 MOST_BYTES = 256 << 20
 """Copy at most so many bytes of arrays, tensors and tables."""
@@ -123,6 +124,10 @@ class DeepCopies:
             raise error.at(place) from None
         except RecursionError:
             raise NotKept("an object that is nested too deep").at(place) from None
+
+    def memory(self) -> list[tuple[int, int]]:
+        """Return the first address and the end of the memory of each tensor that was copied, and of its copy."""
+        return [_extent(one) for pair in self._made.values() for one in pair if isinstance(one, torch.Tensor)]
 
     def copy_of(self, original: Any) -> Any:
         """Return the copy that was made of an object; the object itself if there is none."""
@@ -319,6 +324,34 @@ class DeepCopies:
                     raise error.at(f"{kind.__name__}.{name}") from None
             store(value)
         return made
+
+
+class BatchCopies(DeepCopies):
+    """Copies of batches, as another process would receive them. Their tensors are shared with the batch.
+
+    `memory`: that of the tensors of the state (`DeepCopies.memory`). `NotKept` is raised for a tensor in it: torch shares its
+    memory between the processes.
+    """
+
+    def __init__(self, memory: list[tuple[int, int]]) -> None:
+        super().__init__(frozenset())
+        self._begins = sorted(memory)
+        self._ends = list(itertools.accumulate((end for _, end in self._begins), max))
+
+    def _tensor(self, thing: Any, kind: type) -> Any:
+        first, end = _extent(thing)
+        before = bisect.bisect_left(self._begins, (end, 0))
+        if first < end and before and self._ends[before - 1] > first:
+            raise NotKept("a tensor of the dataset itself, whose memory a worker would share")
+        return thing
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first address of the memory of a tensor, and its end."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        return 0, 0
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
 
 def _require_simple(kind: type) -> None:

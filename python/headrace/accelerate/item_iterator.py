@@ -205,11 +205,13 @@ class ItemIterator(NativeIterator):
         return left
 
     def _finish(self, pending: Any) -> Any:
-        with self._kept_in_place():
-            return self._finished(pending)
-
-    def _finished(self, pending: Any) -> Any:
         bad = self._not_filled(pending.job) if pending.job is not None else set()
+        if pending.job is not None and not bad and self._items.recognition.collate != "code":  # no code of the script
+            return self._finished(pending, bad)
+        with self._kept_in_place():
+            return self._finished(pending, bad)
+
+    def _finished(self, pending: Any, bad: set[int]) -> Any:
         if pending.job is None or (bad and self._makes_rows_at_once):
             with separate_randomness(self._seed_of(pending)):
                 return self._script_batch(pending.indices)
@@ -237,12 +239,19 @@ class ItemIterator(NativeIterator):
                 raise NativeFailure(str(refusal)) from refusal
             if holds_image(batch):
                 raise NativeFailure("its collate_fn hands on images")
-            return self._pinned(batch)
+            return self._pinned(self._sent(batch))
+
+    def _sent(self, batch: Any) -> Any:
+        """Return a batch of the script's collate function as a worker would send it."""
+        if self._kept is None or self._items.recognition.collate != "code":
+            return batch
+        return self._kept.sent(batch)
 
     def _script_batch(self, indices: list[Any]) -> Any:
         together = getattr(self._own_dataset, "__getitems__", None)  # as torch's own fetcher asks
-        items = together(indices) if together else [self._own_dataset[index] for index in indices]
-        return self._pinned(self._own_collate(items))
+        with self._kept_in_place():
+            items = together(indices) if together else [self._own_dataset[index] for index in indices]
+            return self._pinned(self._sent(self._own_collate(items)))
 
     def _takes(self, contents: list[Any], images: list[torch.Tensor], slot: int, item: Any) -> bool:
         """Put an item of the script into the batch. Return False if it has another structure than the planned items."""

@@ -7,6 +7,7 @@ few items, and accepts the loader if all have one structure whose transforms hav
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
 from collections import deque
@@ -309,15 +310,21 @@ def filled(content: Any, views: Sequence[torch.Tensor]) -> Any:
 
 
 def with_parts(content: Any, part: Callable[[Any], Any]) -> Any:
-    """Return a tuple, list, dict or named tuple with `part` applied to each value in it, anything else as it is."""
+    """Return a tuple, list, dict or named tuple with `part` applied to each value in it, anything else as it is.
+
+    Where `part` changes no value, the object itself is returned: without workers the script gets what its dataset holds.
+    """
     kind = type(content)
-    if kind is tuple or kind is list:
-        return kind(part(one) for one in content)
+    is_named = isinstance(content, tuple) and hasattr(content, "_fields")
+    if kind is not dict and kind is not tuple and kind is not list and not is_named:
+        return content
+    values = list(content.values()) if kind is dict else content
+    parts = [part(one) for one in values]
+    if all(map(operator.is_, parts, values)):
+        return content
     if kind is dict:
-        return {key: part(one) for key, one in content.items()}
-    if isinstance(content, tuple) and hasattr(content, "_fields"):
-        return kind(*(part(one) for one in content))
-    return content
+        return dict(zip(content, parts, strict=True))
+    return kind(*parts) if is_named else kind(parts)
 
 
 def recognise_items(loader: Any) -> RecognisedItems:
@@ -391,12 +398,14 @@ def require_known_batches(loader: Any, compiled: CompiledItems) -> None:
     with separate_randomness(0):
         items = plan_items(recognition.calls, loader.dataset, indices)
         try:
-            recognition.calls.run(loader.collate_fn, [filled(item.content, views) for item in items])
+            batch = recognition.calls.run(loader.collate_fn, [filled(item.content, views) for item in items])
         except Unsupported:
             raise
         except Exception as error:
             raise Unsupported(f"its collate_fn fails with black images ({type(error).__name__}: {error})") from error
-    kept_items(recognition, loader.dataset, loader.collate_fn)
+    kept = kept_items(recognition, loader.dataset, loader.collate_fn)
+    if loader.num_workers > 0 and not holds_image(batch):
+        kept.require_sendable(batch)
 
 
 def _require_forked_workers(loader: Any) -> None:

@@ -8,13 +8,14 @@ are made (`KeptItems.in_place`).
 
 from __future__ import annotations
 
+import pickle
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.accelerate.deep_copies import DeepCopies, NotKept
+from headrace.accelerate.deep_copies import BatchCopies, DeepCopies, NotKept
 from headrace.accelerate.item_calls import ItemCalls
 from headrace.accelerate.library_code import is_of_library, loaded_names
 from headrace.accelerate.translate import Unsupported
@@ -62,11 +63,26 @@ class KeptItems:
             reason = f"its items read {error.place}, {error.what}: what a worker would have of it cannot be copied"
             raise Unsupported(reason) from error
         self._add_further_functions({function for function, _, _ in code})
+        self._memory = self._copies.memory()
 
     def close(self) -> None:
         """Let `calls` refuse what it has not met: nothing is kept of it."""
         copies = [(one, self._copies.copy_of(one)) for one in self._operations]
         self._calls.close(self._reads, [(one, copy) for one, copy in copies if one is not copy])
+
+    def require_sendable(self, batch: Any) -> None:
+        """Raise `Unsupported` for a batch with something of which the training process would not receive a copy."""
+        try:
+            BatchCopies(self._memory).copy(batch, "a batch")
+        except NotKept as error:
+            raise Unsupported(f"its collate_fn returns {error.what}") from error
+
+    def sent(self, batch: Any) -> Any:
+        """Return a batch as the training process would receive it: whatever it does with it, the kept state stays."""
+        try:
+            return BatchCopies(self._memory).copy(batch, "a batch")
+        except NotKept:
+            return pickle.loads(pickle.dumps(batch))  # as a worker sends it
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

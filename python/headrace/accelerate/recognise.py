@@ -35,7 +35,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from headrace.accelerate import own_transforms as own_transforms  # it lets `translate` trace them
+from headrace.accelerate.deep_copies import is_unchangeable
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.seeding import only_seeds
 from headrace.accelerate.transform_names import display_name, full_name
@@ -116,6 +119,7 @@ def recognise(loader: Any) -> RecognisedLoader:
     check_loader(loader)
     folders: list[FolderDataset] = []
     find = locate(loader.dataset, folders, kept=loader.num_workers > 0)
+    _require_plain_indices(loader.dataset)
     collate = collate_kind(loader.collate_fn)
     _require_no_code_of_targets(folders)
     transform = folders[0].dataset.transform
@@ -202,10 +206,21 @@ def as_folder_dataset(dataset: Any, first: int) -> FolderDataset:
             raise Unsupported(f"dataset {name} has its own {method}", "the library's own")
     if getattr(dataset, "__getitems__", None) is not None:
         raise Unsupported(f"dataset {name} has its own __getitems__", "the library's own")
+    _require_plain_attributes(dataset, name)
     _require_pillow_loader(dataset, folder_module)
     if not dataset.samples:
         raise Unsupported(f"dataset {name} is empty")
     return FolderDataset(dataset, first, dataset.samples, dataset.loader, dataset.target_transform)
+
+
+def _require_plain_attributes(dataset: Any, name: str) -> None:
+    """Raise `Unsupported` if reading an attribute of a folder dataset may call code of the script."""
+    for method in ("__getattribute__", "__getattr__"):
+        if any(method in vars(parent) for parent in type(dataset).__mro__ if parent is not object):
+            raise Unsupported(f"dataset {name} has its own {method}", "the library's own")
+    for attribute in ("samples", "loader", "transform", "target_transform"):
+        if attribute not in vars(dataset) or any(attribute in vars(parent) for parent in type(dataset).__mro__):
+            raise Unsupported(f"dataset {name} has its own {attribute}", "the library's own")
 
 
 def _timm_folder(dataset: Any, first: int) -> FolderDataset:
@@ -268,6 +283,21 @@ def require_seeding_only(loader: Any) -> None:
     """Raise `Unsupported` if the loader has workers whose `worker_init_fn` may do more than seed random generators."""
     if loader.num_workers > 0 and loader.worker_init_fn is not None and not only_seeds(loader.worker_init_fn):
         raise Unsupported("worker_init_fn may do more than seed", "one that only seeds random generators")
+
+
+def _require_plain_indices(dataset: Any) -> None:
+    """Raise `Unsupported` if the indices of a `Subset` are not numbers: reading them would call code of the script."""
+    data, torch = sys.modules["torch.utils.data"], sys.modules["torch"]
+    if type(dataset) is data.ConcatDataset:
+        for part in dataset.datasets:
+            _require_plain_indices(part)
+    elif type(dataset) is data.Subset:
+        indices = dataset.indices
+        kinds = set(map(type, indices)) if type(indices) in (list, tuple) else {int}
+        is_plain = type(indices) in (list, tuple, range, torch.Tensor, np.ndarray)
+        if not is_plain or not all(kind in (int, torch.Tensor) or is_unchangeable(kind) for kind in kinds):
+            raise Unsupported(f"dataset Subset has indices of the type {type(indices).__name__}", "a list of numbers")
+        _require_plain_indices(dataset.dataset)
 
 
 def _require_no_code_of_targets(folders: Sequence[FolderDataset]) -> None:
