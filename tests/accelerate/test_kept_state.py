@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import itertools
+import multiprocessing
 import random
 import sys
 import threading
@@ -406,6 +407,8 @@ HELD: dict[str, Any] = {
     "iterator": iter([1, 2]),
     "generator function": (one for one in [1]),
     "shared tensor": torch.zeros(4).share_memory_(),
+    "shared array": np.frombuffer(multiprocessing.Array("d", 4).get_obj()),
+    "tensor of a shared array": torch.frombuffer(multiprocessing.Array("d", 4).get_obj(), dtype=torch.float64),
     "object array": np.array([[1], None], dtype=object),
     "memory map": np.zeros(4).view(np.recarray),
     "comparing": Compared(),

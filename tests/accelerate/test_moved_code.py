@@ -221,6 +221,19 @@ def described_by(batch: list[Any], default_collate: Any) -> Any:
     return default_collate(batch)
 
 
+def summing(batch: list[Any]) -> Any:
+    images, labels = default_collate(batch * 8)
+    return images, labels, images.sum()
+
+
+def writing(batch: list[Any], into: Any = torch.zeros(3, 24, 24)) -> Any:  # noqa: B008
+    return torch.stack([item[0] for item in batch], out=into)
+
+
+def calling(batch: list[Any], seen: Any = [].append) -> Any:
+    return max([item[1] for item in batch], key=seen)
+
+
 MIX = v2.CutMix(num_classes=4)
 UNPROVEN_COLLATE: dict[str, tuple[Any, str]] = {
     "process": (collate_by_process, "getpid"),
@@ -230,6 +243,10 @@ UNPROVEN_COLLATE: dict[str, tuple[Any, str]] = {
     "instance": (Collate(v2.MixUp(num_classes=4)), "MixUp"),
     "bound method": (Collate().counting, "changes something outside"),
     "partial": (functools.partial(collate_by_worker), "get_worker_info"),
+    "sum": (summing, "Tensor.sum of many values"),
+    "out": (writing, "stack with `out`"),
+    "key": (calling, "builtin_function_or_method"),
+    "matrices": (lambda batch: batch[0][0] @ batch[0][0], "multiplies matrices"),
     "only the name": (functools.partial(described_by, default_collate=collate_by_process), "getpid"),
 }
 

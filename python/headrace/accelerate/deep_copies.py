@@ -111,6 +111,7 @@ class DeepCopies:
         self._reads = reads
         self._whole = {id(one) for one in whole}
         self._made: dict[int, tuple[Any, Any]] = {}  # the original is kept, so that its id stays its own
+        self._shared: list[tuple[int, int]] | None = None
         self._bytes = 0
         self._visits = 0
         self.functions: dict[types.FunctionType, None] = {}
@@ -259,14 +260,21 @@ class DeepCopies:
     def _array(self, thing: Any, kind: type) -> Any:
         if kind is not np.ndarray or thing.dtype.hasobject:
             raise NotKept(f"an array of {'objects' if thing.dtype.hasobject else kind.__name__}")
+        self._require_own_memory(thing.__array_interface__["data"][0])
         self._count(thing.nbytes)
         return thing.copy()
+
+    def _require_own_memory(self, address: int) -> None:
+        """Raise `NotKept` for memory that forked processes share: what one of them writes, the others see."""
+        if self._shared is None:
+            self._shared = _shared_memory()
+        if any(first <= address < end for first, end in self._shared):
+            raise NotKept("an array or tensor in memory that processes share")
 
     def _tensor(self, thing: Any, kind: type) -> Any:
         if kind is not torch.Tensor or thing.device.type != "cpu" or thing.layout != torch.strided or thing.requires_grad:
             raise NotKept("a tensor that is no plain one of the CPU")
-        if thing.is_shared():
-            raise NotKept("a tensor in memory that processes share")
+        self._require_own_memory(thing.data_ptr())
         self._count(thing.nbytes)
         return thing.clone(memory_format=torch.preserve_format)
 
@@ -352,6 +360,21 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
         return 0, 0
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def _shared_memory() -> list[tuple[int, int]]:
+    """Return the begin and end of the shared mappings of this process (proc_pid_maps(5)). None are known without /proc."""
+    try:
+        lines = pathlib.Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        extent, rights, *_ = line.split(maxsplit=2)
+        if rights.endswith("s"):
+            first, _, end = extent.partition("-")
+            found.append((int(first, 16), int(end, 16)))
+    return found
 
 
 def _require_simple(kind: type) -> None:

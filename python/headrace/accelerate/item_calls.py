@@ -31,7 +31,14 @@ from headrace.accelerate.planned_images import (
     path_text,
     refusal_of,
 )
-from headrace.accelerate.pure_functions import is_plain_type, pure_functions, pure_method, tells_the_process
+from headrace.accelerate.pure_functions import (
+    is_plain_type,
+    method_differs,
+    pure_functions,
+    pure_method,
+    tells_the_process,
+    writes_into_argument,
+)
 from headrace.accelerate.transform_names import display_name, full_name
 from headrace.accelerate.translate import Unsupported
 
@@ -173,6 +180,8 @@ class ItemCalls:
             return self.call(self.attribute(thing, name), *arguments, **named)
         if function is _PURE:
             self._require_plain(arguments, named)
+            if method_differs(thing, name, arguments, named):
+                raise self.refuse(f"its items call {kind.__name__}.{name} of many values or with `out`")
             return getattr(thing, name)(*arguments, **named)
         return function(thing, *arguments, **named)
 
@@ -390,6 +399,8 @@ class ItemCalls:
     def _pure(self, function: Any) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             self._require_plain(arguments, named)
+            if writes_into_argument(function, arguments, named):
+                raise self.refuse(f"its items call {display_name(function)} with `out`")
             return function(*arguments, **named)
 
         return call

@@ -328,8 +328,16 @@ class _Rewriter(ast.NodeTransformer):
         is_local = isinstance(node, ast.Name) and node.id in self._local
         return self._decided("iterated", [self.visit(node), ast.Constant(is_local)], node)  # type: ignore[no-any-return]
 
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        """Refuse products of matrices: a worker computes them with one thread."""
+        if isinstance(node.op, ast.MatMult):
+            raise self._refuse("multiplies matrices")
+        return self.generic_visit(node)
+
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         """Rewrite `name += value` as `name = name + value` for values that this cannot change in place."""
+        if isinstance(node.op, ast.MatMult):
+            raise self._refuse("multiplies matrices")
         if not isinstance(node.target, ast.Name):
             raise self._refuse("changes something outside of its own variables")
         before = self._decided("immutable", [ast.Name(node.target.id, ast.Load())], node)
