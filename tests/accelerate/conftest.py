@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
-from headrace.accelerate import deferred_loader, hook
+from headrace.accelerate import hook, iterator_watchers, type_comparisons
+from headrace.accelerate.awaited_line import AwaitedLine
+from headrace.accelerate.lazy_loader import native_steps
 from headrace.accelerate.translate import Unsupported
 from headrace.attach import unseen_frames
 from PIL import Image
@@ -15,9 +18,11 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 
 @pytest.fixture(autouse=True)
-def no_comparisons_of_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not search the tests themselves: they compare classes."""
-    monkeypatch.setattr(deferred_loader, "compares_tensor_types", lambda: None)
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not search the tests themselves: they compare classes, and look at iterators."""
+    for searching in (type_comparisons, iterator_watchers):
+        monkeypatch.setattr(searching, "module_with", lambda pattern: None)
+    monkeypatch.setattr(iterator_watchers, "_unknown_framework", lambda: None)
 
 
 @pytest.fixture
@@ -27,11 +32,33 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     original, listeners = DataLoader._get_iterator, unseen_frames._listeners
     present = [*listeners.get(_BaseDataLoaderIter, ())]
     monkeypatch.setattr(hook, "log_line", lines.append)
+    awaited = hook._awaited_line
+
+    def reported_at_once(loader: Any, *arguments: Any) -> AwaitedLine:
+        """Report before a batch is made that the loader is taken over: most tests ask for the way only."""
+        line = awaited(loader, *arguments)
+        line._taken_over(native_steps(loader))
+        line._left_alone = lambda reason: None  # whether lazy images pay is left to chance on a busy machine
+        return line
+
+    monkeypatch.setattr(hook, "_awaited_line", reported_at_once)
+    monkeypatch.setattr(hook, "_awaited", WeakKeyDictionary())
     monkeypatch.setattr(hook, "_printed", set())
+    next_batch = _BaseDataLoaderIter.__next__
     hook.install()
     yield lines
+    _BaseDataLoaderIter.__next__ = next_batch  # type: ignore[method-assign]
     DataLoader._get_iterator = original
     listeners[_BaseDataLoaderIter][:] = present
+
+
+awaited_line = hook._awaited_line
+
+
+@pytest.fixture
+def reported_when_known(taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report on a loader with lazy images when its items have told what is native, as outside of tests."""
+    monkeypatch.setattr(hook, "_awaited_line", awaited_line)
 
 
 @pytest.fixture

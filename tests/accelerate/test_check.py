@@ -1,150 +1,111 @@
-"""`--check` passes if native loading equals the script's own, and fails if pixels or draws differ."""
+"""`--check` and the comparison before each take-over: they pass if native batches are plain's, else fail."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from headrace.accelerate import hook
-from headrace.accelerate.check import check
+from headrace.accelerate import check, hook
+from headrace.accelerate.check import BatchesDiffer, require_equal_batches
 from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.recognise import recognise
 from headrace.accelerate.settings import CHECK
 from headrace.accelerate.translate import Unsupported
+from seeded import taken_over_whole, torchs_own
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
 
 TRAIN = [v1.RandomResizedCrop(48, (0.2, 0.9)), v1.RandomHorizontalFlip(0.3), v1.ToTensor(), v1.Normalize([0.4], [0.2])]
 
 
-def compiled_for(folder: Path, *operations: Any) -> CompiledLoader:
-    return compile_loader(recognise(DataLoader(ImageFolder(str(folder), v1.Compose(list(operations))), 5)), 1)
+def loader_over(folder: Path, *operations: Any, **arguments: Any) -> Any:
+    return DataLoader(ImageFolder(str(folder), v1.Compose(list(operations))), 5, **arguments)
 
 
-STACKS: dict[str, tuple[list[Any], tuple[str, ...]]] = {
-    "evaluation": ([v1.Resize(60), v1.CenterCrop(48), v1.ToTensor()], ()),
-    "training": (TRAIN, ("crop boxes", "RandomHorizontalFlip rate")),
-    "v2, bicubic": (
-        [v2.RandomResizedCrop(48, interpolation=v2.InterpolationMode.BICUBIC), v2.RandomVerticalFlip(), v2.PILToTensor()],
-        ("crop boxes", "RandomVerticalFlip rate"),
-    ),
-    "colour": (
-        [v1.RandomResizedCrop(48), v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.RandomHorizontalFlip(), v1.ToTensor()],
-        ("crop boxes", "ColorJitter factors", "RandomHorizontalFlip rate"),
-    ),
-    "v2, some colour": (
-        [v2.Resize((50, 40)), v2.ColorJitter(contrast=(0.5, 3.0), hue=0.5), v2.RandomGrayscale(0.3), v2.PILToTensor()],
-        ("ColorJitter factors", "RandomGrayscale rate"),
-    ),
-    "cut and flipped": (
-        [v1.Resize((70, 80)), v1.RandomCrop(48), v1.RandomHorizontalFlip(), v1.ToTensor()],
-        ("RandomHorizontalFlip rate",),
-    ),
-    "turned": (
-        [v1.RandomRotation(20), v1.RandomResizedCrop(48), v1.ToTensor()],
-        ("RandomRotation parameters", "crop boxes"),
-    ),
-    "v2, moved": (
-        [v2.Resize((60, 50)), v2.RandomAffine(9, (0.1, 0.2), (0.8, 1.3), (1, 2, 3, 4), "bilinear", 99), v2.PILToTensor()],
-        ("RandomAffine parameters",),
-    ),
-    "v1, moved and coloured": (
-        [v1.Resize((60, 50)), v1.RandomAffine(9, (0.1, 0.2), shear=7), v1.RandomInvert(), v1.RandomSolarize(80), v1.ToTensor()],
-        ("RandomAffine parameters", "RandomInvert rate", "RandomSolarize rate"),
-    ),
-    "augmented": ([v2.Resize((60, 50)), v2.TrivialAugmentWide(), v2.RandAugment(3), v2.AutoAugment(), v2.PILToTensor()], ()),
-    "augmented, v1": ([v1.Resize((60, 50)), v1.RandAugment(3), v1.ToTensor()], ()),
-    "SimCLR": (
-        [
-            v1.RandomResizedCrop(48),
-            v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.2, 0.1), v1.ColorJitter(0)], p=0.8),
-            v1.RandomGrayscale(0.2),
-            v2.RandomApply([v1.RandomSolarize(128, 0.6), v1.RandomApply([v1.RandomHorizontalFlip()])], 0.3),
-            v1.ToTensor(),
-        ],
-        (
-            *("crop boxes", "RandomApply rate", "ColorJitter factors", "RandomGrayscale rate", "RandomSolarize rate"),
-            "RandomHorizontalFlip rate",
-        ),
-    ),
-    "v2, tensors": (
-        [v2.ToImage(), v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)],
-        ("crop boxes", "RandomHorizontalFlip rate"),
-    ),
-    "v2, tensors, evaluation": ([v2.PILToTensor(), v2.Resize(60, v2.InterpolationMode.BICUBIC), v2.CenterCrop((48, 70))], ()),
-    "v2, tensors, padded": (
-        [v2.ToImage(), v2.ToDtype(torch.uint8, scale=True), v2.Resize((30, 20)), v2.RandomCrop(32, 9), v2.RandomVerticalFlip()],
-        ("RandomVerticalFlip rate",),
-    ),
-    "no resize": ([v1.RandomCrop(32, padding=4), v1.ToTensor()], ()),
-    "erasing": ([v1.Resize((40, 40)), v1.ToTensor(), v1.RandomErasing(p=1.0)], ()),
-}
-
-
-@pytest.mark.parametrize("name", STACKS)
-def test_equal_loading_passes(name: str, folder: Path) -> None:
-    operations, draws = STACKS[name]
-    state = torch.get_rng_state()
-    found = check(compiled_for(folder, *operations), 50)
-    assert found.passed, str(found)
-    assert found.compared + found.left == 20 and found.compared >= 17
-    assert found.draws == draws
-    assert torch.equal(state, torch.get_rng_state())
-
-
-def changed(compiled: CompiledLoader, index: int, **arguments: Any) -> CompiledLoader:
-    """`compiled`, with the arguments of one transform changed."""
+def changed(compiled: CompiledLoader, index: int, draw: Any = None, **arguments: Any) -> CompiledLoader:
+    """Return `compiled` with the arguments of one transform changed, or the way in which its numbers are drawn."""
     other = list(compiled.recognition.transform.geometry)
-    other[index] = dataclasses.replace(other[index], arguments={**other[index].arguments, **arguments})
+    before = other[index]
+    other[index] = dataclasses.replace(before, arguments={**before.arguments, **arguments}, draw=draw or before.draw)
     transform = dataclasses.replace(compiled.recognition.transform, geometry=tuple(other))
     return compile_loader(dataclasses.replace(compiled.recognition, transform=transform), 1)
 
 
-def test_different_pixels_fail(folder: Path) -> None:
-    found = check(changed(compiled_for(folder, v1.Resize((40, 40)), v1.ToTensor()), 0, interpolation="bicubic"), 10)
-    assert not found.passed and "images differ, first " in str(found)
+def native(compiled: CompiledLoader) -> Any:
+    return lambda loader: hook._iterator(loader, compiled)
 
 
-@pytest.mark.parametrize(
-    ("index", "arguments", "words"),
-    [(0, {"scale": (0.3, 0.9)}, "crop boxes"), (0, {"ratio": (0.7, 1.3)}, "crop boxes"), (1, {"p": 0.45}, "Flip rate")],
-)
-def test_different_distributions_fail(folder: Path, index: int, arguments: dict[str, Any], words: str) -> None:
-    found = check(changed(compiled_for(folder, *TRAIN), index, **arguments), 1)
-    assert not found.passed and words in str(found)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_equal_loading_passes(folder: Path, workers: int) -> None:
+    loader = loader_over(folder, *TRAIN, shuffle=True, num_workers=workers)
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[2]
+    found = check.check(loader, range(20), 16, taken_over_whole(loader), torchs_own)
+    assert found == "16 items in 4 batches, over 2 epochs: equal bit for bit, draws and targets included"
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert states[1:] == (random.getstate(), np.random.get_state()[2])
+
+
+CHANGES: dict[str, tuple[int, dict[str, Any]]] = {
+    "another range of areas": (0, {"scale": (0.3, 0.9)}),
+    "another filter": (0, {"interpolation": "bicubic"}),
+    "another probability": (1, {"draw": ("decision", (0.0, 0.0, 0.45))}),
+    "the other way round": (1, {"draw": ("decision", (0.0, 3.0, 0.3))}),
+    "a draw less": (1, {"draw": ("fixed", ())}),
+    "another generator": (1, {"draw": ("decision", (1.0, 0.0, 0.3))}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_other_pixels_and_draws_fail(folder: Path, name: str) -> None:
+    index, arguments = CHANGES[name]
+    loader = loader_over(folder, *TRAIN)
+    other = changed(compile_loader(recognise(loader), 1), index, **arguments)
+    with pytest.raises(BatchesDiffer, match=r"^batch"):
+        check.check(loader, range(20), 20, native(other), torchs_own)
+
+
+def test_another_draw_that_changes_no_pixel_fails(folder: Path) -> None:
+    """The generators afterwards differ: the script's next numbers would."""
+    loader = loader_over(folder, v1.Resize((40, 40)), v1.RandomHorizontalFlip(0.0), v1.ToTensor())
+    other = changed(compile_loader(recognise(loader), 1), 1, draw=("decision", (1.0, 0.0, 0.0)))
+    with pytest.raises(BatchesDiffer, match="the generators afterwards"):
+        check.check(loader, range(20), 8, native(other), torchs_own)
+
+
+def test_other_targets_fail(folder: Path) -> None:
+    loader = loader_over(folder, v1.Resize((40, 40)), v1.ToTensor())
+    compiled = compile_loader(recognise(loader), 1)
+    compiled.samples[0][:] = [(path, label + 1) for path, label in compiled.samples[0]]
+
+    class Targets(hook.NativeIterator):
+        def _samples_of(self, folder: Any) -> Any:
+            return self._samples[id(folder.dataset)]
+
+    with pytest.raises(BatchesDiffer, match="batch 0"):
+        check.check(loader, range(20), 8, lambda one: Targets(one, compiled, print), torchs_own)
+
+
+def test_a_few_items_are_compared_before_each_take_over(folder: Path) -> None:
+    loader = loader_over(folder, v1.Resize((40, 40)), v1.ToTensor())
+    compiled = compile_loader(recognise(loader), 1)
+    other = changed(compiled, 0, interpolation="bicubic")
+    with pytest.raises(Unsupported, match=r"came out different \(batch 0\)"):
+        require_equal_batches(loader, range(20), [1], native(other), torchs_own)
+    require_equal_batches(loader, range(20), [loader], native(compiled), torchs_own)
+    require_equal_batches(loader, range(20), [loader], native(other), torchs_own)  # compared before
 
 
 def test_arguments_that_headrace_refuses_are_unsupported(folder: Path) -> None:
     with pytest.raises(Unsupported, match="bits"):
-        compiled_for(folder, v1.Resize((40, 40)), v1.RandomPosterize(0), v1.ToTensor())
-
-
-def test_different_rates_inside_random_apply_fail(folder: Path) -> None:
-    transforms = [v1.Resize((40, 40)), v1.RandomApply([v1.RandomInvert(0.5), v1.RandomInvert(0.9)], 0.5), v1.ToTensor()]
-    compiled = compiled_for(folder, *transforms)
-    apply = compiled.recognition.transform.geometry[1]
-    second = apply.arguments["transforms"][1]
-    assert check(changed(compiled, 1, p=0.6), 1).draws_different == ("RandomApply rate",)
-    assert check(changed(compiled, 1, transforms=(second, second)), 1).draws_different == ("RandomInvert rate",)
-
-
-def test_different_angles_fail(folder: Path) -> None:
-    compiled = compiled_for(folder, v1.Resize((40, 40)), v1.RandomRotation(20), v1.ToTensor())
-    found = check(changed(compiled, 1, degrees=(-26.0, 26.0)), 1)
-    assert not found.passed and "RandomRotation parameters" in str(found)
-
-
-def test_different_colour_factors_fail(folder: Path) -> None:
-    compiled = compiled_for(folder, v1.Resize((40, 40)), v1.ColorJitter(0.4, 0.4, 0.4), v1.ToTensor())
-    found = check(changed(compiled, 1, saturation=(0.7, 1.3)), 1)
-    assert not found.passed and "ColorJitter factors" in str(found)
+        compile_loader(recognise(loader_over(folder, v1.Resize((40, 40)), v1.RandomPosterize(0), v1.ToTensor())), 1)
 
 
 def test_a_loader_that_fails_the_check_is_left_alone(
@@ -152,10 +113,10 @@ def test_a_loader_that_fails_the_check_is_left_alone(
 ) -> None:
     monkeypatch.setitem(os.environ, CHECK, "8")
     lines: list[str] = request.getfixturevalue("taken_over")
-    loader = DataLoader(ImageFolder(str(folder), v1.Compose(TRAIN)), 5)
-    next(iter(loader))
-    assert re.search(r"check: [78] images equal in every value.*crop boxes, .* distributed alike", lines[-1]), lines
+    next(iter(loader_over(folder, *TRAIN)))
+    assert re.search(r"check: 8 items in 4 batches, over 2 epochs: equal bit for bit", lines[-1]), lines
     original = hook.compile_loader
-    monkeypatch.setattr(hook, "compile_loader", lambda found, threads: changed(original(found, threads), 1, p=0.9))
-    next(iter(DataLoader(ImageFolder(str(folder), v1.Compose(TRAIN)), 5)))
-    assert "not taken over: check failed: random draws" in lines[-1]
+    monkeypatch.setattr(hook, "compile_loader", lambda found, threads: changed(original(found, threads), 0, scale=(0.3, 0.9)))
+    monkeypatch.setattr(hook, "require_equal_batches", lambda *arguments: None)
+    next(iter(loader_over(folder, *TRAIN)))
+    assert "not taken over: check failed: batch" in lines[-1]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import own_batches
-from headrace.accelerate import item_iterator, item_proof
+from headrace.accelerate import item_iterator
 from headrace.accelerate.item_iterator import ItemIterator
 from headrace.accelerate.settings import CHECK
 from PIL import Image, ImageOps
@@ -246,17 +246,19 @@ def test_gray_files_are_made_natively_where_the_code_converts_them(
     assert gray and others
     asked: list[set[int]] = []
     left: list[set[int]] = []
-    fill = ItemIterator._fill_gray
+    plan = ItemIterator._plan_otherwise
 
-    def spied(iterator: ItemIterator, pending: Any, job: Any, bad: set[int]) -> set[int]:
-        asked.append({pending.indices[slot] for slot in bad})
-        found = fill(iterator, pending, job, bad)
-        left.append({pending.indices[slot] for slot in found})
+    def spied(iterator: ItemIterator, pending: Any, slot: int, status: int) -> bool:
+        asked[-1].add(pending.indices[slot])
+        found = plan(iterator, pending, slot, status)
+        left[-1] |= set() if found else {pending.indices[slot]}
         return found
 
-    monkeypatch.setattr(ItemIterator, "_fill_gray", spied)
+    monkeypatch.setattr(ItemIterator, "_plan_otherwise", spied)
     loader = DataLoader(data, len(data), num_workers=1)
     for _ in range(2):
+        asked.append(set())
+        left.append(set())
         ((images, told, _),) = list(loader)
         assert list(told) == modes and torch.equal(images, next(iter(own_batches(loader)))[0])
     assert gray <= asked[0] and not gray & left[0] and others <= left[0], "made natively after the first attempt"
@@ -676,15 +678,16 @@ def test_code_with_effects_or_a_look_at_the_pixels_is_left_to_the_script(
 def test_items_that_come_out_different_are_left_to_the_script(
     folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = item_proof.plan_items
+    planned = item_iterator.plan_item
 
     def other(*arguments: Any) -> Any:
-        return [type(item)((item.content[0], item.content[1] + 1), item.views) for item in planned(*arguments)]
+        item = planned(*arguments)
+        return type(item)((item.content[0], item.content[1] + 1), item.views)
 
-    monkeypatch.setattr(item_proof, "plan_items", other)
+    monkeypatch.setattr(item_iterator, "plan_item", other)
     data = Wrapped(ImageFolder(str(folder)), EVALUATE)
     assert_equal(list(DataLoader(data, 4)), own_batches(DataLoader(data, 4)))
-    assert "in part" in taken_over[-1] and "item 0 came out different" in taken_over[-1]
+    assert "in part" in taken_over[-1] and "a batch of its items came out different" in taken_over[-1]
 
 
 def test_the_comparison_leaves_no_trace_in_the_script(folder: Path, taken_over: list[str]) -> None:

@@ -354,31 +354,28 @@ def test_an_error_and_an_early_end_within_a_divided_batch(folder: Path, taken_ov
         assert Image.OPEN["JPEG"] is before
 
 
+@pytest.mark.usefixtures("reported_when_known")
 def test_a_loader_that_does_not_gain_is_left_alone_and_says_so(
     folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(lazy_loader, "log_line", said.append)
     monkeypatch.setattr(lazy_trial, "MOST_ITEMS", 4)
     monkeypatch.setattr(lazy_trial, "WORTHWHILE", 0.0)
     monkeypatch.setattr(lazy_trial, "CLEAR", 0.0)
     loader = DataLoader(Images(paths_of(folder)), 2)
     list(loader)
-    assert len(said) == 1 and "CPU time here (measured: " in said[0] and "Images" in said[0]
-    opened = lazily_opened()
+    assert "Images not taken over" in taken_over[-1] and "CPU time here (measured: " in taken_over[-1]
+    opened, lines = lazily_opened(), len(taken_over)
     list(loader)
-    assert lazily_opened() == opened
-    assert "not taken over" in taken_over[-1] and "CPU time here (measured: " in taken_over[-1]
+    assert lazily_opened() == opened and len(taken_over) == lines
 
 
-def test_items_without_a_jpeg_are_left_alone(tmp_path: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(lazy_loader, "log_line", said.append)
+@pytest.mark.usefixtures("reported_when_known")
+def test_items_without_a_jpeg_are_left_alone(tmp_path: Path, taken_over: list[str]) -> None:
     for number in range(8):
         Image.new("RGB", (60, 50), (number, 2, 3)).save(tmp_path / f"{number}.png")
     loader = DataLoader(Images([str(path) for path in sorted(tmp_path.iterdir())]), 1)
     list(loader)
-    assert len(said) == 1 and "open no JPEG with Pillow" in said[0]
+    assert "Images not taken over" in taken_over[-1] and "open no JPEG with Pillow" in taken_over[-1]
     iter(DataLoader(TensorDataset(torch.zeros(3, 2)), 1))
     assert "not taken over" in taken_over[-1] and "TensorDataset" in taken_over[-1]
 

@@ -192,3 +192,14 @@ def test_a_generator_of_the_scripts_own_makes_the_same_draws(folder: Path, taken
     assert_same(list(loader(fresh)), theirs)
     assert torch.equal(fresh.generator.get_state(), other.generator.get_state())
     assert torch.equal(fresh.generator.get_state(), before) == bool(workers)
+
+
+def test_native_decode_is_not_claimed_of_files_that_are_no_jpegs(
+    tmp_path: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "PARTIAL_WAYS", (native_decode.with_native_decode,))
+    (tmp_path / "a").mkdir()
+    for number in range(6):
+        Image.new("RGB", (60, 50), (number, 2, 3)).save(tmp_path / f"a/{number}.png")
+    iter(DataLoader(ImageFolder(str(tmp_path), STACKS["colour"][0]), 2))
+    assert "not taken over" in taken_over[-1] and "none of its first files is a JPEG" in taken_over[-1]

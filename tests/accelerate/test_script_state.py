@@ -172,12 +172,12 @@ def test_a_loop_that_changes_nothing_uses_what_was_made_ahead(
     for dataset in (own(folder), folders(folder)):
         iterator: Any = iter(DataLoader(dataset, 3))
         started: list[Any] = []
-        start = iterator._start
-        iterator._start = lambda indices, start=start, started=started: started.append(indices) or start(indices)
+        fill = iterator._fill
+        iterator._fill = lambda pending, fill=fill, started=started, **named: started.append(pending) or fill(pending, **named)
         count = len(list(iterator))
         assert len(started) == count
         assert isinstance(iterator, NativeIterator)
-        assert iterator._replacement is None
+        assert iterator._is_native
     assert script_batches == []
     assert len(own_batches(DataLoader(folders(folder), 3))) == count
 

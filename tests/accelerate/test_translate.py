@@ -278,10 +278,14 @@ def test_random_apply_holds_its_transforms() -> None:
     assert str(apply) == f"RandomApply(transforms=(RandomInvert(p=1.0), {nested}), p=0.75)"
 
 
-def test_random_erasing_is_left_to_the_script() -> None:
-    erasing = v1.RandomErasing(p=0.1)
-    parts = translate(v1.Compose([v1.CenterCrop(8), v1.ToTensor(), erasing]))
-    assert parts.per_image == (erasing,)
+@pytest.mark.parametrize("module", [v1, v2])
+def test_random_erasing_has_a_value_for_each_channel(module: Any) -> None:
+    steps = [module.CenterCrop(8), module.PILToTensor(), module.RandomErasing(p=0.5), module.RandomErasing(value=(1, 2, 3))]
+    first, second = translate(module.Compose(steps)).erasings
+    assert first.value == (0.0, 0.0, 0.0) and first.decision == (0.0, 0.0, 0.5)
+    assert second.value == (1.0, 2.0, 3.0) and second.scale == (float(np.float32(0.02)), float(np.float32(0.33)))
+    with pytest.raises(Unsupported, match="random values"):
+        translate(module.Compose([module.CenterCrop(8), module.PILToTensor(), module.RandomErasing(value="random")]))
 
 
 def look_up(table: ValueTable, pixels: torch.Tensor) -> torch.Tensor:

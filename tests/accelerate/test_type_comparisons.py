@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from headrace.accelerate import type_comparisons
+from headrace.accelerate import script_text, type_comparisons
 from headrace.accelerate.type_comparisons import compares_tensor_types
 
 FOUND = [
@@ -22,7 +22,9 @@ NOT_FOUND = ["ok = isinstance(x, torch.Tensor)\n", "ok = type(x) is list\n", "ki
 
 @pytest.mark.parametrize("text", [*FOUND, *NOT_FOUND])
 def test_comparisons_are_found(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type_comparisons, "_searched", dict.fromkeys(_files(), False))
+    monkeypatch.setattr(type_comparisons, "module_with", script_text.module_with)
+    known = dict.fromkeys([(file, type_comparisons._COMPARISON) for file in _files()], False)
+    monkeypatch.setattr(script_text, "_searched", known)
     (tmp_path / "own_script_part.py").write_text(
         "x = batch = torch = tv_tensors = None\ndef g():\n    " + text.replace("\n", "\n    ")
     )
@@ -41,4 +43,4 @@ def _files() -> list[str]:
 def test_installed_packages_and_headrace_are_not_searched() -> None:
     import torch
 
-    assert all(type_comparisons._is_installed(str(path)) for path in (torch.__file__, type_comparisons.__file__, json.__file__))
+    assert all(script_text.is_installed(str(path)) for path in (torch.__file__, script_text.__file__, json.__file__))

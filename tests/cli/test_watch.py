@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -47,10 +50,45 @@ def test_watch_updates_while_the_command_runs_and_reports_at_the_end(
 def test_a_failing_command_is_reported_with_the_end_of_its_output(
     tmp_path: Path, script: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["watch", "--out", str(tmp_path / "session"), "--", sys.executable, str(script), "3"]) == 1
+    assert main(["watch", "--out", str(tmp_path / "session"), "--", sys.executable, str(script), "3"]) == 3
     out, err = capfd.readouterr()
-    assert "exit code 3" in err and "step 59" in err
+    assert "exit code 3" in err and "step 59" in err.splitlines() and "to stderr" in err.splitlines()
     assert "report: " in out
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("os.kill(os.getpid(), 9)", 137), ("os.kill(os.getpid(), 15)", 143), ("sys.exit(42)", 42), ("sys.exit(-1)", 255)],
+)
+def test_the_exit_code_is_the_commands_own(tmp_path: Path, ending: str, code: int) -> None:
+    words = ["watch", "--out", str(tmp_path / "session"), "--", sys.executable, "-c", f"import os, sys; {ending}"]
+    assert main(words) == code
+
+
+def test_a_signal_that_asks_to_stop_reaches_the_command_and_its_exit_code(tmp_path: Path) -> None:
+    program = "import sys; from headrace.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
+    words = ["watch", "--out", str(tmp_path / "session"), "--", *command]
+    with subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.DEVNULL) as watching:
+        while not (printed := tmp_path / "session" / "output.txt").exists() or not printed.read_text():
+            time.sleep(0.05)
+        watching.send_signal(signal.SIGTERM)
+        assert watching.wait(60) == 128 + signal.SIGTERM
+
+
+def test_a_command_that_the_time_limit_stops_has_not_failed(tmp_path: Path) -> None:
+    words = [
+        "watch",
+        "--out",
+        str(tmp_path / "session"),
+        "--seconds",
+        "1",
+        "--",
+        sys.executable,
+        "-c",
+        "import time; time.sleep(60)",
+    ]
+    assert main(words) == 0
 
 
 def test_watch_without_a_command_is_a_usage_error(capfd: pytest.CaptureFixture[str]) -> None:

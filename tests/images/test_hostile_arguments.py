@@ -388,7 +388,6 @@ def table(pools: Pools) -> None:
 def program(pools: Pools) -> None:
     made = pools.program()
     assert made.out
-    made.torch_blurs(pools.number(), pools.number(), pools.several(pools.number))
     made.colours(pools.number(), pools.number(), pools.number())
     sides = [pools.one([1, 2, 40, 65_535, 2**32 - 1]) for _ in range(2)]
     for method in (made.parameters, made.place):

@@ -230,7 +230,7 @@ for count in (2, 3):
 """
     done = run(tmp_path, text, start=(sys.executable, "-m", "headrace", "run", "--"))
     assert done.returncode == 0, done.stderr
-    assert "taken over: decode, crop, resize, normalise in" in done.stderr
+    assert "taken over: decode, " in done.stderr
     assert "taken over in part" in done.stderr
     for name in ("2", "3"):
         assert steps_of(tmp_path / name) in (13, 14, 15)  # of 60 images

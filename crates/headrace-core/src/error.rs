@@ -43,11 +43,13 @@ pub enum Status {
     MaskSize = 16,
     /// The bytes of a packed record are not those that were packed.
     Checksum = 17,
+    /// The random numbers of the image are not known yet: those of an earlier one of its stream are missing.
+    NotDrawn = 18,
 }
 
 impl Status {
     /// Every status, in the order of its number.
-    pub const ALL: [Status; 18] = [
+    pub const ALL: [Status; 19] = [
         Status::Ok,
         Status::Empty,
         Status::UnknownFormat,
@@ -66,6 +68,7 @@ impl Status {
         Status::BadMask,
         Status::MaskSize,
         Status::Checksum,
+        Status::NotDrawn,
     ];
 
     /// Return the message for users.
@@ -86,6 +89,7 @@ impl Status {
             Status::Io => "the file could not be read",
             Status::TooSmall => "the image is too small for an operation of the transform",
             Status::BadMask => "its mask is not a sound PNG of 8-bit gray or palette indices",
+            Status::NotDrawn => "its random numbers are not drawn yet",
             Status::Checksum => "its bytes differ from the checksum in the index (damaged shard)",
             Status::MaskSize => "its mask and the image differ in size",
             Status::Internal => "internal error in headrace (please report it)",

@@ -1,8 +1,8 @@
 //! The native core of headrace: decode, resample, augment and pack images for training. It uses no Python and is tested by `cargo
 //! test`.
 //!
-//! A module uses only modules before it in this order, which `tests/layout.rs` checks: error cpu crc rng geometry order store
-//! regular_file, jpeg, exif formats decode, resample colour warp, program, render mask pack engine cuda_plan.
+//! A module uses only modules before it in this order, which `tests/layout.rs` checks: error cpu crc rng twister geometry order
+//! store regular_file, jpeg, exif formats decode, resample colour warp, program, render mask pack engine cuda_plan.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -26,4 +26,5 @@ pub mod render;
 pub mod resample;
 pub mod rng;
 pub mod store;
+pub mod twister;
 pub mod warp;

@@ -4,6 +4,7 @@
 //! per channel. The framework's own arithmetic makes the table, so the result is exact.
 
 use crate::error::{Result, Status};
+use crate::geometry::Rect;
 
 /// Order of the axes of one image in the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,35 @@ impl Store {
     /// Return true if the slot holds interleaved uint8 pixels, so that the resampler can write to it directly.
     pub fn is_direct(&self) -> bool {
         self.layout == Layout::Hwc && self.values == Values::U8
+    }
+
+    /// Fill a rectangle of a stored image of planes with a value of each channel, given as its bytes. `width`: of the image.
+    pub fn erase(
+        &self,
+        slot: &mut [u8],
+        width: usize,
+        rect: Rect,
+        values: &[Vec<u8>; 3],
+    ) -> Result<()> {
+        let bytes = self.value_bytes();
+        if self.layout != Layout::Chw || values.iter().any(|value| value.len() != bytes) {
+            return Err(Status::Internal);
+        }
+        let plane = slot.len() / 3;
+        let (x, y, w, h) = (
+            rect.x as usize,
+            rect.y as usize,
+            rect.w as usize,
+            rect.h as usize,
+        );
+        for (channel, value) in slot.chunks_exact_mut(plane).zip(values) {
+            for row in channel.chunks_exact_mut(width * bytes).skip(y).take(h) {
+                for to in row[x * bytes..(x + w) * bytes].chunks_exact_mut(bytes) {
+                    to.copy_from_slice(value);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Write `pixels` (uint8 RGB, interleaved, 3 · n bytes) to `slot` (3 · n values).

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules in import order: each uses only modules before it in this list.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 22] = [
     "error",
     "cpu",
     "crc",
     "rng",
+    "twister",
     "geometry",
     "order",
     "store",

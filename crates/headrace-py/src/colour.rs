@@ -1,5 +1,7 @@
 //! Colour operations on pixels for comparisons with other libraries, and the weights of torch's blurs.
 
+use std::time::Duration;
+
 use headrace_core::colour::torch_blur::{self, BlurKey};
 use headrace_core::colour::{ColourOp, Colourist};
 use headrace_core::cpu::Extension;
@@ -56,6 +58,30 @@ pub fn give_blur_weights(
     } else {
         Err(PyValueError::new_err("another number of weights"))
     }
+}
+
+/// Begin or end the service of weights: native threads wait for those that they want while it lasts.
+#[pyfunction]
+pub fn serve_blur_weights(py: Python<'_>, on: bool) -> PyResult<()> {
+    detached(py, || torch_blur::serve(on))
+}
+
+/// Wait until native threads want the weights of blurs, at most a second. Return (kernel width, kernel height, sigma, version of
+/// torchvision) of each, None if the service has ended.
+#[pyfunction]
+pub fn wanted_blur_weights(py: Python<'_>) -> PyResult<Option<Vec<(u16, u16, f32, u8)>>> {
+    detached(py, || {
+        let keys = torch_blur::wanted(Duration::from_secs(1))?;
+        let described = |key: BlurKey| {
+            (
+                key.kernel.0,
+                key.kernel.1,
+                f32::from_bits(key.sigma),
+                key.version,
+            )
+        };
+        Some(keys.into_iter().map(described).collect())
+    })
 }
 
 /// Take the lock of the weights before this thread forks. `release_blur_weights` must follow, in the parent and in the child.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +20,7 @@ use crate::index_store::IndexStore;
 use crate::items::{to_items, TargetTuple};
 use crate::program::Program;
 use crate::store::Store;
+use crate::stream::{to_bytes, DrawPlan, Stream};
 use crate::table::Table;
 
 /// A further view: program, store, seed, memory, and masks as in `submit`.
@@ -63,6 +65,36 @@ fn file_kind(number: &u8) -> PyResult<engine::FileKind> {
 
 /// The table of masks, their memory, and the class of pixels from outside the image.
 type Beside<'py> = (PyRef<'py, Table>, PyBuffer<u8>, u8);
+
+/// The stream that random numbers come from, how those of each view are drawn, the order in which the views draw, and the most words
+/// that an image takes from torch's stream.
+type TurnTuple<'py> = (
+    PyRef<'py, Stream>,
+    Vec<PyRef<'py, DrawPlan>>,
+    Vec<usize>,
+    u64,
+);
+
+/// Let a batch of so many images and views join a stream.
+fn turn(
+    (stream, plans, order, words): TurnTuple<'_>,
+    images: usize,
+    views: usize,
+) -> PyResult<engine::Turn> {
+    if plans.len() != views || order.iter().any(|&view| view >= views) {
+        return Err(PyValueError::new_err(
+            "one plan a view, and no other views in the order",
+        ));
+    }
+    let plans = plans.iter().map(|plan| Arc::clone(&plan.inner)).collect();
+    Ok(engine::Turn::new(
+        Arc::clone(&stream.inner),
+        images,
+        words,
+        plans,
+        order,
+    ))
+}
 
 /// Make a view of `records`; the buffers that it writes to are appended to `keep`.
 fn view(
@@ -159,10 +191,12 @@ impl Engine {
     /// gray JPEG), whether images are turned upright by their EXIF orientation, JPEG indexes), in place of the table, whose records
     /// then only number the images.
     /// `first`: make this batch before those that wait.
+    /// `turn`: (stream, a plan of draws for each view, the numbers of the views in the order in which they draw, the most words that an
+    /// image takes from torch's stream): the images draw from the stream, one after the other, in place of `seed`, `epoch` and `draws`.
     /// `further`: more views of the same records, each (program, store, seed, out, masks). Each image is decoded once for all
     /// views if that is less work, and has one status.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None, masks=None, further=None, files=None, first=false))]
+    #[pyo3(signature = (table, program, store, seed, epoch, records, draws, out, data=None, masks=None, further=None, files=None, first=false, turn=None))]
     fn submit(
         &self,
         py: Python<'_>,
@@ -179,6 +213,7 @@ impl Engine {
         further: Option<Vec<Further<'_>>>,
         files: Option<FilesTuple<'_>>,
         first: bool,
+        turn: Option<TurnTuple<'_>>,
     ) -> PyResult<Job> {
         let count = match (&data, &files) {
             (None, None) => table.inner.len(),
@@ -227,6 +262,14 @@ impl Engine {
                 })
             })
             .transpose()?;
+        let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = engine
+            .as_ref()
+            .ok_or_else(|| PyRuntimeError::new_err("the engine is closed"))?;
+        let turn = turn
+            .filter(|_| !records.is_empty())
+            .map(|turn| self::turn(turn, records.len(), views.len()))
+            .transpose()?;
         let batch = engine::Batch {
             table: Arc::clone(&table.inner),
             indexes,
@@ -240,12 +283,9 @@ impl Engine {
             }),
             files,
             views,
+            turn,
             first,
         };
-        let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let engine = engine
-            .as_ref()
-            .ok_or_else(|| PyRuntimeError::new_err("the engine is closed"))?;
         guarded(py, || {
             Ok(Job {
                 inner: engine.submit(batch),
@@ -348,6 +388,13 @@ impl Job {
         self.inner.statuses()
     }
 
+    /// Return the random streams (see `Stream`) as they were before an image drew; for the number of images, behind the last. None if
+    /// the batch has no turn, or has not drawn so far.
+    fn streams_before(&self, py: Python<'_>, image: usize) -> PyResult<Option<Cow<'static, [u8]>>> {
+        let streams = detached(py, || self.inner.streams_before(image))?;
+        Ok(streams.map(|streams| Cow::Owned(to_bytes(&streams))))
+    }
+
     /// Skip the images that no thread has begun, and wait for those in progress.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, || self.inner.cancel())
@@ -357,8 +404,10 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         if !self.inner.wait(Duration::ZERO) {
-            // The interpreter lock may be held here: waiting for the images in progress takes a few milliseconds.
-            self.inner.cancel();
+            // The interpreter lock may be held here, and an image in progress may wait for weights that a Python thread computes.
+            if Python::try_attach(|py| py.detach(|| self.inner.cancel())).is_none() {
+                self.inner.cancel();
+            }
         }
     }
 }

@@ -23,6 +23,7 @@ mod ring;
 mod sound;
 mod status;
 mod store;
+mod stream;
 mod table;
 mod warp;
 
@@ -35,7 +36,8 @@ mod _native {
 
     #[pymodule_export]
     use super::colour::{
-        give_blur_weights, hold_blur_weights, pillow_blur, release_blur_weights, torch_blur_sums,
+        give_blur_weights, hold_blur_weights, pillow_blur, release_blur_weights,
+        serve_blur_weights, torch_blur_sums, wanted_blur_weights,
     };
     #[pymodule_export]
     use super::crc::crc32c;
@@ -75,6 +77,8 @@ mod _native {
     use super::status::status_names;
     #[pymodule_export]
     use super::store::Store;
+    #[pymodule_export]
+    use super::stream::{DrawPlan, Stream};
     #[pymodule_export]
     use super::table::Table;
     #[pymodule_export]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headrace_core::colour::draw::{ColourStep, Range};
-use headrace_core::colour::torch_blur::{self, BlurKey};
+use headrace_core::colour::torch_blur::BlurKey;
 use headrace_core::colour::ColourOp;
 use headrace_core::error::Status;
 use headrace_core::geometry::Size;
@@ -22,6 +22,7 @@ use pyo3::types::PyDict;
 
 use crate::detach::{detached, guarded};
 use crate::passes::{self, Pass};
+use crate::stream::{DrawPlan, Stream};
 
 /// A compiled pipeline.
 #[pyclass(frozen, module = "headrace._native")]
@@ -446,27 +447,36 @@ impl Program {
         })
     }
 
-    /// Return the blurs of the images with these `draws` whose weights torch computes, without those that are known, as
-    /// (kernel width, kernel height, sigma, version of torchvision).
-    fn torch_blurs(
+    /// Return the operations on an image of this size as `parameters` does, with numbers drawn from `stream` as `plan` says, and the
+    /// rectangles (x, y, w, h) that are erased in the result. Raise ValueError if the image is too small, or an exponential is not known.
+    fn replayed<'py>(
         &self,
-        py: Python<'_>,
-        seed: u64,
-        epoch: u64,
-        draws: Vec<u64>,
-    ) -> PyResult<Vec<(u16, u16, f32, u8)>> {
+        py: Python<'py>,
+        width: u32,
+        height: u32,
+        plan: &DrawPlan,
+        stream: &Stream,
+    ) -> PyResult<Replayed<'py>> {
+        let refuse = |status: Status| PyValueError::new_err(status.message());
+        let (mut size, mut steps, mut erased) = (Size { width, height }, Vec::new(), Vec::new());
         detached(py, || {
-            let mut keys = Vec::new();
-            for draw in draws {
-                self.inner.torch_blurs(Key { seed, epoch, draw }, &mut keys);
-            }
-            let unknown = |key: &BlurKey| torch_blur::find(*key).is_none();
-            let described = |key: BlurKey| {
-                let sigma = f32::from_bits(key.sigma);
-                (key.kernel.0, key.kernel.1, sigma, key.version)
-            };
-            keys.into_iter().filter(unknown).map(described).collect()
-        })
+            stream.inner.draw(|source| {
+                self.inner.replay(size, &plan.inner, source, &mut steps)?;
+                let (height, width) = self.inner.out();
+                for erasing in &plan.inner.erasings {
+                    let rect = erasing.draw(Size { width, height }, source)?;
+                    erased.extend(rect.map(|rect| (rect.x, rect.y, rect.w, rect.h)));
+                }
+                Ok(())
+            })
+        })?
+        .map_err(refuse)?;
+        let mut found = Vec::new();
+        for step in &steps {
+            found.push(described(py, step, size)?);
+            size = step.size_after(size).map_err(refuse)?;
+        }
+        Ok((found, erased))
     }
 
     /// Return the colour operations on an image, in order, as (torchvision's functional name, factor).
@@ -525,6 +535,12 @@ impl Program {
         .map_err(|status: Status| PyValueError::new_err(status.message()))
     }
 }
+
+/// The operations as (name, arguments), and the erased rectangles.
+type Replayed<'py> = (
+    Vec<(&'static str, Bound<'py, PyDict>)>,
+    Vec<(u32, u32, u32, u32)>,
+);
 
 /// The crop, the size it is resized to, the visible window, and whether it is mirrored.
 type Resampling = (

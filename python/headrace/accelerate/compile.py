@@ -6,16 +6,17 @@ import atexit
 import functools
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from headrace._native import Engine, IndexStore, Store, Table
+from headrace._native import DrawPlan, Engine, IndexStore, Store, Table
 from headrace.accelerate.data_map import mapped
 from headrace.accelerate.deep_copies import are_unchangeable
+from headrace.accelerate.draws import FIXED, Draw, Erasing
 from headrace.accelerate.pointwise import ValueTable
 from headrace.accelerate.recognise import FolderDataset, RecognisedLoader
 from headrace.accelerate.translate import NativeTransform, TransformParts, Unsupported
@@ -51,36 +52,65 @@ class CompiledLoader:
     """
 
     recognition: RecognisedLoader
-    pipeline: Pipeline
-    store: Store
+    view: CompiledView
     table: Table
     threads: int
     samples: tuple[list[Any], ...]
 
     @property
-    def dtype(self) -> torch.dtype:
-        """The value type of the batch."""
-        return self.recognition.value_table.dtype
-
-    def image_bytes(self) -> int:
-        """Return the size of one image of the batch in bytes."""
-        return self.pipeline.image_bytes()
+    def views(self) -> tuple[CompiledView, ...]:
+        """The one view of an item."""
+        return (self.view,)
 
 
 def compile_loader(recognition: RecognisedLoader, threads: int) -> CompiledLoader:
     """Compile a recognised loader. Raise `Unsupported` if the native engine cannot apply its transforms."""
     view = compile_view(recognition.transform, recognition.value_table)
     copies, table = _table(recognition.folders)
-    return CompiledLoader(recognition, view.pipeline, view.store, table, threads, tuple(copies))
+    return CompiledLoader(recognition, view, table, threads, tuple(copies))
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledView:
-    """Everything with which the native engine makes the tensors of one transform."""
+    """Everything with which the native engine makes the tensors of one transform.
+
+    `draws`: how the random numbers of each operation are drawn. `erasings`: what erases parts of the finished tensors.
+    """
 
     pipeline: Pipeline
     store: Store
     dtype: torch.dtype
+    draws: tuple[Draw, ...]
+    erasings: tuple[Erasing, ...]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a random number is drawn."""
+        return bool(self.erasings) or any(draw != FIXED for draw in self.draws)
+
+    def draw_plan(self, ranges: list[tuple[float, float]]) -> DrawPlan:
+        """Return the plan for the native engine. `ranges`: the ranges of exponentials so far; this view appends its own."""
+
+        def number_of(logarithms: tuple[float, float]) -> int:
+            if logarithms not in ranges:
+                ranges.append(logarithms)
+            return ranges.index(logarithms)
+
+        draws = [
+            (name, (float(number_of((numbers[0], numbers[1]))),) if name == "torch_crop" else numbers)
+            for name, numbers in self.draws
+        ]
+        erasings = [
+            (one.decision, one.scale, number_of(one.logarithms), _value_bytes(one.value, self.dtype)) for one in self.erasings
+        ]
+        return DrawPlan(draws, erasings)
+
+
+def _value_bytes(value: tuple[float, ...], dtype: torch.dtype) -> list[bytes]:
+    """Return the bytes of the value of each channel, after torch's own conversion."""
+    stored = torch.empty((3, 1), dtype=dtype)
+    stored[...] = torch.tensor(value)[:, None]
+    return [bytes(row.tolist()) for row in stored.view(torch.uint8)]
 
 
 def compile_view(parts: TransformParts, values: ValueTable) -> CompiledView:
@@ -89,11 +119,21 @@ def compile_view(parts: TransformParts, values: ValueTable) -> CompiledView:
     try:
         steps = [transform_of(step) for step in parts.geometry]
         dtype: Any = str(values.dtype).removeprefix("torch.")
-        # Without fusing, so that only the random draws change.
+        # Without fusing, so that each pixel is that of one operation after the other.
         pipeline = compile_pipeline(Compose(steps), dtype=dtype, layout="chw", table=table, fuse="off")
     except UsageError as error:
         raise Unsupported(str(error)) from error
-    return CompiledView(pipeline, pipeline.store(), values.dtype)
+    view = CompiledView(pipeline, pipeline.store(), values.dtype, tuple(_draws(parts.geometry)), parts.erasings)
+    if view.is_random and torch.get_default_dtype() != torch.float32:
+        raise Unsupported("torch's default dtype is not float32", "the default dtype")
+    return view
+
+
+def _draws(steps: Sequence[NativeTransform]) -> Iterator[Draw]:
+    """Yield the draw of each operation, in the order of `native_operations`."""
+    for step in steps:
+        yield step.draw
+        yield from _draws(step.arguments.get("transforms", ()))
 
 
 def transform_of(step: NativeTransform) -> Transform:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.attach.unseen_frames import drop_own_frames
+
 __all__ = ["DATA_MAP", "install", "mapped", "redirect_readers", "variables"]
 
 DATA_MAP = "HEADRACE_DATA_MAP"
@@ -59,7 +61,11 @@ def install(environment: Mapping[str, str] = os.environ) -> None:
     original = builtins.open
 
     def open_mapped(file: Any, mode: Any = "r", *arguments: Any, **options: Any) -> Any:
-        return original(_for_reading(file) if mode in READING else file, mode, *arguments, **options)
+        try:
+            return original(_for_reading(file) if mode in READING else file, mode, *arguments, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     builtins.open = open_mapped
     io.open = open_mapped
@@ -108,7 +114,11 @@ def redirect_readers() -> None:
 
 def _redirected(reader: Callable[..., Any]) -> Callable[..., Any]:
     def read(path: Any, *arguments: Any, **options: Any) -> Any:
-        return reader(_for_reading(path), *arguments, **options)
+        try:
+            return reader(_for_reading(path), *arguments, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     read._headrace_data_map = True  # type: ignore[attr-defined]
     read.__name__, read.__doc__ = getattr(reader, "__name__", "read"), reader.__doc__

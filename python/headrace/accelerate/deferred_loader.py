@@ -27,6 +27,7 @@ from headrace._native import IndexStore
 from headrace.accelerate.batch_memory import batch_block, offer_free_blocks
 from headrace.accelerate.compile import engine
 from headrace.accelerate.deferred_batch import DescribedBatch, PendingBatch, computed, packed
+from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.lazy_loader import with_lazy_images
 from headrace.accelerate.native_decode import require_equal_lazy_images
 from headrace.accelerate.partly_native import PartlyNative
@@ -91,19 +92,20 @@ def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
 def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
     """Return a copy of the DataLoader whose images are lazy, and whose tensors are computed by native threads.
 
-    A script that compares `type(…)` with a class of tensors gets lazy images only. `images`: compare so many images of a folder
-    first; each process compares the first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
+    A script that compares `type(…)` with a class of tensors, or looks inside torch's iterators, gets lazy images only.
+    `images`: compare so many images of a folder first; each process compares the first images that it makes. Raise
+    `Unsupported` as `with_lazy_images` does.
     """
     if images and (equal := require_equal_lazy_images(loader, images)):
         changed = with_deferred_items(loader)
         return replace(changed, check=f"{equal}; {changed.check}")
-    if compares_tensor_types():
+    if compares_tensor_types() or looks_at_iterators():
         return with_lazy_images(loader, images)
     if loader.num_workers == 0:
         return with_lazy_images(loader, images, ComputedItems())
     _deferred_tensors()  # what this imports, the workers of each epoch need not
     changed = with_lazy_images(loader, images, DeferredItems(time_ns(), index_path()))
-    return PartlyNative(changed.loader, changed.native, changed.check, lambda iterator: _receive_deferred(iterator))
+    return replace(changed, prepare=_receive_deferred)
 
 
 def _receive_deferred(iterator: Any) -> Any:

@@ -1,21 +1,41 @@
-"""The lines of `headrace run --explain` on a loader that is taken over."""
+"""The steps of a loader that is taken over: named in its line, and one line each for `headrace run --explain`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headrace.accelerate.compile import CompiledLoader, index_limit_bytes
 from headrace.accelerate.item_loader import CompiledItems
 from headrace.accelerate.transform_names import display_name
+from headrace.accelerate.translate import TransformParts
 from headrace.loading.jpeg_index_cache import index_folder
 from headrace.system.sizes import count_text
 
-__all__ = ["explain", "explain_items"]
+__all__ = ["explain", "explain_items", "native_steps"]
+
+MOST_STEPS = 8
+"""The line of a loader names so many steps, and counts the others."""
+
+
+def native_steps(parts: Sequence[TransformParts]) -> str:
+    """Return the native steps of all views of an item: `decode, RandomResizedCrop, ColorJitter, ToTensor, Normalize`."""
+    names = ["decode"]
+    for one in parts:
+        names += [*(step.name for step in one.geometry), *map(display_name, one.pointwise)]
+        names += ["RandomErasing"] if one.erasings else []
+    return _listed(names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names, each once: all of them, or the first ones and how many more there are."""
+    different = list(dict.fromkeys(names))
+    more = len(different) - MOST_STEPS
+    return ", ".join(different if more <= 1 else [*different[:MOST_STEPS], f"{more} more steps"])
 
 
 def explain(compiled: CompiledLoader) -> Iterator[str]:
     """Yield one line for each stage: where it runs, and the transform of the script that it replaces."""
-    recognition, pipeline = compiled.recognition, compiled.pipeline
+    recognition, view = compiled.recognition, compiled.view
     records = sum(len(folder.samples) for folder in recognition.folders)
     datasets = len(recognition.folders)
     yield f"{records:,} files" + (f" of {datasets} datasets" if datasets > 1 else "")
@@ -30,10 +50,10 @@ def explain(compiled: CompiledLoader) -> Iterator[str]:
     names = ", ".join(display_name(operation) for operation in recognition.transform.pointwise)
     looked_up = "looked up in the table that they give for 3 x 256 values"
     yield f"native   {names}: {'stored as they are' if recognition.value_table.identity else looked_up}"
-    for operation in recognition.transform.per_image:
-        yield f"Python   {display_name(operation)}: the script's own, on each finished image"
-    shape = f"[N, 3, {pipeline.height}, {pipeline.width}]"
-    yield f"batch    {str(compiled.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"
+    for erasing in recognition.transform.erasings:
+        yield f"native   {erasing}"
+    shape = f"[N, 3, {view.pipeline.height}, {view.pipeline.width}]"
+    yield f"batch    {str(view.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"
 
 
 def explain_items(compiled: CompiledItems) -> Iterator[str]:
@@ -49,8 +69,8 @@ def explain_items(compiled: CompiledItems) -> Iterator[str]:
         which = f"view {number + 1}" + (f" ({alike} alike)" if alike > 1 else "")
         names = ", ".join([*map(str, view.transform.geometry), *map(display_name, view.transform.pointwise)])
         yield f"native   {which}: {names}"
-        for operation in view.transform.per_image:
-            yield f"Python   {display_name(operation)}: the script's own, on each finished image"
+        for erasing in view.transform.erasings:
+            yield f"native   {which}: {erasing}"
         shape = f"[N, 3, {made.pipeline.height}, {made.pipeline.width}]"
         yield f"batch    {which}: {str(made.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"
     yield "Python   the rest of each item: the script's own code, without its effects, in the main process"

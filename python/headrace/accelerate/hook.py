@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,10 +29,11 @@ import torch
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 from headrace.accelerate import data_map
-from headrace.accelerate.check import check, check_items
+from headrace.accelerate.awaited_line import AwaitedLine
+from headrace.accelerate.check import BatchesDiffer, check, require_equal_batches, require_rows_alone
 from headrace.accelerate.compile import CompiledLoader, compile_loader
 from headrace.accelerate.deferred_loader import with_deferred_items
-from headrace.accelerate.explain import explain, explain_items
+from headrace.accelerate.explain import explain, explain_items, native_steps
 from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_iterator import ItemIterator
 from headrace.accelerate.item_loader import (
@@ -40,8 +43,9 @@ from headrace.accelerate.item_loader import (
     recognise_items,
     require_known_batches,
 )
-from headrace.accelerate.item_proof import require_equal_items
 from headrace.accelerate.iterator import NativeIterator
+from headrace.accelerate.loop_waits import follow, waits_of, write_record
+from headrace.accelerate.loop_waits import install as count_waits
 from headrace.accelerate.native_decode import cuts_tensors, with_native_decode
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.pillow_version import follow_installed_pillow
@@ -50,7 +54,7 @@ from headrace.accelerate.refusal import both, own_iterators, refusal_text
 from headrace.accelerate.settings import Settings
 from headrace.attach.log import log_line
 from headrace.attach.steps import is_stand_in
-from headrace.attach.unseen_frames import when_made
+from headrace.attach.unseen_frames import drop_own_frames, when_made
 from headrace.system.machine import cores as usable_cores
 from headrace.system.printable import printable
 from headrace.system.sizes import count_text
@@ -86,11 +90,13 @@ call.
 _printed: set[Decision] = set()
 
 
-class _CheckFailed(Exception):
-    """`--check` found a difference. The loader is then left alone altogether."""
+class _NoIterator(Exception):
+    """torch raised an error when it made an iterator. It raises the same one for the script's own loader."""
 
 
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
+_awaited: WeakKeyDictionary[Any, AwaitedLine] = WeakKeyDictionary()
+"""The loaders whose line waits for what their first batches tell."""
 
 
 def install() -> None:
@@ -103,11 +109,16 @@ def install() -> None:
     original = DataLoader._get_iterator
 
     def get_iterator(loader: Any) -> Any:
-        return _decide(loader, original, settings)
+        try:
+            return _decide(loader, original, settings)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     get_iterator._headrace = True  # type: ignore[attr-defined]
     DataLoader._get_iterator = get_iterator
     _report_other_iterators(settings)
+    count_waits(lambda: _write_waits(settings), lambda: _end(settings))
 
 
 def _report_other_iterators(settings: Settings) -> None:
@@ -124,6 +135,18 @@ def _report_other_iterators(settings: Settings) -> None:
     when_made(_BaseDataLoaderIter, report)
 
 
+def _end(settings: Settings) -> None:
+    """Report what is known of loaders whose line still waits, and how long the loops waited, as the process ends."""
+    for line in list(_awaited.values()):
+        line.look(True)
+    _write_waits(settings)
+
+
+def _write_waits(settings: Settings) -> None:
+    if settings.folder is not None:
+        write_record(settings.folder)
+
+
 def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> Any:
     """Decide how the loader's batches are loaded, report the decision, and return the iterator. `original` makes its own."""
     if torch.utils.data.get_worker_info() is not None:
@@ -131,17 +154,17 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     data_map.redirect_readers()
     refusal: Unsupported | str
     try:
-        compiled, checked = _compiled(loader, settings)
-        made = ItemIterator if isinstance(compiled, CompiledItems) else NativeIterator
-        iterator = made(loader, compiled, lambda: original(loader), log_line)
+        compiled, checked = _compiled(loader, original, settings)
+        iterator = _iterator(loader, compiled)
     except Unsupported as error:
         refusal = error.alone()
-    except _CheckFailed as error:
-        refusal = str(error)
+    except BatchesDiffer as error:
+        refusal = f"check failed: {error}"
     except Exception as error:
         refusal = f"internal error, {_error_text(error)}"
     else:
         _report(loader, _taken_over(loader, compiled, checked), settings)
+        follow(iterator, waits_of(describe(loader.dataset), loader))
         return iterator
     # Workers are forked here and not inside `except`: a forked worker inherits the exception that is being handled, and Python
     # would print it before each error of the script.
@@ -150,22 +173,52 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     return _take_over_in_part(loader, original, refusal, settings)
 
 
-def _compiled(loader: Any, settings: Settings) -> tuple[CompiledLoader | CompiledItems, str | None]:
+def _compiled(
+    loader: Any, original: Callable[[Any], Any], settings: Settings
+) -> tuple[CompiledLoader | CompiledItems, str | None]:
     """Return what the native engine needs for the whole loader, and the result of `--check`. Raise `Unsupported`."""
     threads = _threads(loader, settings)
     try:
         folders = compile_loader(recognise(loader), threads)
-        return folders, _run_check(loader, folders, settings)
+        return folders, _compare(loader, folders, original, settings)
     except Unsupported as refusal:
         try:
             items = compile_items(recognise_items(loader), threads)
             require_known_batches(loader, items)
-            equal = require_equal_items(loader, items, settings.check)
+            require_rows_alone(loader.dataset, items)
+            return items, _compare(loader, items, original, settings)
         except Unsupported as further:
             if rows_at_once(loader.dataset, ()) is not None:  # only the code of its items could be understood
                 raise
             raise both(refusal, further) from further
-        return items, _run_item_check(loader, items, equal, settings)
+
+
+def _iterator(loader: Any, compiled: CompiledLoader | CompiledItems) -> NativeIterator:
+    made = ItemIterator if isinstance(compiled, CompiledItems) else NativeIterator
+    return made(loader, compiled, log_line)
+
+
+def _compare(
+    loader: Any, compiled: CompiledLoader | CompiledItems, original: Callable[[Any], Any], settings: Settings
+) -> str | None:
+    """Compare batches with the script's own. Return the result of `--check`, which runs once for each loader.
+
+    Raise `Unsupported` if a few items differ, `BatchesDiffer` if `--check` finds a difference.
+    """
+    recognition = compiled.recognition
+    if isinstance(recognition, RecognisedItems):
+        indices: Sequence[int] = recognition.indices
+        operations = [operation for view in recognition.views for operation in view.chain.operations]
+    else:
+        indices = range(len(loader.dataset))
+        operations = [recognition.folders[0].dataset.transform]
+    native = partial(_iterator, compiled=compiled)
+    require_equal_batches(loader, indices, operations, native, original)
+    if not settings.check:
+        return None
+    if loader in _decided and _decided[loader].check is not None:
+        return _decided[loader].check
+    return check(loader, indices, settings.check, native, original)
 
 
 def _leave_alone(loader: Any, original: Callable[[Any], Any], reason: str, settings: Settings) -> Any:
@@ -179,57 +232,77 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
     for way in reversed(PARTIAL_WAYS) if cuts_tensors(loader) else PARTIAL_WAYS:
         try:
             changed = way(loader, settings.check)
-            iterator = changed.prepare(original(changed.loader))
+            iterator = changed.prepare(_iterator_of(changed.loader, original))
         except Unsupported as further:
             refusals.append(further.alone())
             continue
+        except _NoIterator as error:
+            reason = f"{refusal}; torch makes no iterator for it ({error})"
+            break
         except Exception as error:
             reason = f"{refusal}; internal error, {_error_text(error)}"
             break
-        where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
-        verb = "is" if changed.native.startswith("the decode of ") else "are"
-        words = f"{PARTLY}{changed.native} {verb} native in {where}; the rest is the script's own ({refusal})"
-        checked = changed.check if settings.check else None
-        _report(loader, Decision(describe(loader.dataset), True, words, check=checked), settings)
+        if changed.trial is None:
+            _report_in_part(loader, changed.native, refusal, changed.check, settings)
+            follow(iterator, waits_of(describe(loader.dataset), loader))
+        else:
+            line = _awaited[loader] = _awaited_line(loader, changed, refusals, settings)
+            follow(iterator, waits_of(describe(loader.dataset), loader), line.look)
         return iterator
     else:
         reason = refusal_text(refusals)
     return _leave_alone(loader, original, reason, settings)
 
 
-def _run_check(loader: Any, compiled: CompiledLoader, settings: Settings) -> str | None:
-    """Return the result of `--check`, which runs once for each loader. Raise `_CheckFailed` if images or draws differ."""
-    if not settings.check:
-        return None
-    if loader in _decided and _decided[loader].check is not None:
-        return _decided[loader].check
-    result = check(compiled, settings.check)
-    if not result.passed:
-        raise _CheckFailed(f"check failed: {result}")
-    return str(result)
+def _report_in_part(loader: Any, native: str, refusal: Unsupported, check: str, settings: Settings) -> None:
+    """Report that a loader is taken over in part. `native`: what is native, in words."""
+    where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
+    verb = "is" if native.startswith("the decode of ") else "are"
+    words = f"{PARTLY}{native} {verb} native in {where}; the rest is the script's own ({refusal})"
+    _report(loader, Decision(describe(loader.dataset), True, words, check=check if settings.check else None), settings)
 
 
-def _run_item_check(loader: Any, compiled: CompiledItems, equal: str, settings: Settings) -> str | None:
-    """Return the result of `--check` for a loader of items. Raise `_CheckFailed` if images or draws differ."""
-    if not settings.check:
-        return None
-    if loader in _decided and _decided[loader].check is not None:
-        return _decided[loader].check
-    result = check_items(loader.dataset, compiled, settings.check)
-    if not result.passed:
-        raise _CheckFailed(f"check failed: {result}")
-    return f"{result}; {equal}"
+def _awaited_line(loader: Any, changed: PartlyNative, refusals: list[Unsupported], settings: Settings) -> AwaitedLine:
+    """Return what reports the decision on a loader with lazy images when its items have told it."""
+    assert changed.trial is not None
+    waits_of(describe(loader.dataset), loader).trial = changed.trial
+    weakly = weakref.ref(loader)  # the loader may hold the iterator, which holds this
+
+    def taken_over(native: str) -> None:
+        found = weakly()
+        if found is not None and not (found in _decided and _decided[found].taken_over):
+            _report_in_part(found, native, refusals[0], changed.check, settings)
+
+    def left_alone(reason: str) -> None:
+        found = weakly()
+        if found is not None:
+            words = refusal_text([*refusals, Unsupported(reason)])
+            _report(found, Decision(describe(found.dataset), False, words), settings)
+
+    return AwaitedLine(changed.trial, taken_over, left_alone)
+
+
+def _iterator_of(changed: Any, original: Callable[[Any], Any]) -> Any:
+    """Return torch's iterator for a changed copy of a loader.
+
+    Raise `_NoIterator` if there is none: the sampler is none, or the workers cannot be started. The seed is then drawn again.
+    """
+    generator = changed.generator if changed.generator is not None else torch.default_generator
+    state = generator.get_state()
+    try:
+        return original(changed)
+    except Exception as error:
+        generator.set_state(state)
+        raise _NoIterator(_error_text(error)) from None
 
 
 def _taken_over(loader: Any, compiled: CompiledLoader | CompiledItems, checked: str | None) -> Decision:
     recognition = compiled.recognition
     views = recognition.views if isinstance(recognition, RecognisedItems) else (recognition,)
-    identity = all(view.value_table.identity for view in views)
-    steps = "decode, crop, resize" if identity else "decode, crop, resize, normalise"
+    parts = [view.transform for view in views]
     instead = count_text(loader.num_workers, "worker") if loader.num_workers else "the main process"
-    reason = f"{steps} in {count_text(compiled.threads, 'native thread')} instead of {instead}"
-    if loader.num_workers and loader.worker_init_fn is not None:
-        reason += "; worker_init_fn, which only seeds, is not called"
+    reason = f"{native_steps(parts)} in {count_text(compiled.threads, 'native thread')} instead of {instead}"
+    reason += ": the same batches, bit for bit"
     if isinstance(compiled, CompiledItems):
         reason += "; the rest of each item is the script's own code, in the main process"
         return Decision(describe(loader.dataset), True, reason, compiled.threads, tuple(explain_items(compiled)), checked)
@@ -255,6 +328,7 @@ def _threads(loader: Any, settings: Settings) -> int:
 def _report(loader: Any, decision: Decision, settings: Settings) -> None:
     """Print and record the decision, once: a script may make an equal loader for each epoch."""
     _decided[loader] = decision
+    waits_of(decision.dataset, loader).is_native = decision.taken_over
     if decision in _printed:
         return
     _printed.add(decision)

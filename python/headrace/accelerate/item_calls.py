@@ -39,8 +39,9 @@ from headrace.accelerate.pure_functions import (
     tells_the_process,
     writes_into_argument,
 )
-from headrace.accelerate.transform_names import display_name, full_name
+from headrace.accelerate.transform_names import full_name
 from headrace.accelerate.translate import Unsupported
+from headrace.accelerate.written_calls import called_name, is_library
 
 __all__ = ["ItemCalls", "has_own_default_collate"]
 
@@ -91,7 +92,7 @@ class ItemCalls:
         """Return the result of a function of the script. Raise `Unsupported` if its code does something that is refused."""
         result, refusal = refusal_of(lambda: self.call(function, *arguments))
         if refusal is not None:
-            whose = f"functions of its collate_fn {display_name(function)} "
+            whose = f"functions of its collate_fn {called_name(function)} "
             raise Unsupported(refusal.replace("its items ", whose, 1) if refusal.startswith("its items ") else refusal)
         return result
 
@@ -141,7 +142,7 @@ class ItemCalls:
             own = function.__self__
             if isinstance(function.__func__, types.FunctionType):
                 return self._code(function.__func__, type(own))(own, *arguments, **named)
-            raise self.refuse(f"its items call {display_name(function)}")
+            raise self.refuse(f"its items call {called_name(function)}")
         handler = self._handler(function)
         self._handlers[id(function)] = (function, handler)
         return handler(*arguments, **named)
@@ -282,9 +283,9 @@ class ItemCalls:
         if kind is type:
             if issubclass(function, tuple) and hasattr(function, "_fields") and is_plain_type(function):
                 return lambda *arguments, **named: function(*arguments, **named)
-            raise self.refuse(f"its items make objects of {display_name(function)}")
+            raise self.refuse(f"its items make objects of {called_name(function)}")
         if kind is types.BuiltinFunctionType or not callable(function):
-            raise self.refuse(f"its items call {display_name(function)}")
+            raise self.refuse(f"its items call {called_name(function)}")
         return lambda *arguments, **named: self._apply(function, *arguments, **named)
 
     def _apply(self, operation: Any, /, *arguments: Any, **named: Any) -> Any:
@@ -347,7 +348,7 @@ class ItemCalls:
         made = self._rewritten.get(key)
         if made is None:
             if self._known_names is not None:
-                raise self.refuse(f"its items call {display_name(function)}, which no item called before")
+                raise self.refuse(f"its items call {called_name(function)}, which no item called before")
             if is_of_library(function.__globals__.get("__name__")):
                 self._require_constants(function)
             try:
@@ -355,7 +356,8 @@ class ItemCalls:
                 if owner is not None:
                     self._require_simple(owner, code)
             except Unsupported as error:
-                raise self.refuse(str(error)) from error
+                reason = f"its items call {called_name(function)}" if is_library(function) else str(error)
+                raise self.refuse(reason) from error
             made = self._rewritten[key] = code.function
             self._look_ahead(code, owner)
         return made
@@ -364,7 +366,7 @@ class ItemCalls:
         """Refuse a function of a library that reads a variable which may differ between processes."""
         for name in loaded_names(function.__code__)[0]:
             if name in function.__globals__ and not is_constant(function.__globals__, name, may_contain=True):
-                raise self.refuse(f"its items call {display_name(function)}, which depends on the process or on a state")
+                raise self.refuse(f"its items call {called_name(function)}, which depends on the process or on a state")
 
     def _look_ahead(self, code: RewrittenCode, owner: type | None) -> None:
         """Refuse code that asks for the process or draws random numbers where no item has come yet. Rewrite what it calls."""
@@ -373,7 +375,7 @@ class ItemCalls:
             if function is None or id(function) in self._handlers:
                 continue
             if self._refuses_ahead and tells_the_process(function):
-                self._telling = f"its items call {display_name(function)}"
+                self._telling = f"its items call {called_name(function)}"
             elif isinstance(function, types.FunctionType) and not is_of_library(function.__globals__.get("__name__")):
                 refusal_of(lambda: self._code(function, kind))  # noqa: B023
             if self._telling is not None:
@@ -400,7 +402,7 @@ class ItemCalls:
         def call(*arguments: Any, **named: Any) -> Any:
             self._require_plain(arguments, named)
             if writes_into_argument(function, arguments, named):
-                raise self.refuse(f"its items call {display_name(function)} with `out`")
+                raise self.refuse(f"its items call {called_name(function)} with `out`")
             return function(*arguments, **named)
 
         return call

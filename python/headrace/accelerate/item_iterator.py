@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from headrace.accelerate.compile import index_store
+from headrace.accelerate.equality import are_equal
 from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_loader import (
     CompiledItems,
-    Jobs,
     PlannedItem,
     Slot,
     filled,
@@ -27,11 +26,10 @@ from headrace.accelerate.item_loader import (
     plan_item,
     plan_items,
 )
-from headrace.accelerate.item_proof import equal_contents
-from headrace.accelerate.iterator import NativeFailure, NativeIterator, apply_per_image
+from headrace.accelerate.iterator import NativeFailure, NativeIterator, Pending
 from headrace.accelerate.kept_state import KeptItems
 from headrace.accelerate.planned_images import PlannedMode
-from headrace.accelerate.randomness import separate_randomness
+from headrace.accelerate.random_streams import GeneratorStates, RandomStream
 from headrace.accelerate.script_state import state_of
 from headrace.accelerate.translate import Unsupported
 from headrace.images.decode import UNSUPPORTED
@@ -46,23 +44,11 @@ _gray_files: set[str] = set()
 """Paths of files that were gray JPEGs: their items are planned as such."""
 
 
-@dataclass(slots=True)
-class _PendingItems:
-    """A batch that is being filled. `items`: None where the script makes the item. `images`: the memory of each view.
-
-    `job`: None where the script makes the whole batch. `pulled`: the number of batches that the script had when it was planned.
-    """
-
-    indices: list[Any]
-    items: list[PlannedItem | None]
-    images: list[torch.Tensor]
-    job: Jobs | None
-    first_draw: int
-    pulled: int
-
-
 class ItemIterator(NativeIterator):
-    """One pass over a loader that is taken over; with persistent workers all passes, one after the other."""
+    """One pass over a loader that is taken over; with persistent workers all passes, one after the other.
+
+    The places of a batch (`Pending`) are planned items, or None where the script makes the item.
+    """
 
     _items: CompiledItems
 
@@ -82,65 +68,42 @@ class ItemIterator(NativeIterator):
     def _steps(self) -> Sequence[Any]:
         return [step for view in self._items.recognition.views for step in view.transform.geometry]
 
-    def _view_count(self) -> int:
-        return len(self._items.views)
-
     def _flush(self) -> None:
         index_store().close()
 
     def _state(self) -> Any:
         return state_of([view.chain.operations for view in self._items.recognition.views])
 
-    def _up_to_date(self, pending: Any) -> Any:
+    def _update(self, pending: Pending) -> None:
         """Plan the items again: whatever the script has changed that they depend on, they are what they would be now."""
-        if pending.pulled == self._num_yielded:
-            return pending
-        items = [] if self._blurs_otherwise() else self._plan_all(pending.indices)
-        if len(items) == len(pending.items) and all(map(_alike, items, pending.items)):
-            return pending
-        if pending.job is not None:
-            pending.job.cancel()
-        return self._submitted(pending.indices, items, pending.first_draw, first=True)
+        items = [] if self._is_set_otherwise() else self._plan(pending.indices)
+        if len(items) == len(pending.places) and all(map(_alike, items, pending.places)):
+            return
+        pending.withdraw()
+        pending.places = items
+        if items:
+            stream = self._stream(pending)
+            if stream is not None:
+                stream.restart(GeneratorStates.now())
+            self._fill(pending, first=True)
 
-    def _start(self, indices: list[Any]) -> Any:
-        first = self._draws
-        self._draws += len(indices)
-        with self._kept_in_place():
-            items = [] if self._blurs_otherwise() else self._plan_all(indices)
-        return self._submitted(indices, items, first)
-
-    def _submitted(
-        self, indices: list[Any], items: list[PlannedItem | None], first_draw: int, *, first: bool = False
-    ) -> _PendingItems:
-        """Give planned items to the native threads, `first`: before what waits. `first_draw`: number of the first draw."""
-        count = len(indices)
-        if not items:
-            return _PendingItems(indices, [], [], None, first_draw, self._num_yielded)
-        images, job = self._filling(items, range(first_draw, first_draw + count), first=first)
-        return _PendingItems(indices, items, images, job, first_draw, self._num_yielded)
-
-    def _filling(
-        self, items: Sequence[PlannedItem | None], draws: Sequence[int], *, first: bool = False
-    ) -> tuple[list[torch.Tensor], Jobs]:
-        """Give items to the native threads. Return the memory of each view, and the job. `first`: before what waits."""
-        images, memory = [], []
-        for view in self._items.views:
-            tensor, block = self._memory(len(items), view.pipeline, view.dtype)
-            images.append(tensor)
-            memory.append(block)
-        return images, self._items.submit(
-            items, memory, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF, self._pass, draws, first=first
-        )
+    def _submitted(self, places: Sequence[Any], memory: list[Any], stream: RandomStream | None, *, first: bool) -> Any:
+        turn = None if stream is None else (stream.native, self._plans, self._words)
+        return self._items.submit(places, memory, turn, first=first)
 
     @property
     def _makes_rows_at_once(self) -> bool:
         """Whether the dataset makes all items of a batch in one call, so that none of them can be made alone."""
         return rows_at_once(self._own_dataset, ()) is not None
 
-    def _plan_all(self, indices: list[Any]) -> list[PlannedItem | None]:
+    def _plan(self, indices: list[Any]) -> Sequence[PlannedItem | None]:
         """Return the planned items; an empty list where the script is to make the whole batch."""
+        with self._kept_in_place():
+            return self._planned(indices)
+
+    def _planned(self, indices: list[Any]) -> Sequence[PlannedItem | None]:
         if not self._makes_rows_at_once:
-            return [self._plan(index) for index in indices]
+            return [self._plan_one(index) for index in indices]
         recognition = self._items.recognition
         try:
             items = plan_items(recognition.calls, self._own_dataset, indices)
@@ -148,7 +111,7 @@ class ItemIterator(NativeIterator):
             return []
         return list(items) if len(items) == len(indices) and all(map(recognition.fits, items)) else []
 
-    def _plan(self, index: Any) -> PlannedItem | None:
+    def _plan_one(self, index: Any) -> PlannedItem | None:
         item = self._planned_as(index, "RGB")
         if item is None or not item.looks_at_mode:
             return item
@@ -173,79 +136,75 @@ class ItemIterator(NativeIterator):
             return None
         return item
 
-    def _fill_gray(self, pending: _PendingItems, job: Jobs, bad: set[int]) -> set[int]:
-        """Fill the slots of gray files, which the code converts to RGB because their mode is another. Return the slots left."""
-        planned: dict[int, PlannedItem] = {}
-        for slot in sorted(bad):
-            before = pending.items[slot]
-            if before is None or not before.looks_at_mode or job.statuses()[slot] != UNSUPPORTED:
-                continue
-            source = before.views[0].source
-            if before.is_gray and isinstance(source, str):
-                _gray_files.discard(source)  # it has changed
-            elif (item := self._planned_as_gray(pending.indices[slot], before)) is not None:
-                planned[slot] = item
-        if not planned:
-            return bad
-        draws = [pending.first_draw + slot for slot in planned]
-        images, own_job = self._filling(list(planned.values()), draws, first=True)
-        left = set(bad)
-        unfilled = self._not_filled(own_job)
-        for number, (slot, item) in enumerate(planned.items()):
-            if number in unfilled:
-                continue
-            for whole, made in zip(pending.images, images, strict=True):
-                # Torch's copy_ would wake its threads; NumPy has no bfloat16.
-                whole[slot].view(torch.uint8).numpy()[...] = made[number].view(torch.uint8).numpy()
-            pending.items[slot] = item
-            left.discard(slot)
-            source = item.views[0].source
-            if isinstance(source, str) and len(_gray_files) < MOST_GRAY_FILES:
-                _gray_files.add(source)
-        return left
-
-    def _finish(self, pending: Any) -> Any:
-        bad = self._not_filled(pending.job) if pending.job is not None else set()
-        if pending.job is not None and not bad and self._items.recognition.collate != "code":  # no code of the script
-            return self._finished(pending, bad)
+    def _plan_otherwise(self, pending: Pending, slot: int, status: int) -> bool:
+        """Plan a gray file as such: the code converts it to RGB because its mode is another."""
+        before = pending.places[slot]
+        if before is None or not before.looks_at_mode or status != UNSUPPORTED:
+            return False
+        source = before.views[0].source
+        if before.is_gray and isinstance(source, str):
+            _gray_files.discard(source)  # it has changed
+            return False
         with self._kept_in_place():
-            return self._finished(pending, bad)
+            item = self._planned_as_gray(pending.indices[slot], before)
+        if item is None:
+            return False
+        if isinstance(source, str) and len(_gray_files) < MOST_GRAY_FILES:
+            _gray_files.add(source)
+        pending.places = [*pending.places[:slot], item, *pending.places[slot + 1 :]]
+        return True
 
-    def _finished(self, pending: Any, bad: set[int]) -> Any:
-        if pending.job is None or (bad and self._makes_rows_at_once):
-            with separate_randomness(self._seed_of(pending)):
-                return self._script_batch(pending.indices)
+    def _script_item(self, pending: Pending, slot: int) -> Any:
+        with self._kept_in_place():
+            return self._own_dataset[pending.indices[slot]]
+
+    def _finish(self, pending: Pending) -> Any:
+        if pending.job is None:
+            return self._made_by_the_script(pending)
+        if self._makes_rows_at_once and self._not_filled(pending.job):
+            return self._rows_made_by_the_script(pending)
+        theirs = self._completed(pending)
         recognition = self._items.recognition
-        if bad:
-            bad = self._fill_gray(pending, pending.job, bad)
-        contents = [None if item is None else item.content for item in pending.items]
-        with separate_randomness(self._seed_of(pending)):
-            theirs = {slot: self._own_dataset[pending.indices[slot]] for slot in sorted(bad)}
-            for view, images in zip(recognition.views, pending.images, strict=True):
-                apply_per_image(view.transform.per_image, images, bad)
-            alike = all(self._takes(contents, pending.images, slot, item) for slot, item in theirs.items())
-            if recognition.collate == "list" and alike:
-                stacked = lambda batch, collate_fn_map: pending.images[batch[0].number]  # noqa: E731
-                return self._pinned(collate(contents, collate_fn_map={**default_collate_fn_map, Slot: stacked}))
-            items = [
-                theirs[slot] if slot in theirs else filled(content, [images[slot] for images in pending.images])
-                for slot, content in enumerate(contents)
-            ]
-            if recognition.collate != "code":
-                return self._pinned(self._own_collate(items))
-            try:
+        contents = [None if item is None else item.content for item in pending.places]
+        alike = all(self._takes(contents, pending.images, slot, item) for slot, item in theirs.items())
+        if recognition.collate == "list" and alike:
+            stacked = lambda batch, collate_fn_map: pending.images[batch[0].number]  # noqa: E731
+            return self._pinned(collate(contents, collate_fn_map={**default_collate_fn_map, Slot: stacked}))
+        items = [
+            theirs[slot] if slot in theirs else filled(content, [images[slot] for images in pending.images])
+            for slot, content in enumerate(contents)
+        ]
+        if recognition.collate != "code":
+            return self._pinned(self._own_collate(items))
+        try:
+            with self._kept_in_place():
                 batch = recognition.calls.run(self._own_collate, items)
-            except Unsupported as refusal:
-                raise NativeFailure(str(refusal)) from refusal
-            if holds_image(batch):
-                raise NativeFailure("its collate_fn hands on images")
-            return self._pinned(self._sent(batch))
+        except Unsupported as refusal:
+            raise NativeFailure(str(refusal)) from refusal
+        if holds_image(batch):
+            raise NativeFailure("its collate_fn hands on images")
+        return self._pinned(self._sent(batch))
 
     def _sent(self, batch: Any) -> Any:
         """Return a batch of the script's collate function as a worker would send it."""
         if self._kept is None or self._items.recognition.collate != "code":
             return batch
         return self._kept.sent(batch)
+
+    def _rows_made_by_the_script(self, pending: Pending) -> Any:
+        """Return a batch whose items can only be made together, from where the batch began to draw."""
+        stream = self._stream(pending)
+        if stream is None:
+            return self._script_batch(pending.indices)
+        for later in self._jobs:
+            if self._stream(later) is stream:
+                later.withdraw()
+        state = pending.job.streams_before(0)
+        if state is None:
+            raise NativeFailure("the random numbers of an image are not known")
+        pending.withdraw()
+        with self._at(stream, state):
+            return self._script_batch(pending.indices)
 
     def _script_batch(self, indices: list[Any]) -> Any:
         together = getattr(self._own_dataset, "__getitems__", None)  # as torch's own fetcher asks
@@ -277,7 +236,7 @@ def _alike(ours: PlannedItem | None, theirs: PlannedItem | None) -> bool:
         ours.is_gray == theirs.is_gray
         and len(ours.views) == len(theirs.views)
         and all(one.source == other.source and one.chain is other.chain for one, other in views)
-        and equal_contents(ours.content, theirs.content)
+        and are_equal(ours.content, theirs.content)
     )
 
 

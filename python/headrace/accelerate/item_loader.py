@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace._native import Job, Table, hashed
+from headrace._native import DrawPlan, Job, Stream, Table
 from headrace.accelerate.compile import CompiledView, compile_view, engine, index_store
 from headrace.accelerate.data_map import mapped
 from headrace.accelerate.hf_datasets import is_rows_dataset, rows_at_once
@@ -44,7 +44,6 @@ from headrace.accelerate.recognise import (
     require_native_endings,
     require_native_values,
 )
-from headrace.accelerate.torch_blur import provide_weights
 from headrace.accelerate.translate import TransformParts, Unsupported, translate
 
 __all__ = [
@@ -62,7 +61,6 @@ __all__ = [
     "plan_items",
     "recognise_items",
     "require_known_batches",
-    "view_seed",
     "with_parts",
 ]
 
@@ -108,6 +106,11 @@ class PlannedItem:
     looks_at_mode: bool = False
     is_gray: bool = False
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The numbers of the views in the order in which the code draws for them."""
+        return tuple(sorted(range(len(self.views)), key=lambda number: self.views[number].draws[:1] or (-1,)))
+
 
 @dataclass(frozen=True, slots=True)
 class ItemView:
@@ -124,7 +127,7 @@ class RecognisedItems:
 
     `is_rgb`: the code converts its images to RGB. `is_upright`: the code turns them by their EXIF orientation.
     `groups`: the numbers of the views of each file of an item. `paths`: the names of the files of the items that were planned.
-    `indices`: their indices. `length`: the number of items.
+    `indices`: their indices. `length`: the number of items. `order`: the numbers of the views in the order in which they draw.
     `collate`: the kind of the collate function; "code" for one that is run as the code of the items is.
     """
 
@@ -137,11 +140,13 @@ class RecognisedItems:
     indices: tuple[int, ...]
     length: int
     collate: CollateKind
+    order: tuple[int, ...]
 
     def fits(self, item: PlannedItem) -> bool:
         """Whether an item has the views of the other items."""
         return (
             len(item.views) == len(self.views)
+            and item.order == self.order
             and (self.collate == "code" or not item.has_images)
             and all(
                 one.chain is view.chain and one.is_rgb == (self.is_rgb or item.is_gray) and one.is_upright == self.is_upright
@@ -163,50 +168,52 @@ class CompiledItems:
         self,
         items: Sequence[PlannedItem | None],
         memory: list[Any],
-        seed: int,
-        epoch: int,
-        draws: Sequence[int],
+        turn: tuple[Stream, Sequence[DrawPlan], int] | None = None,
         *,
         first: bool = False,
     ) -> Jobs:
-        """Queue items, with the memory of each view and the number of each item's draws. The status of None is not 0.
+        """Queue items, with the memory of each view. The status of None is not 0.
 
-        `first`: make them before the batches that wait.
+        `turn`: the stream of their random numbers, a plan for each view, and the most words that an item takes from torch's
+        stream. `first`: make them before the batches that wait.
         """
-        numbers = np.asarray(draws, dtype=np.uint64)
-        for number, view in enumerate(self.views):
-            provide_weights(view.pipeline.program, view_seed(seed, number), epoch, numbers)
-        return Jobs([self._submit(group, items, memory, seed, epoch, numbers, first) for group in self.recognition.groups])
+        jobs = [self._submit(group, items, memory, turn, first) for group in self.recognition.groups]
+        random = next((number for number, group in enumerate(self.recognition.groups) if self._is_random(group)), 0)
+        return Jobs(jobs, random)
+
+    def _is_random(self, group: tuple[int, ...]) -> bool:
+        return any(self.views[number].is_random for number in group)
 
     def _submit(
         self,
         group: tuple[int, ...],
         items: Sequence[PlannedItem | None],
         memory: list[Any],
-        seed: int,
-        epoch: int,
-        draws: Any,
+        turn: tuple[Stream, Sequence[DrawPlan], int] | None,
         first: bool,
     ) -> Job:
         """Queue the views of one file of each item."""
-        views = [
-            (self.views[number].pipeline.program, self.views[number].store, view_seed(seed, number), memory[number])
-            for number in group
-        ]
-        program, store, first_seed, block = views[0]
+        views = [(self.views[number].pipeline.program, self.views[number].store, 0, memory[number]) for number in group]
+        program, store, _, block = views[0]
         paths = ["" if item is None else _mapped(item.views[group[0]].source) for item in items]
+        joined = None
+        if turn is not None and self._is_random(group):
+            stream, plans, words = turn
+            order = [group.index(number) for number in self.recognition.order if number in group]
+            joined = (stream, [plans[number] for number in group], order, words)
         return engine(self.threads).submit(
             _NO_TABLE,
             program,
             store,
-            first_seed,
-            epoch,
+            0,
+            0,
             np.arange(len(items), dtype=np.int64),
-            draws,
+            np.zeros(len(items), dtype=np.uint64),
             block,
             further=[(*view, None) for view in views[1:]],
             files=(paths, bytes(map(self._file_kind, items)), self.recognition.is_upright, index_store()),
             first=first,
+            turn=joined,
         )
 
     def _file_kind(self, item: PlannedItem | None) -> int:
@@ -217,10 +224,11 @@ class CompiledItems:
 
 
 class Jobs:
-    """The jobs of a batch: one for each file of an item."""
+    """The jobs of a batch: one for each file of an item. `random`: the number of the one that draws random numbers."""
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: list[Job], random: int = 0) -> None:
         self._jobs = jobs
+        self._random = random
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for all jobs, as `Job.wait` does."""
@@ -232,6 +240,10 @@ class Jobs:
             next((one for one in statuses if one), 0) for statuses in zip(*(job.statuses() for job in self._jobs), strict=True)
         ]
 
+    def streams_before(self, image: int) -> bytes | None:
+        """Return the random streams as they were before an item, as `Job.streams_before` does."""
+        return self._jobs[self._random].streams_before(image)
+
     def cancel(self) -> None:
         """Cancel all jobs."""
         for job in self._jobs:
@@ -242,11 +254,6 @@ def _mapped(source: Source) -> Source:
     return mapped(source) if isinstance(source, str) else source
 
 
-def view_seed(seed: int, number: int) -> int:
-    """Return the seed of a view. The draws of several views of an image are independent."""
-    return hashed(seed, number) if number else seed
-
-
 _NONE = np.zeros(0, dtype=np.int64)
 _NO_TABLE = Table([], _NONE.astype(np.int32), _NONE, _NONE)
 
@@ -254,13 +261,24 @@ _NO_TABLE = Table([], _NONE.astype(np.int32), _NONE, _NONE)
 def compile_items(recognition: RecognisedItems, threads: int) -> CompiledItems:
     """Compile a recognised loader. Raise `Unsupported` if the native engine cannot apply its transforms."""
     views = tuple(compile_view(view.transform, view.value_table) for view in recognition.views)
+    if sum(any(views[number].is_random for number in group) for group in recognition.groups) > 1:
+        raise Unsupported("random numbers are drawn for several files of an item")
     return CompiledItems(recognition, views, threads)
 
 
 def plan_item(calls: ItemCalls, dataset: Any, index: Any, mode: PlannedMode = "RGB") -> PlannedItem:
     """Plan the item of an index, whose images have a mode. Raise `Unsupported`, or what the item's code raises."""
-    made, looked_at = with_mode(mode, lambda: calls.plan(dataset, index))
-    return _planned_item(made, looked_at, mode)
+    made, looked_at, draws = with_mode(mode, lambda: calls.plan(dataset, index))
+    item = _planned_item(made, looked_at, mode)
+    _require_order([item], draws)
+    return item
+
+
+def _require_order(items: Sequence[PlannedItem], draws: int) -> None:
+    """Raise `Unsupported` unless all draws of the code made views, one view after the other."""
+    made = [draw for item in items for number in item.order for draw in item.views[number].draws]
+    if made != list(range(draws)):
+        raise Unsupported("its items draw random numbers in another order than view by view")
 
 
 def _planned_item(made: Any, looked_at: list[Source], mode: PlannedMode) -> PlannedItem:
@@ -277,10 +295,12 @@ def plan_items(calls: ItemCalls, dataset: Any, indices: Sequence[Any]) -> list[P
     together = rows_at_once(dataset, indices)
     if together is None:
         return [plan_item(calls, dataset, index) for index in indices]
-    rows, looked_at = with_mode("RGB", lambda: calls.plan_rows(*together))
+    rows, looked_at, draws = with_mode("RGB", lambda: calls.plan_rows(*together))
     if looked_at:
         raise Unsupported("the function of set_transform looks at the mode of images", 'Image.open(path).convert("RGB")')
-    return [_planned_item(made, [], "RGB") for made in rows]
+    items = [_planned_item(made, [], "RGB") for made in rows]
+    _require_order(items, draws)
+    return items
 
 
 def holds_image(content: Any) -> bool:
@@ -364,7 +384,7 @@ def recognise_items(loader: Any) -> RecognisedItems:
     paths = tuple(source_name(view.source) for item in items for view in item.views)
     groups = _groups(items)
     is_rgb, is_upright = first.views[0].is_rgb, first.views[0].is_upright
-    recognition = RecognisedItems(calls, views, is_rgb, is_upright, groups, paths, indices, length, kind)
+    recognition = RecognisedItems(calls, views, is_rgb, is_upright, groups, paths, indices, length, kind, first.order)
     if not all(recognition.fits(item) for item in items):
         raise Unsupported("its items do not all have the same views")
     require_native_endings(paths)

@@ -1,45 +1,46 @@
-"""The iterator that replaces DataLoader's own: native threads fill the same batches.
+"""The iterator that replaces DataLoader's own: native threads fill the same batches, bit for bit.
 
 These stay the same:
 
 - the calls of the script's sampler and generators: the base seed when the iterator is made, then `prefetch_factor *
   num_workers` index batches ahead, then one for each batch delivered;
+- the random numbers of each image: batch k of a pass draws from the streams of worker k modulo their number
+  (`random_streams`), or from the generators of this process if there are no workers;
 - the type of the batch ([images, labels]), its shape, dtype, memory layout and pinning;
 - the error for a file that cannot be read: the script's dataset loads each image that is not decoded natively.
-
-The random draws differ. They have the same distributions, and are seeded from the loader's base seed and the position in the
-pass.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from headrace._native import Job
 from headrace.accelerate.batch_memory import batch_block, offer_free_blocks
-from headrace.accelerate.compile import CompiledLoader, engine
+from headrace.accelerate.compile import CompiledLoader, CompiledView, engine
 from headrace.accelerate.plain_frames import initialise
-from headrace.accelerate.randomness import separate_randomness
+from headrace.accelerate.random_streams import GeneratorStates, RandomStream, require_replayable, worker_states
 from headrace.accelerate.recognise import FolderDataset, locate
 from headrace.accelerate.script_state import state_of
-from headrace.accelerate.torch_blur import arithmetic, holds_blur, provide_weights
+from headrace.accelerate.torch_blur import arithmetic, holds_blur, serve_weights
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.worker_copies import WorkerCopies
-from headrace.transforms.compile import Pipeline
+from headrace.accelerate.worker_errors import worker_error
+from headrace.attach.unseen_frames import drop_own_frames
 
-__all__ = ["NativeFailure", "NativeIterator", "apply_per_image"]
+__all__ = ["NativeFailure", "NativeIterator", "Pending"]
 
 #: Fill at least this many batches at a time, and as many more as hold `IMAGES_IN_WORK` images, so that no thread idles.
 BATCHES_IN_WORK = 3
@@ -59,38 +60,53 @@ EAGER_SAMPLERS = frozenset(
 
 
 @dataclass(slots=True)
-class _Pending:
-    """A batch that is being filled. `indices` come from the sampler. `images` and `job` are None if the script must load it."""
+class Pending:
+    """A batch on its way. `indices` come from the sampler; `number` counts the batches of the pass.
+
+    `places`: what to fill natively, one for each index; empty if the script must make the whole batch. `images`: the memory of
+    each view. `job`: None while nothing is being filled; it fills the images from number `start` on.
+    """
 
     indices: list[Any]
-    places: list[tuple[FolderDataset, int]]
-    images: torch.Tensor | None
-    job: Job | None
-    first_draw: int
+    number: int
+    places: Sequence[Any]
+    images: list[torch.Tensor] = field(default_factory=list)
+    memory: list[Any] = field(default_factory=list)
+    job: Any = None
+    start: int = 0
+
+    def withdraw(self) -> None:
+        """Stop filling. All images are filled again later."""
+        if self.job is not None:
+            self.job.cancel()
+        self.job, self.start = None, 0
 
 
 class NativeIterator(_BaseDataLoaderIter):
     """One pass over a loader that is taken over; with persistent workers all passes, one after the other.
 
-    `original` makes the loader's own iterator, for the case of an error in native loading.
+    Raise `Unsupported` if the random numbers of the script's processes cannot be replayed.
     """
 
-    def __init__(self, loader: Any, compiled: Any, original: Callable[[], Any], log_line: Callable[[str], None]) -> None:
+    def __init__(self, loader: Any, compiled: Any, log_line: Callable[[str], None]) -> None:
+        if loader.num_workers > 0 and not getattr(loader, "in_order", True):
+            raise Unsupported("in_order=False", "in_order=True")
         initialise(self, loader)
-        self._original = original
         self._log_line = log_line
         self._engine = engine(compiled.threads)
         self._lookahead = _lookahead(loader)
         self._pulled: deque[list[Any]] = deque()
-        self._jobs: deque[Any] = deque()
+        self._jobs: deque[Pending] = deque()
+        self._views: tuple[CompiledView, ...] = compiled.views
         self._prepare(compiled)
+        self._prepare_draws(loader)
         # Worker processes keep the settings that they were started with.
-        self._arithmetic = arithmetic() if self._num_workers == 0 and holds_blur(self._steps()) else None
+        self._arithmetic = self._settings() if self._num_workers == 0 else None
         # Without workers the script's next batch follows what its loop changes.
         self._began_as = self._state() if self._num_workers == 0 else None
-        self._replacement: Any = None
-        self._pass = 0
-        self._draws = 0
+        self._is_native = True
+        self._started = 0
+        self._received = 0
         _live.add(self)
         if self._num_workers > 0:
             self._pull()
@@ -103,17 +119,38 @@ class NativeIterator(_BaseDataLoaderIter):
         self._samples = {id(one.dataset): copied for one, copied in zip(folders, compiled.samples, strict=True)}
         self._copies = WorkerCopies(folders, compiled.samples, has_workers=self._num_workers > 0)
 
-    def _view_count(self) -> int:
-        """Return the number of images that an item becomes."""
-        return 1
+    def _prepare_draws(self, loader: Any) -> None:
+        """Make the streams of the processes that would make the images, unless no random number is drawn."""
+        ranges: list[tuple[float, float]] = []
+        self._plans = [view.draw_plan(ranges) for view in self._views]
+        self._words = sum(plan.most_words(view.pipeline.program) for plan, view in zip(self._plans, self._views, strict=True))
+        self._streams: list[RandomStream] = []
+        self._expected: GeneratorStates | None = None
+        self._makes_ahead = True
+        if all(plan.is_fixed for plan in self._plans):
+            return
+        require_replayable()
+        if holds_blur(self._steps()):
+            serve_weights()
+        states = worker_states(self, loader.worker_init_fn) if self._num_workers > 0 else [GeneratorStates.now()]
+        self._streams = [RandomStream(one, ranges) for one in states]
+
+    def _stream(self, pending: Pending) -> RandomStream | None:
+        """Return the stream that a batch draws from; None if no random number is drawn."""
+        return self._streams[pending.number % len(self._streams)] if self._streams else None
 
     def _steps(self) -> Sequence[Any]:
         """Return the native steps of an image."""
         return self._compiled.recognition.transform.geometry
 
-    def _blurs_otherwise(self) -> bool:
-        """Whether torch blurs in another way by now than when the loader was compared."""
-        return self._arithmetic is not None and self._arithmetic != arithmetic()
+    def _settings(self) -> Any:
+        """Return the settings of torch that the values of batches depend on."""
+        dtype = torch.get_default_dtype() if self._streams else None
+        return dtype, arithmetic() if holds_blur(self._steps()) else None
+
+    def _is_set_otherwise(self) -> bool:
+        """Whether torch computes in another way by now than when the loader was compared."""
+        return self._arithmetic is not None and self._arithmetic != self._settings()
 
     def _state(self) -> Any:
         """Return the state of the script's objects that were compiled."""
@@ -126,48 +163,96 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Start the next pass of a loader with persistent workers."""
+        self._drain()
         super()._reset(loader, first_iter)
-        self._drop_jobs()
-        self._pulled.clear()
-        if self._replacement is not None:
-            self._replacement = self._original()
-            return
-        self._pass += 1
-        self._draws = 0
+        self._started = 0
+        self._received = 0
         if self._num_workers > 0:
             self._pull()
             self._submit()
 
+    def _drain(self) -> None:
+        """Make the batches that nobody wants any more, as persistent workers do: their random numbers are drawn."""
+        while self._streams and (self._jobs or self._pulled):
+            self._submit()
+            with contextlib.suppress(Exception):
+                self._finish(self._jobs.popleft())
+        self._drop_jobs()
+        self._pulled.clear()
+
     def _next_data(self) -> Any:
-        if self._replacement is not None:
-            return self._replacement._next_data()
+        try:
+            return self._next_batch()
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+
+    def _next_batch(self) -> Any:
         if self._num_workers == 0:
             self._pull()
+            self._follow_generators()
         self._submit()
         if not self._jobs:
             self._flush()
             offer_free_blocks()
             raise StopIteration
         pending = self._jobs.popleft()
+        worker = self._received % max(1, self._num_workers)
+        self._received += 1
         failure: NativeFailure | None = None
+        raised: ExceptionWrapper | None = None
         try:
-            if self._began_as is not None:
+            if self._began_as is not None and self._is_native:
                 if self._state() != self._began_as:
-                    raise _TransformChanged("the script has changed its transforms within the pass")
-                pending = self._up_to_date(pending)
+                    raise NativeFailure("the script has changed its transforms within the pass")
+                self._update(pending)
             batch = self._finish(pending)
         except NativeFailure as error:
             failure = type(error)(*error.args)  # without the frames that its traceback refers to
+        except Exception as error:
+            if self._num_workers == 0:
+                raise
+            raised = worker_error(error, worker)
         finally:
-            if self._num_workers > 0 and failure is None:
+            if failure is None and self._num_workers == 0:
+                self._lead_generators(pending)
+            elif failure is None:
                 self._pull()
                 self._submit()
-        # The script's own loading starts here and not inside `except`: Python would print our exception before each of its
-        # errors.
+        # The script's own loading starts here, and its error is raised here, and not inside `except`: Python would print the
+        # exception that is handled there before each of its errors.
+        if raised is not None:
+            raised.reraise()
         return batch if failure is None else self._fall_back(pending, failure)
 
-    def _up_to_date(self, pending: Any) -> Any:
-        """Return a batch that was made ahead, or another one if the script's datasets have changed since."""
+    def _follow_generators(self) -> None:
+        """Without workers: go on from the state of this process's generators, and forget what was made from another one."""
+        if not self._streams:
+            return
+        now = GeneratorStates.now()
+        if self._jobs and self._expected is not None and now.equals(self._expected):
+            return
+        # What the script's loop draws between two batches changes the next one, so nothing is made ahead any more.
+        self._makes_ahead = self._makes_ahead and (self._expected is None or now.equals(self._expected))
+        self._pulled.extendleft(pending.indices for pending in reversed(self._jobs))
+        self._started -= len(self._jobs)
+        self._drop_jobs()
+        self._streams[0].restart(now)
+
+    def _lead_generators(self, pending: Pending) -> None:
+        """Without workers: leave this process's generators as the batch leaves them in plain."""
+        if not self._streams:
+            return
+        self._expected = None
+        if pending.job is None:
+            return  # the script has made it
+        state = pending.job.streams_before(len(pending.indices) - pending.start)
+        if state is not None:
+            self._expected = self._streams[0].states_at(state)
+            self._expected.restore()
+
+    def _update(self, pending: Pending) -> None:
+        """Let the script make a batch that was made ahead, if its datasets have changed since."""
         known = self._compiled.recognition.folders
         folders: list[FolderDataset] = []
         try:
@@ -186,10 +271,9 @@ class NativeIterator(_BaseDataLoaderIter):
             one.first == other.first and at == before and self._is_unchanged(other, at)
             for (one, at), (other, before) in zip(places, pending.places, strict=True)
         ):
-            return pending
-        if pending.job is not None:
-            pending.job.cancel()
-        return _Pending(pending.indices, [], None, None, pending.first_draw)
+            return
+        pending.withdraw()
+        pending.places = ()
 
     def _is_unchanged(self, folder: FolderDataset, at: int) -> bool:
         """Whether a sample is the one whose file is in the table. Its target may be another one."""
@@ -206,34 +290,58 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _submit(self) -> None:
         """Give index batches to the native threads, up to the limit of batches filled at a time."""
-        while self._pulled:
-            if len(self._jobs) >= _batches_in_work(len(self._pulled[0])):
-                return
-            self._jobs.append(self._start(self._pulled.popleft()))
+        while self._pulled and len(self._jobs) < (_batches_in_work(len(self._pulled[0])) if self._makes_ahead else 1):
+            indices = self._pulled.popleft()
+            is_native = self._is_native and not self._is_set_otherwise()
+            self._jobs.append(Pending(indices, self._started, self._plan(indices) if is_native else ()))
+            self._started += 1
+        waiting = set()  # streams with a batch that the script must make before later ones draw
+        for pending in self._jobs:
+            stream = self._stream(pending)
+            if pending.job is None and pending.places and (stream is None or stream not in waiting):
+                self._fill(pending)
+            elif pending.job is None:
+                waiting.add(stream)
 
-    def _start(self, indices: list[Any]) -> Any:
-        count = len(indices)
-        places = [] if self._blurs_otherwise() else self._places(indices)
-        if not places:
-            return _Pending(indices, [], None, None, self._draws)
-        records = np.fromiter((folder.first + at for folder, at in places), dtype=np.int64, count=count)
-        draws = np.arange(self._draws, self._draws + count, dtype=np.uint64)
-        images, memory = self._memory(count, self._compiled.pipeline, self._compiled.dtype)
-        program, seed = self._compiled.pipeline.program, self._base_seed & 0xFFFF_FFFF_FFFF_FFFF
-        provide_weights(program, seed, self._pass, draws)
-        job = self._engine.submit(
+    def _fill(self, pending: Pending, *, first: bool = False) -> None:
+        """Let native threads fill the images of a batch from number `start` on. `first`: before what waits."""
+        count = len(pending.places)
+        if not pending.images:
+            for view in self._views:
+                tensor, block = self._memory(count, view)
+                pending.images.append(tensor)
+                pending.memory.append(block)
+        places = pending.places[pending.start :]
+        rest = [
+            memoryview(block)[pending.start * view.pipeline.image_bytes() :]
+            for block, view in zip(pending.memory, self._views, strict=True)
+        ]
+        stream = self._stream(pending)
+        if stream is not None:
+            stream.prepare(self._words * len(places))
+        pending.job = self._submitted(places, rest, stream, first=first)
+
+    def _submitted(self, places: Sequence[Any], memory: list[Any], stream: RandomStream | None, *, first: bool) -> Any:
+        """Queue places, and return the job."""
+        records = np.fromiter((folder.first + at for folder, at in places), dtype=np.int64, count=len(places))
+        view = self._compiled.view
+        turn = None if stream is None else (stream.native, self._plans, (0,), self._words)
+        return self._engine.submit(
             self._compiled.table,
-            program,
-            self._compiled.store,
-            seed,
-            self._pass,
+            view.pipeline.program,
+            view.store,
+            0,
+            0,
             records,
-            draws,
-            memory,
+            np.zeros(len(places), dtype=np.uint64),
+            memory[0],
+            first=first,
+            turn=turn,
         )
-        pending = _Pending(indices, places, images, job, self._draws)
-        self._draws += count
-        return pending
+
+    def _plan(self, indices: list[Any]) -> Sequence[Any]:
+        """Return what to fill for each index; nothing if the script is to make the batch."""
+        return self._places(indices)
 
     def _places(self, indices: list[Any]) -> list[tuple[FolderDataset, int]]:
         """Return the folder dataset and position of each index. Empty if one is invalid: the script's dataset then raises."""
@@ -244,52 +352,100 @@ class NativeIterator(_BaseDataLoaderIter):
             return []
         return places if all(0 <= at < len(folder.samples) for folder, at in places) else []
 
-    def _memory(self, count: int, pipeline: Pipeline, dtype: torch.dtype) -> tuple[torch.Tensor, Any]:
+    def _memory(self, count: int, view: CompiledView) -> tuple[torch.Tensor, Any]:
         """Return a batch tensor [count, 3, H, W] for a view, and its memory as a writable buffer."""
+        pipeline, dtype = view.pipeline, view.dtype
         size = count * pipeline.image_bytes()
         if self._pin_memory:  # torch's cache of pinned memory waits for unfinished copies
             block = torch.empty(size, dtype=torch.uint8, pin_memory=True)
             memory: Any = block.numpy()
             flat = block.view(dtype)
         else:
-            memory = batch_block(size, self._view_count() * (_batches_in_work(count) + 2))
+            memory = batch_block(size, len(self._views) * (_batches_in_work(count) + 2))
             flat = torch.frombuffer(memory, dtype=dtype, count=size // dtype.itemsize)
         return flat.view(count, 3, pipeline.height, pipeline.width), memory
 
-    def _finish(self, pending: Any) -> Any:
-        if pending.job is None or pending.images is None:
-            return self._script_batch(pending.indices)
-        bad = self._not_filled(pending.job)
+    def _finish(self, pending: Pending) -> Any:
+        """Return a batch when its images are filled."""
+        if pending.job is None:
+            return self._made_by_the_script(pending)
         targets = [self._samples_of(folder)[at][1] for folder, at in pending.places]
-        images = pending.images
-        parts = self._compiled.recognition.transform
-        if bad or parts.per_image:
-            with separate_randomness(self._seed_of(pending)):
-                for slot in sorted(bad):
-                    folder, at = pending.places[slot]
-                    image, targets[slot] = self._copies.dataset(folder)[at]
-                    images[slot] = image
-                apply_per_image(parts.per_image, images, bad)
+        made = self._completed(pending)
+        images = pending.images[0]
+        for slot, item in made.items():
+            images[slot], targets[slot] = item
         if self._compiled.recognition.collate == "timm":
             return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
         return [images, self._pinned(default_collate(tuple(targets)))]
+
+    def _completed(self, pending: Pending) -> dict[int, Any]:
+        """Wait until a batch is filled. Return the items that the script has made, by their slots.
+
+        The images behind such an item draw what its own draws leave, so they are filled again, as are later batches.
+        """
+        made: dict[int, Any] = {}
+        stream = self._stream(pending)
+        if stream is None:
+            while bad := [slot for slot in self._not_filled(pending.job) if slot not in made]:
+                others = [slot for slot in bad if self._plan_otherwise(pending, slot, pending.job.statuses()[slot])]
+                made |= {slot: self._script_item(pending, slot) for slot in bad if slot not in others}
+                if not others:
+                    break
+                self._fill(pending, first=True)
+            return made
+        while bad := self._not_filled(pending.job):
+            state, status = pending.job.streams_before(bad[0]), pending.job.statuses()[bad[0]]
+            if state is None:
+                raise NativeFailure("the random numbers of an image are not known")
+            for later in self._jobs:
+                if self._stream(later) is stream:
+                    later.withdraw()
+            pending.start += bad[0]
+            if self._plan_otherwise(pending, pending.start, status):
+                stream.restart(stream.states_at(state))
+            else:
+                with self._at(stream, state):
+                    made[pending.start] = self._script_item(pending, pending.start)
+                pending.start += 1
+            self._fill(pending, first=True)
+        return made
+
+    def _plan_otherwise(self, pending: Pending, slot: int, status: int) -> bool:
+        """Whether native threads can fill an image in another way than the one that has failed with `status`."""
+        return False
+
+    def _at(self, stream: RandomStream | None, state: bytes | None) -> contextlib.AbstractContextManager[None]:
+        """Return the block in which the script draws from a stream, from `state` on. It needs none if nothing is drawn."""
+        if stream is None or state is None:
+            return contextlib.nullcontext()
+        return stream.in_this_process(state, stays=self._num_workers == 0)
+
+    def _script_item(self, pending: Pending, slot: int) -> Any:
+        """Return an item that the script's dataset makes."""
+        folder, at = pending.places[slot]
+        return self._copies.dataset(folder)[at]
+
+    def _made_by_the_script(self, pending: Pending) -> Any:
+        """Return a batch that the script's dataset and collate function make, in the place of a worker."""
+        stream = self._stream(pending)
+        has_workers = (
+            stream is not None and self._num_workers > 0
+        )  # without, this process's own generators are where they belong
+        with self._at(stream, stream.native.state() if stream is not None and has_workers else None):
+            return self._script_batch(pending.indices)
 
     def _samples_of(self, folder: FolderDataset) -> Any:
         """Return the samples as the script's loading would have them: workers have copies."""
         return self._samples[id(folder.dataset)] if self._num_workers > 0 else folder.samples
 
-    def _not_filled(self, job: Any) -> set[int]:
+    def _not_filled(self, job: Any) -> list[int]:
         """Wait for the native threads. Return the slots that they left to the script."""
         try:
             while not job.wait(None):
                 pass
-            return {slot for slot, status in enumerate(job.statuses()) if status != 0}
+            return [slot for slot, status in enumerate(job.statuses()) if status != 0]
         except Exception as error:
             raise NativeFailure(f"{type(error).__name__}: {error}") from error
-
-    def _seed_of(self, pending: Any) -> int:
-        """Return the seed of what the script's own code draws for a batch: another one in each pass and batch."""
-        return int(self._base_seed + 0x9E37_79B9 * self._pass + pending.first_draw)
 
     def _script_batch(self, indices: list[Any]) -> Any:
         """Load a batch by the script's own dataset and collate function, in this process."""
@@ -300,22 +456,30 @@ class NativeIterator(_BaseDataLoaderIter):
     def _pinned(self, data: Any) -> Any:
         return torch.utils.data._utils.pin_memory.pin_memory(data, self._pin_memory_device) if self._pin_memory else data
 
-    def _fall_back(self, pending: Any, failure: NativeFailure) -> Any:
-        """Continue after an error of headrace: by the original iterator before the first batch, else in this process."""
+    def _fall_back(self, pending: Pending, failure: NativeFailure) -> Any:
+        """Continue without native threads after an error of headrace: the script's code makes the batches in this process."""
         self._log_line(f"headrace run: native loading stopped ({failure}); the script's own loading continues")
-        if self._num_yielded == 0 and not isinstance(failure, _TransformChanged):
-            self._drop_jobs()
-            self._replacement = self._original()
-            return self._replacement._next_data()
-        waiting = [pending.indices, *(job.indices for job in self._jobs), *self._pulled]
-        self._drop_jobs()
-        self._replacement = _InProcess(self, waiting)
-        return self._replacement._next_data()
+        self._is_native = False
+        rewound = set()
+        for waiting in (pending, *self._jobs):
+            stream = self._stream(waiting)
+            if stream is not None and stream not in rewound:
+                rewound.add(stream)
+                state = waiting.job.streams_before(0) if waiting.job is not None else None
+                if state is not None:
+                    stream.restart(stream.states_at(state))
+            waiting.withdraw()
+            waiting.places = ()
+        try:
+            return self._made_by_the_script(pending)
+        finally:
+            if self._num_workers > 0:
+                self._pull()
+                self._submit()
 
     def _drop_jobs(self) -> None:
         for pending in self._jobs:
-            if pending.job is not None:
-                pending.job.cancel()
+            pending.withdraw()
         self._jobs.clear()
 
     def _shutdown_workers(self) -> None:
@@ -323,8 +487,6 @@ class NativeIterator(_BaseDataLoaderIter):
         self._drop_jobs()
         self._pulled.clear()
         offer_free_blocks()
-        if self._replacement is not None and hasattr(self._replacement, "_shutdown_workers"):
-            self._replacement._shutdown_workers()
 
     def __del__(self) -> None:
         if sys.is_finalizing() or not hasattr(self, "_jobs"):
@@ -347,34 +509,6 @@ class NativeFailure(Exception):
     """Native loading failed for a reason other than the data."""
 
 
-class _TransformChanged(NativeFailure):
-    """What was compiled is no longer what the script has."""
-
-
-class _InProcess:
-    """The rest of a pass, loaded by the script's own dataset and collate function in this process."""
-
-    def __init__(self, iterator: NativeIterator, waiting: list[list[Any]]) -> None:
-        self._iterator = iterator
-        self._waiting = deque(waiting)
-
-    def _next_data(self) -> Any:
-        indices = self._waiting.popleft() if self._waiting else self._iterator._next_index()
-        return self._iterator._script_batch(indices)
-
-
-def apply_per_image(operations: tuple[Callable[[Any], Any], ...], images: torch.Tensor, skip: set[int]) -> None:
-    """Apply the script's tensor transforms in place to all images but those in `skip`."""
-    for slot in range(len(images)) if operations else ():
-        if slot in skip:
-            continue
-        before = after = images[slot]
-        for operation in operations:
-            after = operation(after)
-        if after is not before:
-            before.copy_(after)
-
-
 def _batches_in_work(images: int) -> int:
     """Return how many batches of so many images are filled at a time."""
     return max(BATCHES_IN_WORK, IMAGES_IN_WORK // max(1, images))
@@ -388,4 +522,6 @@ def _lookahead(loader: Any) -> int:
     torch_own = type(batches).__module__ == "torch.utils.data.sampler" and type(batches).__name__ == "BatchSampler"
     sampler = getattr(batches, "sampler", None)
     eager = type(sampler).__module__.startswith("torch.utils.data.") and type(sampler).__name__ in EAGER_SAMPLERS
-    return AHEAD_WITHOUT_WORKERS if torch_own and eager else 1
+    # A generator that the script gives may be drawn from in its loop, too.
+    is_own = getattr(sampler, "generator", None) is None
+    return AHEAD_WITHOUT_WORKERS if torch_own and eager and is_own else 1

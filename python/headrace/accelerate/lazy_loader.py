@@ -5,14 +5,13 @@ a batch, JPEGs that Pillow opens are lazy (`lazy_pillow`), so only the pixels th
 OpenCV and torchvision.io read are decoded natively (`native_readers`). No code of the script runs for a proof: Pillow's
 operations are compared on a test image, and the first images of each process are decoded both ways as they are made. Some of
 the first items are made without lazy images, and CPU times are compared (`lazy_trial`). Where lazy images do not save CPU time,
-the loader goes on without them, and a line says so.
+the loader goes on without them, and its line says so.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,13 +25,24 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from headrace.accelerate.lazy_trial import Trial, TrialState
 from headrace.accelerate.native_readers import compare_first_reads, native_readers, natively_read, readers_imported
+from headrace.accelerate.native_work import WORK, native_work, work_words
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.used_readers import readers_used
-from headrace.attach.log import log_line
+from headrace.attach.log import print_by
+from headrace.attach.unseen_frames import drop_own_frames
 
-__all__ = ["Extension", "LazyFetcher", "LazyItems", "native_steps", "recognise_lazy_images", "trial_of", "with_lazy_images"]
+__all__ = [
+    "Extension",
+    "LazyFetcher",
+    "LazyItems",
+    "native_steps",
+    "recognise_lazy_images",
+    "trial_of",
+    "trial_reason",
+    "with_lazy_images",
+]
 
 WARM_UP_BATCHES = 1
 """The first batches of a process are not measured: modules are imported, and images are compared."""
@@ -65,19 +75,18 @@ def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None =
     recognise_lazy_images(loader)
     trial = trial_of(loader)
     if trial.state in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
-        raise Unsupported(_reason(trial))
+        raise Unsupported(trial_reason(trial))
     check = "each process compares its first images"
-    native = native_steps(loader)
     if "PIL.Image" in sys.modules:
         from headrace.accelerate.lazy_opening import require_equal_operations
 
         require_equal_operations()
         check = f"Pillow's operations equal on a test image; {check}"
     if loader.num_workers == 0:
-        return PartlyNative(loader, native, check, lambda iterator: _fetch_lazily(iterator, trial, extension))
+        return PartlyNative(loader, "", check, lambda iterator: _fetch_lazily(iterator, trial, extension), trial)
     changed = copy.copy(loader)
     changed.__dict__["worker_init_fn"] = LazyItems(loader.worker_init_fn, trial, extension)
-    return PartlyNative(changed, native, check)
+    return PartlyNative(changed, "", check, trial=trial)
 
 
 def recognise_lazy_images(loader: Any) -> None:
@@ -89,13 +98,8 @@ def recognise_lazy_images(loader: Any) -> None:
 
 
 def native_steps(loader: Any) -> str:
-    """Return in words what is native in items with lazy images, by the libraries that the code of a loader's items names."""
-    used = readers_used(loader)
-    whole = [reader for reader in used if reader != "Pillow"]
-    steps = ["the decode, crop and resize of JPEGs that Pillow opens"] if "Pillow" in used else []
-    if whole:
-        steps.append(f"the decode of JPEGs that {' or '.join(whole)} reads")
-    return ", and ".join(steps)
+    """Return in words what lazy images can make native, by the libraries that the code of a loader's items names."""
+    return work_words([*readers_used(loader), "crop", "resize"])
 
 
 def trial_of(loader: Any) -> Trial:
@@ -160,12 +164,24 @@ class LazyFetcher:
             compare_first_images()
             compare_first_transforms()
         self._opened_before = _opened_natively()
+        self._work = native_work()
+        if torch.utils.data.get_worker_info() is not None:
+            print_by(trial.hand_over)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_fetcher"], name)
 
     def fetch(self, index: Any) -> Any:
-        """Return the batch of torch's own fetcher."""
+        """Return the batch of torch's own fetcher. An error of an item has the traceback that it would have there."""
+        try:
+            return self._fetch(index)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+        finally:
+            self._note_work()
+
+    def _fetch(self, index: Any) -> Any:
         state = self._trial.state
         if state is TrialState.LAZY:
             return self._lazily(index)
@@ -175,17 +191,16 @@ class LazyFetcher:
         warm_up = self._batches <= WARM_UP_BATCHES
         ordinary = 0 if warm_up else self._ordinary_items(index)
         if ordinary:
-            batch, decided = self._divided(index, ordinary)
+            batch = self._divided(index, ordinary)
         else:
             lazy = warm_up or self._trial.next_is_lazy()
             batch, spent_s = self._measured(index, lazy=lazy)
             items = len(index) if isinstance(index, list | tuple) else 1
-            decided = None if warm_up else self._trial.add(self._worker, lazy=lazy, items=items, cpu_s=spent_s)
-        undecided = self._trial.state is TrialState.MEASURING  # another worker may have decided, and said so
+            if not warm_up:
+                self._trial.add(self._worker, lazy=lazy, items=items, cpu_s=spent_s)
+        undecided = self._trial.state is TrialState.MEASURING  # another worker may have decided
         if undecided and self._batches == BATCHES_WITHOUT_JPEG and _opened_natively() == self._opened_before:
-            decided = self._trial.give_up(TrialState.NO_JPEG)
-        if decided in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
-            self._say()
+            self._trial.give_up(TrialState.NO_JPEG)
         return batch
 
     def _ordinary_items(self, index: Any) -> int:
@@ -197,8 +212,8 @@ class LazyFetcher:
             return 0
         return self._trial.ordinary_items(len(index))
 
-    def _divided(self, index: list[Any], ordinary: int) -> tuple[Any, TrialState | None]:
-        """Return a batch whose first `ordinary` items are made without lazy images, and the decision, if this batch made it."""
+    def _divided(self, index: list[Any], ordinary: int) -> Any:
+        """Return a batch whose first `ordinary` items are made without lazy images, and measure both parts."""
         extension = None if self._cannot_be_measured else self._extension
         begun_s: list[float] = []
         with contextlib.ExitStack() as around, contextlib.ExitStack() as lazily:
@@ -219,11 +234,12 @@ class LazyFetcher:
         if begun_s and self._cannot_be_measured and self._extension is not None:
             batch = self._extension.finish(batch)
         if not begun_s:
-            return batch, None  # the data ended early
+            return batch  # the data ended early
         further_s = extension.cost_s(batch) if extension is not None else None
         lazy_s = end_s - begun_s[0] + (further_s or 0.0)
         measured = (begun_s[0] - start_s, ordinary), (lazy_s, divided.made - ordinary)
-        return batch, self._trial.add_divided(self._worker, *measured)
+        self._trial.add_divided(self._worker, *measured)
+        return batch
 
     def _measured(self, index: Any, *, lazy: bool) -> tuple[Any, float]:
         """Return a batch and the CPU time in seconds that it takes, here and elsewhere."""
@@ -260,10 +276,12 @@ class LazyFetcher:
                 blocks.enter_context(lazy_images())
             return blocks.pop_all()
 
-    def _say(self) -> None:
-        if os.environ.get("RANK", "0") == "0":
-            dataset = type(self._fetcher.dataset).__name__
-            log_line(f"headrace run: loader over {dataset} goes on without native decode: {_reason(self._trial)}")
+    def _note_work(self) -> None:
+        """Note what has become native since the last batch, in the memory that all processes of the loader share."""
+        work = native_work()
+        if work != self._work:
+            self._trial.note(name for name, now, before in zip(WORK, work, self._work, strict=True) if now > before)
+            self._work = work
 
 
 class _Divided:
@@ -292,7 +310,8 @@ def _opened_natively() -> int:
     return natively_read() + (opening.lazily_opened() if opening else 0)
 
 
-def _reason(trial: Trial) -> str:
+def trial_reason(trial: Trial) -> str:
+    """Return in words why items are not made with lazy images."""
     if trial.state is TrialState.NO_JPEG:
         return "its items open no JPEG with Pillow, OpenCV or torchvision.io"
     saves = "saves too little" if trial.cpu_share() < 1 else "does not save"

@@ -36,6 +36,7 @@ from headrace.accelerate.image_description import (
     ppm_head,
     whole_image,
 )
+from headrace.accelerate.native_work import note_native
 from headrace.accelerate.shared_indexes import process_indexes
 from headrace.attach.log import log_line
 from headrace.errors import HeadraceError
@@ -128,6 +129,7 @@ class _Operations(Image.Image):
         if cut is not None:
             description = _lazily(self, "crop")
             if description is not None:
+                note_native("crop")
                 return derived(self, description.cropped(*cut))
         return _plain(self).crop(box)
 
@@ -139,6 +141,7 @@ class _Operations(Image.Image):
             if description is not None and target[:2] != self._size:
                 description = description.resized(*target)
             if description is not None:
+                note_native("resize")
                 return derived(self, description)
         return _plain(self).resize(size, resample, box, reducing_gap)
 
@@ -419,6 +422,7 @@ def _loaded(image: Any) -> ImageDescription | None:
     fields[_STATE] = description
     del fields["_im"]
     _set_class(image, LoadedJpeg)
+    note_native("Pillow")
     return description
 
 

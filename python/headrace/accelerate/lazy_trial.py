@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import enum
 import multiprocessing.sharedctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from headrace.accelerate.native_work import WORK
 
 __all__ = ["ENOUGH_ITEMS", "FEWEST_TO_DIVIDE", "Trial", "TrialState"]
 
@@ -33,6 +35,9 @@ WORTHWHILE = 0.95
 The rest is for the error of so few items, and for what is not measured: the thread that receives descriptions, and the first
 use of a batch's memory.
 """
+
+LONGEST_TEXT = 4096
+"""Processes hand so many bytes of lines to the training process."""
 
 _FIELDS = 4
 
@@ -57,6 +62,8 @@ class Trial:
         self._state = multiprocessing.sharedctypes.RawValue("i", TrialState.MEASURING)
         self._values = multiprocessing.sharedctypes.RawArray("d", self._rows * _FIELDS)
         self._divided = multiprocessing.sharedctypes.RawArray("d", self._rows * _FIELDS)
+        self._work = multiprocessing.sharedctypes.RawArray("b", len(WORK))
+        self._lines = multiprocessing.sharedctypes.RawArray("c", LONGEST_TEXT)
 
     @property
     def state(self) -> TrialState:
@@ -104,6 +111,36 @@ class Trial:
         """Record and return a decision that needs no measurement."""
         self._state.value = state
         return state
+
+    def note(self, work: Iterable[str]) -> None:
+        """Note what of `native_work.WORK` a process has made natively."""
+        for name in work:
+            self._work[WORK.index(name)] = 1
+
+    def work(self) -> set[str]:
+        """Return what of `native_work.WORK` the processes have made natively."""
+        return {name for name, noted in zip(WORK, self._work, strict=True) if noted}
+
+    def hand_over(self, line: str) -> None:
+        """Hand a line of a worker to the training process, which prints it. What does not fit is lost."""
+        lines = self._lines.value
+        self._lines.value = (lines + line.encode() + b"\n")[: LONGEST_TEXT - 1]
+
+    def lines(self) -> list[str]:
+        """Return the lines that processes have handed over since the last call."""
+        lines: bytes = self._lines.value
+        if lines:
+            self._lines.value = b""
+        return lines.decode(errors="replace").splitlines()
+
+    def measured(self) -> tuple[float, int] | None:
+        """Return the CPU time of a lazy item as a share of an ordinary one's, and how many items of each kind tell it.
+
+        None if too few were measured.
+        """
+        values = self._values if _fewest(self._values) >= ENOUGH_ITEMS else self._divided
+        fewest = int(_fewest(values))
+        return (_share(values), fewest) if fewest >= ENOUGH_ITEMS else None
 
     def cpu_share(self) -> float:
         """Return the CPU time of a lazy item as a share of an ordinary one's. Not a number before both are measured."""

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from headrace._native import decode_into, image_size
+from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import (
@@ -88,6 +89,11 @@ class NativeImageLoader:
             return image
         image = self.plain_loader(path).crop((box[0], box[1], box[0] + box[2], box[1] + box[3]))
         return image.resize((out_width, out_height), Image.Resampling[resample.upper()]) if self.resized else image
+
+    def decodes(self, path: Any) -> bool:
+        """Whether a file is a JPEG that is decoded here, and not left to the script's image loader."""
+        with open(path, "rb") as file:
+            return _jpeg_info(file.read()) is not None
 
     def plain(self, path: Any) -> Any:
         """Return the same image by the script's image loader, and by its first transform unless that resizes tensors."""
@@ -296,6 +302,8 @@ def _natively_decoded(loader: Any) -> tuple[Any, list[_ReplacedTransform]]:
     """Return a copy of the loader's dataset that decodes natively, and the transform of each folder dataset in it."""
     if isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
         raise Unsupported("its dataset is iterable, without indices")
+    if module := looks_at_iterators():  # the changed copy of the dataset is in the iterator
+        raise Unsupported(f"{module} looks inside torch's iterator or for its workers")
     require_seeding_only(loader)
     replaced: list[_ReplacedTransform] = []
     return _with_native_decode(loader.dataset, replaced), replaced
@@ -350,11 +358,12 @@ def _require_equal_images(replaced: Sequence[_ReplacedTransform], count: int, *,
     """Compare `count` images after the first transform with the script's way, with equal draws. Return the result in words.
 
     `lazily`: our way is the script's with lazy images, not native decode. Only functions of libraries and a copy of the first
-    transform are called, nothing of the script. Raise `Unsupported` if an image or a draw differs.
+    transform are called, nothing of the script. Raise `Unsupported` if an image or a draw differs, or if native decode is to
+    decode, and none of the files is a JPEG.
     """
     images = [(one, path) for one in replaced for path in one.paths]
     chosen = np.unique(np.linspace(0, len(images) - 1, min(count, len(images))).astype(np.int64))
-    compared = 0
+    compared, jpegs = 0, 0
     for number in chosen:
         one, path = images[number]
         native, plain = copy.deepcopy((one.plain if lazily else one.native, one.plain))
@@ -370,6 +379,9 @@ def _require_equal_images(replaced: Sequence[_ReplacedTransform], count: int, *,
         if not same_draws or not equal_images(ours, theirs):
             raise Unsupported(f"image {path} came out different after {display_name(one.image_loader.first)}")
         compared += 1
+        jpegs += one.image_loader.decodes(path)
+    if compared and not jpegs and not lazily:
+        raise Unsupported("none of its first files is a JPEG")
     return f"{count_text(compared, 'image')} and the random draws equal"
 
 

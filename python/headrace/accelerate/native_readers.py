@@ -24,6 +24,7 @@ import numpy as np
 
 from headrace._native import decode_sound_jpeg, jpeg_shape
 from headrace.accelerate.data_map import mapped
+from headrace.accelerate.native_work import LIBRARIES, native_work, note_native
 from headrace.attach.log import log_line
 
 __all__ = ["READERS", "Reader", "compare_first_reads", "native_readers", "natively_read", "readers_imported"]
@@ -51,14 +52,7 @@ class _Depth(threading.local):
     value = 0
 
 
-class _Counts:
-    """What this process has read natively."""
-
-    read = 0
-
-
 _depth = _Depth()
-_counts = _Counts()
 _lock = threading.Lock()
 _blocks = 0
 _replaced: list[tuple[Any, str, Reader]] = []
@@ -104,7 +98,7 @@ class Reader:
         decoded = self._decode(*arguments, **options)
         if decoded is None:
             return self.original(*arguments, **options)
-        _counts.read += 1
+        note_native("OpenCV" if self._place[0] == "cv2" else "torchvision.io")
         way, found = decoded
         left = self._left.get(way, COMPARED_READS)
         if not left:
@@ -288,7 +282,7 @@ def _is_own(function: Any) -> bool:
 
 def natively_read() -> int:
     """Return how many JPEGs this process has decoded inside `native_readers()`."""
-    return _counts.read
+    return sum(native_work(*LIBRARIES))
 
 
 def compare_first_reads() -> None:

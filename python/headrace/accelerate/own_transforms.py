@@ -2,8 +2,9 @@
 
 Recipes of self-supervised learning have such classes, with random numbers of their own: `GaussianBlur` and `Solarization` of
 MoCo, SimSiam, DINO, Barlow Twins. The code of such a class is run once for each way through it, rewritten by `item_code`, with
-stand-ins for the image and for its random numbers. The stand-ins note which operations are applied, from which range each
-parameter is drawn, and with which probability. Nothing is drawn and nothing is changed. Whatever else the code does is refused.
+stand-ins for the image and for its random numbers. The stand-ins note which operations are applied, and from which generator
+and how each parameter and each decision is drawn. Nothing is drawn and nothing is changed. Whatever else the code does is
+refused.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
+from headrace.accelerate.draws import FIXED, Draw, single
 from headrace.accelerate.item_calls import ItemCalls
 from headrace.accelerate.pillow_blur import blurs_alike
 from headrace.accelerate.planned_images import NotUnderstood, refusal_of
 from headrace.accelerate.transform_names import display_name
-from headrace.accelerate.translate import NativeTransform, Unsupported, trace_with
+from headrace.accelerate.translate import NativeTransform, Unsupported, draws, trace_with
 
 __all__ = ["trace"]
 
@@ -36,34 +39,73 @@ def trace(operation: Any, translate: Translate) -> Steps:
     else than applying operations on Pillow images, or has more than two ways through it.
     """
     unknown = Unsupported(f"the script's own transform {display_name(operation)} has no exact native equivalent")
-    taken, skipped = _run(operation, translate, way=True), None
-    if taken is not None and taken.probabilities:
-        skipped = _run(operation, translate, way=False)
-    if taken is None or len(taken.probabilities) > 1:
+    taken = _run(operation, translate, way=True)
+    if taken is None or len(taken.decisions) > 1:
         raise unknown
-    if not taken.probabilities:
+    if not taken.decisions:
         return taken.steps
-    if skipped is None or len(skipped.probabilities) != 1 or (taken.steps and skipped.steps):
+    decision = taken.decisions[0]
+    if decision.is_certain:
+        if not taken.steps:
+            raise unknown
+        return (_native("RandomApply", ("decision", decision.numbers()), transforms=taken.steps, p=1.0),)
+    skipped = _run(operation, translate, way=False)
+    if skipped is None or len(skipped.decisions) != 1 or bool(taken.steps) == bool(skipped.steps):
         raise unknown
-    probability = taken.probabilities[0] if taken.steps else 1 - taken.probabilities[0]
-    steps = taken.steps or skipped.steps
-    return (_native("RandomApply", transforms=steps, p=probability),) if steps else ()
+    if taken.steps:
+        numbers, probability = decision.numbers(), decision.probability
+    else:
+        numbers, probability = decision.numbers(negated=True), 1 - decision.probability
+    return (_native("RandomApply", ("decision", numbers), transforms=taken.steps or skipped.steps, p=probability),)
+
+
+#: The numbers of comparisons in `headrace._native.DrawPlan`, and of their negations.
+_COMPARISONS = {"<": (0.0, 3.0), "<=": (1.0, 2.0), ">": (2.0, 1.0), ">=": (3.0, 0.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """A comparison of a random number, which decides about what is applied. `probability`: that it is true."""
+
+    drawn: _Drawn
+    comparison: str
+    limit: float
+    probability: float
+
+    @property
+    def is_certain(self) -> bool:
+        return self.probability in (0.0, 1.0)
+
+    def numbers(self, *, negated: bool = False) -> tuple[float, ...]:
+        """Return the numbers of the draw."""
+        generator, *arithmetic = self.drawn.numbers()
+        return (generator, _COMPARISONS[self.comparison][negated], self.limit, *arithmetic)
 
 
 class _Way:
-    """One way through the code: each decision by a random number goes the same way, and its probability is noted."""
+    """One way through the code: each decision by a random number goes the same way.
+
+    `filters`: those that draw and were not applied so far. `open`: random numbers that were drawn and not used so far. Each is used before the next is drawn, so that they are drawn
+    in the order of the steps.
+    """
 
     def __init__(self, *, way: bool) -> None:
         self.way = way
-        self.probabilities: list[float] = []
+        self.decisions: list[_Decision] = []
+        self.open: list[_Drawn] = []
+        self.filters: list[_Blur] = []
         self.steps: Steps = ()
 
-    def decide(self, probability: float) -> bool:
-        """Return the outcome of a comparison that is true with this probability."""
-        if not 0 < probability < 1:
-            return probability >= 1
-        self.probabilities.append(probability)
-        return self.way
+    def decide(self, decision: _Decision) -> bool:
+        """Return the outcome of a comparison."""
+        self.decisions.append(decision)
+        return decision.probability >= 1 if decision.is_certain else self.way
+
+    def close(self, drawn: _Drawn | None) -> None:
+        """Use a number, or None for a step that draws its own: nothing else may be open."""
+        if [id(one) for one in self.open] != ([] if drawn is None else [id(drawn.root)]):
+            raise NotUnderstood("random numbers are not used in the order in which they are drawn")
+        self.open = []
 
 
 def _run(operation: Any, translate: Translate, *, way: bool) -> _Way | None:
@@ -77,7 +119,7 @@ def _run(operation: Any, translate: Translate, *, way: bool) -> _Way | None:
     if refusal is not None or type(result) is not _Image:
         return None
     found.steps = result.steps
-    return found
+    return None if found.open or found.filters else found
 
 
 class _Image:
@@ -97,52 +139,87 @@ class _Image:
 
 
 class _Drawn:
-    """Stands for a random number, uniform between two bounds. It may be used once: a second use would depend on the first."""
+    """Stands for a random number, uniform between two bounds. It may be used once: a second use would depend on the first.
 
-    def __init__(self, way: _Way, low: float, high: float, used: list[bool] | None = None) -> None:
-        self._way, self._low, self._high = way, low, high
-        self._used = [] if used is None else used
+    `generator`: 0 torch's, 1 Python's, 2 NumPy's. `arithmetic`: what the code has computed with it, as `DrawPlan` has it.
+    `is_tensor`: torch computes with it, in single precision.
+    """
+
+    def __init__(
+        self,
+        way: _Way,
+        generator: float,
+        bounds: tuple[float, float] = (0.0, 1.0),
+        arithmetic: tuple[float, ...] = (),
+        *,
+        is_tensor: bool = False,
+        root: _Drawn | None = None,
+    ) -> None:
+        self._way, self._generator, self._arithmetic = way, generator, arithmetic
+        self._low, self._high = bounds
+        self.is_tensor = is_tensor
+        self.root: _Drawn = self if root is None else root
+        if root is None:
+            way.open.append(self)
 
     def bounds(self) -> tuple[float, float]:
         """Return the smallest and the largest value, for the one use of the number."""
-        if self._used:
-            raise NotUnderstood("a random number is used twice")
-        self._used.append(True)
+        self._way.close(self)
         return min(self._low, self._high), max(self._low, self._high)
 
-    def _moved(self, change: Callable[[float], float]) -> _Drawn:
-        return _Drawn(self._way, change(self._low), change(self._high), self._used)
+    def numbers(self) -> tuple[float, ...]:
+        """Return generator and arithmetic."""
+        return (self._generator, *self._arithmetic)
+
+    def item(self) -> _Drawn:
+        """Return the number of a tensor."""
+        bounds = (self._low, self._high)
+        return _Drawn(self._way, self._generator, bounds, self._arithmetic, root=self.root)
+
+    def _moved(self, code: float, other: Any, change: Callable[[float, float], float]) -> _Drawn:
+        if self.is_tensor:
+            raise NotUnderstood("torch computes with a random number")
+        value = _number(other)
+        bounds = (change(self._low, value), change(self._high, value))
+        return _Drawn(self._way, self._generator, bounds, (*self._arithmetic, code, value), root=self.root)
 
     def __add__(self, other: float) -> _Drawn:
-        return self._moved(lambda value: value + _number(other))
+        return self._moved(0.0, other, lambda number, value: number + value)
 
     def __sub__(self, other: float) -> _Drawn:
-        return self._moved(lambda value: value - _number(other))
-
-    def __mul__(self, other: float) -> _Drawn:
-        return self._moved(lambda value: value * _number(other))
-
-    def __truediv__(self, other: float) -> _Drawn:
-        return self._moved(lambda value: value / _number(other))
+        return self._moved(1.0, other, lambda number, value: number - value)
 
     def __rsub__(self, other: float) -> _Drawn:
-        return self._moved(lambda value: _number(other) - value)
+        return self._moved(2.0, other, lambda number, value: value - number)
+
+    def __mul__(self, other: float) -> _Drawn:
+        return self._moved(3.0, other, lambda number, value: number * value)
+
+    def __truediv__(self, other: float) -> _Drawn:
+        return self._moved(4.0, other, lambda number, value: number / value)
 
     __radd__, __rmul__ = __add__, __mul__
 
     def __lt__(self, other: float) -> bool:
-        return self._way.decide(self._share_below(_number(other)))
+        return self._compared("<", other)
+
+    def __le__(self, other: float) -> bool:
+        return self._compared("<=", other)
 
     def __gt__(self, other: float) -> bool:
-        return self._way.decide(1 - self._share_below(_number(other)))
+        return self._compared(">", other)
 
-    __le__, __ge__ = __lt__, __gt__
+    def __ge__(self, other: float) -> bool:
+        return self._compared(">=", other)
 
-    def _share_below(self, limit: float) -> float:
+    def _compared(self, comparison: str, other: Any) -> bool:
+        limit = single(_number(other)) if self.is_tensor else _number(other)
         low, high = self.bounds()
         if low == high:
             raise NotUnderstood("a random number has one value")
-        return min(1.0, max(0.0, (limit - low) / (high - low)))
+        below = min(1.0, max(0.0, (limit - low) / (high - low)))
+        probability = below if comparison in ("<", "<=") else 1 - below
+        return self._way.decide(_Decision(self, comparison, limit, probability))
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise NotUnderstood("a random number is used in another way")
@@ -180,13 +257,14 @@ class _TracedCalls(ItemCalls):
         if type(thing) is _Image:
             return self._image_method(thing, name, arguments, named)
         if type(thing) is _Drawn and name == "item" and not (arguments or named):
-            return thing
+            return thing.item()
         return super().method(thing, name, *arguments, **named)
 
     def _image_method(self, image: _Image, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> _Image:
         if named or len(arguments) > 1:
             raise self.refuse(f"it uses Image.{name}")
         if name == "filter" and len(arguments) == 1 and type(arguments[0]) is _Blur:
+            self._way.filters = [one for one in self._way.filters if one is not arguments[0]]
             return image.after(arguments[0].step)
         if name == "transpose" and arguments in ((0,), (1,)):  # FLIP_LEFT_RIGHT, FLIP_TOP_BOTTOM
             return image.after(_native("RandomVerticalFlip" if arguments[0] else "RandomHorizontalFlip", p=1.0))
@@ -197,9 +275,12 @@ class _TracedCalls(ItemCalls):
     def _apply(self, operation: Any, /, *arguments: Any, **named: Any) -> Any:
         if len(arguments) == 1 and not named and type(arguments[0]) is _Image:
             try:
-                return arguments[0].after(*self._translate(operation))
+                steps = self._translate(operation)
             except Unsupported:
-                pass
+                return super()._apply(operation, *arguments, **named)
+            if any(map(draws, steps)):
+                self._way.close(None)
+            return arguments[0].after(*steps)
         return super()._apply(operation, *arguments, **named)
 
     def _isinstance(self, thing: Any, kinds: Any) -> bool:
@@ -217,11 +298,12 @@ class _TracedCalls(ItemCalls):
 
     def _special(self) -> list[tuple[Any, Callable[..., Any]]]:
         special: list[tuple[Any, Callable[..., Any]]] = [
-            *((function, self._unit) for function in (random.random, np.random.random, np.random.rand)),
-            (np.random.random_sample, self._unit),
+            (random.random, lambda: self._unit(_PYTHON)),
+            *((function, lambda: self._unit(_NUMPY)) for function in (np.random.random, np.random.rand)),
+            (np.random.random_sample, lambda: self._unit(_NUMPY)),
             (torch.rand, self._unit_tensor),
-            (random.uniform, self._uniform),
-            (np.random.uniform, self._uniform),
+            (random.uniform, lambda low, high: self._uniform(_PYTHON, low, high)),
+            (np.random.uniform, lambda low=0.0, high=1.0: self._uniform(_NUMPY, low, high)),
         ]
         if (filters := sys.modules.get("PIL.ImageFilter")) is not None:
             special.append((filters.GaussianBlur, self._blur))
@@ -229,29 +311,42 @@ class _TracedCalls(ItemCalls):
             special += [(getattr(operations, name), make) for name, make in _IMAGE_OPS.items()]
         return [*super()._special(), *special]
 
-    def _unit(self) -> _Drawn:
-        return _Drawn(self._way, 0.0, 1.0)
+    def _unit(self, generator: float) -> _Drawn:
+        return _Drawn(self._way, generator)
 
     def _unit_tensor(self, size: Any = 1) -> _Drawn:
         if size not in (1, (1,), [1], ()):
             raise self.refuse("it draws several numbers")
-        return self._unit()
+        return _Drawn(self._way, _TORCH, is_tensor=True)
 
-    def _uniform(self, low: Any = 0.0, high: Any = 1.0) -> _Drawn:
-        return _Drawn(self._way, _number(low), _number(high))
+    def _uniform(self, generator: float, low: Any, high: Any) -> _Drawn:
+        first, last = _number(low), _number(high)
+        return self._unit(generator) * (last - first) + first
 
     def _blur(self, radius: Any = 2) -> _Blur:
-        low, high = radius.bounds() if type(radius) is _Drawn else (_number(radius),) * 2
+        draw: Draw = FIXED
+        if type(radius) is not _Drawn:
+            low = high = _number(radius)
+        elif radius.is_tensor:
+            raise self.refuse("torch computes its radius")
+        else:
+            low, high = radius.bounds()
+            draw = ("value", radius.numbers())
         if not blurs_alike(low, high):
             raise self.refuse("its blur differs")
-        return _Blur(_native("PillowBlur", radius=(low, high)))
+        made = _Blur(_native("PillowBlur", draw, radius=(low, high)))
+        if draw != FIXED:
+            self._way.filters.append(made)
+        return made
 
+
+_TORCH, _PYTHON, _NUMPY = 0.0, 1.0, 2.0
 
 _STAND_INS = (_Image, _Drawn, _Blur)
 
 
-def _native(name: str, **arguments: Any) -> NativeTransform:
-    return NativeTransform(name, MappingProxyType(arguments))
+def _native(name: str, draw: Draw = FIXED, **arguments: Any) -> NativeTransform:
+    return NativeTransform(name, MappingProxyType(arguments), draw)
 
 
 def _number(value: Any) -> float:

@@ -18,8 +18,13 @@ __all__ = ["initialise"]
 
 
 def initialise(iterator: Any, loader: Any) -> None:
-    """Call `_BaseDataLoaderIter.__init__(iterator, loader)` as torch's own iterator for `loader` would."""
-    _callers[loader.num_workers > 0](iterator, loader)
+    """Call `_BaseDataLoaderIter.__init__(iterator, loader)` as torch's own iterator for `loader` would.
+
+    The profiler's name for the iterator's steps is that of torch's own, too.
+    """
+    has_workers = loader.num_workers > 0
+    _callers[has_workers](iterator, loader)
+    iterator._profile_name = f"enumerate(DataLoader)#{_kinds[has_workers].__name__}.__next__"
 
 
 def _caller(kind: type) -> Callable[[Any, Any], None]:
@@ -34,7 +39,5 @@ def _caller(kind: type) -> Callable[[Any, Any], None]:
     return types.FunctionType(code, vars(dataloader))
 
 
-_callers = {
-    False: _caller(dataloader._SingleProcessDataLoaderIter),
-    True: _caller(dataloader._MultiProcessingDataLoaderIter),
-}
+_kinds = {False: dataloader._SingleProcessDataLoaderIter, True: dataloader._MultiProcessingDataLoaderIter}
+_callers = {has_workers: _caller(kind) for has_workers, kind in _kinds.items()}

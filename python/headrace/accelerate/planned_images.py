@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
-from headrace.accelerate.translate import is_known, makes_tensor
+from headrace.accelerate.translate import is_known, is_random, makes_tensor
+from headrace.accelerate.written_calls import written_reason
 
 __all__ = [
     "Chain",
@@ -61,7 +62,7 @@ class NotUnderstood(BaseException):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        _refusals.first = _refusals.first or reason
+        _refusals.first = _refusals.first or written_reason(reason, refusal_of.__code__)
 
 
 def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
@@ -76,37 +77,47 @@ def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
 
 
 class _Looks(threading.local):
-    """The mode that files have for the code of this thread's item, and the files whose mode it looked at."""
+    """The mode that files have for the code of this thread's item, the files whose mode it looked at, and the number of draws.
+
+    A draw is the application of a transform that draws random numbers.
+    """
 
     def __init__(self) -> None:
         self.mode: PlannedMode = "RGB"
         self.sources: list[Source] = []
+        self.draws = 0
 
 
 _looks = _Looks()
 
 
-def with_mode(mode: PlannedMode, make: Callable[[], Any]) -> tuple[Any, list[Source]]:
-    """Call a function to which all opened files have a mode. Return its result, and the files whose mode it looked at."""
-    outer, outer_sources = _looks.mode, _looks.sources
-    _looks.mode, _looks.sources = mode, []
+def with_mode(mode: PlannedMode, make: Callable[[], Any]) -> tuple[Any, list[Source], int]:
+    """Call a function to which all opened files have a mode.
+
+    Return its result, the files whose mode it looked at, and the number of draws.
+    """
+    outer, outer_sources, outer_draws = _looks.mode, _looks.sources, _looks.draws
+    _looks.mode, _looks.sources, _looks.draws = mode, [], 0
     try:
-        return make(), _looks.sources
+        made = make()
+        return made, _looks.sources, _looks.draws
     finally:
-        _looks.mode, _looks.sources = outer, outer_sources
+        _looks.mode, _looks.sources, _looks.draws = outer, outer_sources, outer_draws
 
 
 class Chain:
     """The transforms that were applied to an image, in order.
 
-    Equal chains are one object: `after` returns the same one for the same transform.
+    Equal chains are one object: `after` returns the same one for the same transform. `draws`: whether the last transform draws
+    random numbers.
     """
 
-    __slots__ = ("_next", "is_tensor", "operations")
+    __slots__ = ("_next", "draws", "is_tensor", "operations")
 
-    def __init__(self, operations: tuple[Any, ...] = (), *, is_tensor: bool = False) -> None:
+    def __init__(self, operations: tuple[Any, ...] = (), *, is_tensor: bool = False, draws: bool = False) -> None:
         self.operations = operations
         self.is_tensor = is_tensor
+        self.draws = draws
         self._next: dict[int, tuple[Any, Chain | None]] = {}  # the transform is kept, so that its id stays its own
 
     def after(self, operation: Any) -> Chain | None:
@@ -116,7 +127,7 @@ class Chain:
             chain = None
             if is_known(operation):
                 tensor = self.is_tensor or makes_tensor(operation)
-                chain = Chain((*self.operations, operation), is_tensor=tensor)
+                chain = Chain((*self.operations, operation), is_tensor=tensor, draws=is_random(operation))
             known = self._next[id(operation)] = (operation, chain)
         return known[1]
 
@@ -161,16 +172,19 @@ class PlannedImage(_Planned):
     """A Pillow image of a file.
 
     `is_rgb`: the code has converted it to RGB. Otherwise its mode is RGB only if that of the file is.
-    `is_upright`: the code has turned it by its EXIF orientation.
+    `is_upright`: the code has turned it by its EXIF orientation. `draws`: the numbers of the draws that made it.
     """
 
-    __slots__ = ("chain", "is_rgb", "is_upright", "source")
+    __slots__ = ("chain", "draws", "is_rgb", "is_upright", "source")
 
-    def __init__(self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False) -> None:
+    def __init__(
+        self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False, draws: tuple[int, ...] = ()
+    ) -> None:
         self.source = source
         self.chain = chain
         self.is_rgb = is_rgb
         self.is_upright = is_upright
+        self.draws = draws
 
     def __bool__(self) -> bool:
         return True  # as Pillow's images
@@ -190,7 +204,7 @@ class PlannedImage(_Planned):
                 if _looks.mode != "RGB":
                     raise NotUnderstood("its items convert images behind a transform")
                 return self
-            return PlannedImage(self.source, self.chain, is_rgb=True, is_upright=self.is_upright)
+            return PlannedImage(self.source, self.chain, is_rgb=True, is_upright=self.is_upright, draws=self.draws)
         if name == "copy" and not (arguments or named):
             return self
         if name in ("load", "close") and not (arguments or named):
@@ -212,7 +226,8 @@ class PlannedImage(_Planned):
         if chain is None:
             return None
         made = PlannedView if chain.is_tensor else PlannedImage
-        return made(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
+        draws = _drawn(self.draws, chain)
+        return made(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright, draws=draws)
 
     def upright(self) -> PlannedImage:
         """Return the image turned by its EXIF orientation."""
@@ -224,13 +239,16 @@ class PlannedImage(_Planned):
 class PlannedView(_Planned):
     """The tensor that a chain of transforms makes of an image."""
 
-    __slots__ = ("chain", "is_rgb", "is_upright", "source")
+    __slots__ = ("chain", "draws", "is_rgb", "is_upright", "source")
 
-    def __init__(self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False) -> None:
+    def __init__(
+        self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False, draws: tuple[int, ...] = ()
+    ) -> None:
         self.source = source
         self.chain = chain
         self.is_rgb = is_rgb
         self.is_upright = is_upright
+        self.draws = draws
 
     def words(self) -> str:
         """Name what the object stands for, in the plural."""
@@ -239,7 +257,18 @@ class PlannedView(_Planned):
     def transformed(self, operation: Any) -> PlannedView | None:
         """Return the result of a transform. None if headrace does not know it."""
         chain = self.chain.after(operation)
-        return None if chain is None else PlannedView(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright)
+        if chain is None:
+            return None
+        draws = _drawn(self.draws, chain)
+        return PlannedView(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright, draws=draws)
+
+
+def _drawn(before: tuple[int, ...], chain: Chain) -> tuple[int, ...]:
+    """Return the draws of what the last transform of a chain makes, behind those `before` it."""
+    if not chain.draws:
+        return before
+    _looks.draws += 1
+    return (*before, _looks.draws - 1)
 
 
 def path_text(path: Any) -> str | None:

@@ -3,7 +3,7 @@
 `recognise` applies the rules in this order. It raises `Unsupported` with the reason at the first rule that fails.
 
 1. The dataset of the loader is indexed (not an IterableDataset), torch's default device is the CPU, and `batch_size` is not
-   None.
+   None. No code looks inside torch's iterators.
 2. The collate function is torch's `default_collate` or timm's `fast_collate`, and there is no `target_transform`. Code of the
    script is proven before it runs in the main process (`item_calls`): `item_loader` takes such a loader.
 3. With workers, a `worker_init_fn` only seeds random generators (`seeding.py`).
@@ -39,6 +39,7 @@ import numpy as np
 
 from headrace.accelerate import own_transforms as own_transforms  # it lets `translate` trace them
 from headrace.accelerate.deep_copies import is_unchangeable
+from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.seeding import only_seeds
 from headrace.accelerate.transform_names import display_name, full_name
@@ -264,6 +265,8 @@ def check_loader(loader: Any) -> None:
         raise Unsupported("torch's default device is not the CPU", "the default device")
     if loader.batch_sampler is None:
         raise Unsupported("batch_size=None", "a batch size")
+    if module := looks_at_iterators():
+        raise Unsupported(f"{module} looks inside torch's iterator or for its workers")
     pillow = sys.modules.get("PIL.Image")
     if pillow is not None:
         _require_no_pixel_limit(pillow)

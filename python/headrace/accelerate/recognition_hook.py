@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from headrace.attach.recorder import Recorder, recorder
 from headrace.attach.steps import is_stand_in
-from headrace.attach.unseen_frames import when_made
+from headrace.attach.unseen_frames import drop_own_frames, when_made
 
 __all__ = ["Answer", "ask", "install"]
 
@@ -57,7 +57,11 @@ def install() -> None:
 def _asking(original: Callable[[Any], Any], asker: _Asker) -> Callable[[Any], Any]:
     @functools.wraps(original)  # with the mark of `headrace run`, if it is installed
     def get_iterator(loader: Any) -> Any:
-        iterator = original(loader)
+        try:
+            iterator = original(loader)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         asker.record(iterator, loader)
         return iterator
 

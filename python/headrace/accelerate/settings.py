@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace.loading.jpeg_index_cache import INDEX_FOLDER
 
-__all__ = ["HOOK", "Settings"]
+__all__ = ["HOOK", "WAITS", "Settings"]
 
 #: The hook module that `headrace.attach` loads in the script's process.
 HOOK = "headrace.accelerate.hook"
@@ -22,6 +22,9 @@ THREADS = "HEADRACE_THREADS"
 CHECK = "HEADRACE_RUN_CHECK"
 EXPLAIN = "HEADRACE_RUN_EXPLAIN"
 FOLDER = "HEADRACE_RUN_DIR"
+
+WAITS = "waits-{}.json"
+"""The file in the folder of a run in which a process (its number) says how long the script waited."""
 
 
 @dataclass(frozen=True, slots=True)

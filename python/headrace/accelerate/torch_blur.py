@@ -7,10 +7,12 @@ the settings, so the sums are compared bit for bit. torch itself computes the we
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,9 +20,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace._native import Program, give_blur_weights, hold_blur_weights, release_blur_weights, torch_blur_sums
+from headrace._native import (
+    give_blur_weights,
+    hold_blur_weights,
+    release_blur_weights,
+    serve_blur_weights,
+    torch_blur_sums,
+    wanted_blur_weights,
+)
 
-__all__ = ["arithmetic", "blur_refusal", "blurs_alike", "holds_blur", "provide_weights", "without_comparison"]
+__all__ = ["arithmetic", "blur_refusal", "blurs_alike", "holds_blur", "serve_weights", "without_comparison"]
 
 COMPARED_SIGMAS = 3
 """The number of sigmas that are compared, between the smallest and the largest."""
@@ -142,14 +151,37 @@ def _weights(version: int, kernel: tuple[int, int], sigma: float) -> npt.NDArray
     return weights
 
 
-def provide_weights(program: Program, seed: int, epoch: int, draws: npt.NDArray[np.uint64]) -> None:
-    """Give the native engine the weights of the blurs in images with these draws, before it makes them.
+def serve_weights() -> None:
+    """Let a thread of this process compute the weights that native threads want, from now on."""
+    if not _servers:
+        serve_blur_weights(True)
+        _servers.append(threading.Thread(target=_serve, name="headrace-blur", daemon=True))
+        _servers[0].start()
 
-    An image whose weights are not known is made by the script's own dataset.
-    """
-    for width, height, sigma, version in dict.fromkeys(program.torch_blurs(seed, epoch, draws.tolist())):
-        give_blur_weights((width, height), sigma, version, _weights(version, (width, height), sigma).tobytes())
+
+_servers: list[threading.Thread] = []
 
 
+def _serve() -> None:
+    try:
+        while (wanted := wanted_blur_weights()) is not None:
+            for width, height, sigma, version in wanted:
+                give_blur_weights((width, height), sigma, version, _weights(version, (width, height), sigma).tobytes())
+    finally:
+        serve_blur_weights(False)  # the script's own code makes the images of those who wait
+
+
+def _end_service() -> None:
+    """End the service in a forked child, which has no such thread, and before this process ends."""
+    _servers.clear()
+    serve_blur_weights(False)
+
+
+def _go_on_in_a_child() -> None:
+    release_blur_weights()
+    _end_service()
+
+
+atexit.register(_end_service)
 # The native threads of this process share one lock for the weights. None of them may have it in a child.
-os.register_at_fork(before=hold_blur_weights, after_in_parent=release_blur_weights, after_in_child=release_blur_weights)
+os.register_at_fork(before=hold_blur_weights, after_in_parent=release_blur_weights, after_in_child=_go_on_in_a_child)

@@ -5,7 +5,10 @@ The transforms on a Pillow image have up to three parts, in this order:
 geometry    transforms that move pixels or change colours, as `NativeTransform(name, arguments)`;
 pointwise   the script's own objects that make a tensor and change each value by itself (ToTensor, Normalize, …). A table of
             their results replaces them (`pointwise.py`), so no rounding can differ;
-per_image   the script's own objects on one finished tensor that are cheap but not pointwise (RandomErasing).
+erasings    what sets parts of the finished tensor to a value, as `Erasing` (RandomErasing).
+
+Each `NativeTransform` says how the script's object draws its random numbers (`draw`), so that they are drawn natively from the
+same generators, in the same order (`draws.py`).
 
 A class is recognised by the full name of its exact type, never by a base class, because a subclass may do anything. This module
 does not import torchvision; a script that uses torchvision has imported it.
@@ -16,24 +19,29 @@ whose meaning differs between these versions are refused.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from headrace.accelerate.draws import FIXED, TORCH, Draw, Erasing, erasing, happens, is_second, logarithms
 from headrace.accelerate.tensor_resize import resizes_tensors_alike
 from headrace.accelerate.torch_blur import blur_refusal
 from headrace.accelerate.transform_names import TIMM, V1, V1_AUTOAUGMENT, V2, display_name, full_name, interpolation_name
+from headrace.accelerate.unsupported import Unsupported
 
 __all__ = [
     "NativeTransform",
     "TransformParts",
     "Unsupported",
     "changes_nothing",
+    "draws",
     "flatten",
     "is_known",
     "is_own",
+    "is_random",
     "makes_tensor",
     "steps_of",
     "trace_with",
@@ -47,27 +55,16 @@ PILLOW_FILTERS = frozenset({"bilinear", "bicubic", "lanczos"})
 LIBRARIES = frozenset({"timm", "torch", "torchvision"})
 
 
-class Unsupported(Exception):
-    """headrace cannot replace this loader, dataset or transform exactly. The message is the reason that `run` prints.
-
-    `remedy` says with what it could, as a noun phrase. It is empty where nothing in the script would help.
-    """
-
-    def __init__(self, reason: str, remedy: str = "") -> None:
-        super().__init__(reason)
-        self.remedy = remedy
-
-    def alone(self) -> Unsupported:
-        """Return a copy without traceback and context. They keep frames alive, and all that the variables of these refer to."""
-        return Unsupported(str(self), self.remedy)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class NativeTransform:
-    """One transform of `headrace.transforms`: its name and its arguments, among them other `NativeTransform` objects."""
+    """One transform of `headrace.transforms`: its name and its arguments, among them other `NativeTransform` objects.
+
+    `draw`: how the script's object draws the numbers of the transform.
+    """
 
     name: str
     arguments: MappingProxyType[str, Any]
+    draw: Draw = FIXED
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{key}={value}' for key, value in self.arguments.items())})"
@@ -81,7 +78,7 @@ class TransformParts:
 
     geometry: tuple[NativeTransform, ...]
     pointwise: tuple[Callable[[Any], Any], ...]
-    per_image: tuple[Callable[[Any], Any], ...]
+    erasings: tuple[Erasing, ...]
 
 
 def flatten(operation: object) -> Iterator[Any]:
@@ -167,7 +164,7 @@ def is_known(transform: object) -> bool:
     """Whether each step of a transform is one that `translate` knows. It may still refuse an argument or the order."""
     try:
         operations = list(flatten(transform))
-        known = (_IDENTITY, _TO_TENSOR, _POINTWISE, _PER_IMAGE, _GEOMETRY)
+        known = (_IDENTITY, _TO_TENSOR, _POINTWISE, _ERASINGS, _GEOMETRY)
         return bool(operations) and all(
             any(full_name(one) in table for table in known) or (is_own(one) and callable(one) and _is_traced(one))
             for one in operations
@@ -195,22 +192,25 @@ def translate(transform: object) -> TransformParts:
     """
     geometry: list[NativeTransform] = []
     pointwise: list[Callable[[Any], Any]] = []
-    per_image: list[Callable[[Any], Any]] = []
+    erasings: list[Erasing] = []
     for operation in flatten(transform):
         name = full_name(operation)
         kind = display_name(operation)
         if changes_nothing(operation):
             continue
-        if per_image and name not in _PER_IMAGE:
-            raise Unsupported(f"transform {kind} after {type(per_image[-1]).__name__}")
+        if erasings and name not in _ERASINGS:
+            raise Unsupported(f"transform {kind} after RandomErasing")
         if name in _TO_TENSOR:
             if pointwise and name not in _TO_TENSOR_TWICE:
                 raise Unsupported(f"transform {kind} on a tensor")
             pointwise.append(operation)
-        elif name in _POINTWISE or name in _PER_IMAGE:
+        elif name in _POINTWISE or name in _ERASINGS:
             if not pointwise:
                 raise Unsupported(f"transform {kind} on a Pillow image")
-            (pointwise if name in _POINTWISE else per_image).append(operation)
+            if name in _POINTWISE:
+                pointwise.append(operation)
+            else:
+                erasings.append(erasing(operation))
         elif pointwise:
             geometry.append(_on_tensor(operation, pointwise))
         else:
@@ -220,21 +220,30 @@ def translate(transform: object) -> TransformParts:
         raise Unsupported(reason, "a transform that ends in ToTensor or PILToTensor")
     if (refusal := blur_refusal(geometry)) is not None:
         raise Unsupported(*refusal)
-    return TransformParts(tuple(geometry), tuple(pointwise), tuple(per_image))
+    return TransformParts(tuple(geometry), tuple(pointwise), tuple(erasings))
 
 
 def changes_nothing(operation: Any) -> bool:
-    """Whether a transform returns each image as it is. timm makes ColorJitter(0, 0, 0, 0) for `--color-jitter 0`."""
-    name = full_name(operation)
-    factors = ("brightness", "contrast", "saturation", "hue")
-    return name in _IDENTITY or (name in _COLOUR_JITTER and all(getattr(operation, factor) is None for factor in factors))
+    """Whether a transform returns each image as it is, and draws nothing. (A ColorJitter without factors draws their order.)"""
+    return full_name(operation) in _IDENTITY
 
 
 def steps_of(operation: Any) -> tuple[NativeTransform, ...]:
     """Return the geometric steps of one transform: none for those that make a tensor, or change the values of one."""
-    if changes_nothing(operation) or any(full_name(operation) in table for table in (_TO_TENSOR, _POINTWISE, _PER_IMAGE)):
+    if changes_nothing(operation) or any(full_name(operation) in table for table in (_TO_TENSOR, _POINTWISE, _ERASINGS)):
         return ()
     return _on_image(operation)
+
+
+def is_random(transform: object) -> bool:
+    """Whether a transform that is known draws random numbers."""
+    parts = [part for part in flatten(transform) if not changes_nothing(part)]
+    return any(full_name(part) in _ERASINGS or any(map(draws, steps_of(part))) for part in parts)
+
+
+def draws(step: NativeTransform) -> bool:
+    """Whether random numbers are drawn for a step, or for one inside it."""
+    return step.draw != FIXED or any(map(draws, step.arguments.get("transforms", ())))
 
 
 def is_own(operation: Any) -> bool:
@@ -279,7 +288,7 @@ def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
     name, kind = full_name(operation), display_name(operation)
     if kind == "RandomApply" and name in _GEOMETRY:
         inner = tuple(_on_tensor(part, before) for part in flatten(tuple(operation.transforms)) if not changes_nothing(part))
-        return _native("RandomApply", transforms=inner, p=float(operation.p))
+        return _native("RandomApply", happens(operation, inclusive=True), transforms=inner, p=float(operation.p))
     make = _GEOMETRY.get(name) if kind in _MOVES_PIXELS_ONLY else _ON_TENSORS.get(name)
     if make is None or not (kind in _MOVES_PIXELS_ONLY or all(_keeps_uint8(one) for one in before)):
         if name in _GEOMETRY:
@@ -296,8 +305,8 @@ def _keeps_uint8(operation: Any) -> bool:
     )
 
 
-def _native(name: str, **arguments: Any) -> NativeTransform:
-    return NativeTransform(name, MappingProxyType(arguments))
+def _native(name: str, draw: Draw = FIXED, **arguments: Any) -> NativeTransform:
+    return NativeTransform(name, MappingProxyType(arguments), draw)
 
 
 def _interpolation(value: object) -> str:
@@ -324,8 +333,12 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _random_resized_crop(operation: Any) -> NativeTransform:
+    draw: Draw = ("torch_crop", logarithms(operation))
+    if full_name(operation).startswith(TIMM):
+        draw = ("python_crop", (math.log(operation.ratio[0]), math.log(operation.ratio[1])))
     return _native(
         "RandomResizedCrop",
+        draw,
         size=_pair(operation.size),
         scale=_interval(operation.scale),
         ratio=_interval(operation.ratio),
@@ -359,7 +372,7 @@ def _of_uint8_tensor(make: Callable[[Any], NativeTransform]) -> Callable[[Any], 
             raise Unsupported(f"transform {kind} of tensors without antialiasing", "antialias=True")
         if not resizes_tensors_alike(interpolation):
             raise Unsupported(f"transform {kind} of uint8 tensors, interpolation {interpolation!r}: its results differ here")
-        return _native(step.name, **{**step.arguments, "interpolation": f"{interpolation}-int16"})
+        return _native(step.name, step.draw, **{**step.arguments, "interpolation": f"{interpolation}-int16"})
 
     return translated
 
@@ -372,10 +385,13 @@ def _random_crop(operation: Any) -> NativeTransform:
     padding = operation.padding
     if padding is not None and not isinstance(padding, int):
         padding = tuple(int(edge) for edge in padding)
+        if is_second(operation):  # which keeps left, right, top, bottom
+            padding = (padding[0], padding[2], padding[1], padding[3])
     padded = bool(padding) or operation.pad_if_needed
     if padded and (operation.padding_mode != "constant" or not _is_black(operation.fill)):
         raise Unsupported("transform RandomCrop with padding that is not black")
-    return _native("RandomCrop", size=_pair(operation.size), padding=padding, pad_if_needed=bool(operation.pad_if_needed))
+    draw: Draw = ("random_crop", (2.0 if is_second(operation) else 1.0,))
+    return _native("RandomCrop", draw, size=_pair(operation.size), padding=padding, pad_if_needed=bool(operation.pad_if_needed))
 
 
 def _is_black(fill: Any) -> bool:
@@ -388,23 +404,32 @@ def _is_black(fill: Any) -> bool:
 def _random_apply(operation: Any) -> NativeTransform:
     parts = [part for part in flatten(tuple(operation.transforms)) if not changes_nothing(part)]
     inner = tuple(step for part in parts for step in _on_image(part))
-    return _native("RandomApply", transforms=inner, p=float(operation.p))
+    return _native("RandomApply", happens(operation, inclusive=True), transforms=inner, p=float(operation.p))
 
 
 def _color_jitter(operation: Any) -> NativeTransform:
-    return _native(
-        "ColorJitter", **{name: getattr(operation, name) for name in ("brightness", "contrast", "saturation", "hue")}
-    )
+    factors = {name: getattr(operation, name) for name in ("brightness", "contrast", "saturation", "hue")}
+    for name, found in factors.items():
+        still = 0.0 if name == "hue" else 1.0
+        if found is not None and (not isinstance(found, Sequence) or tuple(found) == (still, still)):
+            raise Unsupported(f"transform ColorJitter with {name}={found!r}")
+    return _native("ColorJitter", TORCH, **factors)
 
 
 def _gaussian_blur(operation: Any) -> NativeTransform:
     """Translate `GaussianBlur`, whose weights the two versions of torchvision's transforms round differently."""
     version = 1 if full_name(operation).startswith(V1) else 2
-    return _native("TorchBlur", kernel_size=_pair(operation.kernel_size), sigma=_interval(operation.sigma), version=version)
+    return _native(
+        "TorchBlur", TORCH, kernel_size=_pair(operation.kernel_size), sigma=_interval(operation.sigma), version=version
+    )
 
 
 def _flip(operation: Any) -> NativeTransform:
-    return _native(type(operation).__name__, p=float(operation.p))
+    return _native(type(operation).__name__, happens(operation), p=float(operation.p))
+
+
+def _tone(operation: Any) -> NativeTransform:
+    return _native(type(operation).__name__, happens(operation, is_number=True), p=float(operation.p))
 
 
 def _fill(fill: Any) -> tuple[int, ...]:
@@ -434,12 +459,15 @@ def _rotation(operation: Any) -> NativeTransform:
     if operation.expand and operation.center is not None:
         raise Unsupported("transform RandomRotation with expand and a center")
     degrees, center = _floats(operation.degrees), _floats(operation.center)
-    return _native("RandomRotation", degrees=degrees, expand=bool(operation.expand), center=center, **_sampling(operation))
+    return _native(
+        "RandomRotation", TORCH, degrees=degrees, expand=bool(operation.expand), center=center, **_sampling(operation)
+    )
 
 
 def _affine(operation: Any) -> NativeTransform:
     names = ("degrees", "translate", "scale", "shear", "center")
-    return _native("RandomAffine", **{name: _floats(getattr(operation, name)) for name in names}, **_sampling(operation))
+    draw: Draw = ("affine", (0.0 if operation.shear is None else len(operation.shear) // 2,))
+    return _native("RandomAffine", draw, **{name: _floats(getattr(operation, name)) for name in names}, **_sampling(operation))
 
 
 def _pad(operation: Any) -> NativeTransform:
@@ -451,18 +479,19 @@ def _pad(operation: Any) -> NativeTransform:
 
 
 def _posterize(operation: Any) -> NativeTransform:
-    return _native("RandomPosterize", bits=int(operation.bits), p=float(operation.p))
+    return _native("RandomPosterize", happens(operation, is_number=True), bits=int(operation.bits), p=float(operation.p))
 
 
 def _solarize(operation: Any) -> NativeTransform:
     threshold = float(operation.threshold)
     if not 0 <= threshold <= 256:
         raise Unsupported(f"transform RandomSolarize with threshold {threshold!r}")
-    return _native("RandomSolarize", threshold=threshold, p=float(operation.p))
+    return _native("RandomSolarize", happens(operation, is_number=True), threshold=threshold, p=float(operation.p))
 
 
 def _sharpness(operation: Any) -> NativeTransform:
-    return _native("RandomAdjustSharpness", sharpness_factor=float(operation.sharpness_factor), p=float(operation.p))
+    draw = happens(operation, is_number=True)
+    return _native("RandomAdjustSharpness", draw, sharpness_factor=float(operation.sharpness_factor), p=float(operation.p))
 
 
 def _grayscale(operation: Any) -> NativeTransform:
@@ -479,6 +508,7 @@ def _version(operation: Any) -> int:
 def _rand_augment(operation: Any) -> NativeTransform:
     return _native(
         "RandAugment",
+        TORCH,
         num_ops=int(operation.num_ops),
         magnitude=int(operation.magnitude),
         num_magnitude_bins=int(operation.num_magnitude_bins),
@@ -489,14 +519,15 @@ def _rand_augment(operation: Any) -> NativeTransform:
 
 def _trivial_augment(operation: Any) -> NativeTransform:
     bins = int(operation.num_magnitude_bins)
-    return _native("TrivialAugmentWide", num_magnitude_bins=bins, version=_version(operation), **_sampling(operation))
+    return _native("TrivialAugmentWide", TORCH, num_magnitude_bins=bins, version=_version(operation), **_sampling(operation))
 
 
 def _auto_augment(operation: Any) -> NativeTransform:
-    return _native("AutoAugment", policy=str(operation.policy.value), version=_version(operation), **_sampling(operation))
+    return _native(
+        "AutoAugment", TORCH, policy=str(operation.policy.value), version=_version(operation), **_sampling(operation)
+    )
 
 
-_COLOUR_JITTER = frozenset({V1 + "ColorJitter", V2 + "ColorJitter"})
 _IDENTITY = frozenset(
     {
         "torch.nn.modules.linear.Identity",
@@ -521,7 +552,7 @@ _TO_UINT8 = frozenset(
 _CONVERTS = frozenset({V2 + "ConvertImageDtype", V2 + "ToDtype"})
 _TO_TENSOR_TWICE = frozenset({V2 + "ToTensor", V2 + "PILToTensor", V2 + "ToImage"})  # v2 passes tensors through
 _POINTWISE = frozenset({V1 + "ConvertImageDtype", V1 + "Normalize", V2 + "ConvertImageDtype", V2 + "ToDtype", V2 + "Normalize"})
-_PER_IMAGE = frozenset({V1 + "RandomErasing", V2 + "RandomErasing", TIMM + "random_erasing.RandomErasing"})
+_ERASINGS = frozenset({V1 + "RandomErasing", V2 + "RandomErasing", TIMM + "random_erasing.RandomErasing"})
 _MOVES_PIXELS_ONLY = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip"})
 _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProxyType(
     {
@@ -541,9 +572,9 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProx
             "RandomAffine": _affine,
             "Pad": _pad,
             "Grayscale": _grayscale,
-            "RandomInvert": _flip,
-            "RandomAutocontrast": _flip,
-            "RandomEqualize": _flip,
+            "RandomInvert": _tone,
+            "RandomAutocontrast": _tone,
+            "RandomEqualize": _tone,
             "RandomPosterize": _posterize,
             "RandomSolarize": _solarize,
             "RandomAdjustSharpness": _sharpness,

@@ -27,6 +27,7 @@ from headrace.attach.threads import (
     run_queue_delay_s,
     tcp_connections,
 )
+from headrace.attach.unseen_frames import drop_own_frames
 
 __all__ = ["LOADER_VARIABLE", "install"]
 
@@ -59,23 +60,19 @@ def install(recorder: Recorder) -> None:
 
 def _timed_fetch(original: Callable[..., Any], timer: _BatchTimer) -> Callable[..., Any]:
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
-        if timer.off or timer.recorder.closed:
-            return original(self, possibly_batched_index)
-        try:
-            timer.begin(self)
-        except Exception:
-            timer.fail()
-            return original(self, possibly_batched_index)
+        timed = timer.has_begun(self)
         try:
             data = original(self, possibly_batched_index)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
-            _timing.active = False
-            timer.leave()
-            stacks.unmark()
-        try:
-            timer.end(possibly_batched_index)
-        except Exception:
-            timer.fail()
+            if timed:
+                _timing.active = False
+                timer.leave()
+                stacks.unmark()
+        if timed:
+            timer.has_ended(possibly_batched_index)
         return data
 
     return fetch
@@ -91,6 +88,9 @@ def _timed_receive(original: Callable[..., Any]) -> Callable[..., Any]:
         _timing.active = False  # recv_into of an SSLSocket calls recv_into of a socket
         try:
             return original(self, *args, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             _timing.active = True
             _timing.socket_s += time.monotonic() - begin_s
@@ -108,6 +108,9 @@ class _Collate:
         begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
         try:
             return self.collate(samples)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             _timing.collate_s += time.monotonic() - begin_s
             _timing.collate_cpu_s += time.thread_time() - begin_cpu_s
@@ -140,6 +143,24 @@ class _BatchTimer:
             from headrace.attach.processes import write_process
 
             write_process(self.recorder, role="worker", worker_id=self.worker)
+
+    def has_begun(self, fetcher: Any) -> bool:
+        """Begin a batch. Return False if it is not timed."""
+        if self.off or self.recorder.closed:
+            return False
+        try:
+            self.begin(fetcher)
+        except Exception:
+            self.fail()
+            return False
+        return True
+
+    def has_ended(self, index: Any) -> None:
+        """Record a batch that `has_begun` has begun. A failure ends the timing."""
+        try:
+            self.end(index)
+        except Exception:
+            self.fail()
 
     def begin(self, fetcher: Any) -> None:
         if self.pid != os.getpid():

@@ -20,6 +20,7 @@ from functools import partial
 from types import ModuleType
 
 from headrace.attach import log
+from headrace.attach.unseen_frames import drop_own_frames, left_out_of_warnings
 
 __all__ = [
     "HOOKS_VARIABLE",
@@ -56,7 +57,7 @@ TIMED_LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.Exten
 def start() -> None:
     """Wait for the imports, or install the hooks now if they have happened."""
     _finished.update(name for name in AWAITED if name in sys.modules)
-    _timing["on"] = not _finished
+    _timing["on"] = SESSION_VARIABLE in os.environ and not _finished
     if _finished.issuperset(AWAITED):
         _install()
     elif not any(isinstance(finder, _AwaitingFinder) for finder in sys.meta_path):
@@ -166,8 +167,13 @@ class _AwaitingLoader(importlib.abc.Loader):
         self._loader = loader
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        try:
+            return self._loader.create_module(spec)
+        except BaseException as error:  # such as a library that an extension module needs and that is not there
+            drop_own_frames(error)
+            raise
 
+    @left_out_of_warnings  # a module that warns of its own import names the line of the script that imports it
     def exec_module(self, module: ModuleType) -> None:
         # The module must keep its own loader: pickling and resource look-ups use `__spec__.loader`.
         if module.__spec__ is not None:
@@ -177,6 +183,9 @@ class _AwaitingLoader(importlib.abc.Loader):
         _timing["depth"] += 1
         try:
             self._loader.exec_module(module)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             _timing["depth"] -= 1
         if _timing["on"] and _timing["depth"] == 0:

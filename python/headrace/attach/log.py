@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 from headrace.system.printable import printable_lines
 
-__all__ = ["log_line"]
+__all__ = ["log_line", "print_by"]
 
 _process = os.getpid()
+_hand_over: Callable[[str], None] | None = None
+
+
+def print_by(hand_over: Callable[[str], None]) -> None:
+    """Let another process print the lines of this one: a worker does not know the progress bars that are open."""
+    global _hand_over
+    _hand_over = hand_over
 
 
 def log_line(words: str) -> None:
@@ -20,6 +28,9 @@ def log_line(words: str) -> None:
     may have closed stderr, or whoever reads it may be gone.
     """
     words = printable_lines(words)
+    if _hand_over is not None:
+        _hand_over(words)
+        return
     if sys.stderr is not None and not _print_above_bars(words):
         with suppress(OSError, ValueError):
             print(words, file=sys.stderr, flush=True)

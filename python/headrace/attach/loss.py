@@ -17,6 +17,7 @@ from typing import Any
 from headrace.attach import load_hooks
 from headrace.attach.counters import COUNTERS
 from headrace.attach.recorder import Recorder
+from headrace.attach.unseen_frames import drop_own_frames
 
 __all__ = ["install"]
 
@@ -38,7 +39,11 @@ def install(recorder: Recorder) -> None:
 def _noted_backward(original: Callable[..., Any], reader: _LossReader) -> Callable[..., Any]:
     def backward(self: Any, *args: Any, **options: Any) -> Any:
         reader.guarded(reader.note, self)
-        return original(self, *args, **options)
+        try:
+            return original(self, *args, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     backward.__doc__ = original.__doc__
     return backward

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.attach.recorder import Recorder
+from headrace.attach.unseen_frames import drop_own_frames
 
 __all__ = ["install"]
 
@@ -43,6 +44,9 @@ def _timed_save(original: Callable[..., Any], recorder: Recorder) -> Callable[..
         begin_s = time.monotonic()
         try:
             return original(obj, f, *args, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             target = str(f) if isinstance(f, str) or hasattr(f, "__fspath__") else type(f).__name__
             recorder.event("save", begin_s, time.monotonic() - begin_s, target)

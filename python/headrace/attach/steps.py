@@ -25,7 +25,7 @@ from headrace.attach.operators import OperatorProfile
 from headrace.attach.processes import write_process
 from headrace.attach.recorder import Recorder
 from headrace.attach.threads import run_queue_delay_s
-from headrace.attach.unseen_frames import left_out_of_warnings, when_made
+from headrace.attach.unseen_frames import drop_own_frames, left_out_of_warnings, when_made
 from headrace.session.model import STEP_FIELDS
 
 __all__ = ["STEP_RECORDERS", "StepRecorder", "install", "is_native", "timed_next"]
@@ -60,18 +60,21 @@ def timed_next(original: Callable[[Any], Any], step_recorder: StepRecorder) -> C
 
     @left_out_of_warnings
     def __next__(self: Any) -> Any:
-        if step_recorder.off:
-            return original(self)
-        try:
-            current = step_recorder.before_next(self)
-        except Exception:
-            step_recorder.fail()
-            return original(self)
+        current = None
+        if not step_recorder.off:
+            try:
+                current = step_recorder.before_next(self)
+            except Exception:
+                step_recorder.fail()
         try:
             data = original(self)
-        except StopIteration:
-            step_recorder.guarded(step_recorder.epoch_finished, current)
+        except BaseException as error:
+            if current is not None and isinstance(error, StopIteration):
+                step_recorder.guarded(step_recorder.epoch_finished, current)
+            drop_own_frames(error)
             raise
+        if current is None:
+            return data
         step_recorder.guarded(step_recorder.after_next, current, data)
         return data
 
@@ -81,7 +84,11 @@ def timed_next(original: Callable[[Any], Any], step_recorder: StepRecorder) -> C
 def _recorded_reset(original: Callable[..., None], step_recorder: StepRecorder) -> Callable[..., None]:
     def _reset(self: Any, *args: Any, **options: Any) -> None:
         step_recorder.guarded(step_recorder.epoch_started, self)
-        original(self, *args, **options)
+        try:
+            original(self, *args, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
 
     return _reset
 
@@ -91,7 +98,11 @@ def _timed_start(original: Callable[..., None], step_recorder: StepRecorder) -> 
     @functools.wraps(original)
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         begin_s = time.monotonic()
-        original(self, loader, *args, **options)
+        try:
+            original(self, loader, *args, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         step_recorder.guarded(step_recorder.workers_started, self, begin_s)
 
     return __init__

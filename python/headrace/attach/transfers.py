@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.attach.counters import COUNTERS
 from headrace.attach.device_clock import StepClock
+from headrace.attach.unseen_frames import drop_own_frames
 
 __all__ = ["install", "note_wait"]
 
@@ -35,13 +36,15 @@ def note_wait(duration_s: float) -> None:
 
 def _timed_read(original: Callable[..., Any]) -> Callable[..., Any]:
     def read(self: Any, *args: Any, **options: Any) -> Any:
-        if self.is_cpu:
-            return original(self, *args, **options)
-        begin_s = time.monotonic()
+        begin_s = None if self.is_cpu else time.monotonic()
         try:
             return original(self, *args, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
-            note_wait(time.monotonic() - begin_s)
+            if begin_s is not None:
+                note_wait(time.monotonic() - begin_s)
 
     return _named_like(read, original)
 
@@ -51,6 +54,9 @@ def _timed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
         begin_s = time.monotonic()
         try:
             return original(*args, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         finally:
             note_wait(time.monotonic() - begin_s)
 
@@ -59,11 +65,13 @@ def _timed_wait(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _timed_copy(original: Callable[..., Any], step_clock: StepClock) -> Callable[..., Any]:
     def copy(self: Any, *args: Any, **options: Any) -> Any:
-        if not self.is_cpu:
-            return original(self, *args, **options)
-        begin, begin_s = step_clock.begin_copy(), time.monotonic()
-        result = original(self, *args, **options)
-        if not result.is_cpu:
+        begin, begin_s = step_clock.begin_copy() if self.is_cpu else None, time.monotonic()
+        try:
+            result = original(self, *args, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+        if self.is_cpu and not result.is_cpu:
             COUNTERS.copy_s += time.monotonic() - begin_s
             step_clock.end_copy(begin)
         return result

@@ -9,16 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from headrace.accelerate import data_map
-from headrace.accelerate.settings import HOOK, Settings
+from headrace.accelerate.settings import HOOK, WAITS, Settings
 from headrace.attach.launch import spawn
 from headrace.cli import output
 from headrace.errors import UsageError
 from headrace.packing.folder_copy import read_record
 from headrace.system.redaction import redact_words
 from headrace.system.scratch_folder import scratch_folder
-from headrace.system.sizes import count_text
+from headrace.system.sizes import count_text, percent_text
 
 SUMMARY = "run a PyTorch script unmodified, and load its images with headrace where that gives the same job"
 EXAMPLE = """
@@ -79,11 +80,18 @@ def run(args: argparse.Namespace) -> int:
         finished = spawn(
             args.command, hooks=() if off else (HOOK,), env={**settings.variables(), **data_map.variables(args.data_map)}
         )
-        loaders = _loaders(folder)
+        loaders, outcome = _loaders(folder), _outcome(folder)
     code = finished.exit_code
     seconds = finished.ended_s - finished.started_s
-    document = {"command": redact_words(args.command), "exit_code": code, "seconds": seconds, "off": off, "loaders": loaders}
-    output.emit(args, document, lambda: _log_remarks(off, loaders, failed=code != 0))
+    document = {
+        "command": redact_words(args.command),
+        "exit_code": code,
+        "seconds": seconds,
+        "off": off,
+        "loaders": loaders,
+        "outcome": outcome,
+    }
+    output.emit(args, document, lambda: _log_remarks(off, loaders, outcome, failed=code != 0))
     return code
 
 
@@ -110,8 +118,10 @@ def _pair(text: str) -> tuple[str, str]:
     return source, copy
 
 
-def _log_remarks(off: bool, loaders: list[dict[str, object]], *, failed: bool) -> None:
-    """Say why nothing was taken over. A command that failed has said itself why it came to no loader."""
+def _log_remarks(off: bool, loaders: list[dict[str, object]], outcome: dict[str, Any] | None, *, failed: bool) -> None:
+    """Say what came of the run, or why nothing was taken over. A command that failed has said itself why it has no loader."""
+    if outcome is not None:
+        output.log(_outcome_line(outcome))
     if off:
         output.log("headrace run: HEADRACE=off, so the script ran as it is")
     elif not loaders and not failed:
@@ -126,6 +136,26 @@ def _loaders(folder: Path) -> list[dict[str, object]]:
         for file in sorted(folder.glob("loaders-*.jsonl"))
         for line in file.read_text(encoding="utf-8").splitlines()
     ]
+
+
+def _outcome(folder: Path) -> dict[str, Any] | None:
+    """Return what came of the loader over which the script looped longest, of those that were taken over: rank 0's."""
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob(WAITS.format("*")))]
+    return max((one for one in found if one["rank"] in (None, "0")), key=lambda one: one["seconds"], default=None)
+
+
+def _outcome_line(outcome: dict[str, Any]) -> str:
+    """Return the last line of a run: rate of the input, how long the loop waited, and what was saved if that was measured."""
+    rate = f"{outcome['images'] / outcome['seconds']:,.0f} img/s"
+    if not outcome["images"]:
+        rate = f"{outcome['batches'] / outcome['seconds']:,.1f} batches/s"
+    line = (
+        f"headrace run: {outcome['dataset']}: input {rate}; the loop waited {percent_text(outcome['wait_share'])} of the time"
+    )
+    if outcome["item_cpu_share"] is None or outcome["item_cpu_share"] >= 1:
+        return line
+    saved, items = percent_text(1 - outcome["item_cpu_share"]), outcome["measured_items"]
+    return f"{line}; native decode saved {saved} of the items' CPU time (measured on {items} items each way)"
 
 
 def _count(text: str) -> int:

@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command with the live view, then print the final screen. Return 1 if the command failed."""
+    """Run the command with the live view, then print the final screen.
+
+    Return the command's exit code, or 128 + n if signal n ended it; 0 if `--seconds` stopped it.
+    """
     folder = session_folder(args)
     make_session_folder(folder)
     log = folder / "output.txt"
@@ -52,11 +55,12 @@ def run(args: argparse.Namespace) -> int:
     with session_kept(folder):
         session, diagnosis = finish(folder, log=output.log)
     output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session))
-    if finished.returncode and not finished.timed_out:
+    code = 0 if finished.timed_out else finished.exit_code
+    if code:
         output.log(f"headrace watch: {command_ended(finished.returncode)}; the end of its output:")
-        output.log(_last_lines(log))
-        return 1
-    return 0
+        for line in _last_lines(log):
+            output.log(line)
+    return code
 
 
 @contextlib.contextmanager
@@ -102,7 +106,7 @@ def _line(diagnosis: Diagnosis) -> str:
     return f"{steps} {noun}: {rate} img/s, waiting {wait}, {diagnosis.verdict} ({diagnosis.confidence_word})"
 
 
-def _last_lines(log: Path, count: int = 10) -> str:
+def _last_lines(log: Path, count: int = 10) -> list[str]:
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - 8192))
-        return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-count:])
+        return file.read().decode("utf-8", "replace").splitlines()[-count:]

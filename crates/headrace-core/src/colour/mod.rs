@@ -188,7 +188,7 @@ impl Colourist {
             }
             ColourOp::PillowBlur(radius) => self.blur.blur(extension, pixels, width, radius),
             ColourOp::TorchBlur(key) => {
-                let weights = torch_blur::find(key).ok_or(Status::Unsupported)?;
+                let weights = torch_blur::wait_for(key).ok_or(Status::Unsupported)?;
                 let kernel = (usize::from(key.kernel.0), usize::from(key.kernel.1));
                 self.torch_blur
                     .blur(extension, pixels, width, kernel, &weights);

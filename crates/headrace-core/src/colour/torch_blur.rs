@@ -2,12 +2,13 @@
 //!
 //! torch adds the products of one value row by row from the first weight to the last, each with one rounding (a fused multiply-add;
 //! oneDNN's depthwise convolution). So does this blur: its sums have torch's bits. torch computes the weights, because its
-//! exponential and its sums round in their own ways: [`give`] takes the weights of a sigma, and the blur looks them up.
+//! exponential and its sums round in their own ways: a blur wants the weights of its sigma ([`want`]), and [`give`] takes them.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::neighbours::{pad_row, reflect};
 use crate::cpu::{vectorised, Extension};
@@ -32,9 +33,16 @@ struct Given {
     weights: HashMap<BlurKey, Arc<[f32]>>,
     order: VecDeque<BlurKey>,
     bytes: usize,
+    /// Blurs whose weights are wanted.
+    wanted: VecDeque<BlurKey>,
+    /// Whether somebody gives what is wanted.
+    served: bool,
 }
 
 static GIVEN: Mutex<Option<Given>> = Mutex::new(None);
+
+/// Weights were given or wanted, or the service has begun or ended.
+static CHANGED: Condvar = Condvar::new();
 
 fn given() -> MutexGuard<'static, Option<Given>> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -60,8 +68,68 @@ pub fn give(key: BlurKey, weights: &[f32]) -> bool {
             given.bytes -= size_of_val(&old[..]);
         }
     }
+    drop(lock);
+    CHANGED.notify_all();
     true
 }
+
+/// Begin or end the service: whether somebody waits in [`wanted`] and gives what is wanted.
+pub fn serve(on: bool) {
+    let mut lock = given();
+    let given = lock.get_or_insert_default();
+    given.served = on;
+    given.wanted.clear();
+    drop(lock);
+    CHANGED.notify_all();
+}
+
+/// Want the weights of a blur soon, if they are not there and somebody gives them.
+pub fn want(key: BlurKey) {
+    let mut lock = given();
+    let given = lock.get_or_insert_default();
+    if given.served && !given.weights.contains_key(&key) && !given.wanted.contains(&key) {
+        given.wanted.push_back(key);
+        drop(lock);
+        CHANGED.notify_all();
+    }
+}
+
+/// Wait until weights are wanted, at most `timeout`, and return which; `None` if the service has ended.
+pub fn wanted(timeout: Duration) -> Option<Vec<BlurKey>> {
+    let idle = |given: &mut Option<Given>| {
+        let given = given.get_or_insert_default();
+        given.served && given.wanted.is_empty()
+    };
+    let (mut lock, _) = CHANGED
+        .wait_timeout_while(given(), timeout, idle)
+        .unwrap_or_else(PoisonError::into_inner);
+    let given = lock.get_or_insert_default();
+    given.served.then(|| given.wanted.drain(..).collect())
+}
+
+/// Return the weights of a blur; wait for them while somebody gives what is wanted.
+pub fn wait_for(key: BlurKey) -> Option<Arc<[f32]>> {
+    loop {
+        if let Some(found) = find(key) {
+            return Some(found);
+        }
+        want(key);
+        let waits = |given: &mut Option<Given>| {
+            let given = given.get_or_insert_default();
+            given.served && !given.weights.contains_key(&key)
+        };
+        let (mut lock, _) = CHANGED
+            .wait_timeout_while(given(), AGAIN, waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        let given = lock.get_or_insert_default();
+        if !given.served {
+            return given.weights.get(&key).cloned();
+        }
+    }
+}
+
+/// Want weights again that have not come for so long: others may have displaced them.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Return the weights of a blur, if they were given.
 pub fn find(key: BlurKey) -> Option<Arc<[f32]>> {

@@ -8,6 +8,7 @@ use super::items::Items;
 use super::worker::Worker;
 use super::{lock, Batch, Counters};
 use crate::error::Status;
+use crate::program::replay::Streams;
 
 /// What a job fills.
 pub(super) enum Work {
@@ -67,6 +68,14 @@ impl Job {
             .collect()
     }
 
+    /// Return the random streams as they were before an image drew, see [`super::Turn::streams_before`].
+    pub fn streams_before(&self, image: usize) -> Option<Streams> {
+        match &self.work {
+            Work::Batch(batch) => batch.turn.as_ref()?.streams_before(image),
+            Work::Items(_) => None,
+        }
+    }
+
     /// Skip the images that no thread has begun, and wait for those in progress. Afterwards no thread accesses the memory.
     pub fn cancel(&self) {
         self.cancel_rest();
@@ -76,6 +85,15 @@ impl Job {
     /// Claim the remaining units, so that the count of finished images is complete.
     pub(super) fn cancel_rest(&self) {
         let from = self.next.swap(self.units(), Ordering::AcqRel);
+        if let (
+            Work::Batch(Batch {
+                turn: Some(turn), ..
+            }),
+            true,
+        ) = (&self.work, from < self.units())
+        {
+            turn.break_at(from); // its turn would never end
+        }
         self.finish(self.statuses.len() - self.first_image(from));
     }
 

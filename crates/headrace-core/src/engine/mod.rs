@@ -17,6 +17,7 @@ mod pages;
 mod policy;
 mod seats;
 mod table;
+mod turns;
 mod worker;
 
 use std::collections::VecDeque;
@@ -34,6 +35,7 @@ pub use job::Job;
 pub use memory::BatchMemory;
 pub use pages::Pages;
 pub use table::Table;
+pub use turns::{Stream, Turn};
 pub use worker::Worker;
 
 use crate::decode::Opened;
@@ -63,6 +65,8 @@ pub struct Batch {
     pub files: Option<Files>,
     /// The views of each record: one, or several.
     pub views: Vec<View>,
+    /// Where the random draws come from, in place of the seeds and keys: streams that batches share.
+    pub turn: Option<Turn>,
     /// Make this batch before those that wait.
     pub first: bool,
 }

@@ -8,7 +8,8 @@ use std::time::Instant;
 use super::file::read_file;
 use super::indexes::content_key;
 use super::seats::Seats;
-use super::{add, Batch, Counters, FileSource, View};
+use super::{add, Batch, Counters, FileSource, Turn, View};
+use crate::colour::{torch_blur, ColourOp};
 use crate::decode::{DecodeOptions, Decoder, Opened};
 use crate::error::{or_internal, Result, Status};
 use crate::geometry::{Rect, Scale, Size};
@@ -32,6 +33,8 @@ pub struct Worker {
     pub(super) known: Index,
     masker: Masker,
     size: Size,
+    /// Whether the image has drawn its random numbers from the batch's streams.
+    is_drawn: bool,
     /// The key of the image's index.
     key: u64,
     /// Where to wait before decoding, if other threads decode as well.
@@ -43,6 +46,8 @@ pub struct Worker {
 struct Drawing {
     steps: Vec<Step>,
     route: Route,
+    /// The rectangles that are erased in the finished image, and the bytes of each channel there.
+    erased: Vec<(Rect, usize)>,
 }
 
 impl Worker {
@@ -62,6 +67,7 @@ impl Worker {
     /// Fill slot `image` of each view of the batch. After an error the slots are black; they never hold an earlier image.
     pub fn fill(&mut self, batch: &Batch, image: usize, counters: &Counters) -> Result<()> {
         let result = or_internal(|| {
+            self.is_drawn = false;
             let mut result = self.try_fill(batch, image, counters);
             if result == Err(Status::BadIndex) {
                 // The index is checked against length and checksum of the bytes, so the file has changed since the index was made.
@@ -71,6 +77,9 @@ impl Worker {
             result?;
             self.fill_masks(batch, image)
         });
+        if let (Some(turn), true) = (&batch.turn, result.is_err()) {
+            turn.break_at(image); // the script makes it, and may draw other numbers
+        }
         if result == Err(Status::Internal) {
             self.renew();
         }
@@ -128,8 +137,6 @@ impl Worker {
         counters
             .bytes
             .fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
-        let seats = self.seats.clone();
-        let _seat = seats.as_deref().map(Seats::take);
         let upright = batch.files.as_ref().is_some_and(|files| files.upright);
         self.decoder.set_exif(upright);
         let result = self.decoder.open(bytes).and_then(|opened| {
@@ -142,6 +149,9 @@ impl Worker {
                 _ => u64::from(batch.records[image]),
             };
             self.plan(batch, image, &opened)?;
+            // Not before: the image whose turn it is to draw would wait for a seat that a waiting one has.
+            let seats = self.seats.clone();
+            let _seat = seats.as_deref().map(Seats::take);
             self.render(batch, image, &opened, counters)
         });
         self.bytes = own;
@@ -153,17 +163,52 @@ impl Worker {
         self.size = opened.size();
         self.drawings
             .resize_with(batch.views.len(), Drawing::default);
+        if let Some(turn) = &batch.turn {
+            self.replay(batch, turn, image)?;
+        }
         for (view, drawing) in batch.views.iter().zip(&mut self.drawings) {
             let key = Key {
                 seed: view.seed,
                 epoch: batch.epoch,
                 draw: batch.draws[image],
             };
-            view.program.draw(self.size, key, &mut drawing.steps)?;
+            if batch.turn.is_none() {
+                view.program.draw(self.size, key, &mut drawing.steps)?;
+            }
             drawing
                 .route
                 .plan(&drawing.steps, self.size, view.program.fuse())?;
         }
+        Ok(())
+    }
+
+    /// Draw the steps of each view from the batch's streams, once for each image.
+    fn replay(&mut self, batch: &Batch, turn: &Turn, image: usize) -> Result<()> {
+        if self.is_drawn {
+            return Ok(());
+        }
+        let (size, drawings) = (self.size, &mut self.drawings);
+        turn.draw(image, |source| {
+            for &number in &turn.order {
+                let (view, plan) = (&batch.views[number], &turn.plans[number]);
+                let drawing = &mut drawings[number];
+                view.program
+                    .replay(size, plan, source, &mut drawing.steps)?;
+                for step in &drawing.steps {
+                    if let Step::Colour(ColourOp::TorchBlur(key)) = step {
+                        torch_blur::want(*key); // they are there when the image is decoded
+                    }
+                }
+                let (height, width) = view.program.out();
+                drawing.erased.clear();
+                for (at, erasing) in plan.erasings.iter().enumerate() {
+                    let rect = erasing.draw(Size { width, height }, source)?;
+                    drawing.erased.extend(rect.map(|rect| (rect, at)));
+                }
+            }
+            Ok(())
+        })?;
+        self.is_drawn = true;
         Ok(())
     }
 
@@ -245,7 +290,8 @@ impl Worker {
         batch.indexes.offer(self.key, &self.index, rows);
         let mut last = Instant::now();
         add(&counters.decode_ns, last - began);
-        for (view, drawing) in batch.views[views.clone()].iter().zip(&self.drawings[views]) {
+        for number in views {
+            let (view, drawing) = (&batch.views[number], &self.drawings[number]);
             // SAFETY: as in `fill`.
             #[allow(unsafe_code)]
             let slot = unsafe { view.memory.slot(image) };
@@ -265,6 +311,13 @@ impl Worker {
             let resampled = Instant::now();
             add(&counters.resample_ns, resampled - last);
             view.store.write(pixels, slot)?;
+            let plan = batch.turn.as_ref().map(|turn| &turn.plans[number]);
+            for &(rect, at) in plan.map_or(&[][..], |_| &drawing.erased) {
+                if let Some(erasing) = plan.and_then(|plan| plan.erasings.get(at)) {
+                    view.store
+                        .erase(slot, width as usize, rect, &erasing.value)?;
+                }
+            }
             last = Instant::now();
             add(&counters.store_ns, last - resampled);
         }

@@ -5,6 +5,7 @@ use super::step::{Sampling, Step};
 use crate::colour::ColourOp;
 use crate::geometry::Size;
 use crate::rng::Rng;
+use crate::twister::Twister;
 use Kind::{
     AutoContrast, Brightness, Color, Contrast, Equalize, Identity, Invert, Posterize, Rotate,
     Sharpness, ShearX, ShearY, Solarize, TranslateX, TranslateY,
@@ -104,6 +105,29 @@ struct Most {
     posterize: f32,
 }
 
+impl Most {
+    /// Those of TrivialAugmentWide.
+    const WIDE: Most = Most {
+        shear: 0.99,
+        translate: (32.0, 32.0),
+        rotate: 135.0,
+        enhance: 0.99,
+        posterize: 6.0,
+    };
+
+    /// Return those of RandAugment and AutoAugment for an image of `size`.
+    fn of(size: Size) -> Self {
+        let (width, height) = (f64::from(size.width), f64::from(size.height));
+        Most {
+            shear: 0.3,
+            translate: (150.0 / 331.0 * width, 150.0 / 331.0 * height),
+            rotate: 30.0,
+            enhance: 0.9,
+            posterize: 4.0,
+        }
+    }
+}
+
 impl Augment {
     /// Return an error message if a number is out of range.
     pub fn check(&self) -> Result<(), String> {
@@ -120,14 +144,7 @@ impl Augment {
 
     /// Append the steps that `rng` draws for an image of `size`.
     pub fn draw(&self, size: Size, rng: &mut Rng, steps: &mut Vec<Step>) {
-        let (width, height) = (f64::from(size.width), f64::from(size.height));
-        let most = Most {
-            shear: 0.3,
-            translate: (150.0 / 331.0 * width, 150.0 / 331.0 * height),
-            rotate: 30.0,
-            enhance: 0.9,
-            posterize: 4.0,
-        };
+        let most = Most::of(size);
         match self.policy {
             Policy::Rand {
                 ops,
@@ -136,35 +153,99 @@ impl Augment {
             } => {
                 for _ in 0..ops {
                     let kind = SPACE[rng.below(SPACE.len() as u32) as usize];
-                    self.push(kind, &most, (magnitude, bins), rng, steps);
+                    self.push(kind, &most, (magnitude, bins), || rng.unit() <= 0.5, steps);
                 }
             }
             Policy::TrivialWide { bins } => {
-                let most = Most {
-                    shear: 0.99,
-                    translate: (32.0, 32.0),
-                    rotate: 135.0,
-                    enhance: 0.99,
-                    posterize: 6.0,
-                };
+                let most = Most::WIDE;
                 let kind = SPACE[rng.below(SPACE.len() as u32) as usize];
                 let bin = rng.below(bins);
-                self.push(kind, &most, (bin, bins), rng, steps);
+                self.push(kind, &most, (bin, bins), || rng.unit() <= 0.5, steps);
             }
             Policy::Auto(pairs) => {
                 for (kind, probability, bin) in pairs[rng.below(pairs.len() as u32) as usize] {
                     if rng.unit() <= f64::from(probability) {
-                        self.push(kind, &most, (bin, 10), rng, steps);
+                        self.push(kind, &most, (bin, 10), || rng.unit() <= 0.5, steps);
                     }
                 }
             }
         }
     }
 
-    fn push(&self, kind: Kind, most: &Most, bin: (u32, u32), rng: &mut Rng, steps: &mut Vec<Step>) {
+    /// Append the steps of torchvision's own draws from torch's stream for an image of `size`.
+    pub fn replay(&self, size: Size, torch: &mut Twister, steps: &mut Vec<Step>) {
+        let most = Most::of(size);
+        let second = self.generation == Generation::V2;
+        let negative = |torch: &mut Twister| {
+            if second {
+                torch.torch_unit() <= 0.5
+            } else {
+                torch.torch_below(2) == 1
+            }
+        };
+        let any = |torch: &mut Twister| SPACE[torch.torch_below(SPACE.len() as u32) as usize];
+        match self.policy {
+            Policy::Rand {
+                ops,
+                magnitude,
+                bins,
+            } => {
+                for _ in 0..ops {
+                    let kind = any(torch);
+                    self.push(kind, &most, (magnitude, bins), || negative(torch), steps);
+                }
+            }
+            Policy::TrivialWide { bins } => {
+                let kind = any(torch);
+                let bin = if matches!(kind, Identity | AutoContrast | Equalize) {
+                    0
+                } else {
+                    torch.torch_below(bins)
+                };
+                self.push(kind, &Most::WIDE, (bin, bins), || negative(torch), steps);
+            }
+            Policy::Auto(pairs) => {
+                let parts = pairs[torch.torch_below(pairs.len() as u32) as usize];
+                if second {
+                    for (kind, probability, bin) in parts {
+                        if torch.torch_unit() <= probability {
+                            self.push(kind, &most, (bin, 10), || negative(torch), steps);
+                        }
+                    }
+                    return;
+                }
+                let units = [torch.torch_unit(), torch.torch_unit()];
+                let signs = [torch.torch_below(2), torch.torch_below(2)];
+                for (at, (kind, probability, bin)) in parts.into_iter().enumerate() {
+                    if units[at] <= probability {
+                        self.push(kind, &most, (bin, 10), || signs[at] == 0, steps);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Return the largest number of words that [`Augment::replay`] takes from the stream.
+    pub fn most_words(&self) -> u64 {
+        match self.policy {
+            Policy::Rand { ops, .. } => 2 * u64::from(ops),
+            Policy::TrivialWide { .. } => 3,
+            Policy::Auto(_) => 5,
+        }
+    }
+
+    /// Append the step of one operation. `negative`: draw the sign of its magnitude.
+    fn push(
+        &self,
+        kind: Kind,
+        most: &Most,
+        bin: (u32, u32),
+        mut negative: impl FnMut() -> bool,
+        steps: &mut Vec<Step>,
+    ) {
         let mut signed = |most: f64| {
             let value = linspace(0.0, most, bin);
-            if rng.unit() <= 0.5 {
+            if negative() {
                 -value
             } else {
                 value

@@ -36,9 +36,14 @@ impl Filters {
 
     /// Draw one of them. A single filter takes no random number, so that later draws do not change.
     pub fn draw(&self, rng: &mut Rng) -> Filter {
+        self.choose(|count| rng.below(count))
+    }
+
+    /// Return the one of several whose number `below` draws. A single filter asks for no number.
+    pub fn choose(&self, below: impl FnOnce(u32) -> u32) -> Filter {
         match self.count {
             1 => self.known[0],
-            count => self.known[rng.below(count as u32) as usize],
+            count => self.known[below(count as u32) as usize],
         }
     }
 }

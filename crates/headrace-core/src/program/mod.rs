@@ -7,19 +7,19 @@ pub mod augment;
 pub mod cut;
 pub mod filters;
 pub mod op;
+pub mod replay;
 pub mod route;
 mod sizes;
 pub mod split;
 pub mod step;
 
-use crate::colour::draw::ColourStep;
-use crate::colour::torch_blur::BlurKey;
 use crate::colour::ColourOp;
 use crate::error::{Result, Status};
 use crate::geometry::Size;
 use crate::rng::{Key, Rng};
 use cut::Placement;
 use op::Op;
+use replay::{Plan, Source};
 use route::{Fuse, Pass, Route};
 use step::Step;
 
@@ -91,24 +91,6 @@ impl Program {
         }
     }
 
-    /// Add to `keys` the blurs that an image takes under this key and whose weights torch computes.
-    pub fn torch_blurs(&self, key: Key, keys: &mut Vec<BlurKey>) {
-        let mut number = 0;
-        while let Some(op) = self.ops.get(number) {
-            let mut rng = Rng::new(key, number as u64);
-            number += 1;
-            match op {
-                Op::Apply { p, count } if rng.unit() >= *p => number += *count as usize,
-                Op::Colour(step @ ColourStep::TorchBlur { .. }) => step.draw_each(&mut rng, |op| {
-                    if let ColourOp::TorchBlur(key) = op {
-                        keys.push(key);
-                    }
-                }),
-                _ => {}
-            }
-        }
-    }
-
     /// Replace the contents of `steps` by the concrete operations for an image of this size under this key.
     ///
     /// Errors: [`Status::BadBox`] if a crop does not fit, [`Status::TooSmall`] if a blur does not, [`Status::TooLarge`].
@@ -127,6 +109,38 @@ impl Program {
             }
             let first = steps.len();
             op.draw(size, &mut rng, steps)?;
+            for step in &steps[first..] {
+                size = step.size_after(size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Replace the contents of `steps` by the concrete operations for an image of this size, with the numbers that the script's own
+    /// transforms would draw, as `plan` describes them.
+    ///
+    /// Errors: those of [`Program::draw`], and [`Status::NotDrawn`] if the plan is that of another program or an exponential is not known.
+    pub fn replay(
+        &self,
+        size: Size,
+        plan: &Plan,
+        source: &mut Source<'_>,
+        steps: &mut Vec<Step>,
+    ) -> Result<()> {
+        steps.clear();
+        let mut size = size;
+        let mut number = 0;
+        while let Some(op) = self.ops.get(number) {
+            let draw = plan.draws.get(number).ok_or(Status::NotDrawn)?;
+            number += 1;
+            if let Op::Apply { count, .. } = op {
+                if !draw.decide(source)? {
+                    number += *count as usize;
+                }
+                continue;
+            }
+            let first = steps.len();
+            op.replay(size, draw, source, steps)?;
             for step in &steps[first..] {
                 size = step.size_after(size)?;
             }

@@ -197,16 +197,10 @@ impl Op {
                 let filter = filters.draw(rng);
                 steps.push(Step::Resize { size: out, filter });
             }
-            Op::ResizeExact { size, filter } => steps.push(Step::Resize { size, filter }),
-            Op::ResizeShort { short, max, filter } => {
-                let size = sizes::resized(size, short, max)?;
-                steps.push(Step::Resize { size, filter });
-            }
-            Op::CenterCrop { size: (h, w) } => {
-                let (w, h) = (i64::from(w), i64::from(h));
-                let corner = (sizes::centre(width, w), sizes::centre(height, h));
-                steps.push(crop(corner, (w, h), [0; 3]));
-            }
+            Op::ResizeExact { .. }
+            | Op::ResizeShort { .. }
+            | Op::CenterCrop { .. }
+            | Op::Pad { .. } => return self.fixed(size, steps),
             Op::RandomCrop {
                 size: (h, w),
                 padding,
@@ -215,11 +209,6 @@ impl Op {
                 let (w, h) = (i64::from(w), i64::from(h));
                 let crop = random_crop((width, height), (w, h), padding, pad_if_needed, rng)?;
                 steps.push(crop);
-            }
-            Op::Pad { padding, fill } => {
-                let [left, top, right, bottom] = padding.map(i64::from);
-                let size = (width + left + right, height + top + bottom);
-                steps.push(crop((-left, -top), size, fill));
             }
             Op::FlipX { p } => steps.extend((rng.unit() < p).then_some(Step::FlipX)),
             Op::FlipY { p } => steps.extend((rng.unit() < p).then_some(Step::FlipY)),
@@ -237,18 +226,49 @@ impl Op {
             Op::RandomAffine { .. } => steps.extend(self.draw_affine(size, rng)),
             Op::Augment(augment) => augment.draw(size, rng, steps),
             Op::Colour(step) => {
-                if let ColourStep::Blur { kernel, .. } | ColourStep::TorchBlur { kernel, .. } = step
-                {
-                    // A reflected border needs that many pixels.
-                    if width <= i64::from(kernel.0 / 2) || height <= i64::from(kernel.1 / 2) {
-                        return Err(Status::TooSmall);
-                    }
-                }
+                self.require_room(size)?;
                 step.draw_each(rng, |op| steps.push(Step::Colour(op)));
             }
             Op::Apply { .. } => {}
         }
         Ok(())
+    }
+
+    /// Append the steps of an operation that draws nothing for an image of `size`.
+    pub(super) fn fixed(&self, size: Size, steps: &mut Vec<Step>) -> Result<()> {
+        let (width, height) = (i64::from(size.width), i64::from(size.height));
+        match *self {
+            Op::ResizeExact { size, filter } => steps.push(Step::Resize { size, filter }),
+            Op::ResizeShort { short, max, filter } => {
+                let size = sizes::resized(size, short, max)?;
+                steps.push(Step::Resize { size, filter });
+            }
+            Op::CenterCrop { size: (h, w) } => {
+                let (w, h) = (i64::from(w), i64::from(h));
+                let corner = (sizes::centre(width, w), sizes::centre(height, h));
+                steps.push(crop(corner, (w, h), [0; 3]));
+            }
+            Op::Pad { padding, fill } => {
+                let [left, top, right, bottom] = padding.map(i64::from);
+                let size = (width + left + right, height + top + bottom);
+                steps.push(crop((-left, -top), size, fill));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Fail with [`Status::TooSmall`] if an image of `size` has no room for the reflected border of a blur.
+    pub(super) fn require_room(&self, size: Size) -> Result<()> {
+        match self {
+            Op::Colour(ColourStep::Blur { kernel, .. } | ColourStep::TorchBlur { kernel, .. })
+                if size.width <= u32::from(kernel.0 / 2)
+                    || size.height <= u32::from(kernel.1 / 2) =>
+            {
+                Err(Status::TooSmall)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Return the step that `rng` draws for [`Op::RandomAffine`]; `None` for other operations.

@@ -56,6 +56,12 @@ pub fn random_resized_crop(
             return Rect::new(x, y, w, h);
         }
     }
+    central_crop(size, ratio)
+}
+
+/// Return the crop of `RandomResizedCrop` after ten attempts: central, as large as `ratio` allows, at least one pixel.
+pub fn central_crop(size: Size, ratio: (f64, f64)) -> Rect {
+    let Size { width, height } = size;
     let image_ratio = f64::from(width) / f64::from(height);
     let (w, h) = if image_ratio < ratio.0 {
         (

@@ -1,0 +1,62 @@
+"""The text of the script's own modules: a search for what the script may notice.
+
+Installed packages, Python's own modules and headrace are not searched.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import site
+import sys
+import sysconfig
+from pathlib import Path
+
+__all__ = ["is_installed", "module_with"]
+
+LONGEST_TEXT = 1 << 20
+"""Search no file of more bytes: it holds data."""
+
+_searched: dict[tuple[str, re.Pattern[str]], bool] = {}
+
+
+def module_with(pattern: re.Pattern[str]) -> str | None:
+    """Return the name of a module of the script whose text holds the pattern, or None.
+
+    A module is searched once. The script's worker functions and datasets are in modules that are imported by now.
+    """
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str) or not path.endswith(".py"):
+            continue
+        if (path, pattern) not in _searched:
+            _searched[path, pattern] = not is_installed(path) and _holds(Path(path), pattern)
+        if _searched[path, pattern]:
+            return name
+    return None
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file of Python code is that of an installed package, of Python itself or of headrace."""
+    return path.startswith((*_installed(), "<frozen ", "<__")) or "/site-packages/" in path or "/dist-packages/" in path
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Return the folders of installed packages, of Python itself and of this package."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return tuple({str(Path(path)) for path in [*paths, *site.getsitepackages(), *_own_folders()] if path})
+
+
+def _own_folders() -> list[str]:
+    user = site.getusersitepackages()
+    return [user, str(Path(__file__).parents[1])]
+
+
+def _holds(path: Path, pattern: re.Pattern[str]) -> bool:
+    try:
+        if path.stat().st_size > LONGEST_TEXT:
+            return False
+        return pattern.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+    except OSError:
+        return False

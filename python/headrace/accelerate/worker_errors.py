@@ -1,0 +1,22 @@
+"""Errors of the script's own code that runs here instead of in a worker: as torch reports an error of a worker.
+
+A worker sends the type and the text of its error. torch's iterator raises an error of that type whose text names the worker and
+holds the traceback; of types that take other arguments than a text, a `RuntimeError`.
+"""
+
+from __future__ import annotations
+
+from torch._utils import ExceptionWrapper
+
+from headrace.attach.unseen_frames import drop_own_frames
+
+__all__ = ["worker_error"]
+
+
+def worker_error(error: Exception, worker: int) -> ExceptionWrapper:
+    """Return what a worker sends for an error. Its `reraise` raises what the script would get.
+
+    Call that outside of `except`: Python would print the worker's error before it.
+    """
+    drop_own_frames(error)
+    return ExceptionWrapper((type(error), error, error.__traceback__), where=f"in DataLoader worker process {worker}")
