@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from headrace.accelerate import recognise
-from headrace.accelerate.randomness import holds_generator
 from headrace.accelerate.recognition_hook import ask
 from headrace.diagnosis.diagnose import diagnose
 from headrace.profiling.command import watch
@@ -297,24 +296,6 @@ def test_the_answer_is_what_run_does(name: str, folder: Path, request: pytest.Fi
     assert answer.take_over == done, line
     if answer.take_over != "whole":
         assert (answer.reason or "").rpartition(": ")[2].partition(";")[0] in line
-
-
-def own_generator() -> Callable[[Any], Any]:
-    rng = np.random.default_rng(1)
-    return lambda image: image * rng.random()
-
-
-GLOBAL_RNG = random.Random(4)
-
-
-def test_generators_are_found_where_transforms_hold_them() -> None:
-    assert holds_generator(own_generator())
-    assert holds_generator(v1.Lambda(lambda image: image * GLOBAL_RNG.random()))
-    assert holds_generator([{"a": torch.Generator()}])
-    assert holds_generator(random.Random(3).random)
-    for transform in (v1.RandomResizedCrop(8), v2.RandomPerspective(), v1.Lambda(lambda image: image * random.random()), None):
-        assert not holds_generator(transform), transform
-    assert not holds_generator(lambda image: image * np.random.rand() * torch.rand(1))
 
 
 def test_the_rules_of_recognise_cover_the_value_types() -> None:

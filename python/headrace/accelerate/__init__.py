@@ -11,6 +11,7 @@ take-over.
 - `check`: The comparison of native batches with the script's own, before a loader is taken over.
 - `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
 - `data_map`: `headrace run --data-map A=B`: files that the script opens for reading below A are read from B.
+- `deep_copies`: Deep copies of the script's data: nothing that is changed in the original later shows in the copy.
 - `deferred_batch`: A batch of a worker with deferred tensors, on its way to the training process.
 - `deferred_filling`: The computing of deferred tensors: native code fills the tensor's memory.
 - `deferred_functions`: The time in which torchvision makes deferred tensors of lazy images: while a batch is made.
@@ -31,10 +32,13 @@ take-over.
 - `iterator`: The iterator that replaces DataLoader's own: native threads fill the same batches.
 - `iterator_watchers`: Code that looks inside torch's iterators, at their worker processes, or at their queues: it must find
   torch's own iterator.
+- `kept_state`: The state that the workers of a pass would keep: what the code of items reads, as it is when the workers would
+  be started.
 - `lazy_loader`: Lazy Pillow images in the script's own items: a way to take a loader over in part, whatever its dataset is.
 - `lazy_opening`: The time in which opened JPEGs are lazy: while a dataset item is made, in the thread that makes it.
 - `lazy_pillow`: Lazy Pillow images: images of Pillow's own classes whose pixels are decoded when something looks at them.
 - `lazy_trial`: The comparison of lazy with ordinary items during the first batches: CPU time an item, on the script's own data.
+- `library_code`: Code of libraries: which modules are, and which of their variables the code of an item may read.
 - `loop_waits`: What came of a run: how many images the script's loops took, and how long they waited for them.
 - `native_decode`: Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
 - `native_readers`: Native decode of the JPEGs that OpenCV and torchvision.io read, while a dataset item is made.
@@ -60,6 +64,7 @@ take-over.
 - `script_state`: The state of the script's objects: what tells whether the training loop has changed a transform between two
   batches.
 - `script_text`: The text of the script's own modules: a search for what the script may notice.
+- `seeding`: The rule for a `worker_init_fn`: whether all that it can do is seed the random generators of its worker.
 - `settings`: The settings of `headrace run`, which reach the script's processes as environment variables.
 - `tensor_resize`: The resize of uint8 tensors: whether the native one equals torchvision's on this machine.
 - `torch_blur`: torchvision's Gaussian blur of uint8 images: its weights, and whether the native one equals it on this machine.
@@ -70,8 +75,8 @@ take-over.
   compare or to plan.
 - `unsupported`: The exception for what `headrace run` does not take over.
 - `used_readers`: Which libraries read the images of a loader, as far as the code of its items tells: for the lines of `run`.
-- `worker_copies`: Copies of the script's objects that its worker processes would have: what runs here leaves the script's own
-  untouched.
+- `worker_copies`: Copies of folder datasets that worker processes would have: what the training loop changes does not reach
+  their items.
 - `worker_errors`: Errors of the script's own code that runs here instead of in a worker: as torch reports an error of a worker.
 - `worker_warnings`: The warnings of items that the script's own code makes here and not in a worker process: each worker shows
   its own.

@@ -52,8 +52,6 @@ def explain(compiled: CompiledLoader) -> Iterator[str]:
     yield f"native   {names}: {'stored as they are' if recognition.value_table.identity else looked_up}"
     for erasing in recognition.transform.erasings:
         yield f"native   {erasing}"
-    if any(folder.target_transform is not None for folder in recognition.folders):
-        yield "Python   target_transform: the script's own, for each label"
     shape = f"[N, 3, {view.pipeline.height}, {view.pipeline.width}]"
     yield f"batch    {str(view.dtype).removeprefix('torch.')} {shape}, {count_text(compiled.threads, 'thread')}"
 

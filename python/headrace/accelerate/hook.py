@@ -36,7 +36,13 @@ from headrace.accelerate.deferred_loader import with_deferred_items
 from headrace.accelerate.explain import explain, explain_items, native_steps
 from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_iterator import ItemIterator
-from headrace.accelerate.item_loader import CompiledItems, RecognisedItems, compile_items, recognise_items
+from headrace.accelerate.item_loader import (
+    CompiledItems,
+    RecognisedItems,
+    compile_items,
+    recognise_items,
+    require_known_batches,
+)
 from headrace.accelerate.iterator import NativeIterator
 from headrace.accelerate.loop_waits import follow, waits_of, write_record
 from headrace.accelerate.loop_waits import install as count_waits
@@ -180,6 +186,7 @@ def _compiled(
     except Unsupported as refusal:
         try:
             items = compile_items(recognise_items(loader), threads)
+            require_known_batches(loader, items)
             require_rows_alone(loader.dataset, items)
             return items, _compare(loader, items, original, settings)
         except Unsupported as further:

@@ -3,12 +3,14 @@
 An item is planned by running the script's own code, rewritten by `item_code`. Opening an image file gives a planned image, and
 a transform that headrace knows gives a planned view of it (`planned_images`). Functions of the script, and of the datasets of
 libraries, are rewritten too. Functions that only compute a value (`pure_functions`) are called. Everything else is refused.
-So planning an item changes nothing, whatever the item's code is, and its result depends on the data only.
+So planning an item changes nothing, whatever the item's code is, and its result depends on the data only: it is the same in
+each process, at each time. The same holds for a `target_transform` and for a collate function.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import io
 import sys
 import types
@@ -19,6 +21,7 @@ import torch
 
 from headrace.accelerate.hf_datasets import DatasetRows, is_rows_dataset
 from headrace.accelerate.item_code import RewrittenCode, rewritten
+from headrace.accelerate.library_code import is_constant, is_of_library, loaded_names
 from headrace.accelerate.planned_images import (
     Chain,
     NotUnderstood,
@@ -28,12 +31,19 @@ from headrace.accelerate.planned_images import (
     path_text,
     refusal_of,
 )
-from headrace.accelerate.pure_functions import is_plain_type, pure_functions, pure_method
+from headrace.accelerate.pure_functions import (
+    is_plain_type,
+    method_differs,
+    pure_functions,
+    pure_method,
+    tells_the_process,
+    writes_into_argument,
+)
 from headrace.accelerate.transform_names import full_name
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.written_calls import called_name, is_library
 
-__all__ = ["ItemCalls"]
+__all__ = ["ItemCalls", "has_own_default_collate"]
 
 #: Special methods by which the value of an expression may have an effect without a call.
 IMPLICIT = ("__getattribute__", "__getattr__", "__iter__", "__eq__", "__add__", "__contains__", "__bool__", "__enter__")
@@ -53,13 +63,19 @@ class ItemCalls:
     calls.plan(dataset, 3)  # (PlannedView, 7)
     """
 
+    _refuses_ahead = True
+
     def __init__(self) -> None:
         self._empty = Chain()
         self._handlers: dict[int, tuple[Any, Callable[..., Any]]] = {}
-        self._methods: dict[tuple[type, str], Callable[..., Any] | None] = {}
-        self._rewritten: dict[tuple[Any, type | None, int | None], Callable[..., Any]] = {}
+        self._methods: dict[tuple[type, str], tuple[Any, Any]] = {}
+        self._rewritten: dict[tuple[types.FunctionType, type | None, int | None], types.FunctionType] = {}
         self._plain: dict[type, bool] = {}
         self._datasets: dict[int, DatasetRows] = {}
+        self._originals: dict[int, tuple[Any, Any]] = {}
+        self._known_names: frozenset[str] | None = None
+        self._telling: str | None = None
+        self._variables: dict[tuple[types.ModuleType, str], None] = {}
         for function in pure_functions():
             self._handlers[id(function)] = (function, self._pure(function))
         for function, handler in self._special():
@@ -74,7 +90,27 @@ class ItemCalls:
 
     def run(self, function: Any, *arguments: Any) -> Any:
         """Return the result of a function of the script. Raise `Unsupported` if its code does something that is refused."""
-        return self._understood(lambda: self.call(function, *arguments))
+        result, refusal = refusal_of(lambda: self.call(function, *arguments))
+        if refusal is not None:
+            whose = f"functions of its collate_fn {called_name(function)} "
+            raise Unsupported(refusal.replace("its items ", whose, 1) if refusal.startswith("its items ") else refusal)
+        return result
+
+    def code(self) -> list[tuple[types.FunctionType, type | None, types.FunctionType]]:
+        """Return the functions that were rewritten, the class of each one's own object, and their copies."""
+        return [(function, owner, made) for (function, owner, _), made in self._rewritten.items()]
+
+    def variables(self) -> list[tuple[types.ModuleType, str]]:
+        """Return the variables of modules of the script that were read by an attribute."""
+        return list(self._variables)
+
+    def close(self, names: frozenset[str], copies: list[tuple[Any, Any]]) -> None:
+        """Refuse functions that were not rewritten by now, and attributes of other names.
+
+        `copies`: pairs of a transform and its copy, which counts as the transform itself.
+        """
+        self._known_names = names
+        self._originals = {id(copy): (copy, original) for original, copy in copies}
 
     def plan_rows(self, dataset: Any, indices: list[Any]) -> list[Any]:
         """Return the items of several rows of a `datasets.Dataset`, as its `__getitems__` makes them."""
@@ -137,13 +173,16 @@ class ItemCalls:
             function = getattr(thing, name).__func__
             return self._code(function, type(thing.__self__))(thing.__self__, *arguments, **named)
         key = (kind, name)
-        function = self._methods.get(key, _ABSENT)
-        if function is _ABSENT:
-            function = self._methods[key] = self._method(kind, name, thing)
+        found, function = self._methods.get(key, (_ABSENT, None))
+        if found is not (now := getattr(kind, name, None)):  # not met before, or the script has replaced it
+            function = self._method(kind, name, thing)
+            self._methods[key] = now, function
         if function is None or (function is not _PURE and name in getattr(thing, "__dict__", ())):  # the object's own attribute
             return self.call(self.attribute(thing, name), *arguments, **named)
         if function is _PURE:
             self._require_plain(arguments, named)
+            if method_differs(thing, name, arguments, named):
+                raise self.refuse(f"its items call {kind.__name__}.{name} of many values or with `out`")
             return getattr(thing, name)(*arguments, **named)
         return function(thing, *arguments, **named)
 
@@ -163,7 +202,15 @@ class ItemCalls:
     def attribute(self, thing: Any, name: str, /) -> Any:
         """Decide about an attribute that is read."""
         kind = type(thing)
-        if kind is types.ModuleType or self._is_plain(kind):
+        if kind is types.ModuleType:
+            if is_of_library(thing.__name__) and hasattr(thing, name) and not is_constant(vars(thing), name):
+                raise self.refuse(f"its items read {thing.__name__}.{name}")
+            if (thing, name) not in self._variables and not is_of_library(thing.__name__):
+                if self._known_names is not None:
+                    raise self.refuse(f"its items read {thing.__name__}.{name}, which no item read before")
+                self._variables[thing, name] = None
+            return getattr(thing, name)
+        if self._is_plain(kind):
             return getattr(thing, name)
         if kind is PlannedImage:
             return thing.attribute(name)
@@ -179,6 +226,24 @@ class ItemCalls:
             return value
         raise self.refuse(f"its items change a {type(value).__name__} in place")
 
+    def formatted(self, value: Any, /) -> Any:
+        """Decide about a value of an f-string."""
+        kind = type(value)
+        if self._is_plain(kind) or kind is type or isinstance(value, PlannedImage | PlannedView | PlannedFile):
+            return value
+        raise self.refuse(f"its items make a text of {kind.__name__}")
+
+    def iterated(self, value: Any, is_local: bool, /) -> Any:
+        """Decide about what a loop goes over."""
+        kind = type(value)
+        if self._is_plain(kind) and (is_local or not hasattr(kind, "__next__")):
+            return value
+        if isinstance(value, PlannedImage | PlannedView | PlannedFile):
+            return value
+        if _is_library(kind) and not isinstance(value, torch.utils.data.Dataset) and not hasattr(kind, "__next__"):
+            return value
+        raise self.refuse(f"its items go over a {kind.__name__}")
+
     # What a function is
 
     def _special(self) -> list[tuple[Any, Callable[..., Any]]]:
@@ -193,6 +258,7 @@ class ItemCalls:
             (getattr, self._getattr),
             (callable, lambda thing: callable(thing)),
             (torch.is_tensor, self._is_tensor),
+            (torch.utils.data.default_collate, self._default_collate),
         ]
         if image is not None:
             special.append((image.open, self._open_image))
@@ -207,6 +273,13 @@ class ItemCalls:
         if isinstance(function, types.FunctionType):
             return self._code(function, None)
         kind = type(function)
+        if kind is functools.partial and not vars(function):
+            return lambda *given, **named: self.call(function.func, *function.args, *given, **{**function.keywords, **named})
+        if kind in _BOUND and not isinstance(function.__self__, type | types.ModuleType | None):
+            own, name = function.__self__, function.__name__
+            if name == "__getitem__":
+                return lambda index: self.item(own, index)
+            return lambda *given, **named: self.method(own, name, *given, **named)
         if kind is type:
             if issubclass(function, tuple) and hasattr(function, "_fields") and is_plain_type(function):
                 return lambda *arguments, **named: function(*arguments, **named)
@@ -218,10 +291,12 @@ class ItemCalls:
     def _apply(self, operation: Any, /, *arguments: Any, **named: Any) -> Any:
         """Return the result of a callable object: a transform, or one of the script's own."""
         kind = type(operation)
-        if len(arguments) == 1 and not named and isinstance(arguments[0], PlannedImage | PlannedView):
-            result = arguments[0].transformed(operation)
-            if result is not None:
-                return result
+        if len(arguments) == 1 and not named:
+            if isinstance(arguments[0], PlannedImage | PlannedView):
+                known = self._originals.get(id(operation))
+                result = arguments[0].transformed(operation if known is None else known[1])
+                if result is not None:
+                    return result
             if full_name(operation) in COMPOSE or kind is torch.nn.Sequential:
                 result = arguments[0]
                 for part in operation.transforms if kind is not torch.nn.Sequential else operation:
@@ -272,6 +347,10 @@ class ItemCalls:
         key = (function, owner, fresh)
         made = self._rewritten.get(key)
         if made is None:
+            if self._known_names is not None:
+                raise self.refuse(f"its items call {called_name(function)}, which no item called before")
+            if is_of_library(function.__globals__.get("__name__")):
+                self._require_constants(function)
             try:
                 code = rewritten(function, self, is_method=owner is not None, fresh=fresh)
                 if owner is not None:
@@ -280,7 +359,27 @@ class ItemCalls:
                 reason = f"its items call {called_name(function)}" if is_library(function) else str(error)
                 raise self.refuse(reason) from error
             made = self._rewritten[key] = code.function
+            self._look_ahead(code, owner)
         return made
+
+    def _require_constants(self, function: types.FunctionType) -> None:
+        """Refuse a function of a library that reads a variable which may differ between processes."""
+        for name in loaded_names(function.__code__)[0]:
+            if name in function.__globals__ and not is_constant(function.__globals__, name, may_contain=True):
+                raise self.refuse(f"its items call {called_name(function)}, which depends on the process or on a state")
+
+    def _look_ahead(self, code: RewrittenCode, owner: type | None) -> None:
+        """Refuse code that asks for the process or draws random numbers where no item has come yet. Rewrite what it calls."""
+        methods = ((vars_of(owner, name), owner) for name in code.own_methods if owner is not None)
+        for function, kind in (*((one, None) for one in code.called), *methods):
+            if function is None or id(function) in self._handlers:
+                continue
+            if self._refuses_ahead and tells_the_process(function):
+                self._telling = f"its items call {called_name(function)}"
+            elif isinstance(function, types.FunctionType) and not is_of_library(function.__globals__.get("__name__")):
+                refusal_of(lambda: self._code(function, kind))  # noqa: B023
+            if self._telling is not None:
+                raise self.refuse(self._telling)
 
     def _require_simple(self, kind: type, code: RewrittenCode) -> None:
         """Raise `Unsupported` if reading an attribute of an object, or an expression with it, may call code of the script."""
@@ -293,7 +392,8 @@ class ItemCalls:
 
     def _require_no_property(self, kind: type, name: str) -> None:
         value = vars_of(kind, name)
-        if hasattr(type(value), "__get__") and not isinstance(value, types.FunctionType | staticmethod | classmethod):
+        harmless = (types.FunctionType, staticmethod, classmethod, types.MemberDescriptorType)
+        if hasattr(type(value), "__get__") and not isinstance(value, harmless):
             raise self.refuse(f"its items read the property {kind.__name__}.{name}")
 
     # Functions with a meaning of their own
@@ -301,6 +401,8 @@ class ItemCalls:
     def _pure(self, function: Any) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
             self._require_plain(arguments, named)
+            if writes_into_argument(function, arguments, named):
+                raise self.refuse(f"its items call {called_name(function)} with `out`")
             return function(*arguments, **named)
 
         return call
@@ -371,10 +473,30 @@ class ItemCalls:
             rows = self._datasets[id(dataset)] = DatasetRows(dataset, self._empty, self.call_with_own, self.item)
         return rows
 
+    def _default_collate(self, batch: Any) -> Any:
+        if not has_own_default_collate():
+            self._require_collatable(batch)
+            return torch.utils.data.default_collate(batch)
+        raise self.refuse("its items call default_collate, to which the script has added types")
+
+    def _require_collatable(self, content: Any) -> None:
+        """Refuse a batch for which `default_collate` might call code of the script."""
+        kind = type(content)
+        if kind in (tuple, list) or (isinstance(content, tuple) and hasattr(content, "_fields") and self._is_plain(kind)):
+            for one in content:
+                self._require_collatable(one)
+        elif kind is dict:
+            for one in content.values():
+                self._require_collatable(one)
+        else:
+            self._require_plain((content,), {})
+
     def _len(self, thing: Any) -> Any:
         return len(thing) if self._is_plain(type(thing)) or is_rows_dataset(thing) else self.method(thing, "__len__")
 
     def _getattr(self, thing: Any, name: str, *default: Any) -> Any:
+        if self._known_names is not None and name not in self._known_names and type(thing) is not types.ModuleType:
+            raise self.refuse(f"its items read {name}, which no item read before")
         try:
             return self.attribute(thing, name)
         except AttributeError:
@@ -383,7 +505,14 @@ class ItemCalls:
             raise
 
 
+def has_own_default_collate() -> bool:
+    """Whether the script has added types of its own to torch's `default_collate`, or replaced what it does with a type."""
+    known = sys.modules["torch.utils.data._utils.collate"]
+    return any(getattr(known, getattr(one, "__name__", ""), None) is not one for one in known.default_collate_fn_map.values())
+
+
 _PURE = object()
+_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _ITERATORS = frozenset({type(iter(zip())), type(iter(reversed([]))), enumerate, map, types.GeneratorType})
 
 

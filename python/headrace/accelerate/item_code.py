@@ -16,7 +16,7 @@ import functools
 import linecache
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,17 +43,31 @@ class Decisions(Protocol):
     def immutable(self, value: Any, /) -> Any:
         """Return the value before `+=` and its like. Refuse one that they would change in place."""
 
+    def formatted(self, value: Any, /) -> Any:
+        """Return a value of an f-string. Refuse one whose text code of the script makes."""
+
+    def iterated(self, value: Any, is_local: bool, /) -> Any:
+        """Return what a loop goes over, `is_local`: a variable of the function. Refuse what the loop would change or call."""
+
 
 @dataclass(frozen=True, slots=True)
 class RewrittenCode:
-    """The copy of a function, and the names of the attributes that it reads from its own object (`self`)."""
+    """The copy of a function, and the names of the attributes that it reads from its own object (`self`).
 
-    function: Callable[..., Any]
+    `called`: what its calls name, as far as the text tells: functions, also in branches that are seldom taken. `own_methods`:
+    the names of the methods of its own object that it calls.
+    """
+
+    function: types.FunctionType
     own_attributes: frozenset[str]
+    called: tuple[Any, ...]
+    own_methods: frozenset[str]
 
 
 #: The names in a rewritten function for the methods of `Decisions`. No script has them.
-NAMES = {name: f"_headrace_{name}" for name in ("call", "method", "item", "attribute", "immutable", "slice")}
+NAMES = {
+    name: f"_headrace_{name}" for name in ("call", "method", "item", "attribute", "immutable", "formatted", "iterated", "slice")
+}
 
 #: The statements and expressions that change nothing but variables of the function.
 ALLOWED = frozenset(
@@ -113,7 +127,7 @@ def rewritten(
     """
     node = _as_function(copy.deepcopy(_definition(function)))
     own_map = "map" in function.__globals__ or "map" in function.__code__.co_freevars
-    rewriter = _Rewriter(node, is_method=is_method, owner=_owner(function), fresh=fresh, own_map=own_map)
+    rewriter = _Rewriter(node, decisions, is_method=is_method, owner=_owner(function), fresh=fresh, own_map=own_map)
     body = [rewriter.visit(statement) for statement in node.body]
     inner = ast.FunctionDef("inner", _plain_arguments(node.args), body, [], None, **_NO_TYPES)
     captured = [*NAMES.values(), *function.__code__.co_freevars]
@@ -127,7 +141,24 @@ def rewritten(
     closure = tuple(own[name] for name in code.co_freevars)
     made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__ = function.__kwdefaults__
-    return RewrittenCode(made, frozenset(rewriter.own_attributes))
+    called = tuple(_resolved(function, path) for path in rewriter.called)
+    return RewrittenCode(made, frozenset(rewriter.own_attributes), called, frozenset(rewriter.own_methods))
+
+
+def _resolved(function: types.FunctionType, path: tuple[Any, ...]) -> Any:
+    """Return what a dotted name in a function stands for. None if that is not known without calling something."""
+    found = path[0]
+    if isinstance(found, str):
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        try:
+            found = cells[found].cell_contents if found in cells else function.__globals__[found]
+        except (KeyError, ValueError):
+            return None
+    for name in path[1:]:
+        if type(found) is not types.ModuleType:
+            return None
+        found = vars(found).get(name)
+    return found
 
 
 def _definition(function: types.FunctionType) -> ast.FunctionDef | ast.Lambda:
@@ -209,8 +240,11 @@ def _owner(function: types.FunctionType) -> str:
 class _Rewriter(ast.NodeTransformer):
     """Rewrite the statements of one function. Raise `Unsupported` for one that may change something outside of it."""
 
-    def __init__(self, node: ast.FunctionDef, *, is_method: bool, owner: str, fresh: int | None, own_map: bool) -> None:
-        self._name = node.name
+    def __init__(
+        self, node: ast.FunctionDef, decisions: Decisions, *, is_method: bool, owner: str, fresh: int | None, own_map: bool
+    ) -> None:
+        self._decisions = decisions
+        self._name = f"{owner}.{node.name}" if is_method and owner else node.name
         self._owner = owner.lstrip("_")
         arguments = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
         bound = _bound_names(node)
@@ -219,7 +253,11 @@ class _Rewriter(ast.NodeTransformer):
         if fresh is not None and fresh < len(arguments) and arguments[fresh] not in bound:
             self._fresh.add(arguments[fresh])
         self._own_map = own_map or "map" in bound or "map" in arguments
+        self._local = bound | {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+        self._imported: dict[str, Any] = {}
         self.own_attributes: set[str] = set()
+        self.own_methods: set[str] = set()
+        self.called: list[tuple[Any, ...]] = []
 
     def _refuse(self, what: str) -> Unsupported:
         return Unsupported(f"its {self._name if self._name != 'inner' else 'function'} {what}")
@@ -239,8 +277,11 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Import(self, node: ast.Import) -> Any:
         """Refuse to load a module: its code would run. Of one that is loaded, the statement only takes the name."""
-        if not all(one.name in sys.modules for one in node.names):
-            raise self._refuse("imports a module that is not loaded yet")
+        for one in node.names:
+            if one.name not in sys.modules:
+                raise self._refuse("imports a module that is not loaded yet")
+            first = one.name if one.asname else one.name.partition(".")[0]
+            self._imported[one.asname or first] = sys.modules[first]
         return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
@@ -248,6 +289,8 @@ class _Rewriter(ast.NodeTransformer):
         known = {} if node.level else vars(sys.modules.get(node.module or "", types.ModuleType("absent")))
         if not all(one.name in known for one in node.names):
             raise self._refuse("imports a name that is not loaded yet")
+        for one in node.names:
+            self._imported[one.asname or one.name] = self._decisions.attribute(sys.modules[node.module or ""], one.name)
         return node
 
     def visit_With(self, node: ast.With) -> Any:
@@ -256,8 +299,45 @@ class _Rewriter(ast.NodeTransformer):
             raise self._refuse("enters a block of an object")
         return self.generic_visit(node)
 
+    def visit_For(self, node: ast.For) -> Any:
+        """Rewrite what a loop goes over."""
+        node.target, node.iter = self.visit(node.target), self._iterated(node.iter)
+        node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
+        return node
+
+    def visit_comprehension(self, node: ast.comprehension) -> Any:
+        """Rewrite what a comprehension goes over."""
+        node.target, node.iter = self.visit(node.target), self._iterated(node.iter)
+        node.ifs = [self.visit(one) for one in node.ifs]
+        return node
+
+    def visit_Starred(self, node: ast.Starred) -> Any:
+        """Rewrite the values behind `*`."""
+        node.value = self._iterated(node.value) if isinstance(node.ctx, ast.Load) else self.visit(node.value)
+        return node
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> Any:
+        """Rewrite a value of an f-string."""
+        node.value = self._decided("formatted", [self.visit(node.value)], node.value)
+        node.format_spec = None if node.format_spec is None else self.visit(node.format_spec)
+        return node
+
+    def _iterated(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.Call | ast.GeneratorExp | ast.List | ast.Tuple | ast.ListComp | ast.Constant):
+            return self.visit(node)  # type: ignore[no-any-return]
+        is_local = isinstance(node, ast.Name) and node.id in self._local
+        return self._decided("iterated", [self.visit(node), ast.Constant(is_local)], node)  # type: ignore[no-any-return]
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        """Refuse products of matrices: a worker computes them with one thread."""
+        if isinstance(node.op, ast.MatMult):
+            raise self._refuse("multiplies matrices")
+        return self.generic_visit(node)
+
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         """Rewrite `name += value` as `name = name + value` for values that this cannot change in place."""
+        if isinstance(node.op, ast.MatMult):
+            raise self._refuse("multiplies matrices")
         if not isinstance(node.target, ast.Name):
             raise self._refuse("changes something outside of its own variables")
         before = self._decided("immutable", [ast.Name(node.target.id, ast.Load())], node)
@@ -269,6 +349,7 @@ class _Rewriter(ast.NodeTransformer):
         if (mapped := self._mapped(node)) is not None:
             return self.visit(mapped)
         function = node.func
+        self._note(function)
         arguments = [self.visit(argument) for argument in node.args]
         named = [self.visit(argument) for argument in node.keywords]
         if isinstance(function, ast.Attribute):
@@ -282,6 +363,21 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(function, ast.Name) and function.id == "super" and not (arguments or named):
             return node
         return self._decided("call", [self.visit(function), *arguments], node, named)
+
+    def _note(self, function: ast.expr) -> None:
+        """Note what a call names: a dotted name, or a method of the function's own object."""
+        path: list[Any] = []
+        while isinstance(function, ast.Attribute):
+            path.insert(0, function.attr)
+            function = function.value
+        if not isinstance(function, ast.Name):
+            return
+        if function.id == self._own:
+            self.own_methods.update(self._whole(name) for name in path[:1])
+        elif function.id in self._imported:
+            self.called.append((self._imported[function.id], *path))
+        elif function.id not in self._local:
+            self.called.append((function.id, *path))
 
     def _mapped(self, node: ast.Call) -> ast.GeneratorExp | None:
         """Return `map(lambda x: value, values)` as the generator `(value for x in values)`; None for any other call."""

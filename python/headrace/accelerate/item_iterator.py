@@ -6,6 +6,7 @@ else than before, or whose file is not decoded natively, is made by the script's
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,14 +16,23 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 from headrace.accelerate.compile import index_store
 from headrace.accelerate.equality import are_equal
 from headrace.accelerate.hf_datasets import rows_at_once
-from headrace.accelerate.item_loader import CompiledItems, PlannedItem, Slot, filled, holds_image, plan_item, plan_items
+from headrace.accelerate.item_loader import (
+    CompiledItems,
+    PlannedItem,
+    Slot,
+    filled,
+    holds_image,
+    kept_items,
+    plan_item,
+    plan_items,
+)
 from headrace.accelerate.iterator import NativeFailure, NativeIterator, Pending
+from headrace.accelerate.kept_state import KeptItems
 from headrace.accelerate.planned_images import PlannedMode
 from headrace.accelerate.random_streams import GeneratorStates, RandomStream
 from headrace.accelerate.script_state import state_of
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.unheard_warnings import unheard_warnings
-from headrace.accelerate.worker_copies import WorkerCopies, as_workers_have_it
 from headrace.images.decode import UNSUPPORTED
 
 __all__ = ["ItemIterator"]
@@ -43,11 +53,18 @@ class ItemIterator(NativeIterator):
 
     _items: CompiledItems
 
-    def _prepare(self, compiled: Any) -> WorkerCopies:
+    def _prepare(self, compiled: Any) -> None:
         self._items = compiled
-        # A worker has a copy of the dataset: what its code sets never reaches the script's own process, nor the other way.
-        self._own_dataset = as_workers_have_it(self._dataset) if self._num_workers > 0 else self._dataset
-        return WorkerCopies((), self._collate_fn, has_workers=self._num_workers > 0)
+        self._own_dataset, self._own_collate = self._dataset, self._collate_fn
+        self._kept: KeptItems | None = None
+        if self._num_workers > 0:
+            self._kept = kept_items(compiled.recognition, self._dataset, self._collate_fn)
+            self._kept.close()
+            self._own_dataset, self._own_collate = self._kept.dataset, self._kept.collate or self._collate_fn
+
+    def _kept_in_place(self) -> contextlib.AbstractContextManager[None]:
+        """Let the script's code see what it would see in a worker."""
+        return contextlib.nullcontext() if self._kept is None else self._kept.in_place()
 
     def _steps(self) -> Sequence[Any]:
         return [step for view in self._items.recognition.views for step in view.transform.geometry]
@@ -68,6 +85,8 @@ class ItemIterator(NativeIterator):
         if items:
             stream = self._stream(pending)
             if stream is not None:
+                for later in self._jobs:
+                    later.withdraw()
                 stream.restart(GeneratorStates.now())
             self._fill(pending, first=True)
 
@@ -85,11 +104,12 @@ class ItemIterator(NativeIterator):
 
         Where an item's code gives a warning, the script makes the item, and the warning is given then.
         """
-        with unheard_warnings() as unheard:
-            items = self._planned_together(indices)
-        if not unheard.given:
-            return items
-        return [] if self._makes_rows_at_once else [self._planned_quietly(index) for index in indices]
+        with self._kept_in_place():
+            with unheard_warnings() as unheard:
+                items = self._planned_together(indices)
+            if not unheard.given:
+                return items
+            return [] if self._makes_rows_at_once else [self._planned_quietly(index) for index in indices]
 
     def _planned_quietly(self, index: Any) -> PlannedItem | None:
         with unheard_warnings() as unheard:
@@ -140,7 +160,8 @@ class ItemIterator(NativeIterator):
         if before.is_gray and isinstance(source, str):
             _gray_files.discard(source)  # it has changed
             return False
-        item = self._planned_as_gray(pending.indices[slot], before)
+        with self._kept_in_place():
+            item = self._planned_as_gray(pending.indices[slot], before)
         if item is None:
             return False
         if isinstance(source, str) and len(_gray_files) < MOST_GRAY_FILES:
@@ -149,7 +170,8 @@ class ItemIterator(NativeIterator):
         return True
 
     def _script_item(self, pending: Pending, slot: int) -> Any:
-        return self._own_dataset[pending.indices[slot]]
+        with self._kept_in_place():
+            return self._own_dataset[pending.indices[slot]]
 
     def _finish(self, pending: Pending) -> Any:
         if pending.job is None:
@@ -168,14 +190,21 @@ class ItemIterator(NativeIterator):
             for slot, content in enumerate(contents)
         ]
         if recognition.collate != "code":
-            return self._pinned(self._copies.collate(items))
+            return self._pinned(self._own_collate(items))
         try:
-            batch = recognition.calls.run(self._collate_fn, items)
+            with self._kept_in_place():
+                batch = recognition.calls.run(self._own_collate, items)
         except Unsupported as refusal:
             raise NativeFailure(str(refusal)) from refusal
         if holds_image(batch):
             raise NativeFailure("its collate_fn hands on images")
-        return self._pinned(batch)
+        return self._pinned(self._sent(batch))
+
+    def _sent(self, batch: Any) -> Any:
+        """Return a batch of the script's collate function as a worker would send it."""
+        if self._kept is None or self._items.recognition.collate != "code":
+            return batch
+        return self._kept.sent(batch)
 
     def _rows_made_by_the_script(self, pending: Pending) -> Any:
         """Return a batch whose items can only be made together, from where the batch began to draw."""
@@ -194,8 +223,9 @@ class ItemIterator(NativeIterator):
 
     def _script_batch(self, indices: list[Any]) -> Any:
         together = getattr(self._own_dataset, "__getitems__", None)  # as torch's own fetcher asks
-        items = together(indices) if together else [self._own_dataset[index] for index in indices]
-        return self._pinned(self._copies.collate(items))
+        with self._kept_in_place():
+            items = together(indices) if together else [self._own_dataset[index] for index in indices]
+            return self._pinned(self._sent(self._own_collate(items)))
 
     def _takes(self, contents: list[Any], images: list[torch.Tensor], slot: int, item: Any) -> bool:
         """Put an item of the script into the batch. Return False if it has another structure than the planned items."""

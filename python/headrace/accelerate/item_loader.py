@@ -7,9 +7,9 @@ few items, and accepts the loader if all have one structure whose transforms hav
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
-import types
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,8 @@ from headrace._native import DrawPlan, Job, Stream, Table
 from headrace.accelerate.compile import CompiledView, compile_view, engine, index_store
 from headrace.accelerate.data_map import mapped
 from headrace.accelerate.hf_datasets import is_rows_dataset, rows_at_once
-from headrace.accelerate.item_calls import ItemCalls
+from headrace.accelerate.item_calls import ItemCalls, has_own_default_collate
+from headrace.accelerate.kept_state import KeptItems
 from headrace.accelerate.planned_images import (
     Chain,
     PlannedFile,
@@ -35,7 +36,7 @@ from headrace.accelerate.planned_images import (
 )
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.quiet_files import require_quiet_files
-from headrace.accelerate.randomness import holds_generator, separate_randomness
+from headrace.accelerate.randomness import separate_randomness
 from headrace.accelerate.recognise import (
     CollateKind,
     check_loader,
@@ -56,9 +57,11 @@ __all__ = [
     "compile_items",
     "filled",
     "holds_image",
+    "kept_items",
     "plan_item",
     "plan_items",
     "recognise_items",
+    "require_known_batches",
     "with_parts",
 ]
 
@@ -73,6 +76,9 @@ BYTE_S = 2e-9
 
 MEASURED_ITEMS = 16
 """Judge that after this many items at the earliest."""
+
+MOST_BLACK_ITEMS = 8
+"""Try a collate function with so many items of a batch."""
 
 JPEG_ENDINGS = (".jpg", ".jpeg")
 
@@ -325,15 +331,21 @@ def filled(content: Any, views: Sequence[torch.Tensor]) -> Any:
 
 
 def with_parts(content: Any, part: Callable[[Any], Any]) -> Any:
-    """Return a tuple, list, dict or named tuple with `part` applied to each value in it, anything else as it is."""
+    """Return a tuple, list, dict or named tuple with `part` applied to each value in it, anything else as it is.
+
+    Where `part` changes no value, the object itself is returned: without workers the script gets what its dataset holds.
+    """
     kind = type(content)
-    if kind is tuple or kind is list:
-        return kind(part(one) for one in content)
+    is_named = isinstance(content, tuple) and hasattr(content, "_fields")
+    if kind is not dict and kind is not tuple and kind is not list and not is_named:
+        return content
+    values = list(content.values()) if kind is dict else content
+    parts = [part(one) for one in values]
+    if all(map(operator.is_, parts, values)):
+        return content
     if kind is dict:
-        return {key: part(one) for key, one in content.items()}
-    if isinstance(content, tuple) and hasattr(content, "_fields"):
-        return kind(*(part(one) for one in content))
-    return content
+        return dict(zip(content, parts, strict=True))
+    return kind(*parts) if is_named else kind(parts)
 
 
 def recognise_items(loader: Any) -> RecognisedItems:
@@ -344,8 +356,7 @@ def recognise_items(loader: Any) -> RecognisedItems:
     """
     check_loader(loader)
     _require_single_items(loader.dataset)
-    if loader.num_workers > 0 and holds_generator(loader.collate_fn):
-        raise Unsupported("its collate_fn has a random generator of its own, of which each worker has a copy")
+    _require_forked_workers(loader)
     calls = ItemCalls()
     with separate_randomness(0):
         length = _length(calls, loader.dataset)
@@ -388,7 +399,42 @@ def recognise_items(loader: Any) -> RecognisedItems:
         require_native_values(view.value_table, recognition.collate)
     if recognition.collate == "timm" and first.content[:1] != (Slot(0),):
         raise Unsupported("timm's fast_collate of other items than (image, target)")
+    if kind != "code":
+        kept_items(recognition, loader.dataset, None)
     return recognition
+
+
+def kept_items(recognition: RecognisedItems, dataset: Any, collate: Any) -> KeptItems:
+    """Return the state that workers which start now would keep. Raise `Unsupported` if it cannot be copied."""
+    operations = [operation for view in recognition.views for operation in view.chain.operations]
+    return KeptItems(recognition.calls, dataset, collate if recognition.collate == "code" else None, operations)
+
+
+def require_known_batches(loader: Any, compiled: CompiledItems) -> None:
+    """Raise `Unsupported` if the code of the collate function is refused. It makes a batch of black images."""
+    recognition = compiled.recognition
+    if recognition.collate != "code":
+        return
+    views = [torch.zeros(3, view.pipeline.height, view.pipeline.width, dtype=view.dtype) for view in compiled.views]
+    indices = recognition.indices[: min(loader.batch_size or MOST_BLACK_ITEMS, MOST_BLACK_ITEMS)]
+    with separate_randomness(0):
+        items = plan_items(recognition.calls, loader.dataset, indices)
+        try:
+            batch = recognition.calls.run(loader.collate_fn, [filled(item.content, views) for item in items])
+        except Unsupported:
+            raise
+        except Exception as error:
+            raise Unsupported(f"its collate_fn fails with black images ({type(error).__name__}: {error})") from error
+    kept = kept_items(recognition, loader.dataset, loader.collate_fn)
+    if loader.num_workers > 0 and not holds_image(batch):
+        kept.require_sendable(batch)
+
+
+def _require_forked_workers(loader: Any) -> None:
+    """Raise `Unsupported` if workers would not begin with the variables that this process has."""
+    context = loader.multiprocessing_context or torch.multiprocessing
+    if loader.num_workers > 0 and (method := context.get_start_method()) != "fork":
+        raise Unsupported(f"its workers are started by {method} and have variables of their own", "workers that are forked")
 
 
 def _groups(items: Sequence[PlannedItem]) -> tuple[tuple[int, ...], ...]:
@@ -401,10 +447,12 @@ def _groups(items: Sequence[PlannedItem]) -> tuple[tuple[int, ...], ...]:
 
 
 def _collate(function: Any) -> CollateKind:
+    if has_own_default_collate():
+        raise Unsupported("the script has added types to torch's default_collate", "torch's default_collate")
     try:
         return collate_kind(function)
     except Unsupported:
-        if isinstance(function, types.FunctionType | types.MethodType) or hasattr(type(function).__call__, "__code__"):
+        if callable(function):
             return "code"
         raise
 

@@ -7,7 +7,6 @@ These stay the same:
 - the random numbers of each image: batch k of a pass draws from the streams of worker k modulo their number
   (`random_streams`), or from the generators of this process if there are no workers;
 - the type of the batch ([images, labels]), its shape, dtype, memory layout and pinning;
-- the script's `target_transform` and collate function, which still run;
 - the error for a file that cannot be read: the script's dataset loads each image that is not decoded natively.
 """
 
@@ -101,7 +100,7 @@ class NativeIterator(_BaseDataLoaderIter):
         self._pulled: deque[list[Any]] = deque()
         self._jobs: deque[Pending] = deque()
         self._views: tuple[CompiledView, ...] = compiled.views
-        self._copies = self._prepare(compiled)
+        self._prepare(compiled)
         self._prepare_draws(loader)
         # Worker processes keep the settings that they were started with.
         self._arithmetic = self._settings() if self._num_workers == 0 else None
@@ -116,12 +115,12 @@ class NativeIterator(_BaseDataLoaderIter):
             self._pull()
             self._submit()
 
-    def _prepare(self, compiled: Any) -> WorkerCopies:
-        """Keep what was compiled, and return copies of the script's objects."""
+    def _prepare(self, compiled: Any) -> None:
+        """Keep what was compiled, and copies of the script's objects."""
         self._compiled: CompiledLoader = compiled
         folders = compiled.recognition.folders
         self._samples = {id(one.dataset): copied for one, copied in zip(folders, compiled.samples, strict=True)}
-        return WorkerCopies(compiled.recognition.folders, self._collate_fn, has_workers=self._num_workers > 0)
+        self._copies = WorkerCopies(folders, compiled.samples, has_workers=self._num_workers > 0)
 
     def _prepare_draws(self, loader: Any) -> None:
         """Make the streams of the processes that would make the images, unless no random number is drawn."""
@@ -375,14 +374,9 @@ class NativeIterator(_BaseDataLoaderIter):
             return self._made_by_the_script(pending)
         targets = [self._samples_of(folder)[at][1] for folder, at in pending.places]
         made = self._completed(pending)
-        for slot, (folder, _) in enumerate(pending.places):
-            if slot in made:
-                targets[slot] = made[slot][1]
-            elif folder.target_transform is not None:
-                targets[slot] = self._copies.dataset(folder).target_transform(targets[slot])
         images = pending.images[0]
         for slot, item in made.items():
-            images[slot] = item[0]
+            images[slot], targets[slot] = item
         if self._compiled.recognition.collate == "timm":
             return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
         return [images, self._pinned(default_collate(tuple(targets)))]

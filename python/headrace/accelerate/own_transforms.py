@@ -238,6 +238,8 @@ class _Blur:
 class _TracedCalls(ItemCalls):
     """Decides about the calls of such code."""
 
+    _refuses_ahead = False  # each way through the code is run
+
     def __init__(self, way: _Way, translate: Translate) -> None:
         self._way, self._translate = way, translate
         super().__init__()

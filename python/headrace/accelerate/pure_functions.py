@@ -17,6 +17,7 @@ import io
 import math
 import os
 import pathlib
+import random
 import sys
 import types
 from collections.abc import Iterator
@@ -25,7 +26,14 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["is_plain_type", "pure_functions", "pure_method"]
+__all__ = [
+    "is_plain_type",
+    "method_differs",
+    "pure_functions",
+    "pure_method",
+    "tells_the_process",
+    "writes_into_argument",
+]
 
 BUILTINS = (
     *(
@@ -160,6 +168,62 @@ PLAIN_TYPES = frozenset(
 )
 
 
+#: Functions are no plain data: what gets one as an argument may call it.
+_CALLED = types.ModuleType | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType
+
+#: The number of positional arguments behind which the argument `out` stands, into which NumPy's functions and methods write.
+OUT_BEHIND = {
+    **dict.fromkeys((np.argmax, np.concatenate, np.max, np.min, np.stack), 2),
+    **dict.fromkeys((np.clip, np.mean, np.sum), 3),
+}
+OUT_OF_METHOD_BEHIND = {"all": 1, "any": 1, "argmax": 1, "max": 1, "min": 1, "mean": 2, "sum": 2}
+
+SUMS = frozenset({"mean", "sum"})
+MOST_SUMMED = 32_768
+"""Torch adds up more values in several threads, and in one in a worker, with another rounding (`at::internal::GRAIN_SIZE`)."""
+
+
+def writes_into_argument(function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether a call of a function that only computes a value would write the value into one of its arguments."""
+    return "out" in named or (bool(arguments) and len(arguments) > _out_behind(function))
+
+
+def _out_behind(function: Any) -> int:
+    try:
+        return OUT_BEHIND.get(function, MOST_SUMMED)
+    except TypeError:  # without a hash
+        return MOST_SUMMED
+
+
+def method_differs(thing: Any, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether a call of a method that only computes a value would write into an argument, or compute otherwise in a worker."""
+    if isinstance(thing, torch.Tensor) and name in SUMS and thing.numel() > MOST_SUMMED:
+        return True
+    of_array = isinstance(thing, np.ndarray) and len(arguments) > OUT_OF_METHOD_BEHIND.get(name, MOST_SUMMED)
+    return "out" in named or of_array
+
+
+#: Modules whose functions tell which process runs, or draw random numbers.
+TELLING = frozenset(
+    {"_thread", "multiprocessing", "multiprocessing.context", "multiprocessing.process", "random", "threading", "numpy.random"}
+    | {"numpy.random.mtrand", "torch.random", "torch.utils.data._utils.worker"}
+)
+TELLING_NAMES = frozenset(
+    {"getpid", "getppid", "get_worker_info", "urandom", "bernoulli", "multinomial", "normal", "poisson"}
+    | {f"rand{rest}" for rest in ("", "n", "int", "perm", "_like", "n_like", "int_like")}
+)
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+
+
+def tells_the_process(function: Any) -> bool:
+    """Whether a function of a library tells which process runs, or draws random numbers."""
+    own, module = getattr(function, "__self__", None), getattr(function, "__module__", None)
+    if isinstance(own, GENERATORS) or module in TELLING:
+        return not isinstance(function, type)
+    of_library = module is None or str(module).partition(".")[0] in ("os", "posix", "nt", "torch")
+    return of_library and getattr(function, "__name__", "") in TELLING_NAMES
+
+
 def pure_functions() -> Iterator[Any]:
     """Yield the functions and types."""
     yield from (getattr(builtins, name) for name in BUILTINS)
@@ -188,5 +252,5 @@ def is_plain_type(kind: type) -> bool:
     if kind in PLAIN_TYPES or issubclass(kind, enum.Enum):
         return True
     if kind.__module__.partition(".")[0] in PLAIN_PACKAGES:
-        return not issubclass(kind, types.ModuleType | types.FunctionType | types.MethodType)
+        return not issubclass(kind, _CALLED)
     return issubclass(kind, tuple) and hasattr(kind, "_fields") and kind.__getitem__ is tuple.__getitem__

@@ -4,9 +4,9 @@
 
 1. The dataset of the loader is indexed (not an IterableDataset), torch's default device is the CPU, and `batch_size` is not
    None. No code looks inside torch's iterators.
-2. The collate function is torch's `default_collate`, timm's `fast_collate`, or a function of the script that calls
-   `default_collate`.
-3. With workers, a `worker_init_fn` only seeds random generators.
+2. The collate function is torch's `default_collate` or timm's `fast_collate`, and there is no `target_transform`. Code of the
+   script is proven before it runs in the main process (`item_calls`): `item_loader` takes such a loader.
+3. With workers, a `worker_init_fn` only seeds random generators (`seeding.py`).
 4. The dataset is torchvision's `ImageFolder` or `DatasetFolder`, timm's `ImageDataset` over folders, or a `Subset` or
    `ConcatDataset` of these. The dataset is not empty, and Pillow opens its images. A subclass does not override `__getitem__`
    or `__len__`.
@@ -25,22 +25,23 @@ only. Nothing here changes the loader, or calls code of the script that may draw
 from __future__ import annotations
 
 import copy
-import functools
 import io
 import operator
 import os
 import sys
-import types
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from headrace.accelerate import own_transforms as own_transforms  # it lets `translate` trace them
+from headrace.accelerate.deep_copies import is_unchangeable
 from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.pointwise import ValueTable, tabulate
 from headrace.accelerate.quiet_files import require_quiet_files
-from headrace.accelerate.randomness import holds_generator
+from headrace.accelerate.seeding import only_seeds
 from headrace.accelerate.transform_names import display_name, full_name
 from headrace.accelerate.translate import TransformParts, Unsupported, translate
 from headrace.system.sizes import percent_text
@@ -65,7 +66,7 @@ __all__ = [
 ]
 
 #: See `RecognisedLoader.collate`.
-CollateKind = Literal["list", "timm", "own", "code"]
+CollateKind = Literal["list", "timm", "code"]
 
 #: The endings of files that the native decoder decodes exactly as Pillow does.
 NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
@@ -81,23 +82,6 @@ MAX_OTHER_SHARE = 0.02
 
 #: The number of paths from which that share is estimated.
 SAMPLED_PATHS = 4096
-
-#: The modules and attributes that a worker_init_fn may name. With these it can only seed generators that the native engine does
-#: not use.
-SEEDED_MODULES = frozenset({"random", "numpy", "numpy.random", "torch", "torch.random", "torch.utils.data"})
-SEEDING_NAMES = frozenset(
-    {"initial_seed", "seed", "manual_seed", "get_worker_info", "random", "utils", "data", "id", "seed_all", "numpy", "torch"}
-)
-
-#: The worker_init_fns of frameworks that only seed, also inside functools.partial.
-FRAMEWORK_SEEDING = frozenset(
-    {
-        "lightning.fabric.utilities.seed.pl_worker_init_function",
-        "lightning_fabric.utilities.seed.pl_worker_init_function",
-        "transformers.trainer_utils.seed_worker",
-        "timm.data.loader._worker_init",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +104,8 @@ class RecognisedLoader:
     """A DataLoader that fulfils the rules.
 
     `locate(index)` returns the folder dataset and the position in it for an index of the loader's dataset. `collate` is the
-    kind of the collate function: "list" for `default_collate`, "timm" for timm's tuple with int64 targets, "own" for a
-    function of the script that calls `default_collate`. ("code", any other function, is only for items: `item_loader`.)
+    kind of the collate function: "list" for `default_collate`, "timm" for timm's tuple with int64 targets. ("code", any other
+    function, is only for items: `item_loader`.)
     """
 
     folders: tuple[FolderDataset, ...]
@@ -134,9 +118,11 @@ class RecognisedLoader:
 def recognise(loader: Any) -> RecognisedLoader:
     """Apply the rules to a DataLoader. Raise `Unsupported` with the first rule that fails."""
     check_loader(loader)
-    collate = collate_kind(loader.collate_fn)
     folders: list[FolderDataset] = []
     find = locate(loader.dataset, folders, kept=loader.num_workers > 0)
+    _require_plain_indices(loader.dataset)
+    collate = collate_kind(loader.collate_fn)
+    _require_no_code_of_targets(folders)
     transform = folders[0].dataset.transform
     for folder in folders[1:]:
         if folder.dataset.transform is not transform:
@@ -145,7 +131,6 @@ def recognise(loader: Any) -> RecognisedLoader:
     require_fixed_size(parts)
     require_native_formats(folders)
     require_quiet_files(_sampled_paths(folders))
-    _require_no_generator(loader, folders)
     values = tabulate(parts.pointwise)
     require_native_values(values, collate)
     return RecognisedLoader(tuple(folders), find, parts, values, collate)
@@ -223,10 +208,21 @@ def as_folder_dataset(dataset: Any, first: int) -> FolderDataset:
             raise Unsupported(f"dataset {name} has its own {method}", "the library's own")
     if getattr(dataset, "__getitems__", None) is not None:
         raise Unsupported(f"dataset {name} has its own __getitems__", "the library's own")
+    _require_plain_attributes(dataset, name)
     _require_pillow_loader(dataset, folder_module)
     if not dataset.samples:
         raise Unsupported(f"dataset {name} is empty")
     return FolderDataset(dataset, first, dataset.samples, dataset.loader, dataset.target_transform)
+
+
+def _require_plain_attributes(dataset: Any, name: str) -> None:
+    """Raise `Unsupported` if reading an attribute of a folder dataset may call code of the script."""
+    for method in ("__getattribute__", "__getattr__"):
+        if any(method in vars(parent) for parent in type(dataset).__mro__ if parent is not object):
+            raise Unsupported(f"dataset {name} has its own {method}", "the library's own")
+    for attribute in ("samples", "loader", "transform", "target_transform"):
+        if attribute not in vars(dataset) or any(attribute in vars(parent) for parent in type(dataset).__mro__):
+            raise Unsupported(f"dataset {name} has its own {attribute}", "the library's own")
 
 
 def _timm_folder(dataset: Any, first: int) -> FolderDataset:
@@ -290,77 +286,36 @@ def require_seeding_only(loader: Any) -> None:
         raise Unsupported("worker_init_fn may do more than seed", "one that only seeds random generators")
 
 
-def _require_no_generator(loader: Any, folders: Sequence[FolderDataset]) -> None:
-    """Raise `Unsupported` if code that would run here and not in workers holds a random generator of its own.
+def _require_plain_indices(dataset: Any) -> None:
+    """Raise `Unsupported` if the indices of a `Subset` are not numbers: reading them would call code of the script."""
+    data, torch = sys.modules["torch.utils.data"], sys.modules["torch"]
+    if type(dataset) is data.ConcatDataset:
+        for part in dataset.datasets:
+            _require_plain_indices(part)
+    elif type(dataset) is data.Subset:
+        indices = dataset.indices
+        kinds = set(map(type, indices)) if type(indices) in (list, tuple) else {int}
+        is_plain = type(indices) in (list, tuple, range, torch.Tensor, np.ndarray)
+        if not is_plain or not all(kind in (int, torch.Tensor) or is_unchangeable(kind) for kind in kinds):
+            raise Unsupported(f"dataset Subset has indices of the type {type(indices).__name__}", "a list of numbers")
+        _require_plain_indices(dataset.dataset)
 
-    Each worker has a copy of such a generator, whose draws cannot be repeated in the main process.
-    """
-    code = [("collate_fn", loader.collate_fn), *(("target_transform", folder.target_transform) for folder in folders)]
-    for name, function in code if loader.num_workers > 0 else ():
-        if holds_generator(function):
-            reason = f"its {name} has a random generator of its own, of which each worker has a copy"
-            raise Unsupported(reason, "torch's default generator")
+
+def _require_no_code_of_targets(folders: Sequence[FolderDataset]) -> None:
+    """Raise `Unsupported` if a folder dataset calls code of the script with its targets."""
+    for folder in folders:
+        if folder.target_transform is not None:
+            raise Unsupported(f"its target_transform {display_name(folder.target_transform)} is not known", "none")
 
 
 def collate_kind(collate: Any) -> CollateKind:
     """Return the kind of a collate function. Raise `Unsupported` if it is not known."""
     if collate is sys.modules["torch.utils.data"].default_collate:
         return "list"
-    if f"{getattr(collate, '__module__', '')}.{getattr(collate, '__qualname__', '')}" == "timm.data.loader.fast_collate":
+    timm = sys.modules.get("timm.data.loader")
+    if timm is not None and collate is timm.fast_collate:
         return "timm"
-    if _uses_default_collate(collate):
-        return "own"
-    raise Unsupported(f"collate_fn {display_name(collate)} is not known", "a collate_fn that calls torch's default_collate")
-
-
-def _uses_default_collate(collate: Any) -> bool:
-    """Whether a collate function of the script names torch's default_collate, and does not ask which worker runs it.
-
-    Such a function takes a list of (image, target) and changes the whole batch, as MixUp and CutMix do. The main process may
-    call it.
-    """
-    function = collate if hasattr(collate, "__code__") else vars(type(collate)).get("__call__")
-    code = getattr(function, "__code__", None)
-    if code is None or function is None or "get_worker_info" in code.co_names:
-        return False
-    default = sys.modules["torch.utils.data"].default_collate
-    captured = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _filled(cell)]
-    named = [function.__globals__.get(name) for name in code.co_names]
-    return any(value is default for value in captured + named) or "default_collate" in code.co_names
-
-
-def _filled(cell: types.CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:  # a name that is not bound yet
-        return False
-
-
-def only_seeds(function: Any) -> bool:
-    """Whether a worker_init_fn can do nothing but seed random generators.
-
-    True for the known functions of frameworks. True also where each name in the function's code is a module with generators, a
-    function of such a module that sets or returns a seed, or a number.
-    """
-    inner = function.func if isinstance(function, functools.partial) else function
-    if f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', '')}" in FRAMEWORK_SEEDING:
-        return True
-    code = getattr(function, "__code__", None)
-    if code is None or any(isinstance(value, type(code)) for value in code.co_consts):
-        return False
-    captured = [cell.cell_contents for cell in function.__closure__ or ()]
-    named = [function.__globals__[name] for name in code.co_names if name in function.__globals__]
-    attributes = {name for name in code.co_names if name not in function.__globals__}
-    return all(_seeds_or_number(value) for value in captured + named) and attributes <= SEEDING_NAMES
-
-
-def _seeds_or_number(value: Any) -> bool:
-    if isinstance(value, types.ModuleType):
-        return value.__name__ in SEEDED_MODULES
-    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
-    return isinstance(value, int | float) or (
-        name in SEEDING_NAMES and str(module).split(".")[0] in ("torch", "numpy", "random")
-    )
+    raise Unsupported(f"collate_fn {display_name(collate)} is not known", "torch's default_collate")
 
 
 def require_fixed_size(parts: TransformParts) -> None:
