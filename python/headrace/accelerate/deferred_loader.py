@@ -1,9 +1,10 @@
 """Deferred items: lazy images whose tensors are not computed in the worker, but by native threads in the training process.
 
 This goes on from lazy images (`lazy_loader`). A worker makes its items and its batch as the script does. Where nothing has
-looked at a tensor of an image, its description crosses the queue. In the training process a thread takes the batches from
-torch's queue as they arrive, as torch's own thread for pinned memory does, and gives them to native threads. The script's
-iterator waits for the batch that it hands over.
+looked at a tensor of an image, its description crosses the queue, and the encoded bytes that the worker has read lie in shared
+memory. In the training process a thread takes the batches from torch's queue as they arrive, and gives them to native threads.
+Whoever reads from torch's queue without headrace gets them from that thread: the script's iterator, or torch's own thread for
+pinned memory. There a batch is waited for and unpickled.
 
 Without workers, the batch is computed by native threads when it is complete.
 """
@@ -14,10 +15,9 @@ import contextlib
 import queue
 import sys
 import threading
-import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import time_ns
 from typing import Any
 
 import torch
@@ -26,11 +26,12 @@ from torch._utils import ExceptionWrapper
 from headrace._native import IndexStore
 from headrace.accelerate.batch_memory import batch_block, offer_free_blocks
 from headrace.accelerate.compile import engine
-from headrace.accelerate.deferred_batch import DescribedBatch, PendingBatch, computed, packed
+from headrace.accelerate.deferred_batch import DescribedBatch, HandedOver, PendingBatch, computed, cost_s
 from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.lazy_loader import with_lazy_images
 from headrace.accelerate.native_decode import require_equal_lazy_images
 from headrace.accelerate.partly_native import PartlyNative
+from headrace.accelerate.shared_bytes import SharedBytes
 from headrace.accelerate.shared_indexes import index_path, process_indexes, use_index_path
 from headrace.accelerate.type_comparisons import compares_tensor_types
 from headrace.system.machine import cores
@@ -44,11 +45,11 @@ POLL_S = 5.0
 class DeferredItems:
     """What a worker does beyond lazy images (`lazy_loader.Extension`).
 
-    `began_ns`: when the loader began, in ns since 1970. `indexes`: the file of JPEG indexes, or None.
+    `shared`: the memory for the encoded bytes of images. `indexes`: the file of JPEG indexes, or None.
     """
 
-    def __init__(self, began_ns: int, indexes: Path | None) -> None:
-        self.began_ns = began_ns
+    def __init__(self, shared: SharedBytes, indexes: Path | None) -> None:
+        self.shared = shared
         self.indexes = indexes
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
@@ -57,12 +58,16 @@ class DeferredItems:
         return _deferred_tensors()
 
     def finish(self, batch: Any) -> Any:
-        """Return what the worker hands over."""
-        return packed(batch, self.began_ns)
+        """Return the batch: torch's queue packs it when it pickles what is handed over."""
+        return batch
 
     def cost_s(self, batch: Any) -> float | None:
         """Return the CPU time in seconds that the batch takes in the training process."""
-        return batch.cost_s() if isinstance(batch, DescribedBatch) else 0.0
+        return cost_s(batch)
+
+    def handed_over(self, batch: Any) -> Any:
+        """Return what the worker hands to torch's queue."""
+        return HandedOver(batch, self.shared, torch.utils.data.get_worker_info().id)
 
 
 class ComputedItems:
@@ -79,6 +84,10 @@ class ComputedItems:
     def cost_s(self, batch: Any) -> float | None:
         """Return None: the clock of this thread does not see what native threads do."""
         return None
+
+    def handed_over(self, batch: Any) -> Any:
+        """Return the batch."""
+        return batch
 
 
 def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
@@ -104,7 +113,8 @@ def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
     if loader.num_workers == 0:
         return with_lazy_images(loader, images, ComputedItems())
     _deferred_tensors()  # what this imports, the workers of each epoch need not
-    changed = with_lazy_images(loader, images, DeferredItems(time_ns(), index_path()))
+    shared = SharedBytes(loader.num_workers, loader.prefetch_factor + 1)
+    changed = with_lazy_images(loader, images, DeferredItems(shared, index_path()))
     return replace(changed, prepare=_receive_deferred)
 
 
@@ -114,42 +124,39 @@ def _receive_deferred(iterator: Any) -> Any:
     batches = 2 + iterator._num_workers * iterator._prefetch_factor
     receiver = _Receiver(engine(threads), process_indexes(), batches, pinned=iterator._pin_memory)
     arrived: queue.Queue[Any] = queue.Queue()
-    ended = threading.Event()
-    source = iterator._data_queue
-    thread = _ReceivingThread(source, arrived, ended, receiver)
-    iterator._data_queue = _Finishing(arrived, iterator._pin_memory_device if iterator._pin_memory else None)
-    if iterator._pin_memory:  # torch's own thread for pinned memory passes descriptions on: this one is behind it
-        weakref.finalize(iterator._data_queue, _end, ended, source)
+    source = iterator._worker_result_queue
+    finishing = _Finishing(arrived)
+    if iterator._pin_memory:  # torch's own thread for pinned memory reads from here, until this event
+        thread = _ReceivingThread(source.get, arrived, iterator._pin_memory_thread_done_event, receiver)
+        source.get = finishing.get
     else:  # torch ends a thread of these names when it ends the workers, before it closes their queue
+        ended = threading.Event()
+        thread = _ReceivingThread(source.get, arrived, ended, receiver)
+        iterator._data_queue = finishing
         iterator._pin_memory_thread, iterator._pin_memory_thread_done_event = thread, ended
     thread.start()
     return iterator
 
 
-def _end(ended: threading.Event, source: Any) -> None:
-    """End a thread, and wake it."""
-    ended.set()
-    source.put((None, None))
-
-
 class _ReceivingThread(threading.Thread):
     """The thread that moves batches from torch's queue to another, and has them filled, until the loader ends."""
 
-    def __init__(self, source: Any, target: queue.Queue[Any], ended: threading.Event, receiver: _Receiver) -> None:
+    def __init__(self, take: Callable[..., Any], target: queue.Queue[Any], ended: threading.Event, receiver: _Receiver) -> None:
         super().__init__(name="headrace-receive", daemon=True)
-        self._source, self._target, self._ended, self._receiver = source, target, ended, receiver
+        self._take, self._target, self._ended, self._receiver = take, target, ended, receiver
 
     def run(self) -> None:
         """Receive until the loader ends, or until torch's queue raises an error, which is passed on."""
         try:
             self._receive()
         finally:
+            self._target.put((None, None))  # wakes torch's thread for pinned memory
             offer_free_blocks()
 
     def _receive(self) -> None:
         while not self._ended.is_set():
             try:
-                received = self._source.get(timeout=POLL_S)
+                received = self._take(timeout=POLL_S)
             except queue.Empty:
                 continue
             except Exception as error:
@@ -202,14 +209,13 @@ def _pinned_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Finishing:
-    """The end of the queue that the script's iterator reads: batches in the order of their arrival, complete.
+    """The end of the queue from which torch takes batches: in the order of their arrival, complete.
 
     It has the methods of `queue.Queue` that torch, and whoever watches the loader, call.
     """
 
-    def __init__(self, arrived: queue.Queue[Any], pin_device: str | None) -> None:
+    def __init__(self, arrived: queue.Queue[Any]) -> None:
         self._arrived = arrived
-        self._pin_device = pin_device
         self._error: Exception | None = None
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -222,12 +228,12 @@ class _Finishing:
             raise found
         number, data = found
         if isinstance(data, PendingBatch):
+            data.wait()
             try:
-                data = data.finish()
-                if self._pin_device is not None:
-                    data = torch.utils.data._utils.pin_memory.pin_memory(data, self._pin_device)
+                data.fill()
             except Exception:
-                data = ExceptionWrapper(where="while headrace computed a batch")
+                return number, ExceptionWrapper(where="while headrace computed a batch")
+            data = data.unpickled()
         return number, data
 
     def empty(self) -> bool:
