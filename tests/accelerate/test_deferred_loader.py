@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import always_lazy, both_ways, described, seeded
-from headrace.accelerate import deferred_batch, deferred_loader, hook, lazy_trial
+from headrace.accelerate import batch_memory, deferred_batch, deferred_loader, hook, lazy_trial
 from headrace.accelerate.deferred_batch import DescribedBatch
 from headrace.accelerate.deferred_functions import deferred_tensors
 from headrace.accelerate.deferred_tensor import real
@@ -267,6 +267,34 @@ def test_files_that_change_behind_the_worker(how: str, folder: Path, taken_over:
     theirs, ours = both_ways(DataLoader(Spoiled(paths_of(folder), how), 4, num_workers=2))
     assert ours == theirs
     assert "taken over in part" in taken_over[0]
+
+
+def test_the_images_of_a_list_share_one_block_whatever_their_sizes(folder: Path, taken_over: list[str]) -> None:
+    """Memory for each of them would be mapped anew for each batch: they have more sizes than there are kept ones."""
+    loader = always_lazy(
+        DataLoader(Images(paths_of(folder) * 3, "pair", v1.ToTensor()), 6, collate_fn=in_a_list, num_workers=2)
+    )
+    before = set(batch_memory._blocks.rings)
+    found = [images for images, _ in loader]
+    assert len(set(batch_memory._blocks.rings) - before) <= 3
+    for images in found:
+        places = sorted((image.data_ptr(), image.nbytes) for image in images)
+        assert places[-1][0] + places[-1][1] - places[0][0] < sum(size + 64 for _, size in places)
+        assert all(place % 64 == 0 for place, _ in places)
+
+
+def test_batches_are_filled_ahead_within_a_limit(folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deferred_loader, "BYTES_AHEAD", 1)
+    seen = Counting().watch(monkeypatch)
+    loader = always_lazy(DataLoader(Images(paths_of(folder)), 2, num_workers=1, prefetch_factor=8))
+    batches = iter(loader)
+    next(batches)
+    time.sleep(3)
+    assert len(seen.batches) <= 1 + deferred_loader.BATCHES_AHEAD
+    began_s = time.monotonic()
+    del batches  # its thread waits for room
+    assert time.monotonic() - began_s < 4.5
+    assert sum(len(labels) for _, labels in loader) == len(loader.dataset)
 
 
 class Small(Images):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
+import weakref
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 from accelerate_helpers import own_batches
 from deferred_helpers import always_lazy, described, seeded
 from headrace.accelerate import deferred_loader, hook
-from headrace.accelerate.deferred_batch import DescribedBatch, HandedOver
+from headrace.accelerate.deferred_batch import DescribedBatch, HandedOver, new_memory
 from headrace.accelerate.lazy_loader import trial_of
 from headrace.accelerate.lazy_trial import TrialState
 from headrace.accelerate.shared_bytes import SharedBytes
@@ -183,7 +185,7 @@ def test_objects_over_the_same_values_share_their_memory_as_without_headrace() -
         tensor = v2.ToImage()(image)
         pickled = ForkingPickler.dumps(HandedOver([tensor, tensor, tensor.as_subclass(torch.Tensor)], shared, 0))
     sent = ForkingPickler.loads(pickled)
-    first, again, plain = sent.open(None, lambda shape, dtype: torch.empty(shape, dtype=dtype)).unpickled()
+    first, again, plain = sent.open(None, new_memory).unpickled()
     assert first is again and type(first) is tv_tensors.Image and type(plain) is torch.Tensor
     plain.add_(1)
     assert first.flatten()[:3].tolist() == [2, 2, 2] and first.data_ptr() == plain.data_ptr()
@@ -196,4 +198,16 @@ def test_a_reducer_that_the_script_has_put_in_place_of_torchs_is_called(monkeypa
     with deferred_tensors():
         batch = [v1.ToTensor()(Image.new("RGB", (96, 96), (1, 2, 3)))]
     sent = ForkingPickler.loads(ForkingPickler.dumps(HandedOver(batch, SharedBytes(1, 1), 0)))
-    assert sent.open(None, lambda shape, dtype: torch.empty(shape, dtype=dtype)).unpickled() == ["(3, 96, 96)"]
+    assert sent.open(None, new_memory).unpickled() == ["(3, 96, 96)"]
+
+
+def test_a_batch_is_gone_as_soon_as_it_is_pickled() -> None:
+    gc.disable()
+    try:
+        batch = [Sample(np.zeros(3)), Stated()]
+        gone = weakref.ref(batch[0])
+        pickled = ForkingPickler.dumps(HandedOver(batch, SharedBytes(1, 1), 0))
+        del batch
+        assert gone() is None and len(pickled)
+    finally:
+        gc.enable()

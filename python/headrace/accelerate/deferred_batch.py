@@ -33,7 +33,17 @@ from headrace.accelerate.image_description import Encoded, ImageDescription
 from headrace.accelerate.shared_bytes import Place, SharedBytes, received
 from headrace.accelerate.shared_indexes import process_indexes
 
-__all__ = ["DescribedBatch", "HandedOver", "PendingBatch", "Target", "computed", "cost_s", "packed", "reduced_by_torch"]
+__all__ = [
+    "DescribedBatch",
+    "HandedOver",
+    "PendingBatch",
+    "Target",
+    "computed",
+    "cost_s",
+    "new_memory",
+    "packed",
+    "reduced_by_torch",
+]
 
 MOST_TENSORS = 0.5
 """Compute a tensor in the worker if more than this share of its blocks is computed already."""
@@ -47,8 +57,8 @@ SAMPLED_IMAGES = 16
 MOST_OBJECTS = 100_000
 """Look at so many objects of a batch at most, to find its deferred tensors when its cost is measured."""
 
-Memory = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
-"""Makes a contiguous tensor of a shape and type for a batch."""
+Memory = Callable[[list[tuple[tuple[int, ...], torch.dtype]]], list[torch.Tensor]]
+"""Makes contiguous tensors for a batch, each of a shape and type."""
 
 Target = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, list[Any], torch.Tensor | None]
 """Shape, strides and type of a deferred tensor; its blocks, each (number of the source, geometry, number of the values) or the
@@ -67,15 +77,24 @@ class HandedOver:
         return packed(self.batch, self.shared, self.worker).__reduce__()
 
 
-class _Pickler(ForkingPickler):
-    """The pickler of torch's queue, which sets deferred tensors aside in the order in which it meets them."""
+class _SetAside:
+    """The deferred tensors of a batch, in the order in which its pickler meets them.
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        kinds = (DeferredTensor, *DeferredTensor.__subclasses__())
-        self.dispatch_table.update(dict.fromkeys(kinds, self._reduced))
+    It does not know the pickler: that holds the whole batch, which must be gone as soon as it is pickled.
+    """
+
+    def __init__(self) -> None:
         self.states: list[State] = []
         self._numbers: dict[int, int] = {}
+
+    def pickled(self, batch: Any) -> bytes:
+        """Return what torch's queue would make of a batch, but for deferred tensors: they become numbers."""
+        file = io.BytesIO()
+        pickler = ForkingPickler(file)
+        kinds = (DeferredTensor, *DeferredTensor.__subclasses__())
+        pickler.dispatch_table.update(dict.fromkeys(kinds, self._reduced))
+        pickler.dump(batch)
+        return file.getvalue()
 
     def _reduced(self, tensor: DeferredTensor) -> tuple[Any, ...]:
         if not is_deferred(tensor) or ForkingPickler._extra_reducers.get(torch.Tensor) is not reduce_tensor:  # type: ignore[attr-defined]
@@ -133,12 +152,13 @@ class DescribedBatch:
         blocks_of = self._parts()
         filling = Filling()
         tensors = []
+        own = iter(memory([(one[0], one[2]) for one in self.tensors if not isinstance(one, torch.Tensor)]))
         for one in self.tensors:
             if isinstance(one, torch.Tensor):
                 tensors.append(one)
                 continue
             shape, strides, dtype, blocks, computed = one
-            tensor = memory(shape, dtype)
+            tensor = next(own)
             if tensor.stride() != strides:
                 tensor = tensor.as_strided(shape, strides)
             if not filling.add(blocks_of(blocks, computed), tensor):
@@ -167,14 +187,20 @@ class DescribedBatch:
 
     def pin_memory(self) -> Any:
         """Return the batch in pinned memory. Torch's thread calls it for a batch that it has taken from the queue itself."""
-        batch = self.open(None, lambda shape, dtype: torch.empty(shape, dtype=dtype), process_indexes()).unpickled()
+        batch = self.open(None, new_memory, process_indexes()).unpickled()
         return torch.utils.data._utils.pin_memory.pin_memory(batch)
 
 
+def new_memory(wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
+    """Return tensors in memory of their own."""
+    return [torch.empty(shape, dtype=dtype) for shape, dtype in wanted]
+
+
 class PendingBatch:
-    """A batch whose tensors are being filled."""
+    """A batch whose tensors are being filled. `filled_bytes`: their size."""
 
     def __init__(self, data: bytes, tensors: list[Any], filling: Filling, job: Job | None) -> None:
+        self.filled_bytes = sum(tensor.nbytes for tensor in tensors)
         self._data = data
         self._tensors = tensors
         self._filling = filling
@@ -220,15 +246,13 @@ os.register_at_fork(after_in_child=_leave_batches_to_the_parent)
 
 def packed(batch: Any, shared: SharedBytes, worker: int) -> DescribedBatch:
     """Return what crosses the queue for a batch of a worker. Raises what pickling it raises."""
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    pickler.dump(batch)
-    packing = _Packing()
-    tensors = [packing.target(state) for state in pickler.states]
+    aside, packing = _SetAside(), _Packing()
+    data = aside.pickled(batch)
+    tensors = [packing.target(state) for state in aside.states]
     place = shared.put(worker, packing.sources) if packing.sources else None
     if packing.sources and place is None:
-        packing, tensors = _Packing(), [state.computed() for state in pickler.states]
-    return DescribedBatch(file.getvalue(), tensors, packing.extents, packing.values, place)
+        packing, tensors = _Packing(), [state.computed() for state in aside.states]
+    return DescribedBatch(data, tensors, packing.extents, packing.values, place)
 
 
 def cost_s(batch: Any) -> float:

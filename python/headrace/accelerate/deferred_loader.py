@@ -12,6 +12,7 @@ Without workers, the batch is computed by native threads when it is complete.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import sys
 import threading
@@ -24,9 +25,9 @@ import torch
 from torch._utils import ExceptionWrapper
 
 from headrace._native import IndexStore
-from headrace.accelerate.batch_memory import batch_block, offer_free_blocks
+from headrace.accelerate.batch_memory import batch_block, offer_free_blocks, similar_size
 from headrace.accelerate.compile import engine
-from headrace.accelerate.deferred_batch import DescribedBatch, HandedOver, PendingBatch, computed, cost_s
+from headrace.accelerate.deferred_batch import DescribedBatch, HandedOver, PendingBatch, computed, cost_s, new_memory
 from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.lazy_loader import with_lazy_images
 from headrace.accelerate.native_decode import require_equal_lazy_images
@@ -40,6 +41,16 @@ __all__ = ["ComputedItems", "DeferredItems", "with_deferred_items"]
 
 POLL_S = 5.0
 """A thread that waits for batches looks so often whether the loader has ended. A loader that ends wakes it at once."""
+
+ALIGNMENT = 64
+"""Tensors that share a block begin at multiples of so many bytes."""
+
+BATCHES_AHEAD = 3
+"""Fill at least so many batches ahead, and more while they have fewer than `BYTES_AHEAD` bytes. What arrives further ahead
+waits in its encoded form."""
+
+BYTES_AHEAD = 128 << 20
+"""See `BATCHES_AHEAD`."""
 
 
 class DeferredItems:
@@ -124,14 +135,16 @@ def _receive_deferred(iterator: Any) -> Any:
     batches = 2 + iterator._num_workers * iterator._prefetch_factor
     receiver = _Receiver(engine(threads), process_indexes(), batches, pinned=iterator._pin_memory)
     arrived: queue.Queue[Any] = queue.Queue()
+    ahead = _Ahead()
     source = iterator._worker_result_queue
-    finishing = _Finishing(arrived)
+    finishing = _Finishing(arrived, ahead)
     if iterator._pin_memory:  # torch's own thread for pinned memory reads from here, until this event
-        thread = _ReceivingThread(source.get, arrived, iterator._pin_memory_thread_done_event, receiver)
+        ended = iterator._pin_memory_thread_done_event
+        thread = _ReceivingThread(source.get, arrived, ended, receiver, ahead)
         source.get = finishing.get
     else:  # torch ends a thread of these names when it ends the workers, before it closes their queue
-        ended = threading.Event()
-        thread = _ReceivingThread(source.get, arrived, ended, receiver)
+        ended = _Ended(ahead)
+        thread = _ReceivingThread(source.get, arrived, ended, receiver, ahead)
         iterator._data_queue = finishing
         iterator._pin_memory_thread, iterator._pin_memory_thread_done_event = thread, ended
     thread.start()
@@ -141,9 +154,11 @@ def _receive_deferred(iterator: Any) -> Any:
 class _ReceivingThread(threading.Thread):
     """The thread that moves batches from torch's queue to another, and has them filled, until the loader ends."""
 
-    def __init__(self, take: Callable[..., Any], target: queue.Queue[Any], ended: threading.Event, receiver: _Receiver) -> None:
+    def __init__(
+        self, take: Callable[..., Any], target: queue.Queue[Any], ended: threading.Event, receiver: _Receiver, ahead: _Ahead
+    ) -> None:
         super().__init__(name="headrace-receive", daemon=True)
-        self._take, self._target, self._ended, self._receiver = take, target, ended, receiver
+        self._take, self._target, self._ended, self._receiver, self._ahead = take, target, ended, receiver, ahead
 
     def run(self) -> None:
         """Receive until the loader ends, or until torch's queue raises an error, which is passed on."""
@@ -166,9 +181,13 @@ class _ReceivingThread(threading.Thread):
             del received
 
     def _opened(self, number: Any, data: Any) -> tuple[Any, Any]:
-        if isinstance(data, DescribedBatch) and not self._ended.is_set():
+        if not isinstance(data, DescribedBatch):
+            return number, data
+        self._ahead.wait_for_room(self._ended)
+        if not self._ended.is_set():
             try:
                 data = self._receiver.open(data)
+                self._ahead.add(data, 1)
             except Exception:
                 data = ExceptionWrapper(where="in headrace's thread that receives batches")
         return number, data
@@ -192,20 +211,67 @@ class _Receiver:
         """Start to fill a batch."""
         return batch.open(self._engine, self._memory, self._indexes)
 
-    def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor over memory that is used again when nobody refers to it."""
-        if self._pinned:
-            return _pinned_tensor(shape, dtype)  # torch keeps pinned memory, and waits for unfinished copies
-        count = 1
-        for side in shape:
-            count *= side
-        if not count:
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(batch_block(count * dtype.itemsize, self._batches), dtype=dtype, count=count).view(shape)
+    def _memory(self, wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
+        """Return tensors over one block of memory, which is used again when nobody refers to any of them."""
+        if self._pinned:  # torch keeps pinned memory, and waits for unfinished copies
+            return [_pinned_tensor(shape, dtype) for shape, dtype in wanted]
+        starts = [0]
+        for shape, dtype in wanted:
+            starts.append(starts[-1] + -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT)
+        if not starts[-1]:
+            return new_memory(wanted)
+        size = starts[-1] if len(wanted) == 1 else similar_size(starts[-1])
+        block = batch_block(size, self._batches)
+        return [
+            torch.frombuffer(block, dtype=dtype, count=math.prod(shape), offset=start).view(shape)
+            if math.prod(shape)
+            else torch.empty(shape, dtype=dtype)
+            for start, (shape, dtype) in zip(starts, wanted, strict=False)
+        ]
 
 
 def _pinned_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+
+class _Ahead:
+    """What is being filled, or filled, and has not been taken yet: its number of batches, and their bytes."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._batches = 0
+        self._bytes = 0
+
+    def add(self, batch: PendingBatch, sign: int) -> None:
+        """Count a batch (`sign` 1), or count it no more (-1)."""
+        with self._changed:
+            self._batches += sign
+            self._bytes += sign * batch.filled_bytes
+            self._changed.notify_all()
+
+    def wait_for_room(self, ended: threading.Event) -> None:
+        """Wait until another batch may be filled, or until the loader has ended."""
+        with self._changed:
+            while self._batches >= BATCHES_AHEAD and self._bytes >= BYTES_AHEAD and not ended.is_set():
+                self._changed.wait(POLL_S)
+
+    def wake(self) -> None:
+        """Have a thread that waits look whether the loader has ended."""
+        with self._changed:
+            self._changed.notify_all()
+
+
+class _Ended(threading.Event):
+    """The end of a loader, which wakes the thread that waits for room."""
+
+    def __init__(self, ahead: _Ahead) -> None:
+        super().__init__()
+        self._ahead = ahead
+
+    def set(self) -> None:
+        """Note the end."""
+        super().set()
+        self._ahead.wake()
 
 
 class _Finishing:
@@ -214,8 +280,9 @@ class _Finishing:
     It has the methods of `queue.Queue` that torch, and whoever watches the loader, call.
     """
 
-    def __init__(self, arrived: queue.Queue[Any]) -> None:
+    def __init__(self, arrived: queue.Queue[Any], ahead: _Ahead) -> None:
         self._arrived = arrived
+        self._ahead = ahead
         self._error: Exception | None = None
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -229,6 +296,7 @@ class _Finishing:
         number, data = found
         if isinstance(data, PendingBatch):
             data.wait()
+            self._ahead.add(data, -1)
             try:
                 data.fill()
             except Exception:
