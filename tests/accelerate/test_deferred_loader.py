@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import pickle
 import random
 import signal
 import threading
@@ -16,12 +17,14 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import always_lazy, both_ways, described, seeded
-from headrace.accelerate import deferred_batch, deferred_loader, hook, lazy_trial
+from headrace.accelerate import batch_memory, deferred_batch, deferred_loader, hook, lazy_trial
 from headrace.accelerate.deferred_batch import DescribedBatch
 from headrace.accelerate.deferred_functions import deferred_tensors
+from headrace.accelerate.deferred_tensor import real
 from headrace.accelerate.lazy_loader import trial_of
 from headrace.accelerate.lazy_opening import lazy_images
 from headrace.accelerate.lazy_trial import TrialState
+from headrace.accelerate.shared_bytes import SharedBytes
 from headrace.accelerate.translate import Unsupported
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
@@ -30,10 +33,10 @@ from torchvision.transforms import v2
 
 pytestmark = pytest.mark.usefixtures("items_refused")
 
-STACK = v1.Compose([v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
-V2_STACK = v2.Compose([v2.RandomResizedCrop(40), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
+STACK = v1.Compose([v1.RandomResizedCrop(96), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)])
+V2_STACK = v2.Compose([v2.RandomResizedCrop(96), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
 V2_IMAGE = v2.Compose(
-    [v2.RandomResizedCrop(40), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.2])]
+    [v2.RandomResizedCrop(96), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.2])]
 )
 
 
@@ -72,7 +75,7 @@ class Images(Dataset[Any]):
         if self.kind == "batched":
             return tensor.unsqueeze(0), index
         if self.kind == "noisy":
-            return tensor + torch.rand(3, 40, 40), index
+            return tensor + torch.rand(3, 96, 96), index
         return tensor, index
 
 
@@ -145,20 +148,21 @@ class Counting:
         return self
 
 
-@pytest.mark.parametrize("old", [True, False])
-def test_descriptions_cross_the_queue(old: bool, folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred_loader, "time_ns", lambda: 2**62 if old else 0)
+@pytest.mark.parametrize("kind", ["pair", "bytes"])
+def test_descriptions_cross_the_queue_and_bytes_the_shared_memory(
+    kind: str, folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = Counting().watch(monkeypatch)
     paths = [path for path in paths_of(folder) if "class_0" in path and "image_001" not in path]
-    loader = always_lazy(DataLoader(Images(paths * 4), 8, num_workers=1))
+    loader = always_lazy(DataLoader(Images(paths * 4, kind), 8, num_workers=1))
     assert sum(len(images) for images, _ in loader) == len(paths) * 4
     assert seen.batches
     for batch in seen.batches:
-        assert all(not isinstance(one, torch.Tensor) or one.ndim == 1 for one in batch.tensors)
-        assert all(isinstance(source[0], str) == old for source in batch.sources)
-        assert (batch.encoded is None) == old
-        described_bytes = len(deferred_batch.pickle.dumps((batch.data, batch.sources, batch.tensors[0][3])))
-        assert described_bytes < 400 * 8 + 400
+        assert not any(isinstance(one, torch.Tensor) for one in batch.tensors)
+        assert batch.place is not None and batch.place[2] == batch.sources[-1][1]
+        assert all(end - start in {Path(path).stat().st_size for path in paths} for start, end in batch.sources)
+        described_bytes = len(pickle.dumps((batch.data, batch.sources, batch.tensors[0][3])))
+        assert described_bytes < 400 * 8 + 1000
 
 
 class Repainting:
@@ -199,11 +203,11 @@ def test_pixels_that_a_transform_has_made_cross_the_queue_as_bytes(
     loader = always_lazy(DataLoader(Images(paths_of(folder)[:4], "pair", transform), 4, num_workers=1))
     assert len(list(loader)) == len(seen.batches) == 1
     (batch,) = seen.batches
-    assert 4 * 96 * 72 * 3 < len(batch.encoded) < 4 * (96 * 72 * 3 + 20)
-    assert not any(isinstance(one, torch.Tensor) and one.ndim > 1 for one in batch.tensors)
+    assert 4 * 96 * 72 * 3 < batch.place[2] < 4 * (96 * 72 * 3 + 20)
+    assert not any(isinstance(one, torch.Tensor) for one in batch.tensors)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_start_methods_and_persistent_workers(context: str, folder: Path, taken_over: list[str]) -> None:
     loader = DataLoader(Images(paths_of(folder)), 3, num_workers=2, multiprocessing_context=context, persistent_workers=True)
     always_lazy(loader)
@@ -234,38 +238,89 @@ def test_an_error_arrives_at_its_batch(workers: int, folder: Path, taken_over: l
     assert len(next(batches)[1]) == 3 if workers else True
 
 
-def test_a_file_that_is_gone_before_it_is_read_again_raises_at_its_batch(
-    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deferred_loader, "time_ns", lambda: 2**62)
-    paths = [path for path in paths_of(folder) if "class_0" in path and "image_001" not in path]
-    own = DescribedBatch.open
-
-    def open_late(batch: Any, *rest: Any) -> Any:
-        for source in batch.sources:
-            Path(source[0]).unlink()
-        return own(batch, *rest)
-
-    monkeypatch.setattr(DescribedBatch, "open", open_late)
-    with pytest.raises(Exception, match=r"do not change the images of a dataset|cannot be read any more"):
-        list(always_lazy(DataLoader(Images(paths), 2, num_workers=1)))
-
-
-class Temporary(Images):
-    """A dataset whose files exist while an item is made."""
+class Spoiled(Images):
+    """A dataset whose files change as soon as an item is made. `how`: what happens to them."""
 
     def __getitem__(self, index: int) -> Any:
         path = Path(self.paths[index])
-        copy = path.with_suffix(".copy")
+        copy = path.with_suffix(f".{os.getpid()}.copy")
         copy.write_bytes(path.read_bytes())
-        image = Image.open(copy).convert("RGB")
-        copy.unlink()
-        return self.transform(image), index
+        tensor = self.transform(Image.open(copy).convert("RGB"))
+        if self.kind == "removed":
+            copy.unlink()
+        elif self.kind == "replaced":
+            copy.with_suffix(".new").write_bytes(Path(self.paths[index - 1]).read_bytes())
+            copy.with_suffix(".new").replace(copy)
+        elif self.kind == "rewritten":
+            copy.write_bytes(Path(self.paths[index - 1]).read_bytes())
+        elif self.kind == "cut":
+            os.truncate(copy, 100)
+        elif self.kind == "touched":
+            os.utime(copy)
+        else:
+            copy.rename(copy.with_suffix(".moved"))
+        return tensor, index
 
 
-def test_files_that_are_removed_at_once(folder: Path, taken_over: list[str]) -> None:
-    theirs, ours = both_ways(DataLoader(Temporary(paths_of(folder)), 4, num_workers=1))
+@pytest.mark.parametrize("how", ["removed", "replaced", "rewritten", "cut", "touched", "moved"])
+def test_files_that_change_behind_the_worker(how: str, folder: Path, taken_over: list[str]) -> None:
+    theirs, ours = both_ways(DataLoader(Spoiled(paths_of(folder), how), 4, num_workers=2))
     assert ours == theirs
+    assert "taken over in part" in taken_over[0]
+
+
+def test_the_images_of_a_list_share_one_block_whatever_their_sizes(folder: Path, taken_over: list[str]) -> None:
+    """Memory for each of them would be mapped anew for each batch: they have more sizes than there are kept ones."""
+    loader = always_lazy(
+        DataLoader(Images(paths_of(folder) * 3, "pair", v1.ToTensor()), 6, collate_fn=in_a_list, num_workers=2)
+    )
+    before = set(batch_memory._blocks.rings)
+    found = [images for images, _ in loader]
+    assert len(set(batch_memory._blocks.rings) - before) <= 3
+    for images in found:
+        places = sorted((image.data_ptr(), image.nbytes) for image in images)
+        assert places[-1][0] + places[-1][1] - places[0][0] < sum(size + 64 for _, size in places)
+        assert all(place % 64 == 0 for place, _ in places)
+
+
+def test_batches_are_filled_ahead_within_a_limit(folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deferred_loader, "BYTES_AHEAD", 1)
+    seen = Counting().watch(monkeypatch)
+    loader = always_lazy(DataLoader(Images(paths_of(folder)), 2, num_workers=1, prefetch_factor=8))
+    batches = iter(loader)
+    next(batches)
+    time.sleep(3)
+    assert len(seen.batches) <= 1 + deferred_loader.BATCHES_AHEAD
+    began_s = time.monotonic()
+    del batches  # its thread waits for room
+    assert time.monotonic() - began_s < 4.5
+    assert sum(len(labels) for _, labels in loader) == len(loader.dataset)
+
+
+class Small(Images):
+    """A dataset whose tensors are smaller than the files of their images."""
+
+    def __getitem__(self, index: int) -> Any:
+        return v1.ToTensor()(Image.open(self.paths[index]).convert("RGB").resize((24, 20))), index
+
+
+def test_tensors_that_are_smaller_than_their_files_are_computed_in_the_worker(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Counting().watch(monkeypatch)
+    theirs, ours = both_ways(DataLoader(Small(paths_of(folder)), 4, num_workers=2))
+    assert ours == theirs
+    assert seen.batches and all(batch.place is None and not batch.sources for batch in seen.batches)
+
+
+def test_without_shared_memory_the_worker_computes_the_tensors(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SharedBytes, "put", lambda *arguments: None)
+    seen = Counting().watch(monkeypatch)
+    theirs, ours = both_ways(DataLoader(Images(paths_of(folder), "views"), 4, num_workers=2))
+    assert ours == theirs
+    assert all(batch.place is None for batch in seen.batches)
 
 
 class Dying(Images):
@@ -344,7 +399,7 @@ def test_the_trial_counts_what_a_batch_costs_the_training_process(
 ) -> None:
     monkeypatch.setattr(lazy_trial, "MOST_ITEMS", 6)
     monkeypatch.setattr(lazy_trial, "CLEAR", 0.0)
-    monkeypatch.setattr(DescribedBatch, "cost_s", lambda batch: 1000.0)
+    monkeypatch.setattr(deferred_loader, "cost_s", lambda batch: 1000.0)
     loader = DataLoader(Images(paths_of(folder)), 3, num_workers=1)
     list(loader)
     assert trial_of(loader).state is TrialState.NOT_FASTER and trial_of(loader).cpu_share() > 100
@@ -357,11 +412,11 @@ def test_the_cost_of_a_batch_is_that_of_all_its_images(folder: Path) -> None:
     dataset = Images(paths)
     with lazy_images(), deferred_tensors():
         images = torch.stack([dataset[number][0] for number in range(len(paths))])
-        batch = deferred_batch.packed([images, 3], 2**62)
-    assert isinstance(batch, DescribedBatch)
-    began = time.process_time()
-    cost_s = batch.cost_s()
-    assert 0 < cost_s < 100 * (time.process_time() - began)
+        began = time.process_time()
+        cost_s = deferred_batch.cost_s({"of": Sample((images, 3), 0)})
+    spent_s = time.process_time() - began
+    assert 0 < cost_s < 100 * spent_s
+    assert deferred_batch.cost_s([real(images), "text"]) == 0
 
 
 def open_files() -> int:
@@ -419,8 +474,8 @@ def test_pinned_memory_comes_from_torch_and_batches_are_whole(
     batches = iter(loader)
     ours = described([list(batches)])
     assert [one[1:] for one in ours[1:]] == [one[1:] for one in theirs[0][1:]]
-    assert pinned and all(shape[1:] == (3, 40, 40) for shape in pinned)
-    assert torch.Size([4, 3, 40, 40]) in later and torch.Size([4, 2]) in later
+    assert pinned and all(shape[1:] == (3, 96, 96) for shape in pinned)
+    assert torch.Size([4, 3, 96, 96]) in later and torch.Size([4, 2]) in later
     threads = set(receiving_threads())
     del batches
     gc.collect()

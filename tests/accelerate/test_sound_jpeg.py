@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 from headrace._native import sound_jpeg
-from headrace.accelerate.image_description import ImageDescription, JpegSource, pixels
+from headrace.accelerate.image_description import ImageDescription, pixels
 from headrace.errors import DecodeError
 from lazy_chains import damaged, jpeg_kinds
 from PIL import Image
@@ -30,7 +30,7 @@ def by_pillow(data: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 
 
 def natively(data: bytes, box: tuple[int, int, int, int]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    return pixels(ImageDescription(JpegSource(data), box, box[2:], "bilinear", (0, 0, *box[2:])))
+    return pixels(ImageDescription(data, box, box[2:], "bilinear", (0, 0, *box[2:])))
 
 
 @pytest.mark.parametrize("colour", [(255, 255, 255), (0, 0, 0), (255, 0, 255), (200, 90, 0)])

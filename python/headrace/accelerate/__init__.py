@@ -12,7 +12,7 @@ take-over.
 - `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
 - `data_map`: `headrace run --data-map A=B`: files that the script opens for reading below A are read from B.
 - `deep_copies`: Deep copies of the script's data: nothing that is changed in the original later shows in the copy.
-- `deferred_batch`: A batch of a worker with deferred tensors, on its way to the training process.
+- `deferred_batch`: A batch of a worker on its way to the training process.
 - `deferred_filling`: The computing of deferred tensors: native code fills the tensor's memory.
 - `deferred_functions`: The time in which torchvision makes deferred tensors of lazy images: while a batch is made.
 - `deferred_loader`: Deferred items: lazy images whose tensors are computed by native threads in the training process.
@@ -60,6 +60,8 @@ take-over.
 - `recognition_hook`: The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
 - `recognise`: The rules by which `headrace run` takes over a DataLoader.
 - `refusal`: The words for a loader that is not taken over.
+- `shared_bytes`: The encoded bytes of images on their way from the workers of a loader to the training process, in memory that
+  they share.
 - `shared_indexes`: The JPEG indexes that the training process and its workers share.
 - `script_state`: The state of the script's objects: what tells whether the training loop has changed a transform between two
   batches.

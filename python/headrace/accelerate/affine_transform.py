@@ -18,7 +18,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace._native import pillow_affine
-from headrace.accelerate.image_description import JpegSource, ppm_head, whole_image
+from headrace.accelerate.image_description import ppm_head, whole_image
 from headrace.accelerate.lazy_pillow import derived, description_of, pixel_source
 from headrace.attach.log import log_line
 
@@ -77,7 +77,7 @@ def transformed(image: Any, size: Any, method: Any, data: Any, resample: Any, fi
             _Comparison.equal = False
             log_line(f"headrace run: an affine transform came out different; this process transforms with Pillow: {numbers}")
         return expected
-    return derived(image, whole_image(JpegSource(made), *size))
+    return derived(image, whole_image(made, *size))
 
 
 def _is_size(size: Any) -> bool:

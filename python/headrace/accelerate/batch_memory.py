@@ -12,7 +12,7 @@ import os
 
 from headrace._native import Ring
 
-__all__ = ["batch_block", "offer_free_blocks"]
+__all__ = ["batch_block", "offer_free_blocks", "similar_size"]
 
 MOST_SIZES = 4
 """Hold memory of so many sizes: those used last."""
@@ -66,6 +66,12 @@ def batch_block(size_bytes: int, spare_blocks: int) -> memoryview:
     `spare_blocks`: hold memory for so many free batches of this size, for this loader and later ones.
     """
     return _blocks.take(size_bytes, spare_blocks)
+
+
+def similar_size(size_bytes: int) -> int:
+    """Return a size of at least `size_bytes`, and at most a quarter more, that batches of about this size have in common."""
+    step = max(4096, 1 << max(0, size_bytes.bit_length() - 3))
+    return -(-size_bytes // step) * step
 
 
 def offer_free_blocks() -> None:

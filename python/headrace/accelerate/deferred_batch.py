@@ -1,23 +1,25 @@
-"""A batch of a worker with deferred tensors, on its way to the training process.
+"""A batch of a worker on its way to the training process.
 
-The worker packs the batch (`packed`): descriptions in place of values, and all else pickled as ever. The training process
-opens it (`DescribedBatch.open`), lets native threads fill the tensors, and then makes the batch (`PendingBatch.finish`).
-
-A file is named by its path where it is an ordinary file of a local disk that has not changed since the loader began. Otherwise
-its bytes go along in shared memory: a file may be gone, or slow to read, a second time.
+A worker hands over a `HandedOver` in place of its batch. Torch's queue pickles that in its own thread, as it pickles a batch:
+the batch is pickled once, by the reducers of the script and of torch, and deferred tensors in it become numbers. What the
+training process gets is a `DescribedBatch`: that pickle, and a description of each deferred tensor; the encoded bytes of its
+images are in shared memory (`shared_bytes`). There it is opened as soon as it arrives (`DescribedBatch.open`): native threads
+fill the tensors. The pickle is opened in the thread in which torch would open it (`PendingBatch.unpickled`).
 """
 
 from __future__ import annotations
 
+import gc
 import io
+import math
 import os
-import pickle
 import sys
+import threading
 import time
+import types
 import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,101 +27,152 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from headrace._native import IndexStore, Job
 from headrace.accelerate import deferred_values
-from headrace.accelerate.deferred_filling import Filling, compute, layout_of
-from headrace.accelerate.deferred_tensor import DeferredTensor, DescribedImage, Part, is_deferred, real
-from headrace.accelerate.image_description import ImageDescription, JpegSource, file_identity
-from headrace.system.disk import file_system
+from headrace.accelerate.deferred_filling import Filling, compute, layout_of, threads_for
+from headrace.accelerate.deferred_tensor import DeferredTensor, DescribedImage, Part, State, is_deferred, real
+from headrace.accelerate.image_description import Encoded, ImageDescription
+from headrace.accelerate.shared_bytes import Place, SharedBytes, received
+from headrace.accelerate.shared_indexes import process_indexes
 
-__all__ = ["DescribedBatch", "PendingBatch", "Target", "computed", "packed"]
-
-LOCAL_FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay"})
-"""On these, reading a file a second time costs little: its pages are in memory."""
+__all__ = [
+    "DescribedBatch",
+    "HandedOver",
+    "PendingBatch",
+    "Target",
+    "computed",
+    "cost_s",
+    "new_memory",
+    "packed",
+    "reduced_by_torch",
+]
 
 MOST_TENSORS = 0.5
 """Compute a tensor in the worker if more than this share of its blocks is computed already."""
 
-SAMPLED_IMAGES = 4
+HEAD_BYTES = 32
+"""What the bytes of an image may have beyond its pixels, and still count as no more than these: the head of a PPM file."""
+
+SAMPLED_IMAGES = 16
 """Measure what a batch costs the training process by so many of its images."""
 
-Memory = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
-"""Makes a contiguous tensor of a shape and type for a batch."""
+MOST_OBJECTS = 100_000
+"""Look at so many objects of a batch at most, to find its deferred tensors when its cost is measured."""
 
-Target = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, list[Any], torch.Tensor | None, type]
+Memory = Callable[[list[tuple[tuple[int, ...], torch.dtype]]], list[torch.Tensor]]
+"""Makes contiguous tensors for a batch, each of a shape and type."""
+
+Target = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, list[Any], torch.Tensor | None]
 """Shape, strides and type of a deferred tensor; its blocks, each (number of the source, geometry, number of the values) or the
-number of a computed block; the computed blocks; and its class."""
+number of a computed block; and the computed blocks."""
 
 
-class _Pickler(ForkingPickler):
-    """A pickler that sets tensors aside, in the order in which it meets them."""
+class HandedOver:
+    """What a worker hands to torch's queue in place of a batch. `shared`: where the encoded bytes of its images go."""
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.tensors: dict[int, Any] = {}
+    def __init__(self, batch: Any, shared: SharedBytes, worker: int) -> None:
+        self.batch = batch
+        self.shared = shared
+        self.worker = worker
 
-    def persistent_id(self, obj: Any) -> int | None:
-        """Return the number of a tensor. None: the object is pickled."""
-        if not isinstance(obj, torch.Tensor):
-            return None
-        number, _ = self.tensors.setdefault(id(obj), (len(self.tensors), obj))
-        return int(number)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return packed(self.batch, self.shared, self.worker).__reduce__()
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, tensors: list[Any]) -> None:
-        super().__init__(io.BytesIO(data))
-        self._tensors = tensors
+class _SetAside:
+    """The deferred tensors of a batch, in the order in which its pickler meets them.
 
-    def persistent_load(self, pid: int) -> Any:
-        """Return the tensor of a number."""
-        return self._tensors[pid]
+    It does not know the pickler: that holds the whole batch, which must be gone as soon as it is pickled.
+    """
+
+    def __init__(self) -> None:
+        self.states: list[State] = []
+        self._numbers: dict[int, int] = {}
+
+    def pickled(self, batch: Any) -> bytes:
+        """Return what torch's queue would make of a batch, but for deferred tensors: they become numbers."""
+        file = io.BytesIO()
+        pickler = ForkingPickler(file)
+        kinds = (DeferredTensor, *DeferredTensor.__subclasses__())
+        pickler.dispatch_table.update(dict.fromkeys(kinds, self._reduced))
+        pickler.dump(batch)
+        return file.getvalue()
+
+    def _reduced(self, tensor: DeferredTensor) -> tuple[Any, ...]:
+        if not is_deferred(tensor) or ForkingPickler._extra_reducers.get(torch.Tensor) is not reduce_tensor:  # type: ignore[attr-defined]
+            return reduced_by_torch(tensor)
+        state: State = tensor.__dict__["_state"]
+        number = self._numbers.setdefault(id(state), len(self.states))
+        if number == len(self.states):
+            self.states.append(state)
+        kind = type(tensor)._plain
+        return _filled, (number,) if kind is torch.Tensor else (number, kind)
+
+
+def reduced_by_torch(tensor: DeferredTensor) -> tuple[Any, ...]:
+    """Return what the plain tensor in place of a deferred one is pickled as."""
+    plain = real(tensor)
+    reducer = ForkingPickler._extra_reducers.get(type(plain))  # type: ignore[attr-defined]
+    return reducer(plain) if reducer is not None else plain.__reduce_ex__(2)  # type: ignore[no-any-return]
+
+
+_opened = threading.local()
+
+
+def _filled(number: int, kind: type = torch.Tensor) -> torch.Tensor:
+    """Return the tensor of a number while a pickle is opened. A second object over the same memory is a tensor of its own."""
+    tensor: torch.Tensor = _opened.tensors[number]
+    if number in _opened.seen:
+        tensor = torch.empty(0, dtype=tensor.dtype).set_(tensor)
+    _opened.seen.add(number)
+    return tensor if kind is torch.Tensor else tensor.as_subclass(kind)
 
 
 class DescribedBatch:
     """A packed batch. It can be pickled.
 
-    `data`: the pickled batch without its tensors. `tensors`: these, each a tensor or a `Target`. `sources`: path and identity
-    of a file, or start and end in `encoded`, each. `values`: the tables of the targets.
+    `data`: the pickled batch without its deferred tensors. `tensors`: these, each a `Target` or computed. `sources`: where the
+    encoded bytes of each image begin and end at `place` (None: nothing is described). `values`: the tables of the targets.
     """
 
-    __slots__ = ("data", "encoded", "sources", "tensors", "values")
+    __slots__ = ("data", "place", "sources", "tensors", "values")
 
     def __init__(
-        self, data: bytes, tensors: list[Any], sources: list[Any], values: list[Any], encoded: torch.Tensor | None
+        self, data: bytes, tensors: list[Any], sources: list[tuple[int, int]], values: list[Any], place: Place | None
     ) -> None:
         self.data = data
         self.tensors = tensors
         self.sources = sources
         self.values = values
-        self.encoded = encoded
+        self.place = place
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DescribedBatch, (self.data, self.tensors, self.sources, self.values, self.encoded)
+        return DescribedBatch, (self.data, self.tensors, self.sources, self.values, self.place)
 
-    def open(self, engine: Any, memory: Memory, indexes: IndexStore | None = None) -> PendingBatch:
-        """Let native threads fill the tensors of the batch."""
+    def open(self, engine: Any | None, memory: Memory, indexes: IndexStore | None = None) -> PendingBatch:
+        """Let native threads fill the tensors of the batch. Without an `engine` they are filled at once."""
         blocks_of = self._parts()
         filling = Filling()
         tensors = []
+        own = iter(memory([(one[0], one[2]) for one in self.tensors if not isinstance(one, torch.Tensor)]))
         for one in self.tensors:
             if isinstance(one, torch.Tensor):
                 tensors.append(one)
                 continue
-            shape, strides, dtype, blocks, computed, kind = one
-            tensor = memory(shape, dtype)
+            shape, strides, dtype, blocks, computed = one
+            tensor = next(own)
             if tensor.stride() != strides:
                 tensor = tensor.as_strided(shape, strides)
             if not filling.add(blocks_of(blocks, computed), tensor):
                 raise RuntimeError(f"a deferred tensor {shape} of strides {strides} and type {dtype} has no native form")
-            tensors.append(tensor if kind is torch.Tensor else tensor.as_subclass(kind))
+            tensors.append(tensor)
+        if engine is None:
+            filling.run(threads_for(len(self.sources)), indexes)
+            return PendingBatch(self.data, tensors, filling, None)
         return PendingBatch(self.data, tensors, filling, filling.start(engine, indexes))
 
     def _parts(self) -> Callable[[list[Any], torch.Tensor | None], tuple[Part, ...]]:
         """Return what makes the parts of a target from its blocks and its computed blocks."""
-        encoded = memoryview(self.encoded.numpy()) if self.encoded is not None else memoryview(b"")
-        sources = [
-            JpegSource(None, *source) if isinstance(source[0], str) else JpegSource(encoded[source[0] : source[1]])  # type: ignore[arg-type]
-            for source in self.sources
-        ]
+        encoded = received(self.place) if self.place is not None else memoryview(b"")
+        sources = [encoded[start:end] for start, end in self.sources]
         values = [deferred_values.from_bytes(*one) for one in self.values]
 
         def parts(blocks: list[Any], computed: torch.Tensor | None) -> tuple[Part, ...]:
@@ -132,38 +185,50 @@ class DescribedBatch:
 
         return parts
 
-    def cost_s(self) -> float:
-        """Return the CPU time in seconds that computing the batch takes, from that of its first images."""
-        blocks_of, spent_s = self._parts(), 0.0
-        for shape, _, dtype, blocks, *_ in (one for one in self.tensors if not isinstance(one, torch.Tensor)):
-            described = [block for block in blocks if not isinstance(block, int)]
-            sample = described[:SAMPLED_IMAGES]
-            began_s = time.process_time()
-            compute(blocks_of(sample, None), torch.empty((len(sample), *shape[-3:]), dtype=dtype), comparing=False)
-            spent_s += (time.process_time() - began_s) * len(described) / max(1, len(sample))
-        return spent_s
+    def pin_memory(self) -> Any:
+        """Return the batch in pinned memory. Torch's thread calls it for a batch that it has taken from the queue itself."""
+        batch = self.open(None, new_memory, process_indexes()).unpickled()
+        return torch.utils.data._utils.pin_memory.pin_memory(batch)
+
+
+def new_memory(wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
+    """Return tensors in memory of their own."""
+    return [torch.empty(shape, dtype=dtype) for shape, dtype in wanted]
 
 
 class PendingBatch:
-    """A batch whose tensors are being filled."""
+    """A batch whose tensors are being filled. `filled_bytes`: their size."""
 
     def __init__(self, data: bytes, tensors: list[Any], filling: Filling, job: Job | None) -> None:
+        self.filled_bytes = sum(tensor.nbytes for tensor in tensors)
         self._data = data
         self._tensors = tensors
         self._filling = filling
         self._job = job
         _pending.add(self)
 
-    def finish(self) -> Any:
-        """Wait for the native threads and return the batch. Raises what Pillow raises for an image."""
+    def wait(self) -> None:
+        """Wait for the native threads. Torch's signal handler raises its error here if a worker has died."""
+        while self._job is not None and not self._job.wait(None):
+            pass
+
+    def fill(self) -> None:
+        """Make what native threads have not made, behind `wait`. Raises what Pillow raises for an image."""
         if self._job is not None:
-            while not self._job.wait(None):
-                pass
             self._filling.finish(self._job.statuses())
-        return _Unpickler(self._data, self._tensors).load()
+
+    def unpickled(self) -> Any:
+        """Return the batch, behind `fill`. The script's own code may run: how its classes are unpickled is its own."""
+        before = dict(vars(_opened))
+        _opened.tensors, _opened.seen = self._tensors, set()
+        try:
+            return ForkingPickler.loads(self._data)
+        finally:
+            vars(_opened).clear()
+            vars(_opened).update(before)
 
     def is_filled(self) -> bool:
-        """Return whether `finish` need not wait."""
+        """Return whether `wait` need not wait."""
         return self._job is None or self._job.wait(0)
 
 
@@ -179,23 +244,43 @@ def _leave_batches_to_the_parent() -> None:
 os.register_at_fork(after_in_child=_leave_batches_to_the_parent)
 
 
-def packed(batch: Any, began_ns: int) -> Any:
-    """Return what a worker hands over for a batch: a `DescribedBatch`, or the batch itself if nothing is deferred.
+def packed(batch: Any, shared: SharedBytes, worker: int) -> DescribedBatch:
+    """Return what crosses the queue for a batch of a worker. Raises what pickling it raises."""
+    aside, packing = _SetAside(), _Packing()
+    data = aside.pickled(batch)
+    tensors = [packing.target(state) for state in aside.states]
+    place = shared.put(worker, packing.sources) if packing.sources else None
+    if packing.sources and place is None:
+        packing, tensors = _Packing(), [state.computed() for state in aside.states]
+    return DescribedBatch(data, tensors, packing.extents, packing.values, place)
 
-    `began_ns`: the time at which the loader began, in ns since 1970. Files that are not older go along as bytes.
-    """
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    try:
-        pickler.dump(batch)
-    except Exception:
-        return batch  # torch reports it when it pickles the batch
-    found = [tensor for _, tensor in pickler.tensors.values()]
-    if not any(issubclass(type(tensor), DeferredTensor) for tensor in found):
-        return batch
-    packing = _Packing(began_ns)
-    tensors = [packing.target(tensor) if is_deferred(tensor) else real(tensor) for tensor in found]
-    return DescribedBatch(file.getvalue(), tensors, packing.sources, packing.values, packing.encoded())
+
+def cost_s(batch: Any) -> float:
+    """Return the CPU time in seconds that computing the deferred tensors of a batch takes, from that of some of its images."""
+    images = [part for state in _states_in(batch) for part in state.parts if not isinstance(part, torch.Tensor)]
+    sample = images[:: -(-len(images) // SAMPLED_IMAGES)] if images else []
+    began_s = time.process_time()
+    for image in sample:
+        height, width = image.description.height, image.description.width
+        compute((image,), torch.empty((1, 3, height, width), dtype=image.values.dtype), comparing=False)
+    return (time.process_time() - began_s) * len(images) / max(1, len(sample))
+
+
+def _states_in(batch: Any) -> Iterator[State]:
+    """Find the deferred tensors of a batch, without calling anything of the script."""
+    left: list[Any] = [batch]
+    seen: set[int] = set()
+    while left and len(seen) < MOST_OBJECTS:
+        one = left.pop()
+        kind = type(one)
+        if id(one) in seen or issubclass(kind, type | types.ModuleType | types.FunctionType):
+            continue
+        seen.add(id(one))
+        if issubclass(kind, DeferredTensor):
+            if (state := one.__dict__["_state"]).tensor is None:
+                yield state
+        elif not issubclass(kind, torch.Tensor):
+            left += gc.get_referents(one)
 
 
 def computed(value: Any, depth: int = 4) -> Any:
@@ -233,24 +318,34 @@ def _compute_entries(container: Any, entries: list[tuple[Any, Any]], depth: int)
 
 
 class _Packing:
-    """The sources and values of the targets of one batch."""
+    """The sources and values of the targets of one batch. `extents`: where each source begins and ends among all of them."""
 
-    def __init__(self, began_ns: int) -> None:
-        self._began_ns = began_ns
+    def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []
-        self._bytes: list[Any] = []
         self._length = 0
-        self.sources: list[Any] = []
-        self.values: list[Any] = []
+        self.sources: list[Encoded] = []
+        self.extents: list[tuple[int, int]] = []
+        self._values: list[deferred_values.Values] = []
 
-    def target(self, tensor: DeferredTensor) -> Any:
-        """Return the target of a deferred tensor. The computed tensor, if native code would not write it."""
-        state = tensor.__dict__["_state"]
+    @property
+    def values(self) -> list[Any]:
+        """The tables of the targets, in bytes."""
+        return [values.to_bytes() for values in self._values]
+
+    def target(self, state: State) -> Target | torch.Tensor:
+        """Return the target of a deferred tensor.
+
+        The computed tensor, if native code would not write it, or if the bytes of its images are more than its own.
+        """
         parts, shape, strides = state.parts, state.shape, state.strides
+        if state.tensor is not None:  # the script has looked at it meanwhile
+            return state.tensor
         computed = [part for part in parts if isinstance(part, torch.Tensor)]
         if len(computed) > MOST_TENSORS * len(parts) or not _is_native(parts, shape, strides):
-            return real(tensor)
+            return state.computed()
+        new = {id(source): len(source) for source in _sources(parts) if id(source) not in self._numbers}
+        if sum(new.values()) > math.prod(shape) * state.dtype.itemsize + HEAD_BYTES * len(parts):
+            return state.computed()
         blocks: list[Any] = []
         number = 0
         for part in parts:
@@ -259,43 +354,26 @@ class _Packing:
                 number += 1
             else:
                 source, *place = part.description
-                blocks.append((self._source(source), tuple(place), self._values(part.values)))
-        together = torch.stack(computed) if computed else None
-        return shape, strides, state.dtype, blocks, together, type(tensor)._plain
+                blocks.append((self._source(source), tuple(place), self._number(part.values)))
+        return shape, strides, state.dtype, blocks, torch.stack(computed) if computed else None
 
-    def _source(self, source: JpegSource) -> int:
-        number = self._numbers.get(id(source))
-        if number is None:
-            number = self._numbers[id(source)] = len(self.sources)
-            self._kept.append(source)
-            if _is_old_local_file(source, self._began_ns):
-                self.sources.append((source.path, source.identity))
-            else:
-                data = source.data
-                self.sources.append((self._length, self._length + len(data)))
-                self._bytes.append(data)
-                self._length += len(data)
+    def _source(self, source: Encoded) -> int:
+        number = self._numbers.setdefault(id(source), len(self.sources))
+        if number == len(self.sources):
+            self.sources.append(source)
+            self.extents.append((self._length, self._length + len(source)))
+            self._length += len(source)
         return number
 
-    def _values(self, values: deferred_values.Values) -> int:
-        number = self._numbers.get(id(values))
-        if number is None:
-            number = self._numbers[id(values)] = len(self.values)
-            self._kept.append(values)
-            self.values.append(values.to_bytes())
+    def _number(self, values: deferred_values.Values) -> int:
+        number = self._numbers.setdefault(id(values), len(self._values))
+        if number == len(self._values):
+            self._values.append(values)
         return number
 
-    def encoded(self) -> torch.Tensor | None:
-        """Return the bytes of all sources that are not named by a path, in shared memory."""
-        if not self._length:
-            return None
-        shared = torch.empty(self._length, dtype=torch.uint8).share_memory_()
-        memory = memoryview(shared.numpy())
-        at = 0
-        for data in self._bytes:
-            memory[at : at + len(data)] = data
-            at += len(data)
-        return shared
+
+def _sources(parts: Any) -> Iterator[Encoded]:
+    return (part.description.source for part in parts if not isinstance(part, torch.Tensor))
 
 
 def _is_native(parts: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
@@ -306,28 +384,4 @@ def _is_native(parts: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> 
     )
 
 
-def _is_old_local_file(source: JpegSource, began_ns: int) -> bool:
-    if source.path is None:
-        return False
-    try:
-        found = os.stat(source.path)  # noqa: PTH116 (runs for every image)
-    except OSError:
-        return False
-    if file_identity(found) != source.identity or found.st_ctime_ns >= began_ns:
-        return False
-    return _is_local(found.st_dev, source.path)
-
-
-_local: dict[int, bool] = {}
-
-
-def _is_local(device: int, path: str) -> bool:
-    if device not in _local:
-        try:
-            _local[device] = file_system(Path(path)) in LOCAL_FILE_SYSTEMS
-        except (OSError, ValueError):
-            _local[device] = False
-    return _local[device]
-
-
-ForkingPickler.register(DeferredTensor, lambda tensor: reduce_tensor(real(tensor)))
+ForkingPickler.register(DeferredTensor, reduced_by_torch)

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from headrace.accelerate import deferred_filling
+from headrace.accelerate.deferred_batch import reduced_by_torch
 from headrace.accelerate.deferred_tensor import (
     DeferredTensor,
     DescribedImage,
@@ -135,7 +135,7 @@ def _image_class() -> type[DeferredTensor]:
     """Return the class of deferred tensors that are torchvision's `Image`."""
     plain: Any = importlib.import_module(_TV_TENSORS).Image
     kind: type[DeferredTensor] = type("DeferredImage", (DeferredTensor, plain), {"_plain": plain})
-    ForkingPickler.register(kind, lambda tensor: reduce_tensor(real(tensor).as_subclass(torch.Tensor)))
+    ForkingPickler.register(kind, reduced_by_torch)
     return kind
 
 

@@ -1,9 +1,10 @@
 """Deferred items: lazy images whose tensors are not computed in the worker, but by native threads in the training process.
 
 This goes on from lazy images (`lazy_loader`). A worker makes its items and its batch as the script does. Where nothing has
-looked at a tensor of an image, its description crosses the queue. In the training process a thread takes the batches from
-torch's queue as they arrive, as torch's own thread for pinned memory does, and gives them to native threads. The script's
-iterator waits for the batch that it hands over.
+looked at a tensor of an image, its description crosses the queue, and the encoded bytes that the worker has read lie in shared
+memory. In the training process a thread takes the batches from torch's queue as they arrive, and gives them to native threads.
+Whoever reads from torch's queue without headrace gets them from that thread: the script's iterator, or torch's own thread for
+pinned memory. There a batch is waited for and unpickled.
 
 Without workers, the batch is computed by native threads when it is complete.
 """
@@ -11,26 +12,27 @@ Without workers, the batch is computed by native threads when it is complete.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import sys
 import threading
-import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from time import time_ns
 from typing import Any
 
 import torch
 from torch._utils import ExceptionWrapper
 
 from headrace._native import IndexStore
-from headrace.accelerate.batch_memory import batch_block, offer_free_blocks
+from headrace.accelerate.batch_memory import batch_block, offer_free_blocks, similar_size
 from headrace.accelerate.compile import engine
-from headrace.accelerate.deferred_batch import DescribedBatch, PendingBatch, computed, packed
+from headrace.accelerate.deferred_batch import DescribedBatch, HandedOver, PendingBatch, computed, cost_s, new_memory
 from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.lazy_loader import with_lazy_images
 from headrace.accelerate.native_decode import require_equal_lazy_images
 from headrace.accelerate.partly_native import PartlyNative
+from headrace.accelerate.shared_bytes import SharedBytes
 from headrace.accelerate.shared_indexes import index_path, process_indexes, use_index_path
 from headrace.accelerate.type_comparisons import compares_tensor_types
 from headrace.system.machine import cores
@@ -40,15 +42,25 @@ __all__ = ["ComputedItems", "DeferredItems", "with_deferred_items"]
 POLL_S = 5.0
 """A thread that waits for batches looks so often whether the loader has ended. A loader that ends wakes it at once."""
 
+ALIGNMENT = 64
+"""Tensors that share a block begin at multiples of so many bytes."""
+
+BATCHES_AHEAD = 3
+"""Fill at least so many batches ahead, and more while they have fewer than `BYTES_AHEAD` bytes. What arrives further ahead
+waits in its encoded form."""
+
+BYTES_AHEAD = 128 << 20
+"""See `BATCHES_AHEAD`."""
+
 
 class DeferredItems:
     """What a worker does beyond lazy images (`lazy_loader.Extension`).
 
-    `began_ns`: when the loader began, in ns since 1970. `indexes`: the file of JPEG indexes, or None.
+    `shared`: the memory for the encoded bytes of images. `indexes`: the file of JPEG indexes, or None.
     """
 
-    def __init__(self, began_ns: int, indexes: Path | None) -> None:
-        self.began_ns = began_ns
+    def __init__(self, shared: SharedBytes, indexes: Path | None) -> None:
+        self.shared = shared
         self.indexes = indexes
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
@@ -57,12 +69,16 @@ class DeferredItems:
         return _deferred_tensors()
 
     def finish(self, batch: Any) -> Any:
-        """Return what the worker hands over."""
-        return packed(batch, self.began_ns)
+        """Return the batch: torch's queue packs it when it pickles what is handed over."""
+        return batch
 
     def cost_s(self, batch: Any) -> float | None:
         """Return the CPU time in seconds that the batch takes in the training process."""
-        return batch.cost_s() if isinstance(batch, DescribedBatch) else 0.0
+        return cost_s(batch)
+
+    def handed_over(self, batch: Any) -> Any:
+        """Return what the worker hands to torch's queue."""
+        return HandedOver(batch, self.shared, torch.utils.data.get_worker_info().id)
 
 
 class ComputedItems:
@@ -79,6 +95,10 @@ class ComputedItems:
     def cost_s(self, batch: Any) -> float | None:
         """Return None: the clock of this thread does not see what native threads do."""
         return None
+
+    def handed_over(self, batch: Any) -> Any:
+        """Return the batch."""
+        return batch
 
 
 def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
@@ -104,7 +124,8 @@ def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
     if loader.num_workers == 0:
         return with_lazy_images(loader, images, ComputedItems())
     _deferred_tensors()  # what this imports, the workers of each epoch need not
-    changed = with_lazy_images(loader, images, DeferredItems(time_ns(), index_path()))
+    shared = SharedBytes(loader.num_workers, loader.prefetch_factor + 1)
+    changed = with_lazy_images(loader, images, DeferredItems(shared, index_path()))
     return replace(changed, prepare=_receive_deferred)
 
 
@@ -114,42 +135,43 @@ def _receive_deferred(iterator: Any) -> Any:
     batches = 2 + iterator._num_workers * iterator._prefetch_factor
     receiver = _Receiver(engine(threads), process_indexes(), batches, pinned=iterator._pin_memory)
     arrived: queue.Queue[Any] = queue.Queue()
-    ended = threading.Event()
-    source = iterator._data_queue
-    thread = _ReceivingThread(source, arrived, ended, receiver)
-    iterator._data_queue = _Finishing(arrived, iterator._pin_memory_device if iterator._pin_memory else None)
-    if iterator._pin_memory:  # torch's own thread for pinned memory passes descriptions on: this one is behind it
-        weakref.finalize(iterator._data_queue, _end, ended, source)
+    ahead = _Ahead()
+    source = iterator._worker_result_queue
+    finishing = _Finishing(arrived, ahead)
+    if iterator._pin_memory:  # torch's own thread for pinned memory reads from here, until this event
+        ended = iterator._pin_memory_thread_done_event
+        thread = _ReceivingThread(source.get, arrived, ended, receiver, ahead)
+        source.get = finishing.get
     else:  # torch ends a thread of these names when it ends the workers, before it closes their queue
+        ended = _Ended(ahead)
+        thread = _ReceivingThread(source.get, arrived, ended, receiver, ahead)
+        iterator._data_queue = finishing
         iterator._pin_memory_thread, iterator._pin_memory_thread_done_event = thread, ended
     thread.start()
     return iterator
 
 
-def _end(ended: threading.Event, source: Any) -> None:
-    """End a thread, and wake it."""
-    ended.set()
-    source.put((None, None))
-
-
 class _ReceivingThread(threading.Thread):
     """The thread that moves batches from torch's queue to another, and has them filled, until the loader ends."""
 
-    def __init__(self, source: Any, target: queue.Queue[Any], ended: threading.Event, receiver: _Receiver) -> None:
+    def __init__(
+        self, take: Callable[..., Any], target: queue.Queue[Any], ended: threading.Event, receiver: _Receiver, ahead: _Ahead
+    ) -> None:
         super().__init__(name="headrace-receive", daemon=True)
-        self._source, self._target, self._ended, self._receiver = source, target, ended, receiver
+        self._take, self._target, self._ended, self._receiver, self._ahead = take, target, ended, receiver, ahead
 
     def run(self) -> None:
         """Receive until the loader ends, or until torch's queue raises an error, which is passed on."""
         try:
             self._receive()
         finally:
+            self._target.put((None, None))  # wakes torch's thread for pinned memory
             offer_free_blocks()
 
     def _receive(self) -> None:
         while not self._ended.is_set():
             try:
-                received = self._source.get(timeout=POLL_S)
+                received = self._take(timeout=POLL_S)
             except queue.Empty:
                 continue
             except Exception as error:
@@ -159,9 +181,13 @@ class _ReceivingThread(threading.Thread):
             del received
 
     def _opened(self, number: Any, data: Any) -> tuple[Any, Any]:
-        if isinstance(data, DescribedBatch) and not self._ended.is_set():
+        if not isinstance(data, DescribedBatch):
+            return number, data
+        self._ahead.wait_for_room(self._ended)
+        if not self._ended.is_set():
             try:
                 data = self._receiver.open(data)
+                self._ahead.add(data, 1)
             except Exception:
                 data = ExceptionWrapper(where="in headrace's thread that receives batches")
         return number, data
@@ -185,31 +211,78 @@ class _Receiver:
         """Start to fill a batch."""
         return batch.open(self._engine, self._memory, self._indexes)
 
-    def _memory(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor over memory that is used again when nobody refers to it."""
-        if self._pinned:
-            return _pinned_tensor(shape, dtype)  # torch keeps pinned memory, and waits for unfinished copies
-        count = 1
-        for side in shape:
-            count *= side
-        if not count:
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(batch_block(count * dtype.itemsize, self._batches), dtype=dtype, count=count).view(shape)
+    def _memory(self, wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
+        """Return tensors over one block of memory, which is used again when nobody refers to any of them."""
+        if self._pinned:  # torch keeps pinned memory, and waits for unfinished copies
+            return [_pinned_tensor(shape, dtype) for shape, dtype in wanted]
+        starts = [0]
+        for shape, dtype in wanted:
+            starts.append(starts[-1] + -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT)
+        if not starts[-1]:
+            return new_memory(wanted)
+        size = starts[-1] if len(wanted) == 1 else similar_size(starts[-1])
+        block = batch_block(size, self._batches)
+        return [
+            torch.frombuffer(block, dtype=dtype, count=math.prod(shape), offset=start).view(shape)
+            if math.prod(shape)
+            else torch.empty(shape, dtype=dtype)
+            for start, (shape, dtype) in zip(starts, wanted, strict=False)
+        ]
 
 
 def _pinned_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, pin_memory=True)
 
 
+class _Ahead:
+    """What is being filled, or filled, and has not been taken yet: its number of batches, and their bytes."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._batches = 0
+        self._bytes = 0
+
+    def add(self, batch: PendingBatch, sign: int) -> None:
+        """Count a batch (`sign` 1), or count it no more (-1)."""
+        with self._changed:
+            self._batches += sign
+            self._bytes += sign * batch.filled_bytes
+            self._changed.notify_all()
+
+    def wait_for_room(self, ended: threading.Event) -> None:
+        """Wait until another batch may be filled, or until the loader has ended."""
+        with self._changed:
+            while self._batches >= BATCHES_AHEAD and self._bytes >= BYTES_AHEAD and not ended.is_set():
+                self._changed.wait(POLL_S)
+
+    def wake(self) -> None:
+        """Have a thread that waits look whether the loader has ended."""
+        with self._changed:
+            self._changed.notify_all()
+
+
+class _Ended(threading.Event):
+    """The end of a loader, which wakes the thread that waits for room."""
+
+    def __init__(self, ahead: _Ahead) -> None:
+        super().__init__()
+        self._ahead = ahead
+
+    def set(self) -> None:
+        """Note the end."""
+        super().set()
+        self._ahead.wake()
+
+
 class _Finishing:
-    """The end of the queue that the script's iterator reads: batches in the order of their arrival, complete.
+    """The end of the queue from which torch takes batches: in the order of their arrival, complete.
 
     It has the methods of `queue.Queue` that torch, and whoever watches the loader, call.
     """
 
-    def __init__(self, arrived: queue.Queue[Any], pin_device: str | None) -> None:
+    def __init__(self, arrived: queue.Queue[Any], ahead: _Ahead) -> None:
         self._arrived = arrived
-        self._pin_device = pin_device
+        self._ahead = ahead
         self._error: Exception | None = None
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -222,12 +295,13 @@ class _Finishing:
             raise found
         number, data = found
         if isinstance(data, PendingBatch):
+            data.wait()
+            self._ahead.add(data, -1)
             try:
-                data = data.finish()
-                if self._pin_device is not None:
-                    data = torch.utils.data._utils.pin_memory.pin_memory(data, self._pin_device)
+                data.fill()
             except Exception:
-                data = ExceptionWrapper(where="while headrace computed a batch")
+                return number, ExceptionWrapper(where="while headrace computed a batch")
+            data = data.unpickled()
         return number, data
 
     def empty(self) -> bool:

@@ -72,11 +72,13 @@ class State:
         self.tensor: torch.Tensor | None = None
 
     def computed(self) -> torch.Tensor:
-        """Return the tensor with its values. They are computed the first time."""
+        """Return the tensor with its values. They are computed the first time. Threads that ask at once get the same."""
+        parts = self.parts  # before the tensor is looked at: they go once it is there
         if self.tensor is None:
             tensor = torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
-            self.fill(self.parts, tensor)
-            self.tensor, self.parts = tensor, ()
+            self.fill(parts, tensor)
+            if self.tensor is None:
+                self.tensor, self.parts = tensor, ()
         return self.tensor
 
 

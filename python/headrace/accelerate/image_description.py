@@ -1,28 +1,25 @@
 """The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
 
-A lazy image (`lazy_pillow`) is such a description until its pixels are needed. A description is small and can be pickled, so a
-worker process can pass it on in place of pixels.
+A lazy image (`lazy_pillow`) is such a description until its pixels are needed. A worker process can pass it on, with the bytes
+that it has read, in place of pixels: no file is read a second time.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace._native import IndexStore, Store, fill_items
-from headrace.accelerate.data_map import mapped
 from headrace.accelerate.unheard_warnings import unheard_warnings
-from headrace.errors import DecodeError, SourceError
+from headrace.errors import DecodeError
 from headrace.images.decode import reason
 
 __all__ = [
     "Box",
+    "Encoded",
     "ImageDescription",
-    "JpegSource",
-    "file_identity",
     "pixels",
     "pixels_by_pillow",
     "plain_pixels",
@@ -39,73 +36,14 @@ _HWC = Store("hwc")
 COMMUTE_WITH_FLIPS = frozenset({"bilinear", "hamming", "bicubic", "lanczos"})
 """Filters that give the same pixels whether the image is flipped before or after the resize. The others round to one side."""
 
-Identity = tuple[int, int, int, int]
-"""Device, inode, size in bytes and time of modification in ns of a file."""
-
-
-def file_identity(stat: os.stat_result) -> Identity:
-    """Return what tells a file and its contents from others."""
-    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-
-
-class JpegSource:
-    """The bytes of a JPEG file, read once; or pixels that are decoded already, as the bytes of a PPM file (`plain_source`).
-
-    `data`: the bytes. `path`, `identity`: absolute path and identity of the file that they come from, if a file holds nothing
-    else. A pickled source names the file if it is still the same one, and holds the bytes otherwise.
-    """
-
-    __slots__ = ("_data", "identity", "path")
-
-    def __init__(self, data: bytes | None, path: str | None = None, identity: Identity | None = None) -> None:
-        self._data = data
-        self.path = path
-        self.identity = identity
-
-    @property
-    def data(self) -> bytes:
-        """The bytes. Raises `SourceError` if they must be read and the file has changed or is gone."""
-        if self._data is None:
-            self._data = self._read()
-        return self._data
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the bytes are in memory."""
-        return self._data is not None
-
-    def is_file(self) -> bool:
-        """Whether the path names the file, unchanged."""
-        if self.path is None:
-            return False
-        try:
-            return file_identity(os.stat(self.path)) == self.identity  # noqa: PTH116 (runs for every image)
-        except OSError:
-            return False
-
-    def _read(self) -> bytes:
-        assert self.path is not None
-        hint = "do not change the images of a dataset while a script reads them, or set HEADRACE=off"
-        try:
-            with open(self.path, "rb", buffering=0) as file:
-                same = file_identity(os.fstat(file.fileno())) == self.identity
-                data = file.read()
-        except OSError as error:
-            raise SourceError(f"{self.path}: cannot be read any more: {error}", hint=hint) from error
-        if not same:
-            raise SourceError(f"{self.path}: has changed since the script opened it", hint=hint)
-        return data
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self.is_file():
-            return (JpegSource, (None, self.path, self.identity))
-        return (JpegSource, (self.data,))
+Encoded = bytes | memoryview
+"""The bytes of a JPEG file, or pixels that are decoded already, as the bytes of a PPM file (`plain_source`)."""
 
 
 class ImageDescription(NamedTuple):
     """The pixels of `Image.open(source).convert("RGB").crop(box).resize(size, resample).crop(window)`, then flipped.
 
-    source: the JPEG.
+    source: the bytes of the JPEG. Descriptions of one image hold the same object.
     box: the crop (left, top, width, height) before the resize, in pixels of the JPEG. It lies in the image.
     size: width and height that the box is resized to. Equal to the box's: nothing is resized.
     resample: Pillow's filter in lower case ("bilinear").
@@ -113,7 +51,7 @@ class ImageDescription(NamedTuple):
     flip_x, flip_y: whether the window is flipped left to right, top to bottom, after all else.
     """
 
-    source: JpegSource
+    source: Encoded
     box: Box
     size: tuple[int, int]
     resample: str
@@ -136,17 +74,13 @@ class ImageDescription(NamedTuple):
         """Whether the box is resized."""
         return self.size != self.box[2:]
 
-    def item(self) -> tuple[bytes | str, Box, tuple[int, int] | None, str, Box | None, bool, bool]:
-        """Return the item of the native `fill_items` that fills these pixels. A file whose bytes are not in memory is named.
-
-        Raises `SourceError` if the file has changed or is gone.
-        """
+    def item(self) -> tuple[Encoded, Box, tuple[int, int] | None, str, Box | None, bool, bool]:
+        """Return the item of the native `fill_items` that fills these pixels."""
         source, box, size, resample, window, flip_x, flip_y = self
-        encoded = mapped(source.path) if not source.is_loaded and source.path and source.is_file() else source.data
         if size != box[2:]:
-            return encoded, box, size, resample, window, flip_x, flip_y
+            return source, box, size, resample, window, flip_x, flip_y
         inside = (box[0] + window[0], box[1] + window[1], window[2], window[3])
-        return encoded, inside, None, resample, None, flip_x, flip_y
+        return source, inside, None, resample, None, flip_x, flip_y
 
     def cropped(self, left: int, top: int, width: int, height: int) -> ImageDescription:
         """Describe a crop of the described pixels. It lies inside them."""
@@ -170,14 +104,14 @@ class ImageDescription(NamedTuple):
         return self._replace(flip_x=self.flip_x != left_right, flip_y=self.flip_y != top_bottom)
 
 
-def whole_image(source: JpegSource, width: int, height: int) -> ImageDescription:
+def whole_image(source: Encoded, width: int, height: int) -> ImageDescription:
     """Describe all pixels of a JPEG of a size."""
     return ImageDescription(source, (0, 0, width, height), (width, height), "bilinear", (0, 0, width, height))
 
 
-def plain_source(image: Any) -> JpegSource:
-    """Return a source that holds a copy of the pixels of an RGB image of Pillow's. It needs no decoding."""
-    return JpegSource(ppm_head(*image.size) + image.tobytes())
+def plain_source(image: Any) -> bytes:
+    """Return a copy of the pixels of an RGB image of Pillow's. They need no decoding."""
+    return ppm_head(*image.size) + image.tobytes()  # type: ignore[no-any-return]
 
 
 def ppm_head(width: int, height: int) -> bytes:
@@ -188,12 +122,12 @@ def ppm_head(width: int, height: int) -> bytes:
 def plain_pixels(description: ImageDescription) -> memoryview | None:
     """Return the bytes of the pixels if they are all those of a PPM file as they are. None for every other description."""
     source, box, size, _, window, flip_x, flip_y = description
-    if flip_x or flip_y or not box[:2] == window[:2] == (0, 0) or not box[2:] == size == window[2:] or not source.is_loaded:
+    if flip_x or flip_y or not box[:2] == window[:2] == (0, 0) or not box[2:] == size == window[2:]:
         return None
     head = ppm_head(*size)
-    if not source.data.startswith(head) or len(source.data) != len(head) + 3 * size[0] * size[1]:
+    if len(source) != len(head) + 3 * size[0] * size[1] or source[: len(head)] != head:
         return None
-    return memoryview(source.data)[len(head) :]
+    return memoryview(source)[len(head) :]
 
 
 def pixels(description: ImageDescription, indexes: IndexStore | None = None) -> npt.NDArray[np.uint8]:
@@ -201,15 +135,14 @@ def pixels(description: ImageDescription, indexes: IndexStore | None = None) -> 
 
     `indexes`: JPEG indexes that are used and added to (default: none).
 
-    Raises `DecodeError` where the image is not decoded natively, and `SourceError` where its file cannot be read again.
+    Raises `DecodeError` where the image is not decoded natively.
 
-        pixels(ImageDescription(JpegSource(data), (0, 0, 60, 40), (30, 20), "bilinear", (0, 0, 30, 20)))
+        pixels(ImageDescription(data, (0, 0, 60, 40), (30, 20), "bilinear", (0, 0, 30, 20)))
     """
     out = np.empty((description.height, description.width, 3), dtype=np.uint8)
     (status,) = fill_items([description.item()], [(_HWC, out)], indexes=indexes)
     if status:
-        key = description.source.path or ""
-        raise DecodeError(f"the image is not decoded natively: {reason(status)}", key=key, status=status)
+        raise DecodeError(f"the image is not decoded natively: {reason(status)}", status=status)
     return out
 
 
@@ -222,9 +155,9 @@ def pixels_by_pillow(description: ImageDescription) -> npt.NDArray[np.uint8]:
     from PIL.PpmImagePlugin import PpmImageFile
 
     source, (left, top, width, height), size, resample, window, flip_x, flip_y = description
-    kind = PpmImageFile if bytes(source.data[:2]) == b"P6" else JpegImageFile
+    kind = PpmImageFile if source[:2] == b"P6" else JpegImageFile
     with unheard_warnings():  # Pillow has given them when the script opened the image
-        image: Any = kind(io.BytesIO(source.data)).convert("RGB").crop((left, top, left + width, top + height))
+        image: Any = kind(io.BytesIO(source)).convert("RGB").crop((left, top, left + width, top + height))
     if description.is_resized:
         image = image.resize(size, Image.Resampling[resample.upper()])
     left, top, width, height = window

@@ -60,10 +60,13 @@ class Extension(Protocol):
         """Return the block in which a batch is made."""
 
     def finish(self, batch: Any) -> Any:
-        """Return what the process hands over in place of the batch."""
+        """Return the batch that was made in the block, or what takes its place."""
 
     def cost_s(self, batch: Any) -> float | None:
-        """Return the CPU time in seconds that what it hands over takes elsewhere. None: it cannot be measured."""
+        """Return the CPU time in seconds that the batch takes elsewhere. None: it cannot be measured."""
+
+    def handed_over(self, batch: Any) -> Any:
+        """Return what the process hands over in place of a batch, however that was made."""
 
 
 def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None = None) -> PartlyNative:
@@ -172,14 +175,18 @@ class LazyFetcher:
         return getattr(self.__dict__["_fetcher"], name)
 
     def fetch(self, index: Any) -> Any:
-        """Return the batch of torch's own fetcher. An error of an item has the traceback that it would have there."""
+        """Return the batch of torch's own fetcher, or what takes its place on the way to the training process.
+
+        An error of an item has the traceback that it would have there.
+        """
         try:
-            return self._fetch(index)
+            batch = self._fetch(index)
         except BaseException as error:
             drop_own_frames(error)
             raise
         finally:
             self._note_work()
+        return batch if self._extension is None else self._extension.handed_over(batch)
 
     def _fetch(self, index: Any) -> Any:
         state = self._trial.state

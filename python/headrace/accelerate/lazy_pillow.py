@@ -28,8 +28,6 @@ from PIL.JpegImagePlugin import JpegImageFile
 from headrace._native import sound_jpeg
 from headrace.accelerate.image_description import (
     ImageDescription,
-    JpegSource,
-    file_identity,
     pixels,
     pixels_by_pillow,
     plain_pixels,
@@ -275,7 +273,7 @@ def _decoded(image: Any) -> Any:
 def _core(image: Any, description: ImageDescription) -> Any:
     if type(image) is LoadedJpeg:
         with unheard_warnings():  # they were given when the image was opened
-            whole: Any = JpegImageFile(io.BytesIO(description.source.data))
+            whole: Any = JpegImageFile(io.BytesIO(description.source))
             JpegImageFile.load(whole)
         return whole._im
     values = plain_pixels(description) or _pixels(description).data
@@ -356,9 +354,9 @@ def pixel_source(image: Any) -> bytes:
     description = image.__dict__[_STATE]
     if plain_pixels(description) is None:
         data = ppm_head(description.width, description.height) + _pixels(description).tobytes()
-        description = whole_image(JpegSource(data), description.width, description.height)
+        description = whole_image(data, description.width, description.height)
         image.__dict__[_STATE] = description
-    return description.source.data  # type: ignore[no-any-return]
+    return description.source  # type: ignore[no-any-return]
 
 
 def _inside(box: Any, width: int, height: int) -> tuple[int, int, int, int] | None:
@@ -406,7 +404,7 @@ def _loaded(image: Any) -> ImageDescription | None:
     if tuple(tile[0]) != ("jpeg", (0, 0, width, height), 0, (image._mode, "")):
         return None
     source = _source(image.fp)
-    facts = sound_jpeg(source.data) if source is not None else None
+    facts = sound_jpeg(source) if source is not None else None
     if source is None or facts is None or facts[:2] != (width, height) or _MODES[facts[2]] != image._mode:
         return None
     file = image.fp
@@ -415,7 +413,7 @@ def _loaded(image: Any) -> ImageDescription | None:
         file.close()
     else:  # Pillow reads block by block until the decoder has found the end
         block = image.decodermaxblock
-        file.seek(min(len(source.data), -(-facts[3] // block) * block))
+        file.seek(min(len(source), -(-facts[3] // block) * block))
     image.fp = None
     image.tile = []
     fields["map"] = None
@@ -428,24 +426,17 @@ def _loaded(image: Any) -> ImageDescription | None:
     return description
 
 
-def _source(file: Any) -> JpegSource | None:
+def _source(file: Any) -> bytes | None:
     """Return the bytes behind an open file, or None if it is not a plain one."""
     try:
         if type(file) is io.BytesIO:
-            return JpegSource(file.getvalue())
+            return file.getvalue()
         if type(file) is not io.BufferedReader or type(file.raw) is not io.FileIO:
             return None
         number = file.fileno()
         found = os.fstat(number)
         if not stat.S_ISREG(found.st_mode):
             return None
-        data = os.pread(number, found.st_size, 0)
-        name = file.raw.name
+        return os.pread(number, found.st_size, 0)
     except (ValueError, OSError):
         return None
-    return JpegSource(data, _absolute(os.fsdecode(name)) if isinstance(name, str | bytes) else None, file_identity(found))
-
-
-def _absolute(path: str) -> str:
-    """Return a path from the root, for every image: ".." and links stay as they are."""
-    return path if path.startswith("/") else f"{os.getcwd()}/{path}"  # noqa: PTH109
