@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 from headrace.accelerate import hook, iterator_watchers, type_comparisons
@@ -42,7 +41,7 @@ def taken_over(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return line
 
     monkeypatch.setattr(hook, "_awaited_line", reported_at_once)
-    monkeypatch.setattr(hook, "_awaited", WeakKeyDictionary())
+    monkeypatch.setattr(hook, "_awaited", {})
     monkeypatch.setattr(hook, "_printed", set())
     next_batch = _BaseDataLoaderIter.__next__
     hook.install()

@@ -20,7 +20,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -96,8 +96,8 @@ class _NoIterator(Exception):
 
 
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
-_awaited: WeakKeyDictionary[Any, AwaitedLine] = WeakKeyDictionary()
-"""The loaders whose line waits for what their first batches tell."""
+_awaited: dict[tuple[str, str], AwaitedLine] = {}
+"""The lines that wait for what first batches tell: the last one for each dataset and reason. A loader may be gone by then."""
 
 
 def install() -> None:
@@ -246,10 +246,11 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
             reason = f"{refusal}; internal error, {_error_text(error)}"
             break
         if changed.trial is None:
-            _report_in_part(loader, changed.native, refusal, changed.check, settings)
+            _report(loader, _in_part(loader, changed.native, refusal, changed.check, settings), settings)
             follow(iterator, waits_of(describe(loader.dataset), loader))
         else:
-            line = _awaited[loader] = _awaited_line(loader, changed, refusals, settings)
+            line = _awaited_line(loader, changed, refusals, settings)
+            _awaited[describe(loader.dataset), str(refusal)] = line
             follow(iterator, waits_of(describe(loader.dataset), loader), line.look)
         return iterator
     else:
@@ -257,30 +258,37 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
     return _leave_alone(loader, original, reason, settings)
 
 
-def _report_in_part(loader: Any, native: str, refusal: Unsupported, check: str, settings: Settings) -> None:
-    """Report that a loader is taken over in part. `native`: what is native, in words."""
+def _in_part(loader: Any, native: str, refusal: Unsupported, check: str, settings: Settings) -> Decision:
+    """Return the decision that a loader is taken over in part. `native`: what is native, in words."""
     where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
     verb = "is" if native.startswith("the decode of ") else "are"
     words = f"{PARTLY}{native} {verb} native in {where}; the rest is the script's own ({refusal})"
-    _report(loader, Decision(describe(loader.dataset), True, words, check=check if settings.check else None), settings)
+    return Decision(describe(loader.dataset), True, words, check=check if settings.check else None)
 
 
 def _awaited_line(loader: Any, changed: PartlyNative, refusals: list[Unsupported], settings: Settings) -> AwaitedLine:
     """Return what reports the decision on a loader with lazy images when its items have told it."""
     assert changed.trial is not None
-    waits_of(describe(loader.dataset), loader).trial = changed.trial
-    weakly = weakref.ref(loader)  # the loader may hold the iterator, which holds this
+    waits = waits_of(describe(loader.dataset), loader)
+    waits.trial = changed.trial
+    in_part = _in_part(loader, "{}", refusals[0], changed.check, settings)
+    weakly = weakref.ref(loader)  # the loader may hold the iterator, which holds this; or be gone when a batch comes
+    claimed: list[str] = []
+
+    def report(decision: Decision) -> None:
+        waits.is_native = decision.taken_over
+        if (found := weakly()) is not None:
+            _decided[found] = decision
+        _print(decision, settings)
 
     def taken_over(native: str) -> None:
-        found = weakly()
-        if found is not None and not (found in _decided and _decided[found].taken_over):
-            _report_in_part(found, native, refusals[0], changed.check, settings)
+        if not claimed:
+            claimed.append(native)
+            verb = "is" if native.startswith("the decode of ") else "are"
+            report(replace(in_part, reason=in_part.reason.replace("{} are", f"{native} {verb}", 1)))
 
     def left_alone(reason: str) -> None:
-        found = weakly()
-        if found is not None:
-            words = refusal_text([*refusals, Unsupported(reason)])
-            _report(found, Decision(describe(found.dataset), False, words), settings)
+        report(Decision(in_part.dataset, False, refusal_text([*refusals, Unsupported(reason)])))
 
     return AwaitedLine(changed.trial, taken_over, left_alone)
 
@@ -329,9 +337,14 @@ def _threads(loader: Any, settings: Settings) -> int:
 
 
 def _report(loader: Any, decision: Decision, settings: Settings) -> None:
-    """Print and record the decision, once: a script may make an equal loader for each epoch."""
+    """Keep, print and record the decision on a loader."""
     _decided[loader] = decision
     waits_of(decision.dataset, loader).is_native = decision.taken_over
+    _print(decision, settings)
+
+
+def _print(decision: Decision, settings: Settings) -> None:
+    """Print and record a decision, once: a script may make an equal loader for each epoch."""
     if decision in _printed:
         return
     _printed.add(decision)
