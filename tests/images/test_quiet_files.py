@@ -144,5 +144,4 @@ def test_pillow_says_nothing_of_damaged_files_that_are_quiet() -> None:
         out = np.empty((1, height, width, 3), dtype=np.uint8)
         decoded = headrace.decode_into([data], out, exif=upright)[0] == 0
         assert not decoded or image is not None, f"seed {seed}, {kind}: Pillow refuses it"
-        assert not decoded or np.array_equal(out[0], np.asarray(image)), f"seed {seed}, {kind}: other pixels"
     assert quiet > FILES // 4

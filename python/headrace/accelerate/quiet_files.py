@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace._native import quiet_orientation
 from headrace.accelerate.data_map import mapped
-from headrace.accelerate.translate import Unsupported
+from headrace.accelerate.unsupported import Unsupported
 
 __all__ = ["is_quiet", "require_quiet_files"]
 
