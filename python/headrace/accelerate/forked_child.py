@@ -7,11 +7,12 @@ import pickle
 import select
 import signal
 import time
-import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+
+from headrace.accelerate.unheard_warnings import unheard_warnings
 
 __all__ = ["ForkedChildFailed", "in_forked_child"]
 
@@ -31,8 +32,7 @@ def in_forked_child(make: Callable[[], Result], time_limit_s: float = TIME_LIMIT
     Raise `ForkedChildFailed` if the child ends without a result, or takes longer than `time_limit_s` seconds.
     """
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python's about threads: the child runs no code of theirs
+    with unheard_warnings():  # Python's about threads: the child runs no code of theirs
         child = os.fork()
     if child == 0:
         status = 1
