@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headrace.accelerate.library_code import is_constant, is_of_library
 from headrace.accelerate.translate import Unsupported
 
 __all__ = ["Decisions", "RewrittenCode", "rewritten"]
@@ -290,6 +291,8 @@ class _Rewriter(ast.NodeTransformer):
         if not all(one.name in known for one in node.names):
             raise self._refuse("imports a name that is not loaded yet")
         for one in node.names:
+            if is_of_library(node.module) and not is_constant(known, one.name):
+                raise self._refuse(f"imports {node.module}.{one.name}")
             self._imported[one.asname or one.name] = self._decisions.attribute(sys.modules[node.module or ""], one.name)
         return node
 
