@@ -21,6 +21,7 @@ take-over.
 - `draws`: How the script's transforms draw their random numbers.
 - `equality`: Whether two batches, items or planned items are equal bit for bit.
 - `explain`: The steps of a loader that is taken over: named in its line, and one line each for `headrace run --explain`.
+- `flat_transforms`: The transforms in nested containers, in order.
 - `forked_child`: A function's result from a forked child: what it changes, prints or leaves behind stays there.
 - `hf_datasets`: Rows of Hugging Face `datasets`: what they hold, with planned images in place of decoded ones.
 - `hook`: The hook of `headrace run`: decide for each DataLoader of the script how its batches are loaded.

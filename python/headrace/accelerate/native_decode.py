@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from headrace._native import decode_into, image_size
+from headrace.accelerate.flat_transforms import flatten
 from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.quiet_files import is_quiet
@@ -34,7 +35,7 @@ from headrace.accelerate.recognise import (
     require_seeding_only,
 )
 from headrace.accelerate.transform_names import TIMM, V1, V2, display_name, full_name, interpolation_name
-from headrace.accelerate.translate import PILLOW_FILTERS, Unsupported, flatten
+from headrace.accelerate.translate import PILLOW_FILTERS, Unsupported
 from headrace.system.sizes import count_text
 
 __all__ = [
