@@ -137,6 +137,29 @@ def test_reducers_and_states_run_as_without_headrace(
     assert theirs[0][1] if collate is as_lists else theirs[0]
 
 
+class Refusing:
+    """A value that cannot be unpickled."""
+
+    def __getstate__(self) -> Any:
+        return {"a": 1}
+
+    def __setstate__(self, state: Any) -> None:
+        raise KeyError("of the script")
+
+
+def with_refusing(items: list[Any]) -> Any:
+    return [stacked(items), Refusing()]
+
+
+def test_an_error_while_a_batch_is_unpickled_is_the_scripts_own(folder: Path, taken_over: list[str]) -> None:
+    paths = sorted(str(path) for path in folder.rglob("*.jpg"))
+    loader = DataLoader(Witnesses(paths, "deferred"), 5, num_workers=1, collate_fn=with_refusing)
+    for batches in (own_batches, lambda loader: list(always_lazy(loader))):
+        with pytest.raises(KeyError, match="of the script") as caught:
+            batches(loader)
+        assert not any("headrace/accelerate" in str(one.path) for one in caught.traceback if "/tests/" not in str(one.path))
+
+
 def test_torchs_thread_for_pinned_memory_unpickles(
     folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ from headrace.accelerate.deferred_tensor import DeferredTensor, DescribedImage, 
 from headrace.accelerate.image_description import Encoded, ImageDescription
 from headrace.accelerate.shared_bytes import Place, SharedBytes, received
 from headrace.accelerate.shared_indexes import process_indexes
+from headrace.attach.unseen_frames import drop_own_frames
 
 __all__ = [
     "DescribedBatch",
@@ -74,7 +75,11 @@ class HandedOver:
         self.worker = worker
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return packed(self.batch, self.shared, self.worker).__reduce__()
+        try:
+            return packed(self.batch, self.shared, self.worker).__reduce__()
+        except BaseException as error:  # the script's own, which torch's queue prints
+            drop_own_frames(error)
+            raise
 
 
 class _SetAside:

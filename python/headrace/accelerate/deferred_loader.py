@@ -35,6 +35,7 @@ from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.shared_bytes import SharedBytes
 from headrace.accelerate.shared_indexes import index_path, process_indexes, use_index_path
 from headrace.accelerate.type_comparisons import compares_tensor_types
+from headrace.attach.unseen_frames import drop_own_frames
 from headrace.system.machine import cores
 
 __all__ = ["ComputedItems", "DeferredItems", "with_deferred_items"]
@@ -301,7 +302,11 @@ class _Finishing:
                 data.fill()
             except Exception:
                 return number, ExceptionWrapper(where="while headrace computed a batch")
-            data = data.unpickled()
+            try:
+                data = data.unpickled()
+            except BaseException as error:  # the script's own
+                drop_own_frames(error)
+                raise
         return number, data
 
     def empty(self) -> bool:
