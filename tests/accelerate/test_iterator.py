@@ -13,6 +13,7 @@ import numpy
 import pytest
 import torch
 from accelerate_helpers import assert_same, own_batches
+from headrace.accelerate import iterator
 from headrace.accelerate.iterator import NativeIterator
 from PIL import Image
 from torch.utils.data import (
@@ -136,6 +137,21 @@ def test_random_draws_follow_the_seed_and_differ_between_passes(folder: Path, ta
     first, again = epochs(), epochs()
     assert_same(first, again)
     assert not torch.equal(first[0][0].mean(), first[1][0].mean())
+
+
+def test_batches_in_work_are_bounded_by_images_and_by_bytes(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = DataLoader(ImageFolder(str(folder), EVALUATE), 2, num_workers=1, prefetch_factor=10)
+    assert len(iter(loader)._jobs) == 10
+    monkeypatch.setattr(iterator, "BYTES_IN_WORK", 5 * 2 * 3 * 64 * 64 * 4)
+    assert len(iter(loader)._jobs) == 5
+    monkeypatch.setattr(iterator, "BYTES_IN_WORK", 1)
+    assert len(iter(loader)._jobs) == iterator.BATCHES_IN_WORK
+    monkeypatch.setattr(iterator, "BATCHES_IN_WORK", 1)
+    monkeypatch.setattr(iterator, "IMAGES_IN_WORK", 4)
+    monkeypatch.setattr(iterator, "BYTES_IN_WORK", 1 << 30)
+    assert len(iter(loader)._jobs) == 2
 
 
 def test_the_scripts_generators_end_in_the_same_state(folder: Path, taken_over: list[str]) -> None:

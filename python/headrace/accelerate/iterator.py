@@ -44,9 +44,11 @@ from headrace.attach.unseen_frames import drop_own_frames
 
 __all__ = ["NativeFailure", "NativeIterator", "Pending"]
 
-#: Fill at least this many batches at a time, and as many more as hold `IMAGES_IN_WORK` images, so that no thread idles.
+#: Fill at least this many batches at a time, and as many more as hold `IMAGES_IN_WORK` images, so that no thread idles, but not
+#: more than `BYTES_IN_WORK` bytes.
 BATCHES_IN_WORK = 3
 IMAGES_IN_WORK = 512
+BYTES_IN_WORK = 128 << 20
 
 #: Index batches read ahead for a loader without workers. Only from samplers that draw all indices at once.
 AHEAD_WITHOUT_WORKERS = 4
@@ -293,7 +295,7 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _submit(self) -> None:
         """Give index batches to the native threads, up to the limit of batches filled at a time."""
-        while self._pulled and len(self._jobs) < (_batches_in_work(len(self._pulled[0])) if self._makes_ahead else 1):
+        while self._pulled and len(self._jobs) < (self._batches_in_work(len(self._pulled[0])) if self._makes_ahead else 1):
             indices = self._pulled.popleft()
             is_native = self._is_native and not self._is_set_otherwise()
             self._jobs.append(Pending(indices, self._started, self._plan(indices) if is_native else ()))
@@ -364,9 +366,14 @@ class NativeIterator(_BaseDataLoaderIter):
             memory: Any = block.numpy()
             flat = block.view(dtype)
         else:
-            memory = batch_block(size, len(self._views) * (_batches_in_work(count) + 2))
+            memory = batch_block(size, len(self._views) * (self._batches_in_work(count) + 2))
             flat = torch.frombuffer(memory, dtype=dtype, count=size // dtype.itemsize)
         return flat.view(count, 3, pipeline.height, pipeline.width), memory
+
+    def _batches_in_work(self, images: int) -> int:
+        """Return how many batches of so many images are filled at a time."""
+        size = images * sum(view.pipeline.image_bytes() for view in self._views)
+        return max(BATCHES_IN_WORK, min(IMAGES_IN_WORK // max(1, images), BYTES_IN_WORK // max(1, size)))
 
     def _finish(self, pending: Pending) -> Any:
         """Return a batch when its images are filled."""
@@ -521,11 +528,6 @@ def _forks(loader: Any) -> bool:
     """Whether the loader's workers would be forked."""
     context = loader.multiprocessing_context or multiprocessing
     return bool(context.get_start_method() == "fork")
-
-
-def _batches_in_work(images: int) -> int:
-    """Return how many batches of so many images are filled at a time."""
-    return max(BATCHES_IN_WORK, IMAGES_IN_WORK // max(1, images))
 
 
 def _lookahead(loader: Any) -> int:
