@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 .PHONY: setup demo test check fuzz lock results docs wheel bench bench-augmentation bench-cost bench-decode bench-demo bench-diagnosis bench-exactness \
 	bench-gpu bench-gpu-decoder-model bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-tf-input bench-trainer-wait bench-trials \
-	miri test-frameworks
+	miri test-frameworks test-scripts
 
 setup:
 	@scripts/setup.sh dev
@@ -22,6 +22,9 @@ test: setup
 test-frameworks: setup # with TensorFlow, JAX, Lightning, Hugging Face, fastai, albumentations and MONAI, in .venv-frameworks
 	@scripts/frameworks.sh
 	@scripts/test_frameworks.sh
+
+test-scripts: setup # public training scripts, plain and under headrace run: HEADRACE_SCRIPTS=FOLDER of clones; skipped without
+	@scripts/test_scripts.sh $(ARGS)
 
 check: setup
 	$(PY) -m ruff check .
