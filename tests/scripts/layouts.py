@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,13 @@ def imagenet_plain(root: Path) -> None:
     """As `imagenet`, RGB baseline JPEGs only, named `.jpg`, with `test`."""
     for place, name in enumerate(("train", "val", "test")):
         _folder(root / name, 6 if name == "train" else 3, 100 * place, plain=True, ending=".jpg")
+
+
+def flowers(root: Path) -> None:
+    """As `imagenet`, with five classes."""
+    imagenet(root)
+    for part in ("train", "val"):
+        shutil.rmtree(root / part / CLASSES[-1])
 
 
 def one_folder(root: Path) -> None:
@@ -338,7 +346,21 @@ def nothing(root: Path) -> None:
 LAYOUTS: dict[str, Callable[[Path], None]] = {
     function.__name__: function
     for function in (
-        *(imagenet, imagenet_plain, one_folder, flat, flat_named, carvana, voc, voc_many, coco, coco_2017, u2net, yolo),
+        *(
+            imagenet,
+            imagenet_plain,
+            flowers,
+            one_folder,
+            flat,
+            flat_named,
+            carvana,
+            voc,
+            voc_many,
+            coco,
+            coco_2017,
+            u2net,
+            yolo,
+        ),
         *(yolo_segments, ade20k, captions, two_domains, side_by_side, super_resolution, celeba, market, cifar, nothing),
     )
 }

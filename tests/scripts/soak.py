@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import importlib.util
+import inspect
 import json
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -95,6 +94,18 @@ def copy_repository(source: Path, commit: str, target: Path) -> None:
     subprocess.run(command, env=environment, capture_output=True, check=False)  # a snapshot may lack its largest files
 
 
+RUNNING: set[int] = set()
+"""The process groups of the scripts that run."""
+
+
+def end_all(*_: object) -> None:
+    """End the scripts that run, and this process."""
+    for group in list(RUNNING):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+    os._exit(1)
+
+
 class Soak:
     """The runs of one entry, one after the other, each in the folder `now`: the paths that a script prints are the same."""
 
@@ -102,41 +113,30 @@ class Soak:
         self.script, self.source, self.python = script, source, python
         self.port = 20_000 + zlib.crc32(script.name.encode()) % 10_000
         self.root = work / "".join(letter if letter.isalnum() else "-" for letter in script.name)
-        shutil.rmtree(self.root, ignore_errors=True)
-        self.root.mkdir(parents=True)
-        files = [
-            path.read_bytes() for path in sorted([*HERE.glob("environment/*.py"), HERE / "layouts.py", HERE / "outcomes.py"])
-        ]
-        self.store = work / "plain" / hashlib.sha256(repr((script, python, files)).encode()).hexdigest()[:24]
-        self.original = self.root / "original"
-        copy_repository(source, script.commit, self.original)
+        self.root.mkdir(parents=True, exist_ok=True)
+        for name in ("now", "original", "cache"):
+            shutil.rmtree(self.root / name, ignore_errors=True)
+        copy_repository(source, script.commit, self.root / "original")
 
     def plain(self, name: str) -> Outcome:
-        """Return a plain run: an earlier one of the same entry, data and stand-ins, if there is one in the work folder."""
-        kept = self.store / f"{name}.pickle"
-        if kept.is_file():
-            outcome: Outcome = pickle.loads(kept.read_bytes())
-            return outcome
+        """Return a plain run: an earlier one of the same entry and data, if the work folder has one (see `--fresh`)."""
+        kept, key = self.root / name, repr((self.script, inspect.getsource(LAYOUTS[self.script.data])))
+        if (kept / "entry").is_file() and (kept / "entry").read_text() == key:
+            return collect(kept)
         outcome = self.run(name, ())
         if outcome.code == 0:
-            self.store.mkdir(parents=True, exist_ok=True)
-            kept.write_bytes(pickle.dumps(outcome))
+            (kept / "entry").write_text(key)
         return outcome
 
     def run(self, name: str, start: Sequence[str], **more: str) -> Outcome:
         """Run the script by `python START COMMAND`, keep its folder as `name`, and return what it left."""
         now = self.root / "now"
-        shutil.copytree(self.original, now / "repository", symlinks=True)
+        shutil.copytree(self.root / "original", now / "repository", symlinks=True)
         for folder in ("data", "out", "home", "log"):
             (now / folder).mkdir()
         LAYOUTS[self.script.data](now / "data")
         place = now / "repository" / self.script.folder
-        places = {
-            "{data}": str(now / "data"),
-            "{out}": str(now / "out"),
-            "{repository}": str(now / "repository"),
-            "{port}": str(self.port),
-        }
+        places = {f"{{{name}}}": str(now / name) for name in ("data", "out", "repository")} | {"{port}": str(self.port)}
         for path, text in self.script.files.items():
             (place / path).parent.mkdir(parents=True, exist_ok=True)
             (place / path).write_text(_filled(text, places))
@@ -145,28 +145,14 @@ class Soak:
             if (place / path).is_dir():
                 shutil.rmtree(place / path)
             (place / path).symlink_to(_filled(target, places))
-        command = [
-            self.python,
-            *start,
-            *(["python"] if start else []),
-            *(_filled(word, places) for word in self.script.command),
-        ]
-        if start:
-            command[len(start) + 1] = self.python
+        arguments = [_filled(word, places) for word in self.script.command]
+        command = [self.python, *start, self.python, *arguments] if start else [self.python, *arguments]
         before = time.monotonic()
-        code, out, err = self._wait(command, place, self._environment(now, places) | more)
-        seconds = time.monotonic() - before
-        (now / "stdout.txt").write_text(out)
-        (now / "stderr.txt").write_text(err)
-        kept, ours = lines(out)
-        errors, ours_too = lines(err)
-        logs = {path.name: path.read_text().splitlines() for path in (now / "log").iterdir()}
-        files = {
-            path: value for path, value in digests(now).items() if not path.startswith(("log/", "stdout.txt", "stderr.txt"))
-        }
+        code = self._wait(command, place, self._environment(now, places) | more)
+        (now / "ended").write_text(json.dumps({"code": code, "seconds": time.monotonic() - before}))
         shutil.rmtree(self.root / name, ignore_errors=True)
         now.rename(self.root / name)
-        return Outcome(code, kept, errors, logs, files, ours + ours_too, seconds)
+        return collect(self.root / name)
 
     def _environment(self, now: Path, places: Mapping[str, str]) -> dict[str, str]:
         paths = [HERE / "environment", *(now / "repository" / path for path in self.script.path)]
@@ -201,12 +187,14 @@ class Soak:
             own["SOAK_STEPS"] = str(self.script.steps)
         return kept | own | {name: _filled(value, places) for name, value in self.script.environment.items()}
 
-    def _wait(self, command: list[str], place: Path, environment: Mapping[str, str]) -> tuple[int | None, str, str]:
-        """Return exit code and output; a run past the limit is ended with its children, code None."""
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    def _wait(self, command: list[str], place: Path, environment: Mapping[str, str]) -> int | None:
+        """Return the exit code; a run past the limit is ended with its children, code None. The output goes to two files."""
+        now = self.root / "now"
+        with (now / "stdout.txt").open("wb") as out, (now / "stderr.txt").open("wb") as err:
             process = subprocess.Popen(
                 command, cwd=place, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
+            RUNNING.add(process.pid)
             code: int | None
             try:
                 code = process.wait(LIMIT_S)
@@ -215,11 +203,19 @@ class Soak:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            texts = []
-            for file in (out, err):
-                file.seek(0)
-                texts.append(file.read().decode(errors="replace"))
-        return code, texts[0], texts[1]
+            RUNNING.discard(process.pid)
+        return code
+
+
+def collect(folder: Path) -> Outcome:
+    """Return what a run left in its folder."""
+    kept, ours = lines((folder / "stdout.txt").read_text(errors="replace"))
+    errors, ours_too = lines((folder / "stderr.txt").read_text(errors="replace"))
+    logs = {path.name: path.read_text().splitlines() for path in (folder / "log").iterdir()}
+    own = ("log/", "stdout.txt", "stderr.txt", "ended", "entry")
+    files = {path: value for path, value in digests(folder).items() if not path.startswith(own)}
+    ended = json.loads((folder / "ended").read_text())
+    return Outcome(ended["code"], kept, errors, logs, files, ours + ours_too, ended["seconds"])
 
 
 def _filled(text: str, places: Mapping[str, str]) -> str:
@@ -234,16 +230,21 @@ def missing_packages(script: Script) -> list[str]:
 
 
 def try_script(script: Script, source: Path, work: Path, python: str, *, keep: bool, once: bool) -> dict[str, object]:
-    """Run an entry twice plain and twice under `headrace run`; the second time lazy images pay in any case."""
+    """Run an entry plain, and twice under `headrace run`: the second time lazy images pay in any case.
+
+    Where a run differs, a second plain one tells what is the script's own.
+    """
     soak = Soak(script, source, work, python)
-    plain = [soak.run(f"plain-{number}", ()) for number in (1, 2)[: 1 if once else 2]]
-    if once:
+    plain = [soak.plain("plain-1")]
+    if once or plain[0].code:
         error = plain[0].err[-1:] if plain[0].code else ""
-        return {
-            "name": script.name,
-            "once": f"exit {plain[0].code}, {plain[0].seconds:.1f} s, {_agreeing(plain * 2)} calls {error}",
-        }
+        said = f"plain exit {plain[0].code}, {plain[0].seconds:.1f} s, {_agreeing(plain * 2)} model calls {error}"
+        return {"name": script.name, "once": said, "differences": {}}
     ours = [soak.run("run-1", RUN), soak.run("run-2", RUN, SOAK_LAZY_PAYS="1")]
+    if any(differences(plain * 2, each) for each in ours):  # what differs may be the script's own
+        plain.append(soak.plain("plain-2"))
+    else:
+        plain *= 2
     found = {f"run {number}": differences(plain, each) for number, each in enumerate(ours, 1)}
     result = {
         "name": script.name,
@@ -255,10 +256,10 @@ def try_script(script: Script, source: Path, work: Path, python: str, *, keep: b
         "compared_files": sum(plain[0].files.get(name) == value for name, value in plain[1].files.items()),
         "lines": ours[0].ours,
         "differences": found,
-        "error": next((line for line in reversed(plain[0].err)), "") if plain[0].code else "",
     }
-    if not keep and not any(found.values()) and not plain[0].code:
-        shutil.rmtree(soak.root)
+    if not keep and not any(found.values()):
+        for name in ("run-1", "run-2"):
+            shutil.rmtree(soak.root / name)
     return result
 
 
@@ -286,8 +287,6 @@ def say(result: Mapping[str, object]) -> None:
         f" {result['model_calls']} model calls and {result['compared_files']} files compared, {result['seconds']} s",
         flush=True,
     )
-    if result["error"]:
-        print(f"         the plain script ends with: {result['error']}")
     for name, each in found.items():
         for line in each[:12]:
             print(f"         {name}: {line}")
@@ -303,6 +302,7 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", default=[], help="entries whose name contains this text")
     parser.add_argument("--once", action="store_true", help="only one plain run of each: for new entries")
+    parser.add_argument("--fresh", action="store_true", help="run plain again: stand-ins, helpers or packages have changed")
     parser.add_argument("--keep", action="store_true", help="keep the folders of all runs, not only of those that differ")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "headrace-soak")
     parser.add_argument("--results", type=Path, help="write everything as JSON")
@@ -312,6 +312,8 @@ def main() -> int:
         print("test-scripts: skipped: no folder of public repositories (HEADRACE_SCRIPTS=FOLDER make test-scripts)")
         return 0
     chosen = [script for script in table() if not arguments.only or any(text in script.name for text in arguments.only)]
+    if arguments.fresh:
+        shutil.rmtree(arguments.work, ignore_errors=True)
     ready = []
     for script in chosen:
         source, missing = repository_folder(Path(arguments.folder), script.repository), missing_packages(script)
@@ -319,6 +321,8 @@ def main() -> int:
             print(f"skipped  {script.name}: no {script.repository if source is None else ', '.join(missing)}")
         else:
             ready.append((script, source))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end_all)
     results = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
         tries = [

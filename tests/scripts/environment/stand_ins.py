@@ -255,6 +255,22 @@ def with_old_interpolation(transforms):
         transforms._pil_interp = transforms.str_to_pil_interp
 
 
+def with_old_schedulers(module):
+    start = module.CosineLRScheduler.__init__
+
+    def with_old_names(self, *args, t_mul=None, decay_rate=None, **kwargs):
+        start(self, *args, **kwargs)
+
+    module.CosineLRScheduler.__init__ = with_old_names
+
+
+def with_old_models(models):
+    import timm.layers
+
+    for name in ("convert_splitbn_model", "convert_sync_batchnorm"):
+        setattr(models, name, getattr(timm.layers, name))
+
+
 def without_timm_downloads(builder):
     builder.load_pretrained = lambda *args, **kwargs: None
 
@@ -283,6 +299,8 @@ AFTER_IMPORT = {
     "timm": with_old_timm,
     "timm.data.transforms": with_old_interpolation,
     "timm.models.layers": with_old_layers,
+    "timm.models": with_old_models,
+    "timm.scheduler.cosine_lr": with_old_schedulers,
     "timm.models._builder": without_timm_downloads,
     "timm.models.vision_transformer": with_old_blocks,
     "timm.optim._optim_factory": with_old_optimizers,
