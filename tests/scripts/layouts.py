@@ -78,7 +78,7 @@ def flowers(root: Path) -> None:
 
 def one_folder(root: Path) -> None:
     """`CLASS/*.jpg`."""
-    _folder(root, 6, 0, ending=".jpg")
+    _folder(root, 6, 0, plain=True, ending=".jpg")
 
 
 def flat(root: Path) -> None:

@@ -62,13 +62,17 @@ def masked(line: str) -> str:
     return re.sub(r"[ \t]+", " ", line).strip()
 
 
+IGNORED: list[re.Pattern[str]] = []
+"""Lines of output that are not compared (`--ignore`)."""
+
+
 def lines(text: str) -> tuple[list[str], list[str]]:
     """Return the lines of an output, masked and without progress bars, and the lines of headrace."""
     kept, ours = [], []
     for raw in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", text)):
         if OURS.match(raw):
             ours.append(raw.strip())
-        elif raw.strip() and not BAR.search(raw):
+        elif raw.strip() and not BAR.search(raw) and not any(pattern.search(raw) for pattern in IGNORED):
             kept.append(masked(raw))
     return kept, ours
 

@@ -16,6 +16,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "helpers"))
 
 from layouts import LAYOUTS  # noqa: E402 -- after its own helpers are on the path
-from outcomes import Outcome, differences, digests, lines  # noqa: E402
+from outcomes import IGNORED, Outcome, differences, digests, lines  # noqa: E402
 
 TABLE = HERE / "scripts.toml"
 LIMIT_S = 400
@@ -229,7 +230,9 @@ def missing_packages(script: Script) -> list[str]:
     return [name for name in script.needs if importlib.util.find_spec(name) is None]
 
 
-def try_script(script: Script, source: Path, work: Path, python: str, *, keep: bool, once: bool) -> dict[str, object]:
+def try_script(
+    script: Script, source: Path, work: Path, python: str, *, keep: bool, once: bool, runs: int
+) -> dict[str, object]:
     """Run an entry plain, and twice under `headrace run`: the second time lazy images pay in any case.
 
     Where a run differs, a second plain one tells what is the script's own.
@@ -240,7 +243,8 @@ def try_script(script: Script, source: Path, work: Path, python: str, *, keep: b
         error = plain[0].err[-1:] if plain[0].code else ""
         said = f"plain exit {plain[0].code}, {plain[0].seconds:.1f} s, {_agreeing(plain * 2)} model calls {error}"
         return {"name": script.name, "once": said, "differences": {}}
-    ours = [soak.run("run-1", RUN), soak.run("run-2", RUN, SOAK_LAZY_PAYS="1")]
+    environments: list[dict[str, str]] = [{}, {"SOAK_LAZY_PAYS": "1"}]
+    ours = [soak.run(f"run-{number}", RUN, **more) for number, more in enumerate(environments[:runs], 1)]
     if any(differences(plain * 2, each) for each in ours):  # what differs may be the script's own
         plain.append(soak.plain("plain-2"))
     else:
@@ -258,8 +262,8 @@ def try_script(script: Script, source: Path, work: Path, python: str, *, keep: b
         "differences": found,
     }
     if not keep and not any(found.values()):
-        for name in ("run-1", "run-2"):
-            shutil.rmtree(soak.root / name)
+        for number in range(1, runs + 1):
+            shutil.rmtree(soak.root / f"run-{number}")
     return result
 
 
@@ -302,8 +306,10 @@ def main() -> int:
     )
     parser.add_argument("--only", action="append", default=[], help="entries whose name contains this text")
     parser.add_argument("--once", action="store_true", help="only one plain run of each: for new entries")
+    parser.add_argument("--runs", type=int, default=2, choices=(1, 2), help="runs under headrace run of each entry")
     parser.add_argument("--fresh", action="store_true", help="run plain again: stand-ins, helpers or packages have changed")
     parser.add_argument("--keep", action="store_true", help="keep the folders of all runs, not only of those that differ")
+    parser.add_argument("--ignore", action="append", default=[], help="a pattern of output lines that are not compared")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "headrace-soak")
     parser.add_argument("--results", type=Path, help="write everything as JSON")
     parser.add_argument("--jobs", type=int, default=2)
@@ -312,6 +318,7 @@ def main() -> int:
         print("test-scripts: skipped: no folder of public repositories (HEADRACE_SCRIPTS=FOLDER make test-scripts)")
         return 0
     chosen = [script for script in table() if not arguments.only or any(text in script.name for text in arguments.only)]
+    IGNORED.extend(map(re.compile, arguments.ignore))
     if arguments.fresh:
         shutil.rmtree(arguments.work, ignore_errors=True)
     ready = []
@@ -326,7 +333,9 @@ def main() -> int:
     results = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
         tries = [
-            pool.submit(try_script, *pair, arguments.work, sys.executable, keep=arguments.keep, once=arguments.once)
+            pool.submit(
+                try_script, *pair, arguments.work, sys.executable, keep=arguments.keep, once=arguments.once, runs=arguments.runs
+            )
             for pair in ready
         ]
         for future in as_completed(tries):
