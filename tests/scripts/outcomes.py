@@ -28,7 +28,7 @@ TIMING = (
 )
 MASKS = [re.compile(pattern) for pattern in TIMING]
 BAR = re.compile(r"\d+%\||\d+it \[|\d+it/s|\[[\d:]+<[\d:?]+|━|\d+/\d+ \[")
-OURS = re.compile(r"^headrace(?: run)?: |^\s*headrace run: ")
+OURS = re.compile(r"^\s*\(?headrace(?: run|: )")
 WARNING = re.compile(r"^(.*?):\d+: (\w*Warning): (.*)$")
 
 
