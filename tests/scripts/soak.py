@@ -49,6 +49,7 @@ class Script:
     - folder: where it is started, below the repository. path: folders below the repository that it imports from.
     - cuda: it needs to see a GPU. steps: it ends after so many `backward()`, 0: by itself. needs: packages.
     - links: folders of data where the script looks for them. files: the user's own configuration, name -> text.
+    - tried: false where nobody has seen the plain script end with exit code 0 yet; left out unless asked for by `--untried`.
     - environment: variables, for the script or for stand_ins.py.
     """
 
@@ -58,6 +59,7 @@ class Script:
     data: str
     commit: str = ""
     folder: str = "."
+    tried: bool = True
     cuda: bool = False
     steps: int = 0
     needs: tuple[str, ...] = ()
@@ -305,6 +307,7 @@ def main() -> int:
         "folder", type=Path, nargs="?", default=os.environ.get("HEADRACE_SCRIPTS"), help="clones (HEADRACE_SCRIPTS)"
     )
     parser.add_argument("--only", action="append", default=[], help="entries whose name contains this text")
+    parser.add_argument("--untried", action="store_true", help="only the entries that are not tried yet")
     parser.add_argument("--once", action="store_true", help="only one plain run of each: for new entries")
     parser.add_argument("--runs", type=int, default=2, choices=(1, 2), help="runs under headrace run of each entry")
     parser.add_argument("--fresh", action="store_true", help="run plain again: stand-ins, helpers or packages have changed")
@@ -317,7 +320,8 @@ def main() -> int:
     if arguments.folder is None or not Path(arguments.folder).is_dir():
         print("test-scripts: skipped: no folder of public repositories (HEADRACE_SCRIPTS=FOLDER make test-scripts)")
         return 0
-    chosen = [script for script in table() if not arguments.only or any(text in script.name for text in arguments.only)]
+    entries = [script for script in table() if script.tried is not arguments.untried]
+    chosen = [script for script in entries if not arguments.only or any(text in script.name for text in arguments.only)]
     IGNORED.extend(map(re.compile, arguments.ignore))
     if arguments.fresh:
         shutil.rmtree(arguments.work, ignore_errors=True)
