@@ -66,10 +66,13 @@ pub fn serve_blur_weights(py: Python<'_>, on: bool) -> PyResult<()> {
     detached(py, || torch_blur::serve(on))
 }
 
+/// Kernel width, kernel height, sigma, version of torchvision.
+type Blur = (u16, u16, f32, u8);
+
 /// Wait until native threads want the weights of blurs, at most a second. Return (kernel width, kernel height, sigma, version of
 /// torchvision) of each, None if the service has ended.
 #[pyfunction]
-pub fn wanted_blur_weights(py: Python<'_>) -> PyResult<Option<Vec<(u16, u16, f32, u8)>>> {
+pub fn wanted_blur_weights(py: Python<'_>) -> PyResult<Option<Vec<Blur>>> {
     detached(py, || {
         let keys = torch_blur::wanted(Duration::from_secs(1))?;
         let described = |key: BlurKey| {

@@ -269,7 +269,7 @@ impl Engine {
             .ok_or_else(|| PyRuntimeError::new_err("the engine is closed"))?;
         let turn = turn
             .filter(|_| !records.is_empty())
-            .map(|turn| self::turn(turn, records.len(), views.len()))
+            .map(|turn| self::turn(turn, records.len(), views.len()).map(Box::new))
             .transpose()?;
         let batch = engine::Batch {
             table: Arc::clone(&table.inner),

@@ -66,7 +66,7 @@ pub struct Batch {
     /// The views of each record: one, or several.
     pub views: Vec<View>,
     /// Where the random draws come from, in place of the seeds and keys: streams that batches share.
-    pub turn: Option<Turn>,
+    pub turn: Option<Box<Turn>>,
     /// Make this batch before those that wait.
     pub first: bool,
 }

@@ -117,7 +117,7 @@ impl Stream {
 /// What a batch has drawn.
 #[derive(Default)]
 struct Drawn {
-    before: Option<Streams>,
+    before: Option<Box<Streams>>,
     /// For each image the number of words that the streams had given behind it.
     taken: Vec<[u64; 3]>,
 }
@@ -179,7 +179,7 @@ impl Turn {
         }
         let mut drawn = lock(&self.drawn);
         if image == 0 {
-            drawn.before = Some(state.streams.clone());
+            drawn.before = Some(Box::new(state.streams.clone()));
         }
         let State {
             streams,
@@ -217,7 +217,7 @@ impl Turn {
             let drawn = lock(&self.drawn);
             if let Some(before) = &drawn.before {
                 return match image {
-                    0 => Some(before.clone()),
+                    0 => Some(Streams::clone(before)),
                     image => drawn.taken.get(image - 1).map(|&taken| before.after(taken)),
                 };
             }
