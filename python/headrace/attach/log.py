@@ -32,8 +32,9 @@ def log_line(words: str) -> None:
         _hand_over(words)
         return
     if sys.stderr is not None and not _print_above_bars(words):
-        with suppress(OSError, ValueError):
-            print(words, file=sys.stderr, flush=True)
+        with suppress(OSError, ValueError):  # not by `print`, which the script may have replaced
+            sys.stderr.write(f"{words}\n")
+            sys.stderr.flush()
 
 
 def _print_above_bars(words: str) -> bool:
