@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use headrace_core::engine;
 use headrace_core::program::replay::{
-    Arithmetic, Comparison, Decision, Draw, Erasing, Generator, Plan, Streams, Value,
+    Arithmetic, Comparison, Decision, Draw, Erasing, Generator, Plan, Value,
 };
+use headrace_core::program::streams::Streams;
 use headrace_core::twister::{Twister, WORDS};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

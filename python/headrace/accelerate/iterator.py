@@ -226,9 +226,16 @@ class NativeIterator(_BaseDataLoaderIter):
                 self._submit()
         # The script's own loading starts here, and its error is raised here, and not inside `except`: Python would print the
         # exception that is handled there before each of its errors.
+        if failure is not None:
+            try:
+                batch = self._fall_back(pending, failure)
+            except Exception as error:
+                if self._num_workers == 0:
+                    raise
+                raised = worker_error(error, worker)
         if raised is not None:
             raised.reraise()
-        return batch if failure is None else self._fall_back(pending, failure)
+        return batch
 
     def _follow_generators(self) -> None:
         """Without workers: go on from the state of this process's generators, and forget what was made from another one."""

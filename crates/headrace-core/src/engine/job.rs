@@ -8,7 +8,7 @@ use super::items::Items;
 use super::worker::Worker;
 use super::{lock, Batch, Counters};
 use crate::error::Status;
-use crate::program::replay::Streams;
+use crate::program::streams::Streams;
 
 /// What a job fills.
 pub(super) enum Work {

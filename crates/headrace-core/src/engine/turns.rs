@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::lock;
 use crate::error::{Result, Status};
-use crate::program::replay::{Exponentials, Plan, Source, Streams};
+use crate::program::replay::Plan;
+use crate::program::streams::{Exponentials, Source, Streams};
 
 /// The position of an image: the number of its batch in the stream, and its own in the batch.
 type Place = (u64, usize);

@@ -12,6 +12,7 @@ pub mod route;
 mod sizes;
 pub mod split;
 pub mod step;
+pub mod streams;
 
 use crate::colour::ColourOp;
 use crate::error::{Result, Status};
@@ -19,9 +20,10 @@ use crate::geometry::Size;
 use crate::rng::{Key, Rng};
 use cut::Placement;
 use op::Op;
-use replay::{Plan, Source};
+use replay::Plan;
 use route::{Fuse, Pass, Route};
 use step::Step;
+use streams::Source;
 
 /// A pipeline: operations in order, after which all images have one size.
 #[derive(Debug, Clone, PartialEq)]
