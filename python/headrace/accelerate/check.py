@@ -186,5 +186,7 @@ def _passes(small: Any, make: MakeIterator, epochs: int) -> Iterator[Any]:
             error = _Error(type(raised).__name__)
         for _ in range(len(small.batch_sampler) - batches):
             yield error
+    if stopped := getattr(iterator, "stopped", ""):
+        raise Unsupported(stopped)
     del iterator
     yield GeneratorStates.now().to_bytes()

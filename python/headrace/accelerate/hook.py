@@ -195,9 +195,11 @@ def _compiled(
             raise both(refusal, further) from further
 
 
-def _iterator(loader: Any, compiled: CompiledLoader | CompiledItems) -> NativeIterator:
+def _iterator(
+    loader: Any, compiled: CompiledLoader | CompiledItems, log: Callable[[str], None] | None = None
+) -> NativeIterator:
     made = ItemIterator if isinstance(compiled, CompiledItems) else NativeIterator
-    return made(loader, compiled, log_line)
+    return made(loader, compiled, log or log_line)
 
 
 def _compare(
@@ -214,7 +216,7 @@ def _compare(
     else:
         indices = range(len(loader.dataset))
         operations = [recognition.folders[0].dataset.transform]
-    native = partial(_iterator, compiled=compiled)
+    native = partial(_iterator, compiled=compiled, log=lambda words: None)
     require_equal_batches(loader, indices, operations, native, original)
     if not settings.check:
         return None

@@ -109,6 +109,7 @@ class NativeIterator(_BaseDataLoaderIter):
         # Without workers the script's next batch follows what its loop changes.
         self._began_as = self._state() if self._num_workers == 0 else None
         self._is_native = True
+        self.stopped = ""  # why native loading has ended within the pass
         self._worker_warnings = WorkerWarnings(forked=_forks(loader)) if self._num_workers > 0 else None
         self._started = 0
         self._received = 0
@@ -482,6 +483,7 @@ class NativeIterator(_BaseDataLoaderIter):
         """Continue without native threads after an error of headrace: the script's code makes the batches in this process."""
         self._log_line(f"headrace run: native loading stopped ({failure}); the script's own loading continues")
         self._is_native = False
+        self.stopped = str(failure)
         rewound = set()
         for waiting in (pending, *self._jobs):
             stream = self._stream(waiting)
