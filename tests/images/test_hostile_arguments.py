@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import struct
@@ -397,6 +398,32 @@ def program(pools: Pools) -> None:
             assert "internal error" not in str(error), (sides, error)
 
 
+STATE = bytes(7500)
+
+
+def stream(pools: Pools) -> None:
+    made = _native.Stream(pools.one([STATE, STATE, STATE[1:], pools.data()]), pools.one([[], [(0.5, 2.0)], [(2.0, math.nan)]]))
+    assert len(made.state()) == len(STATE)
+    made.arguments(pools.one([0, 5, 1000, -1]), pools.one([0, 3]))
+    made.extend(pools.data())
+    pools.program().replayed(40, 30, _native.DrawPlan([("torch_crop", [0.0])], []), made)
+    made.restart(pools.one([STATE, pools.data()]))
+
+
+def draw_plan(pools: Pools) -> None:
+    names = ["fixed", "torch", "torch_crop", "python_crop", "random_crop", "affine", "decision", "value", "other"]
+    draws = [(pools.one(names), pools.several(pools.real)) for _ in range(3)]
+    made = _native.DrawPlan(draws, pools.one([[], [([0.0, 0.0, 0.5], (0.1, 0.2), 0, [b"", b"1", pools.data()])]]))
+    made.most_words(pools.program())
+    assert made.is_fixed in (True, False)
+
+
+def served_blur_weights(pools: Pools) -> None:
+    _native.serve_blur_weights(pools.flag())
+    _native.serve_blur_weights(False)
+    assert _native.wanted_blur_weights() is None
+
+
 def cuda_plan(pools: Pools) -> None:
     count = pools.rng.choice([0, 1, 2])
     made = _native.CudaPlan(
@@ -478,6 +505,11 @@ HOSTILE: dict[str, Callable[[Pools], Any]] = {
     ),
     "pillow_blur": lambda p: _native.pillow_blur(p.data(), p.number(), p.real()),
     "give_blur_weights": lambda p: _native.give_blur_weights(p.pair(), p.real(), p.number(), p.data()),
+    "serve_blur_weights": served_blur_weights,
+    "wanted_blur_weights": served_blur_weights,
+    "Stream": stream,
+    "DrawPlan": draw_plan,
+    "quiet_orientation": lambda p: _native.quiet_orientation(p.data(), p.flag()),
     "hold_blur_weights": blur_weights,
     "release_blur_weights": blur_weights,
     "torch_blur_sums": lambda p: _native.torch_blur_sums(
