@@ -26,6 +26,7 @@ from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_loader import CompiledItems, plan_item, plan_items
 from headrace.accelerate.random_streams import GeneratorStates
 from headrace.accelerate.translate import Unsupported
+from headrace.attach.unseen_frames import unannounced
 from headrace.system.sizes import count_text
 
 __all__ = ["BatchesDiffer", "check", "require_equal_batches", "require_rows_alone"]
@@ -141,12 +142,14 @@ def _small(loader: Any, batches: list[list[int]], workers: int) -> Any:
 def _difference(small: Any, native: MakeIterator, plain: MakeIterator, epochs: int) -> str:
     """Return where native batches differ from the script's own, in words; nothing if they are equal."""
     try:
-        theirs = in_forked_child(lambda: list(_passes(small, plain, epochs)), TIME_LIMIT_S)
+        with unannounced():
+            theirs = in_forked_child(lambda: list(_passes(small, plain, epochs)), TIME_LIMIT_S)
     except ForkedChildFailed as error:
         raise Unsupported("its items could not be made in a forked process for the comparison") from error
     before = GeneratorStates.now()
     try:
-        ours = list(_passes(small, native, epochs))
+        with unannounced():
+            ours = list(_passes(small, native, epochs))
     finally:
         before.restore()
     *batches, after = zip(ours, theirs, strict=True)

@@ -25,7 +25,7 @@ from headrace.attach.operators import OperatorProfile
 from headrace.attach.processes import write_process
 from headrace.attach.recorder import Recorder
 from headrace.attach.threads import run_queue_delay_s
-from headrace.attach.unseen_frames import drop_own_frames, left_out_of_warnings, when_made
+from headrace.attach.unseen_frames import drop_own_frames, is_unannounced, left_out_of_warnings, when_made
 from headrace.session.model import STEP_FIELDS
 
 __all__ = ["STEP_RECORDERS", "StepRecorder", "install", "is_native", "timed_next"]
@@ -61,7 +61,7 @@ def timed_next(original: Callable[[Any], Any], step_recorder: StepRecorder) -> C
     @left_out_of_warnings
     def __next__(self: Any) -> Any:
         current = None
-        if not step_recorder.off:
+        if not step_recorder.off and not is_unannounced():
             try:
                 current = step_recorder.before_next(self)
             except Exception:

@@ -16,12 +16,14 @@ raises the error again by a bare `raise`, which adds no frame:
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
-__all__ = ["drop_own_frames", "left_out_of_warnings", "when_made"]
+__all__ = ["drop_own_frames", "is_unannounced", "left_out_of_warnings", "unannounced", "when_made"]
 
 MARK = "importlib._bootstrap"
 """`warnings` skips frames whose file name holds both words (`_is_internal_frame`), for import machinery."""
@@ -46,11 +48,29 @@ def when_made(base: type, function: Callable[[Any, Any], None]) -> None:
     _listeners[base].append(function)
 
 
+@contextlib.contextmanager
+def unannounced() -> Iterator[None]:
+    """Call no function of `when_made` in this thread inside the block, for iterators that are not the script's."""
+    _silence.depth = getattr(_silence, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _silence.depth -= 1
+
+
+_silence = threading.local()
+
+
+def is_unannounced() -> bool:
+    """Whether this thread is inside `unannounced`."""
+    return getattr(_silence, "depth", 0) > 0
+
+
 def _announcing(original: Callable[..., Any], listeners: list[Callable[[Any, Any], None]]) -> Callable[..., Any]:
     def __new__(kind: type, *arguments: Any, **options: Any) -> Any:
         made = original(kind) if original is object.__new__ else original(kind, *arguments, **options)
         loader = arguments[0] if arguments else options.get("loader")
-        if loader is not None:
+        if loader is not None and not is_unannounced():
             for function in tuple(listeners):
                 function(made, loader)
         return made
