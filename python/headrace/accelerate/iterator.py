@@ -112,7 +112,6 @@ class NativeIterator(_BaseDataLoaderIter):
         self.stopped = ""  # why native loading has ended within the pass
         self._worker_warnings = WorkerWarnings(forked=_forks(loader)) if self._num_workers > 0 else None
         self._started = 0
-        self._received = 0
         _live.add(self)
         if self._num_workers > 0:
             self._pull()
@@ -172,7 +171,6 @@ class NativeIterator(_BaseDataLoaderIter):
         self._drain()
         super()._reset(loader, first_iter)
         self._started = 0
-        self._received = 0
         if self._num_workers > 0:
             self._pull()
             self._submit()
@@ -203,8 +201,7 @@ class NativeIterator(_BaseDataLoaderIter):
             offer_free_blocks()
             raise StopIteration
         pending = self._jobs.popleft()
-        worker = self._received % max(1, self._num_workers)
-        self._received += 1
+        worker = pending.number % max(1, self._num_workers)
         failure: NativeFailure | None = None
         raised: ExceptionWrapper | None = None
         try:
