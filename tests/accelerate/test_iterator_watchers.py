@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from headrace.accelerate import iterator_watchers
-from headrace.accelerate.iterator_watchers import _LOOK, HARMLESS, looks_at_iterators
+from headrace.accelerate.iterator_watchers import _LOOK, CLASSES, HARMLESS, looks_at_iterators
 from torch.utils.data import dataloader
 
 find_unknown_framework = iterator_watchers._unknown_framework  # the fixture of this folder replaces it
@@ -86,7 +86,8 @@ def test_a_script_that_looks_inside_its_iterator_finds_torchs_own(tmp_path: Path
 @pytest.mark.parametrize("name", [*HARMLESS, "composer.trainer", "lightning.pytorch.watchdog"])
 def test_a_framework_that_imports_the_classes_counts_unless_it_is_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iterator_watchers, "_unknown_framework", find_unknown_framework)
-    others = [one for one, module in sys.modules.items() if hasattr(module, "_BaseDataLoaderIter") and "torch." not in one]
+    held = {one for one, module in sys.modules.items() if any(hasattr(module, kind) for kind in CLASSES)}
+    others = [one for one in held if "torch." not in one]
     for other in [*others, *(one for one in HARMLESS if one in sys.modules)]:
         monkeypatch.delitem(sys.modules, other)
     assert looks_at_iterators() is None

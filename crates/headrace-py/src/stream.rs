@@ -145,8 +145,8 @@ impl DrawPlan {
     }
 
     /// Return the largest number of words that an image takes from torch's stream under a program.
-    fn most_words(&self, program: &Program) -> u64 {
-        self.inner.most_words(&program.inner)
+    fn most_words(&self, py: Python<'_>, program: &Program) -> PyResult<u64> {
+        guarded(py, || Ok(self.inner.most_words(&program.inner)))
     }
 
     /// Whether nothing is drawn.
