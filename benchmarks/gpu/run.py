@@ -137,7 +137,7 @@ def _run_all(chosen: list[Measurement], args: argparse.Namespace, out: Path, ima
             rows = json.loads(partial.read_text(encoding="utf-8")) if partial.exists() else []
             before = json.loads(file.read_text(encoding="utf-8")).get("rows", []) if file.exists() else []
             rows = max(rows, before, key=len)  # a shorter time limit does not replace what an earlier run found
-            _save(file, {"status": "failed", "reason": reason, "device": args.device, "is_tiny": args.tiny, "rows": rows})
+            _save(file, _result(one.name, args, status="failed", reason=reason, rows=rows))
             whole = False
         print(f"  {reason or 'measured'}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return whole
@@ -198,9 +198,21 @@ def _measure(args: argparse.Namespace) -> int:
     finally:
         for document in run.folder.glob("document-*.json"):
             shutil.copyfile(document, out.with_name(document.name))
-    _save(out, {"status": "measured", "device": args.device, "is_tiny": args.tiny, "rows": rows})
+    _save(out, _result(name, args, status="measured", rows=rows))
     _partial(out).unlink(missing_ok=True)
     return 0
+
+
+def _result(name: str, args: argparse.Namespace, **parts: Any) -> dict[str, Any]:
+    """Return what a measurement leaves: its rows, and where and when they were measured."""
+    found = record.document(name, PACKAGES, settings={})
+    return {
+        **found,
+        "command": f"{awaits_gpu.COMMAND} ARGS='--only {name}'",
+        "device": args.device,
+        "is_tiny": args.tiny,
+        **parts,
+    }
 
 
 def _save(file: Path, found: dict[str, Any]) -> None:

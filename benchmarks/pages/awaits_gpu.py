@@ -21,16 +21,16 @@ def render(document: Document) -> str:
         if result is None or result["status"] != "measured" or result["device"] == "cpu":
             state = "not measured" if result is None else result.get("reason") or "ran in tiny on the CPU"
             waiting.append((one.name, one.decides, one.target or "none", state, f"`{COMMAND} ARGS='--only {one.name}'`"))
-        if result is not None and (result["status"] == "measured" or result.get("rows")):
+        if result is not None and result.get("rows"):
             ended = "" if result["status"] == "measured" else f"Ended early ({result['reason']}); the rows until then:"
-            parts += [f"## {one.name}: {one.decides}", *([ended] if ended else []), _rows(result["rows"])]
+            parts += [f"## {one.name}: {one.decides}", *([ended] if ended else []), facts(result), _rows(result["rows"])]
     tiny = "A dry run in tiny, on the CPU: its figures say nothing about a GPU." if document["settings"]["dry_run"] else ""
     return page(
         "# What awaits a GPU",
         f"`{COMMAND}` on a machine with a CUDA GPU measures all of it, the most valuable first; `ARGS=--resume` continues.\n"
-        "No figure of GPU decoding, Triton kernels and placement was measured on a GPU, unless it stands on this page.",
+        "A figure of GPU decoding, Triton kernels or placement was measured on a GPU only if it stands on this page.\n"
+        "[gpu](gpu.md) has whole trainings.",
         tiny,
-        facts(document),
         "## Waiting" if waiting else "",
         table(["measurement", "decides", "target", "state", "command"], waiting) if waiting else "",
         *parts,

@@ -162,7 +162,10 @@ SUPPORTED = {
             "Grayscale",
         ],
     ),
-    "no colour jitter": (v1.Compose([v1.CenterCrop(32), v1.ColorJitter(0, 0, 0), v1.ToTensor()]), ["CenterCrop", "ColorJitter"]),
+    "no colour jitter": (
+        v1.Compose([v1.CenterCrop(32), v1.ColorJitter(0, 0, 0), v1.ToTensor()]),
+        ["CenterCrop", "ColorJitter"],  # it draws an order
+    ),
     "a module that hands over": (ModulePreset(v1.CenterCrop((30, 40)), v1.ToTensor()), ["CenterCrop"]),
     "deprecated v2.ToTensor": (with_v2_to_tensor(), ["RandomResizedCrop"]),
     "uint8": (v1.Compose([v1.CenterCrop(8), v1.PILToTensor()]), ["CenterCrop"]),
