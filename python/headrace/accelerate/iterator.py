@@ -217,9 +217,7 @@ class NativeIterator(_BaseDataLoaderIter):
                 raise
             raised = worker_error(error, worker)
         finally:
-            if failure is None and self._num_workers == 0:
-                self._lead_generators(pending)
-            elif failure is None:
+            if failure is None and self._num_workers > 0:
                 self._pull()
                 self._submit()
         # The script's own loading starts here, and its error is raised here, and not inside `except`: Python would print the
@@ -239,23 +237,20 @@ class NativeIterator(_BaseDataLoaderIter):
         """Without workers: go on from the state of this process's generators, and forget what was made from another one."""
         if not self._streams:
             return
-        now = GeneratorStates.now()
-        if self._jobs and self._expected is not None and now.equals(self._expected):
+        now, expected, self._expected = GeneratorStates.now(), self._expected, None
+        if self._jobs and expected is not None and now.equals(expected):
             return
         # What the script's loop draws between two batches changes the next one, so nothing is made ahead any more.
-        self._makes_ahead = self._makes_ahead and (self._expected is None or now.equals(self._expected))
+        self._makes_ahead = self._makes_ahead and (expected is None or now.equals(expected))
         self._pulled.extendleft(pending.indices for pending in reversed(self._jobs))
         self._started -= len(self._jobs)
         self._drop_jobs()
         self._streams[0].restart(now)
 
     def _lead_generators(self, pending: Pending) -> None:
-        """Without workers: leave this process's generators as the batch leaves them in plain."""
-        if not self._streams:
+        """Without workers: leave this process's generators as the images of a batch leave them in plain."""
+        if self._num_workers > 0 or not self._streams:
             return
-        self._expected = None
-        if pending.job is None:
-            return  # the script has made it
         state = pending.job.streams_before(len(pending.indices) - pending.start)
         if state is not None:
             self._expected = self._streams[0].states_at(state)
@@ -424,6 +419,7 @@ class NativeIterator(_BaseDataLoaderIter):
                     made[pending.start] = self._script_item(pending, pending.start)
                 pending.start += 1
             self._fill(pending, first=True)
+        self._lead_generators(pending)  # after an error they are where the script's code left them
         return made
 
     def _plan_otherwise(self, pending: Pending, slot: int, status: int) -> bool:
