@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from headrace.system import machine
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -114,6 +116,33 @@ def own(*steps: Any, views: int = 1, draws: bool = False, **options: Any) -> Job
     return Job(lambda root: loading(Images(root, [*steps], views, draws=draws)), **options)
 
 
+def short(job: Job) -> Job:
+    """Return a job whose epochs have 250 images: starts, comparisons and first uses of memory count most there."""
+
+    def loader(root: Path) -> DataLoader[Any]:
+        return loading(Subset(job.loader(root).dataset, range(250)), batch=16)
+
+    return replace(job, loader=loader)
+
+
+class Segmented(Dataset[Any]):
+    """Images with masks by way of NumPy, as training scripts of a U-Net make them."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = sorted(str(path) for path in root.rglob("*.*"))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.paths[index]).convert("RGB")
+        mask = image.convert("L").resize((320, 240), Image.Resampling.NEAREST)
+        image = image.resize((320, 240), Image.Resampling.BICUBIC)
+        values = np.asarray(image).transpose((2, 0, 1)) / 255.0
+        labels = (np.asarray(mask) > 127).astype(np.int64)
+        return {"pixel_values": torch.as_tensor(values.copy()).float().contiguous(), "mask": torch.as_tensor(labels)}
+
+
 def timm_policy(words: str) -> Job:
     """Return the job of an ImageFolder with timm's training transform and one of its automatic augmentations."""
 
@@ -133,8 +162,6 @@ def article(workers: int) -> Job:
 
 def in_memory(root: Path) -> DataLoader[Any]:
     """Return the loader of a script that has its images in memory."""
-    import torch
-
     return loading(TensorDataset(torch.zeros(2000, 3, 224, 224, dtype=torch.uint8)), batch=256)
 
 
@@ -169,6 +196,10 @@ JOBS: dict[str, Job] = {
     "own dataset: JPEGs of 32 pixels": own(FLIP, *FLOATS, gains=False, files="small"),
     "timm: rand-m7-mstd0.5": timm_policy("rand-m7-mstd0.5"),
     "timm: rand-m9": timm_policy("rand-m9"),
+    "250 images: crop, flip, normalise": short(folder(CROP, FLIP, *FLOATS)),
+    "250 images: own dataset that draws numbers: crop, flip, normalise": short(own(CROP, FLIP, *FLOATS, draws=True)),
+    "250 images: own dataset, looks at each tensor": short(own(CROP, FLIP, *FLOATS, transforms.Lambda(look))),
+    "250 images: image and mask by NumPy": short(Job(lambda root: loading(Segmented(root)), gains=False)),
     "TensorDataset": Job(in_memory, gains=False),
     "OpenCV and albumentations": Job(lambda root: loading(ReadByOpenCV(root)), needs=("cv2", "albumentations")),
     "Hugging Face datasets": Job(lambda root: loading(hugging_face(root)), needs=("datasets",)),

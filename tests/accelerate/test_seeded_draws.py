@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageFilter, ImageOps
-from seeded import require_equal_passes
-from torch.utils.data import DataLoader, Dataset
+from seeded import require_equal_passes, taken_over_whole, torchs_own
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -220,3 +222,54 @@ def test_a_worker_init_fn_seeds_as_in_a_worker(init: Any, folder: Path) -> None:
     loader = DataLoader(ImageFolder(str(folder), v1.Compose(steps)), 3, num_workers=2, worker_init_fn=init)
     first, second = require_equal_passes(loader)
     assert torch.equal(first[0][0], second[0][0]) == (init is seed_all)
+
+
+IMAGES = 25_000 if "HEADRACE_TEST_LONG" in os.environ else 600
+"""Images for each transform: with those of all transforms more than 10^6 draws if `HEADRACE_TEST_LONG` is set."""
+
+RANGES: dict[str, list[Any]] = {
+    "crop, narrow": [v1.RandomResizedCrop(9, (0.01, 0.02), (1.0, 1.0))],
+    "crop, whole": [v1.RandomResizedCrop(9, (1.0, 1.0), (0.999, 1.001))],
+    "crop, wide ratios": [v2.RandomResizedCrop((9, 5), (0.3, 1.7), (0.01, 100.0))],
+    "crops one after the other": [v1.RandomResizedCrop(20, ratio=(0.2, 0.3)), v1.RandomResizedCrop(9, ratio=(3.0, 9.0))],
+    "cut": [v1.RandomCrop((9, 5), padding=(9, 3), pad_if_needed=True)],
+    "turned": [v1.Resize((9, 9)), v2.RandomRotation((-180, 180))],
+    "moved": [v1.Resize((9, 9)), v1.RandomAffine((-3, 90), (0.5, 0.0), (0.1, 3.0), (-80, 80))],
+    "all colours": [v1.Resize((9, 9)), v1.ColorJitter(1.0, 1.0, 1.0, 0.5)],
+    "one colour": [v2.Resize((9, 9)), v2.ColorJitter(hue=(-0.1, 0.5)), v2.ColorJitter(saturation=(0.0, 9.0))],
+    "decisions": [
+        *(v1.Resize((9, 9)), v1.RandomHorizontalFlip(0.0), v1.RandomVerticalFlip(1.0), v1.RandomGrayscale(0.999)),
+        *(v2.RandomInvert(1e-3), v1.RandomApply([v1.RandomSolarize(1, 0.5)], 0.25)),
+    ],
+    "erased": [v1.Resize((9, 9)), v1.ToTensor(), v1.RandomErasing(0.9, (0.001, 0.999), (0.01, 50.0))],
+    "blurred": [v1.Resize((9, 9)), v1.GaussianBlur(3, (0.01, 9.0))],
+    "policies": [v1.Resize((9, 9)), v1.RandAugment(4, 30), v2.TrivialAugmentWide(2), v1.AutoAugment()],
+    "own": [v1.RandomResizedCrop(9), DinoBlur(0.5), BarlowBlur(), NumpySolarize(), TorchMirror(), TorchGray()],
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make nine files of all proportions."""
+    root = tmp_path_factory.mktemp("small") / "images"
+    for number, size in enumerate([(1, 1), (1, 40), (40, 1), (9, 9), (8, 10), (13, 7), (31, 17), (3, 64), (64, 63)]):
+        path = root / f"class {number % 2}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        values = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+        Image.fromarray(values).save(path, quality=95, subsampling=number % 3)
+    return root
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_many_images_draw_as_in_plain(name: str, small: Path) -> None:
+    steps = RANGES[name]
+    steps = steps if any(isinstance(step, v1.ToTensor) for step in steps) else [*steps, v1.PILToTensor()]
+    dataset = ImageFolder(str(small), v1.Compose(steps))
+    sampler = RandomSampler(dataset, replacement=True, num_samples=IMAGES)
+    loader = DataLoader(dataset, 100, sampler=sampler, num_workers=2)
+    assert _digests(taken_over_whole(loader), loader) == _digests(torchs_own, loader)
+
+
+def _digests(make: Any, loader: Any) -> list[str]:
+    torch.manual_seed(23)
+    return [hashlib.sha256(images.numpy().tobytes() + labels.numpy().tobytes()).hexdigest() for images, labels in make(loader)]
