@@ -10,9 +10,11 @@ from __future__ import annotations
 import itertools
 import os
 
+import torch
+
 from headrace._native import Ring
 
-__all__ = ["batch_block", "offer_free_blocks", "similar_size"]
+__all__ = ["as_made_now", "batch_block", "offer_free_blocks", "similar_size"]
 
 MOST_SIZES = 4
 """Hold memory of so many sizes: those used last."""
@@ -66,6 +68,17 @@ def batch_block(size_bytes: int, spare_blocks: int) -> memoryview:
     `spare_blocks`: hold memory for so many free batches of this size, for this loader and later ones.
     """
     return _blocks.take(size_bytes, spare_blocks)
+
+
+def as_made_now(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor over the same memory as torch makes it now: of inference mode, or not.
+
+    Its memory may have been taken when the mode was another.
+    """
+    if tensor.is_inference() == torch.is_inference_mode_enabled():
+        return tensor
+    place = tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+    return torch.empty(0, dtype=tensor.dtype).set_(*place)
 
 
 def similar_size(size_bytes: int) -> int:

@@ -20,6 +20,7 @@ from headrace.accelerate.draws import FIXED, Draw, Erasing
 from headrace.accelerate.pointwise import ValueTable
 from headrace.accelerate.recognise import FolderDataset, RecognisedLoader
 from headrace.accelerate.translate import NativeTransform, TransformParts, Unsupported
+from headrace.accelerate.worker_settings import current_folder
 from headrace.errors import UsageError
 from headrace.loading.feed import INDEX_BYTES
 from headrace.loading.jpeg_index_cache import index_file, shared_index_file
@@ -143,7 +144,7 @@ def transform_of(step: NativeTransform) -> Transform:
     return NATIVE_TRANSFORMS[step.name](**step.arguments)
 
 
-_tables: dict[tuple[int, ...], tuple[list[list[Any]], Table]] = {}
+_tables: dict[tuple[Any, ...], tuple[list[list[Any]], Table]] = {}
 
 
 def _table(folders: Sequence[FolderDataset]) -> tuple[list[list[Any]], Table]:
@@ -152,14 +153,15 @@ def _table(folders: Sequence[FolderDataset]) -> tuple[list[list[Any]], Table]:
     Both are kept for the next epoch, unless the script has changed a list of samples. The lists are compared with the copies,
     pair by pair by identity: about 20 ns a sample. Raise `Unsupported` for samples that can be changed in place.
     """
-    key = tuple(id(folder.samples) for folder in folders)
+    current = current_folder() or ""  # a relative path is another file in another folder
+    key: tuple[Any, ...] = (current, *(id(folder.samples) for folder in folders))
     cached = _tables.get(key)
     if cached is not None and all(_are_same(copy, folder.samples) for copy, folder in zip(cached[0], folders, strict=True)):
         return cached
     copies = [list(folder.samples) for folder in folders]
     if not all(type(folder.samples) is list and are_unchangeable(copy) for copy, folder in zip(copies, folders, strict=True)):
         raise Unsupported("its samples are objects that can be changed", "a list of tuples of a path and a number")
-    files = [mapped(os.fspath(sample[0])) for copy in copies for sample in copy]
+    files = [os.path.join(current, mapped(os.fspath(sample[0]))) for copy in copies for sample in copy]  # noqa: PTH118 -- fast
     count = len(files)
     offsets, sizes = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     numbers = np.arange(count, dtype=np.int32)

@@ -29,7 +29,7 @@ import torch
 from headrace.accelerate.hf_datasets import is_rows_dataset
 from headrace.accelerate.library_code import is_of_library
 
-__all__ = ["BatchCopies", "DeepCopies", "NotKept", "are_unchangeable", "is_unchangeable"]
+__all__ = ["BatchCopies", "DeepCopies", "NotKept", "are_unchangeable", "is_unchangeable", "own_special_method"]
 
 MOST_BYTES = 256 << 20
 """Copy at most so many bytes of arrays, tensors and tables."""
@@ -379,11 +379,19 @@ def _shared_memory() -> list[tuple[int, int]]:
 
 def _require_simple(kind: type) -> None:
     """Raise `NotKept` if an expression with an object may call code of the script."""
+    name = own_special_method(kind, IMPLICIT)
+    if name is not None:
+        raise NotKept(f"an object of {kind.__name__}, which has its own {name}")
+
+
+def own_special_method(kind: type, names: frozenset[str] = IMPLICIT | {"__len__"}) -> str | None:
+    """Return the name of a special method that a class of the script has, and that an operator or a decision may call."""
     for parent in kind.__mro__:
         if not is_of_library(parent.__module__):
             for name in vars(parent):
-                if name in IMPLICIT and not _is_generated(parent, name):
-                    raise NotKept(f"an object of {kind.__name__}, which has its own {name}")
+                if name in names and not _is_generated(parent, name):
+                    return name
+    return None
 
 
 _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType, types.WrapperDescriptorType)

@@ -6,6 +6,7 @@ import os
 import pickle
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -31,6 +32,15 @@ def in_forked_child(make: Callable[[], Result], time_limit_s: float = TIME_LIMIT
 
     Raise `ForkedChildFailed` if the child ends without a result, or takes longer than `time_limit_s` seconds.
     """
+    with _one_at_a_time:
+        return _in_forked_child(make, time_limit_s)
+
+
+_one_at_a_time = threading.RLock()
+"""A second child would hold the writing end of the first one's pipe."""
+
+
+def _in_forked_child(make: Callable[[], Result], time_limit_s: float) -> Result:
     reading, writing = os.pipe()
     with unheard_warnings():  # Python's about threads: the child runs no code of theirs
         child = os.fork()

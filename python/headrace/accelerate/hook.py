@@ -51,6 +51,7 @@ from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.pillow_version import follow_installed_pillow
 from headrace.accelerate.recognise import Unsupported, describe, recognise
 from headrace.accelerate.refusal import both, own_iterators, refusal_text
+from headrace.accelerate.replaced_functions import require_own_functions
 from headrace.accelerate.settings import Settings
 from headrace.accelerate.unheard_warnings import unheard_warnings
 from headrace.attach.log import log_line
@@ -155,9 +156,10 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     data_map.redirect_readers()
     refusal: Unsupported | str
     try:
+        require_own_functions()
         with unheard_warnings():
             compiled, checked = _compiled(loader, original, settings)
-        iterator = _iterator(loader, compiled)
+        iterator = _prepared(loader, compiled, log_line)
     except Unsupported as error:
         refusal = error.alone()
     except BatchesDiffer as error:
@@ -166,6 +168,11 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
         refusal = f"internal error, {_error_text(error)}"
     else:
         _report(loader, _taken_over(loader, compiled, checked), settings)
+        try:
+            iterator.begin(loader)
+        except BaseException as error:  # of the script's sampler, or of its filters of warnings
+            drop_own_frames(error)
+            raise
         follow(iterator, waits_of(describe(loader.dataset), loader))
         return iterator
     # Workers are forked here and not inside `except`: a forked worker inherits the exception that is being handled, and Python
@@ -198,8 +205,14 @@ def _compiled(
 def _iterator(
     loader: Any, compiled: CompiledLoader | CompiledItems, log: Callable[[str], None] | None = None
 ) -> NativeIterator:
+    iterator = _prepared(loader, compiled, log or log_line)
+    iterator.begin(loader)
+    return iterator
+
+
+def _prepared(loader: Any, compiled: CompiledLoader | CompiledItems, log: Callable[[str], None]) -> NativeIterator:
     made = ItemIterator if isinstance(compiled, CompiledItems) else NativeIterator
-    return made(loader, compiled, log or log_line)
+    return made(loader, compiled, log)
 
 
 def _compare(

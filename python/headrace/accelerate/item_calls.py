@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from headrace.accelerate.deep_copies import own_special_method
 from headrace.accelerate.hf_datasets import DatasetRows, is_rows_dataset
 from headrace.accelerate.item_code import RewrittenCode, rewritten
 from headrace.accelerate.library_code import is_constant, is_of_library, loaded_names
@@ -71,6 +72,7 @@ class ItemCalls:
         self._methods: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._rewritten: dict[tuple[types.FunctionType, type | None, int | None], types.FunctionType] = {}
         self._plain: dict[type, bool] = {}
+        self._operands: set[type] = set()
         self._datasets: dict[int, DatasetRows] = {}
         self._originals: dict[int, tuple[Any, Any]] = {}
         self._known_names: frozenset[str] | None = None
@@ -233,6 +235,16 @@ class ItemCalls:
             return value
         raise self.refuse(f"its items make a text of {kind.__name__}")
 
+    def operand(self, value: Any, /) -> Any:
+        """Decide about a value that an operator, or a decision, takes."""
+        kind = type(value)
+        if kind not in self._operands:
+            method = None if self._is_plain(kind) else own_special_method(kind)
+            if method is not None:
+                raise self.refuse(f"its items compute with an object of {kind.__name__}, which has its own {method}")
+            self._operands.add(kind)
+        return value
+
     def iterated(self, value: Any, is_local: bool, /) -> Any:
         """Decide about what a loop goes over."""
         kind = type(value)
@@ -377,7 +389,9 @@ class ItemCalls:
             if self._refuses_ahead and tells_the_process(function):
                 self._telling = f"its items call {called_name(function)}"
             elif isinstance(function, types.FunctionType) and not is_of_library(function.__globals__.get("__name__")):
-                refusal_of(lambda: self._code(function, kind))  # noqa: B023
+                _, refusal = refusal_of(lambda: self._code(function, kind))  # noqa: B023
+                if refusal is not None:
+                    raise self.refuse(refusal)
             if self._telling is not None:
                 raise self.refuse(self._telling)
 

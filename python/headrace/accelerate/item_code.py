@@ -47,6 +47,9 @@ class Decisions(Protocol):
     def formatted(self, value: Any, /) -> Any:
         """Return a value of an f-string. Refuse one whose text code of the script makes."""
 
+    def operand(self, value: Any, /) -> Any:
+        """Return a value that an operator, or a decision, takes. Refuse one for which code of the script would run."""
+
     def iterated(self, value: Any, is_local: bool, /) -> Any:
         """Return what a loop goes over, `is_local`: a variable of the function. Refuse what the loop would change or call."""
 
@@ -67,7 +70,8 @@ class RewrittenCode:
 
 #: The names in a rewritten function for the methods of `Decisions`. No script has them.
 NAMES = {
-    name: f"_headrace_{name}" for name in ("call", "method", "item", "attribute", "immutable", "formatted", "iterated", "slice")
+    name: f"_headrace_{name}"
+    for name in ("call", "method", "item", "attribute", "immutable", "formatted", "operand", "iterated", "slice")
 }
 
 #: The statements and expressions that change nothing but variables of the function.
@@ -250,11 +254,12 @@ class _Rewriter(ast.NodeTransformer):
         arguments = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
         bound = _bound_names(node)
         self._own = arguments[0] if is_method and arguments and arguments[0] not in bound else None
-        self._fresh = {name for name in _made_here(node) if name not in arguments}
+        given = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}  # what the caller may know, too
+        self._fresh = _made_here(node) - given
         if fresh is not None and fresh < len(arguments) and arguments[fresh] not in bound:
             self._fresh.add(arguments[fresh])
         self._own_map = own_map or "map" in bound or "map" in arguments
-        self._local = bound | {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}
+        self._local = bound | given
         self._imported: dict[str, Any] = {}
         self.own_attributes: set[str] = set()
         self.own_methods: set[str] = set()
@@ -311,7 +316,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_comprehension(self, node: ast.comprehension) -> Any:
         """Rewrite what a comprehension goes over."""
         node.target, node.iter = self.visit(node.target), self._iterated(node.iter)
-        node.ifs = [self.visit(one) for one in node.ifs]
+        node.ifs = [self._operand(one) for one in node.ifs]
         return node
 
     def visit_Starred(self, node: ast.Starred) -> Any:
@@ -335,7 +340,48 @@ class _Rewriter(ast.NodeTransformer):
         """Refuse products of matrices: a worker computes them with one thread."""
         if isinstance(node.op, ast.MatMult):
             raise self._refuse("multiplies matrices")
-        return self.generic_visit(node)
+        node.left, node.right = self._operand(node.left), self._operand(node.right)
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        """Rewrite the operand of an operator."""
+        node.operand = self._operand(node.operand)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        """Rewrite what `and` and `or` decide about."""
+        node.values = [self._operand(one) for one in node.values]
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        """Rewrite what is compared, unless only identities are."""
+        looks = any(not isinstance(one, ast.Is | ast.IsNot) for one in node.ops)
+        rewritten = self._operand if looks else self.visit
+        node.left, node.comparators = rewritten(node.left), [rewritten(one) for one in node.comparators]
+        return node
+
+    def visit_If(self, node: ast.If) -> Any:
+        """Rewrite what a branch depends on."""
+        node.test = self._operand(node.test)
+        node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
+        return node
+
+    def visit_While(self, node: ast.While) -> Any:
+        """Rewrite what a loop depends on."""
+        node.test = self._operand(node.test)
+        node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        """Rewrite what an expression depends on."""
+        node.test, node.body, node.orelse = self._operand(node.test), self.visit(node.body), self.visit(node.orelse)
+        return node
+
+    def _operand(self, node: ast.expr) -> Any:
+        made = self.visit(node)
+        if isinstance(node, (ast.Constant, ast.Compare, ast.BoolOp, ast.JoinedStr, *DISPLAYS)):  # plain data
+            return made
+        return self._decided("operand", [made], node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         """Rewrite `name += value` as `name = name + value` for values that this cannot change in place."""
@@ -344,7 +390,7 @@ class _Rewriter(ast.NodeTransformer):
         if not isinstance(node.target, ast.Name):
             raise self._refuse("changes something outside of its own variables")
         before = self._decided("immutable", [ast.Name(node.target.id, ast.Load())], node)
-        value = ast.BinOp(before, node.op, self.visit(node.value))
+        value = ast.BinOp(before, node.op, self._operand(node.value))
         return ast.copy_location(ast.Assign([node.target], value), node)
 
     def visit_Call(self, node: ast.Call) -> Any:

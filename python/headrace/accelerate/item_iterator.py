@@ -7,7 +7,7 @@ else than before, or whose file is not decoded natively, is made by the script's
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ from headrace.accelerate.random_streams import GeneratorStates, RandomStream
 from headrace.accelerate.script_state import state_of
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.unheard_warnings import unheard_warnings
+from headrace.accelerate.worker_settings import WorkerSettings, current_folder
 from headrace.images.decode import UNSUPPORTED
 
 __all__ = ["ItemIterator"]
@@ -64,7 +65,15 @@ class ItemIterator(NativeIterator):
 
     def _kept_in_place(self) -> contextlib.AbstractContextManager[None]:
         """Let the script's code see what it would see in a worker."""
-        return contextlib.nullcontext() if self._kept is None else self._kept.in_place()
+        if self._kept is None or self._worker_settings is None:
+            return contextlib.nullcontext()
+        return self._in_worker(self._worker_settings, self._kept)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _in_worker(settings: WorkerSettings, kept: KeptItems) -> Iterator[None]:
+        with settings.in_place(), kept.in_place():
+            yield
 
     def _steps(self) -> Sequence[Any]:
         return [step for view in self._items.recognition.views for step in view.transform.geometry]
@@ -92,7 +101,8 @@ class ItemIterator(NativeIterator):
 
     def _submitted(self, places: Sequence[Any], memory: list[Any], stream: RandomStream | None, *, first: bool) -> Any:
         turn = None if stream is None else (stream.native, self._plans, self._words)
-        return self._items.submit(places, memory, turn, first=first)
+        folder = current_folder() if self._worker_settings is None else self._worker_settings.folder
+        return self._items.submit(places, memory, turn, first=first, folder=folder or "")
 
     @property
     def _makes_rows_at_once(self) -> bool:

@@ -8,6 +8,7 @@ few items, and accepts the loader if all have one structure whose transforms hav
 from __future__ import annotations
 
 import operator
+import os
 import sys
 import time
 from collections import deque
@@ -172,13 +173,16 @@ class CompiledItems:
         turn: tuple[Stream, Sequence[DrawPlan], int] | None = None,
         *,
         first: bool = False,
+        folder: str = "",
     ) -> Jobs:
         """Queue items, with the memory of each view. The status of None is not 0.
+
+        `folder`: the one in which relative paths are.
 
         `turn`: the stream of their random numbers, a plan for each view, and the most words that an item takes from torch's
         stream. `first`: make them before the batches that wait.
         """
-        jobs = [self._submit(group, items, memory, turn, first) for group in self.recognition.groups]
+        jobs = [self._submit(group, items, memory, turn, first, folder) for group in self.recognition.groups]
         random = next((number for number, group in enumerate(self.recognition.groups) if self._is_random(group)), 0)
         return Jobs(jobs, random)
 
@@ -192,11 +196,12 @@ class CompiledItems:
         memory: list[Any],
         turn: tuple[Stream, Sequence[DrawPlan], int] | None,
         first: bool,
+        folder: str,
     ) -> Job:
         """Queue the views of one file of each item."""
         views = [(self.views[number].pipeline.program, self.views[number].store, 0, memory[number]) for number in group]
         program, store, _, block = views[0]
-        paths = ["" if item is None else _mapped(item.views[group[0]].source) for item in items]
+        paths = ["" if item is None else _mapped(item.views[group[0]].source, folder) for item in items]
         joined = None
         if turn is not None and self._is_random(group):
             stream, plans, words = turn
@@ -251,8 +256,8 @@ class Jobs:
             job.cancel()
 
 
-def _mapped(source: Source) -> Source:
-    return mapped(source) if isinstance(source, str) else source
+def _mapped(source: Source, folder: str) -> Source:
+    return os.path.join(folder, mapped(source)) if isinstance(source, str) else source  # noqa: PTH118 -- fast
 
 
 _NONE = np.zeros(0, dtype=np.int64)

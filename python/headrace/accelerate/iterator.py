@@ -29,18 +29,20 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from headrace.accelerate.batch_memory import batch_block, offer_free_blocks
+from headrace.accelerate.batch_memory import as_made_now, batch_block, offer_free_blocks
 from headrace.accelerate.compile import CompiledLoader, CompiledView, engine
 from headrace.accelerate.plain_frames import initialise
-from headrace.accelerate.random_streams import GeneratorStates, RandomStream, require_replayable, worker_states
+from headrace.accelerate.random_streams import GeneratorStates, RandomStream, next_seed, require_replayable, worker_states
 from headrace.accelerate.recognise import FolderDataset, locate
 from headrace.accelerate.script_state import state_of
 from headrace.accelerate.torch_blur import arithmetic, holds_blur, serve_weights
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.worker_copies import WorkerCopies
-from headrace.accelerate.worker_errors import worker_error
+from headrace.accelerate.worker_errors import Interrupted, exited, worker_error
+from headrace.accelerate.worker_settings import WorkerSettings, current_folder
 from headrace.accelerate.worker_warnings import WorkerWarnings
 from headrace.attach.unseen_frames import drop_own_frames
+from headrace.errors import HeadraceError
 
 __all__ = ["NativeFailure", "NativeIterator", "Pending"]
 
@@ -58,9 +60,7 @@ _live: weakref.WeakSet[NativeIterator] = weakref.WeakSet()
 _left_to_the_parent: list[Any] = []
 
 #: torch's own samplers, whose indices do not depend on the time at which they are read.
-EAGER_SAMPLERS = frozenset(
-    {"SequentialSampler", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler", "DistributedSampler"}
-)
+EAGER_SAMPLERS = frozenset({"SequentialSampler", "RandomSampler", "WeightedRandomSampler", "DistributedSampler"})
 
 
 @dataclass(slots=True)
@@ -89,14 +89,16 @@ class Pending:
 class NativeIterator(_BaseDataLoaderIter):
     """One pass over a loader that is taken over; with persistent workers all passes, one after the other.
 
-    Raise `Unsupported` if the random numbers of the script's processes cannot be replayed.
+    It is made in two steps. The first calls and draws nothing of the script's. It raises `Unsupported` if the random numbers of
+    the script's processes cannot be replayed. In the second, `begin`, errors are the script's own.
     """
 
     def __init__(self, loader: Any, compiled: Any, log_line: Callable[[str], None]) -> None:
         if loader.num_workers > 0 and not getattr(loader, "in_order", True):
             raise Unsupported("in_order=False", "in_order=True")
-        initialise(self, loader)
+        self._num_workers, self._dataset, self._collate_fn = loader.num_workers, loader.dataset, loader.collate_fn
         self._log_line = log_line
+        self._worker_settings = WorkerSettings() if self._num_workers > 0 else None
         self._engine = engine(compiled.threads)
         self._lookahead = _lookahead(loader)
         self._pulled: deque[list[Any]] = deque()
@@ -107,12 +109,23 @@ class NativeIterator(_BaseDataLoaderIter):
         # Worker processes keep the settings that they were started with.
         self._arithmetic = self._settings() if self._num_workers == 0 else None
         # Without workers the script's next batch follows what its loop changes.
-        self._began_as = self._state() if self._num_workers == 0 else None
+        self._began_as = (current_folder(), self._state()) if self._num_workers == 0 else None
         self._is_native = True
         self.stopped = ""  # why native loading has ended within the pass
         self._worker_warnings = WorkerWarnings(forked=_forks(loader)) if self._num_workers > 0 else None
         self._started = 0
         _live.add(self)
+
+    def begin(self, loader: Any) -> None:
+        """Draw the base seed, and read the first index batches, as torch's own iterator does when it is made."""
+        seed = getattr(self, "_base_seed", None)
+        if self._num_workers > 0:
+            loader.check_worker_number_rationality()
+        initialise(self, loader)
+        if self._streams and self._num_workers > 0 and self._base_seed != seed:  # the sampler has drawn, too
+            states = worker_states(self, loader.worker_init_fn)
+            for stream, one in zip(self._streams, states, strict=True):
+                stream.restart(one)
         if self._num_workers > 0:
             self._pull()
             self._submit()
@@ -137,7 +150,11 @@ class NativeIterator(_BaseDataLoaderIter):
         require_replayable()
         if holds_blur(self._steps()):
             serve_weights()
-        states = worker_states(self, loader.worker_init_fn) if self._num_workers > 0 else [GeneratorStates.now()]
+        if self._num_workers > 0:
+            self._base_seed = next_seed(loader.generator)
+            states = worker_states(self, loader.worker_init_fn)
+        else:
+            states = [GeneratorStates.now()]
         self._streams = [RandomStream(one, ranges) for one in states]
 
     def _stream(self, pending: Pending) -> RandomStream | None:
@@ -150,8 +167,7 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _settings(self) -> Any:
         """Return the settings of torch that the values of batches depend on."""
-        dtype = torch.get_default_dtype() if self._streams else None
-        return dtype, arithmetic() if holds_blur(self._steps()) else None
+        return torch.get_default_dtype(), arithmetic() if holds_blur(self._steps()) else None
 
     def _is_set_otherwise(self) -> bool:
         """Whether torch computes in another way by now than when the loader was compared."""
@@ -206,18 +222,22 @@ class NativeIterator(_BaseDataLoaderIter):
         raised: ExceptionWrapper | None = None
         try:
             if self._began_as is not None and self._is_native:
-                if self._state() != self._began_as:
-                    raise NativeFailure("the script has changed its transforms within the pass")
+                if (current_folder(), self._state()) != self._began_as:
+                    raise NativeFailure("the script has changed its transforms, or the current folder, within the pass")
                 self._update(pending)
             batch = self._finish(pending)
+        except Interrupted as stop:
+            if self._num_workers > 0:  # the batch waits in torch's queue
+                self._jobs.appendleft(pending)
+            raise stop.error from None
         except NativeFailure as error:
             failure = type(error)(*error.args)  # without the frames that its traceback refers to
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if self._num_workers == 0:
                 raise
-            raised = worker_error(error, worker)
+            raised = self._raised(error, worker)
         finally:
-            if failure is None and self._num_workers > 0:
+            if failure is None and self._num_workers > 0 and (not self._jobs or self._jobs[0] is not pending):
                 self._pull()
                 self._submit()
         # The script's own loading starts here, and its error is raised here, and not inside `except`: Python would print the
@@ -225,13 +245,21 @@ class NativeIterator(_BaseDataLoaderIter):
         if failure is not None:
             try:
                 batch = self._fall_back(pending, failure)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if self._num_workers == 0:
                     raise
-                raised = worker_error(error, worker)
+                raised = self._raised(error, worker)
         if raised is not None:
             raised.reraise()
         return batch
+
+    def _raised(self, error: Exception | SystemExit, worker: int) -> ExceptionWrapper:
+        """Return what the loop gets for an error of the script in the place of a worker."""
+        if not isinstance(error, SystemExit):
+            return worker_error(error, worker)
+        self._drop_jobs()
+        self._pulled.clear()
+        return exited()
 
     def _follow_generators(self) -> None:
         """Without workers: go on from the state of this process's generators, and forget what was made from another one."""
@@ -260,6 +288,10 @@ class NativeIterator(_BaseDataLoaderIter):
         """Let the script make a batch that was made ahead, if its datasets have changed since."""
         known = self._compiled.recognition.folders
         folders: list[FolderDataset] = []
+        if self._is_set_otherwise():
+            pending.withdraw()
+            pending.places = ()
+            return
         try:
             find = locate(self._dataset, folders)
             places = [find(operator.index(index)) for index in pending.indices] if pending.places else []
@@ -403,6 +435,7 @@ class NativeIterator(_BaseDataLoaderIter):
                 if not others:
                     break
                 self._fill(pending, first=True)
+            pending.images = [as_made_now(one) for one in pending.images]
             return made
         while bad := self._not_filled(pending.job):
             state, status = pending.job.streams_before(bad[0]), pending.job.statuses()[bad[0]]
@@ -420,6 +453,7 @@ class NativeIterator(_BaseDataLoaderIter):
                 pending.start += 1
             self._fill(pending, first=True)
         self._lead_generators(pending)  # after an error they are where the script's code left them
+        pending.images = [as_made_now(one) for one in pending.images]
         return made
 
     def _plan_otherwise(self, pending: Pending, slot: int, status: int) -> bool:
@@ -431,6 +465,8 @@ class NativeIterator(_BaseDataLoaderIter):
         """Let the script draw as the process that makes a batch in plain, from `state` on, and warn as it."""
         stream = self._stream(pending)
         with contextlib.ExitStack() as process:
+            if self._worker_settings is not None:
+                process.enter_context(self._worker_settings.in_place())
             if self._worker_warnings is not None:
                 process.enter_context(self._worker_warnings.of(pending.number % self._num_workers))
             if stream is not None and state is not None:
@@ -460,8 +496,10 @@ class NativeIterator(_BaseDataLoaderIter):
             while not job.wait(None):
                 pass
             return [slot for slot, status in enumerate(job.statuses()) if status != 0]
-        except Exception as error:
+        except HeadraceError as error:
             raise NativeFailure(f"{type(error).__name__}: {error}") from error
+        except BaseException as error:
+            raise Interrupted(error) from None
 
     def _script_batch(self, indices: list[Any]) -> Any:
         """Load a batch by the script's own dataset and collate function, in this process."""

@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from headrace.accelerate.library_code import is_of_library
+
 __all__ = [
     "is_plain_type",
     "method_differs",
@@ -209,7 +211,20 @@ TELLING = frozenset(
     | {"numpy.random.mtrand", "torch.random", "torch.utils.data._utils.worker"}
 )
 TELLING_NAMES = frozenset(
-    {"getpid", "getppid", "get_worker_info", "urandom", "bernoulli", "multinomial", "normal", "poisson"}
+    {
+        "_exit",
+        "abort",
+        "kill",
+        "killpg",
+        "getpid",
+        "getppid",
+        "get_worker_info",
+        "urandom",
+        "bernoulli",
+        "multinomial",
+        "normal",
+        "poisson",
+    }
     | {f"rand{rest}" for rest in ("", "n", "int", "perm", "_like", "n_like", "int_like")}
 )
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
@@ -249,8 +264,27 @@ def pure_method(kind: type, name: str) -> bool:
 
 def is_plain_type(kind: type) -> bool:
     """Whether the values of a type are plain data: no class of the script, no special method with an effect."""
-    if kind in PLAIN_TYPES or issubclass(kind, enum.Enum):
+    if kind in PLAIN_TYPES:
         return True
+    if issubclass(kind, enum.Enum):
+        return not any(_has_own_code(one, "enum") for one in kind.__mro__ if not is_of_library(one.__module__))
     if kind.__module__.partition(".")[0] in PLAIN_PACKAGES:
         return not issubclass(kind, _CALLED)
-    return issubclass(kind, tuple) and hasattr(kind, "_fields") and kind.__getitem__ is tuple.__getitem__
+    named = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return named and not any(_has_own_code(one, "collections") for one in kind.__mro__ if not is_of_library(one.__module__))
+
+
+def _has_own_code(kind: type, maker: str) -> bool:
+    """Whether reading, comparing or making a value of a class may run code that its script has written.
+
+    `maker`: the module that makes such classes: its functions are known, and those that it writes itself.
+    """
+    for value in vars(kind).values():
+        function = getattr(value, "__func__", value)
+        if isinstance(function, types.FunctionType):
+            module = str(function.__globals__.get("__name__"))
+            if module != maker and not module.startswith("namedtuple_"):
+                return True
+        elif isinstance(value, property) or (hasattr(type(value), "__get__") and not is_of_library(type(value).__module__)):
+            return True
+    return False

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from headrace._native import Stream
 from headrace.accelerate.forked_child import ForkedChildFailed, in_forked_child
 from headrace.accelerate.unsupported import Unsupported
 
-__all__ = ["GeneratorStates", "RandomStream", "require_replayable", "worker_states"]
+__all__ = ["GeneratorStates", "RandomStream", "next_seed", "require_replayable", "worker_states"]
 
 WORDS = 624
 """The number of words of a Mersenne Twister."""
@@ -52,7 +52,11 @@ class GeneratorStates(NamedTuple):
     @classmethod
     def now(cls) -> GeneratorStates:
         """Return the states in this process."""
-        return cls(torch.get_rng_state(), random.getstate(), cast(Any, np.random.get_state()))
+        numpy: Any = np.random.get_state(legacy=False)  # the older form gives a warning for other generators
+        if numpy["bit_generator"] != "MT19937":
+            raise Unsupported("numpy.random has another generator than MT19937", "NumPy's own")
+        key = numpy["state"]["key"], numpy["state"]["pos"]
+        return cls(torch.get_rng_state(), random.getstate(), ("MT19937", *key, numpy["has_gauss"], numpy["gauss"]))
 
     def restore(self) -> None:
         """Set the generators of this process to these states."""
@@ -105,8 +109,7 @@ def require_replayable() -> None:
     """Raise `Unsupported` if the generators of this process, or torch's exponential, are not as they are known."""
     if torch.get_rng_state().numel() != TORCH_STATE_BYTES:
         raise Unsupported("the state of torch's generator is not known")
-    if cast(Any, np.random.get_state())[0] != "MT19937":
-        raise Unsupported("numpy.random has another generator than MT19937", "NumPy's own")
+    GeneratorStates.now()
     if not _exponentials_are_alike():
         raise Unsupported("torch's exponential of one value differs from that of many here")
 
@@ -161,6 +164,13 @@ class RandomStream:
             self.restart(GeneratorStates.now())
             if not stays:
                 own.restore()
+
+
+def next_seed(generator: torch.Generator | None) -> int:
+    """Return the base seed that an iterator of a loader with this generator draws next. The generator stays as it is."""
+    own = torch.default_generator if generator is None else generator
+    copied = torch.Generator().set_state(own.get_state())
+    return int(torch.empty((), dtype=torch.int64).random_(generator=copied).item())
 
 
 def worker_states(iterator: Any, worker_init_fn: Any) -> list[GeneratorStates]:

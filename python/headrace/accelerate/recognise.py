@@ -165,7 +165,8 @@ def locate(dataset: Any, folders: list[FolderDataset], *, kept: bool = False) ->
     data = sys.modules["torch.utils.data"]
     if type(dataset) is data.Subset:
         inner, indices = locate(dataset.dataset, folders, kept=kept), dataset.indices
-        indices = copy.copy(indices) if kept else indices
+        if kept:
+            indices = indices.clone() if hasattr(indices, "clone") else copy.copy(indices)  # a copied tensor shares its memory
         return lambda index: inner(indices[index])
     if type(dataset) is data.ConcatDataset:
         return _locate_in_parts(dataset, folders, kept=kept)
