@@ -35,6 +35,7 @@ from headrace.accelerate.deferred_tensor import (
 from headrace.accelerate.deferred_values import unchanged, unit_floats
 from headrace.accelerate.image_description import ImageDescription, plain_source, whole_image
 from headrace.accelerate.lazy_pillow import description_of
+from headrace.accelerate.replaced_functions import is_own_function
 
 __all__ = ["deferred_tensors"]
 
@@ -191,7 +192,7 @@ def _replace_functions() -> None:
     for module_name, name, ours in _FUNCTIONS:
         module = sys.modules.get(module_name)
         original = getattr(module, name, None)
-        if original is not None and original.__module__.startswith("torchvision."):  # not the script's own
+        if original is not None and is_own_function(original):
             function = functools.wraps(original)(functools.partial(ours, original))
             _replaced.append((module, name, original, function))
             setattr(module, name, function)

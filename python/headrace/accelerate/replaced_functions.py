@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.accelerate.unsupported import Unsupported
 
-__all__ = ["require_own_functions"]
+__all__ = ["is_own_function", "require_own_functions"]
 
 PACKAGES = frozenset(
     {"PIL", "headrace", "numpy", "timm", "torch", "torchvision", "typing_extensions"}
@@ -68,7 +68,7 @@ def require_own_functions() -> None:
         if name not in _known and name in sys.modules:
             found = list(_functions(name, vars(sys.modules[name])))
             for _, own, value, place in found:
-                if not _is_own(value):
+                if not is_own_function(value):
                     raise Unsupported(f"{place}.{own} is replaced")
             _known[name] = found
     for functions in _known.values():
@@ -76,7 +76,7 @@ def require_own_functions() -> None:
             if held.get(own) is not value:
                 raise Unsupported(f"{place}.{own} is replaced")
     jpeg = getattr(sys.modules.get("PIL.Image"), "OPEN", {}).get("JPEG")
-    if jpeg is not None and not _is_own(jpeg[0]):
+    if jpeg is not None and not is_own_function(jpeg[0]):
         raise Unsupported("Pillow's reader of JPEGs is replaced")
     modules: Any = sys.modules.get("torch.nn.modules.module")
     if modules is not None and (modules._global_forward_hooks or modules._global_forward_pre_hooks):
@@ -98,19 +98,19 @@ def _may_run(value: Any) -> bool:
     return callable(value) or isinstance(value, staticmethod | classmethod | property)
 
 
-def _is_own(value: Any) -> bool:
+def is_own_function(value: Any) -> bool:
     """Whether what runs when a value is called, or read, is code of a known package."""
     if isinstance(value, property):
-        return all(_is_own(part) for part in (value.fget, value.fset, value.fdel) if part is not None)
+        return all(is_own_function(part) for part in (value.fget, value.fset, value.fdel) if part is not None)
     if isinstance(value, staticmethod | classmethod | types.MethodType):
-        return _is_own(value.__func__)
+        return is_own_function(value.__func__)
     if isinstance(value, functools.partial):
-        return _is_own(value.func)
+        return is_own_function(value.func)
     if isinstance(value, types.FunctionType):
         return _is_of_package(value.__globals__.get("__name__"))
     kind = value if isinstance(value, type) else type(value)
     wrapped = None if isinstance(value, type) else getattr(value, "__wrapped__", None)
-    return _is_of_package(kind.__module__) and (wrapped is None or _is_own(wrapped))
+    return _is_of_package(kind.__module__) and (wrapped is None or is_own_function(wrapped))
 
 
 def _is_of_package(name: Any) -> bool:

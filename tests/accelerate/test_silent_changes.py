@@ -1,0 +1,339 @@
+"""What scripts do that changed a training silently under `headrace run`: each beside the same script without it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from deferred_helpers import described, generator_states, seeded
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+Both = Callable[[Callable[[], Any]], tuple[Any, list[str]]]
+CROP = [transforms.RandomResizedCrop(24), transforms.RandomHorizontalFlip()]
+FLOATS = [transforms.ToTensor()]
+WHOLE, PART = "the same batches, bit for bit", "taken over in part"
+
+
+@pytest.fixture
+def both(request: pytest.FixtureRequest) -> Both:
+    """Return what runs a script plain and under the hook, asserts that nothing differs, and returns outcome and lines."""
+
+    def run(script: Callable[[], Any]) -> tuple[Any, list[str]]:
+        found: list[Any] = []
+        lines: list[str] = []
+        for number in range(2):
+            if number:
+                lines = request.getfixturevalue("taken_over")
+            seeded(9)
+            try:
+                outcome = described(script())
+            except Exception as error:
+                outcome = type(error), str(error).partition("\n")[0].replace(str(os.getpid()), "PID")
+            found.append((outcome, generator_states()))
+        assert repr(found[0]) == repr(found[1])
+        return found[1][0], lines
+
+    return run
+
+
+def every(loader: Any, epochs: int = 2) -> list[Any]:
+    return [[*batch] for _ in range(epochs) for batch in loader]
+
+
+def has(lines: list[str], words: str) -> bool:
+    return any(words in line for line in lines)
+
+
+class Numbers:
+    """As a configuration's list: it has its own `__iter__`."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = values
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> float:
+        return self.values[index]
+
+
+def test_a_take_over_that_is_given_up_draws_no_seed(both: Both, folder: Path) -> None:
+    steps = [*CROP, *FLOATS, transforms.Normalize(Numbers(0.4, 0.5, 0.6), Numbers(0.2, 0.2, 0.2))]
+    loader = DataLoader(ImageFolder(str(folder), transforms.Compose(steps)), 5, shuffle=True, num_workers=2)
+    both(lambda: every(loader))
+
+
+class Once(Sampler[int]):
+    """A sampler that fails when it is asked for the first time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.asked += 1
+        if self.asked == 1:
+            raise ValueError("not yet")
+        return iter(range(6))
+
+    def __len__(self) -> int:
+        return 6
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_a_sampler_is_the_scripts(workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        dataset = ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS]))
+        return every(DataLoader(dataset, 5, sampler=Once(), num_workers=workers))
+
+    assert both(script)[0] == (ValueError, "not yet")
+
+
+def test_the_warning_of_too_many_workers_is_given_in_each_pass(both: Both, folder: Path) -> None:
+    def script() -> Any:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loader = DataLoader(ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS])), 5, num_workers=40)
+            for _ in range(2):
+                next(iter(loader))
+        return [str(one.message) for one in caught if "worker processes" in str(one.message)]
+
+    if len(os.sched_getaffinity(0)) >= 40:
+        pytest.skip("there are as many cores")
+    assert len(both(script)[0]) == 1 + 3  # described as a list: its type and three warnings
+
+
+def test_a_default_type_that_changes_within_a_pass(both: Both, folder: Path) -> None:
+    def script() -> Any:
+        loader = DataLoader(ImageFolder(str(folder), transforms.Compose([transforms.Resize((9, 9)), *FLOATS])), 3)
+        try:
+            found = []
+            for number, batch in enumerate(loader):
+                found.append(batch)
+                if number == 1:
+                    torch.set_default_dtype(torch.float64)
+            return found
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    both(script)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_inference_mode_that_begins_within_a_pass(workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        loader = DataLoader(ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS])), 3, num_workers=workers)
+        batches = iter(loader)
+        found = [next(batches)[0].is_inference()]
+        with torch.inference_mode():
+            found.append(next(batches)[0].is_inference())
+        return [*found, next(batches)[0].is_inference()]
+
+    assert both(script)[0][1:] == [False, True, False]
+
+
+def test_a_subset_whose_tensor_of_indices_changes(both: Both, folder: Path) -> None:
+    def script() -> Any:
+        indices = torch.arange(18)
+        loader = DataLoader(Subset(ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS])), indices), 3, num_workers=1)
+        found = []
+        for batch in loader:
+            found.append(batch)
+            indices[:] = 0
+        return found
+
+    both(script)
+
+
+@pytest.mark.parametrize("route", ["folder", "items"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_current_folder_that_changes(workers: int, route: str, both: Both, folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere" / folder.name
+    for file in folder.rglob("*.jpg"):
+        target = other / file.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 30), (7, 99, 200)).save(target)
+    before = Path.cwd()
+
+    def script() -> Any:
+        os.chdir(folder.parent)
+        try:
+            steps = transforms.Compose([transforms.Resize((20, 20)), *FLOATS])
+            dataset = ImageFolder(folder.name, steps) if route == "folder" else Own(Path(folder.name), steps)
+            loader = DataLoader(dataset, 4, num_workers=workers)
+            found = []
+            for number, batch in enumerate(loader):
+                found.append(batch)
+                if number == 1:
+                    os.chdir(tmp_path / "elsewhere")
+            return [*found, *loader]
+        finally:
+            os.chdir(before)
+
+    both(script)
+
+
+class Own(Dataset[Any]):
+    def __init__(self, root: Path, transform: Any) -> None:
+        self.paths = sorted(str(path) for path in root.rglob("*.jpg"))
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def target(self, index: int) -> Any:
+        return index
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.open(self.paths[index]).convert("RGB")), self.target(index)
+
+
+class Seen(Own):
+    """Its targets are counted in a list that a keyword-only argument hands on."""
+
+    def __init__(self, root: Path, transform: Any) -> None:
+        super().__init__(root, transform)
+        self.seen: list[int] = []
+
+    def note(self, index: int, *, seen: Any = None) -> int:
+        if seen is None:
+            seen = []
+        seen.append(index)
+        return len(seen)
+
+    def target(self, index: int) -> Any:
+        return self.note(index, seen=self.seen)
+
+
+class Counter:
+    """An object whose operators and truth are code of the script."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __sub__(self, other: int) -> int:
+        self.count += 1
+        return self.count - other
+
+    def __len__(self) -> int:
+        self.count += 1
+        return self.count
+
+
+class Subtracts(Own):
+    counter: Any = None
+
+    def target(self, index: int) -> Any:
+        return self.counter - index
+
+
+class Decides(Own):
+    counter: Any = None
+
+    def target(self, index: int) -> Any:
+        return (index if self.counter else -1), self.counter.count
+
+
+class Row(NamedTuple("Row", [("number", int)])):
+    @property
+    def drawn(self) -> float:
+        return float(torch.rand(1)) if self.number % 3 == 0 else 0.0
+
+
+class Rows(Own):
+    rows: Any = ()
+
+    def target(self, index: int) -> Any:
+        return self.rows[index].drawn
+
+
+class Exits(Own):
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            sys.exit(3)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [Seen, Subtracts, Decides, Rows])
+def test_code_of_the_script_runs_where_and_as_often_as_in_plain(kind: Any, workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        dataset = kind(folder, transforms.Compose([*CROP, *FLOATS]))
+        dataset.counter, dataset.rows = Counter(), [Row(number) for number in range(len(dataset))]
+        return [*every(DataLoader(dataset, 5, num_workers=workers)), getattr(dataset, "seen", None), dataset.counter.count]
+
+    both(script)
+
+
+def test_an_item_that_exits_ends_its_worker_only(both: Both, folder: Path) -> None:
+    (folder / "class_1" / "image_001.jpg").write_bytes(b"")
+
+    def script() -> Any:
+        try:
+            return every(DataLoader(Exits(folder, transforms.Compose([*CROP, *FLOATS])), 5, num_workers=1), 1)
+        except RuntimeError as error:
+            return "exited unexpectedly" in str(error)
+
+    assert both(script)[0] is True
+
+
+def turned(original: Any) -> Any:
+    @functools.wraps(original)
+    def replacement(*arguments: Any, **named: Any) -> Any:
+        return original(*arguments, **named) * 0 + 7
+
+    return replacement
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+PATCHES: dict[str, tuple[Any, str]] = {
+    "a function of a transform": (transforms.functional, "to_tensor"),
+    "a method of a transform": (transforms.ToTensor, "__call__"),
+    "a list of transforms": (transforms.Compose, "__call__"),
+    "the collate function": (torch.utils.data._utils.collate, "default_collate"),
+    "NumPy's conversion": (np, "asarray"),
+}
+
+
+@pytest.mark.parametrize("patch", PATCHES)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_function_that_is_replaced_between_epochs(patch: str, workers: int, both: Both, folder: Path) -> None:
+    owner, name = PATCHES[patch]
+
+    def script() -> Any:
+        loader = DataLoader(ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS])), 5, num_workers=workers)
+        first = every(loader, 1)
+        value = (lambda *arguments, **named: before(*arguments, **named)) if owner is np else turned(getattr(owner, name))
+        before = getattr(owner, name)
+        if patch == "the collate function":
+            value = functools.wraps(before)(lambda items: [value.__wrapped__(items), "mine"])  # type: ignore[attr-defined]
+        with replaced(owner, name, value):
+            return [first, [[described(batch)] for batch in loader]]
+
+    _, lines = both(script)
+    assert has(lines, WHOLE) and has(lines, PART)
+    assert has(lines, f"{name} is replaced")
