@@ -15,7 +15,10 @@ from headrace.cli.main import main
 from headrace.demo import run_demo, steps
 from headrace.errors import CommandError, HeadraceError, SourceError
 from headrace.images import photographs
+from headrace.system.own_python import own_module
 from PIL import Image
+
+OWN = own_module("headrace")
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ class Commands:
 
     def run(self, command: list[str], *, show: Callable[[str], None], environment: Any = None) -> dict[str, Any]:
         self.started.append(command)
-        verb = command[3] if command[1:3] == ["-m", "headrace"] else "plain"
+        verb = command[len(OWN)] if command[: len(OWN)] == OWN else "plain"
         show(f"{verb} at work")
         if "--log" in command:
             count = int(command[command.index("--images") + 1])

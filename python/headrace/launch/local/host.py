@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from headrace.launch.container import BASE_VARIABLE
 from headrace.launch.local.channels import Input, PipeFeeder
 from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.watchdog import MARKER, kill_marked
+from headrace.system.own_python import own_module
 
 __all__ = ["Host"]
 
@@ -145,5 +145,5 @@ def _command(request: Mapping[str, Any]) -> list[str]:
     algorithm = request["AlgorithmSpecification"]
     words = [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
     if not words or "headrace.launch.entry" in " ".join(words):
-        return [sys.executable, "-m", "headrace.launch.entry"]
+        return own_module("headrace.launch.entry")
     return words
