@@ -32,11 +32,11 @@ def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
     folder = Path(folder)
     if is_trace(folder):
         session = read_trace(folder)
-        return session, replace(diagnose(session), session=str(folder))
+        return session, replace(_diagnose(session, folder), session=str(folder))
     session = Session.load(folder)
     file = folder / DIAGNOSIS_FILE
     if not file.is_file():
-        return session, replace(diagnose(session), session=str(folder))
+        return session, replace(_diagnose(session, folder), session=str(folder))
     try:
         return session, diagnosis_from_json(json.loads(read_regular(file).decode("utf-8")))
     except OSError as error:
@@ -45,6 +45,15 @@ def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
         raise SessionError(
             f"{file} is not a diagnosis: {error}", hint="delete it to have the session diagnosed anew"
         ) from error
+
+
+def _diagnose(session: Session, where: Path) -> Diagnosis:
+    """Diagnose a session that may come from anybody: values that contradict each other are an error of its own."""
+    try:
+        return diagnose(session)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        hint = "it was not written by headrace, or changed since; if it was, please report this"
+        raise SessionError(f"{where} cannot be diagnosed: its values contradict each other ({error})", hint=hint) from error
 
 
 def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:

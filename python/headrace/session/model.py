@@ -363,7 +363,8 @@ def _build(kind: type[Fact], values: Mapping[str, Any], **given: Any) -> Fact:
 
     Raises `ValueError` for a value of another type.
     """
-    known = field_converters(kind).keys() - given.keys()
+    described: Any = kind
+    known = field_converters(described).keys() - given.keys()
     return kind(**{name: _field(kind, name, value) for name, value in values.items() if name in known}, **given)
 
 
