@@ -1,4 +1,4 @@
-"""Small values that the ranks of a job send each other, as JSON: torch's exchange of objects unpickles what a peer sends."""
+"""Small values that the ranks of a job send each other, as JSON: torch's exchange unpickles what comes."""
 
 from __future__ import annotations
 

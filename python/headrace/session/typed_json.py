@@ -1,4 +1,4 @@
-"""JSON values of a session or a diagnosis, converted to the types of their dataclasses: a file may come from anybody.
+"""JSON values of a session or a diagnosis, converted to the types of their dataclasses, or refused.
 
 What is of another type, or a number that no measurement gives (NaN, an infinity, 1e308), is an error that names the field.
 
