@@ -18,6 +18,8 @@ Each message says what was found, where, and what to do next. All errors can be 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 __all__ = [
     "CommandError",
     "DecodeError",
@@ -38,10 +40,12 @@ class HeadraceError(Exception):
     """Base of all errors that headrace raises. `hint`: what to do next, or None. The command line prints it on its own line."""
 
     hint: str | None
+    mask: Callable[[str], str] = staticmethod(str)
+    """Leaves the secrets of URLs out of messages: a traceback ends in logs. `headrace.system.redaction` sets it."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(self.mask(message))
+        self.hint = None if hint is None else self.mask(hint)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.args, self.__dict__))

@@ -15,7 +15,10 @@ from headrace.cli.main import main
 from headrace.demo import run_demo, steps
 from headrace.errors import CommandError, HeadraceError, SourceError
 from headrace.images import photographs
+from headrace.system.own_python import own_module
 from PIL import Image
+
+OWN = own_module("headrace")
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ class Commands:
 
     def run(self, command: list[str], *, show: Callable[[str], None], environment: Any = None) -> dict[str, Any]:
         self.started.append(command)
-        verb = command[3] if command[1:3] == ["-m", "headrace"] else "plain"
+        verb = command[len(OWN)] if command[: len(OWN)] == OWN else "plain"
         show(f"{verb} at work")
         if "--log" in command:
             count = int(command[command.index("--images") + 1])
@@ -88,7 +91,7 @@ def test_document_and_table_show_the_measurements(data: Path, tmp_path: Path, co
 
 def test_plain_script_and_run_take_turns_on_the_same_number_of_images(data: Path, tmp_path: Path, commands: Commands) -> None:
     result = run_demo.run_demo(data=data, folder=tmp_path / "kept", seconds=2, log=lambda line: None, progress=meter)
-    verbs = [command[3] if command[1] == "-m" else "plain" for command in commands.started]
+    verbs = [command[len(OWN)] if command[: len(OWN)] == OWN else "plain" for command in commands.started]
     assert verbs == ["diagnose", *["plain", "run"] * run_demo.ROUNDS, "pack", "train"]
     counts = {command[command.index("--images") + 1] for command in commands.started[1:-2]}
     assert counts == {"180"} and result.images_per_round == 180  # 2 s at the 90 img/s that the script saw, in batches of 4

@@ -20,9 +20,12 @@ from headrace.launch import entry
 from headrace.launch.container import read_container, sagemaker_variables, script_arguments
 from headrace.launch.entry import container_command
 from headrace.launch.request import training_image
+from headrace.system.own_python import own_module
 
 TOOLKIT: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "sagemaker_toolkit.json").read_text())
 WAIT_S = 60.0
+TRAIN = own_module("headrace", "train")
+TORCHRUN = own_module("torch.distributed.run")
 
 
 def container(base: Path, files: dict[str, Any], scripts: dict[str, str] | None = None) -> Path:
@@ -81,10 +84,19 @@ def test_headrace_train_gets_its_folders_and_hyperparameters(tmp_path: Path) -> 
     found = read_container({"SAGEMAKER_BASE_DIR": str(container(tmp_path, files))})
     command, name = container_command(found, {}, gpus=0)
     assert name == "headrace"
-    assert command[1:4] == ["-m", "headrace", "train"]
+    assert command[: len(TRAIN)] == TRAIN
     assert command[command.index("--data") + 1] == str(tmp_path / "input" / "data" / "train")
     assert command[command.index("--out") + 1] == str(tmp_path / "checkpoints")
     assert command[-4:] == ["--epochs", "2", "--model", "resnet18"]
+
+
+def test_headrace_train_starts_its_own_ranks_on_one_host_and_torchrun_joins_several(tmp_path: Path) -> None:
+    alone = read_container({"SAGEMAKER_BASE_DIR": str(container(tmp_path / "one", hosts()))})
+    assert container_command(alone, {}, gpus=4)[0][: len(TRAIN)] == TRAIN
+    two = read_container({"SAGEMAKER_BASE_DIR": str(container(tmp_path / "two", hosts("algo-1", "algo-2")))})
+    command, _ = container_command(two, {}, gpus=4)
+    assert command[: len(TORCHRUN)] == TORCHRUN
+    assert command[command.index("--no-python") + 1 :][: len(TRAIN)] == TRAIN
 
 
 def test_several_hosts_or_gpus_start_torchrun(tmp_path: Path) -> None:
@@ -93,7 +105,7 @@ def test_several_hosts_or_gpus_start_torchrun(tmp_path: Path) -> None:
     plain, _ = container_command(found, {"HEADRACE_SCRIPT": "train.py"}, gpus=4)
     assert plain[1:] == [str(tmp_path / "code" / "train.py")]  # as the toolkit starts a script that asks for nothing
     command, _ = container_command(found, {"HEADRACE_SCRIPT": "train.py", "HEADRACE_TORCHRUN": "1"}, gpus=4)
-    assert command[1:3] == ["-m", "torch.distributed.run"]
+    assert command[: len(TORCHRUN)] == TORCHRUN
     assert {"--nnodes=2", "--node_rank=1", "--nproc_per_node=4", "--master_addr=algo-1"} <= set(command)
     assert command[-1] == str(tmp_path / "code" / "train.py")
     with pytest.raises(HeadraceError, match="no script other"):

@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
+from headrace.errors import SourceError
 from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.job import LocalJob, run_local
 from headrace.launch.local.places import FolderPlace
 from headrace.launch.local.store import LocalStore
 from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
+from headrace.launch.request_code import chosen_code
 from object_store import Bucket, needs_obstore, serving
 
 pytestmark = pytest.mark.timeout(300)
@@ -538,3 +540,94 @@ def test_the_toolkit_starts_a_script_in_the_tree_of_a_local_host(run: Run, tmp_p
     command = ["unshare", "-m", "-r", "bash", "-c", words]
     subprocess.run(command, env={**environment, "SAGEMAKER_PROGRAM": "train.py"}, check=True, timeout=120)
     assert json.loads(ours.read_text()) == json.loads(expected)
+
+
+def foreign_request(folder: Path, **changes: Any) -> Path:
+    """A request of somebody else, as a file; its data is a folder of this machine."""
+    channels = [Channel("train", "s3://local/train", mode="File")]
+    job = TrainingJob("theirs", "ml.m5.xlarge", "arn:aws:iam::000000000000:role/x", "bucket", channels)
+    file = folder / "theirs.json"
+    file.write_text(json.dumps({**build_request(job), **changes}))
+    return file
+
+
+PLANTED: dict[str, dict[str, Any]] = {
+    "ContainerEntrypoint": {
+        "AlgorithmSpecification": {
+            "TrainingImage": "image", "TrainingInputMode": "File", "ContainerEntrypoint": ["sh", "-c", "touch RAN"],
+        }
+    },
+    "ContainerArguments": {
+        "AlgorithmSpecification": {
+            "TrainingImage": "image", "TrainingInputMode": "File", "ContainerArguments": ["touch", "RAN"],
+        }
+    },
+    "PYTHONSTARTUP": {"Environment": {"PYTHONSTARTUP": "/tmp/x.py"}},
+    "PATH": {"Environment": {"PATH": "/tmp/evil:/usr/bin"}},
+    "LD_PRELOAD": {"Environment": {"LD_PRELOAD": "/tmp/x.so"}},
+    "HEADRACE_SCRIPT": {"Environment": {"HEADRACE_SCRIPT": "../../../../x.py"}},
+    "net:make": {"HyperParameters": {"model": "net:make"}},
+    "model=net:make": {"HyperParameters": {"model=net:make": "x"}},
+    "sagemaker_program": {"HyperParameters": {"sagemaker_program": "../x.py"}},
+    "out": {"HyperParameters": {"model": "resnet18", "out": "/home/victim"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(PLANTED))
+def test_code_of_a_foreign_request_is_shown_and_needs_yes(
+    name: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("headrace.cli.launch.run_local", lambda request, *args, **more: started.append(request) or 1 / 0)
+    monkeypatch.chdir(tmp_path)
+    words = ["launch", "local", "--request", str(foreign_request(tmp_path, **PLANTED[name])), "--channel", f"train={data}"]
+    assert main(words) == 2
+    printed = capsys.readouterr().err
+    assert name.partition("=")[0] in printed or "touch RAN" in printed
+    assert "--yes" in printed
+    assert not started
+    with pytest.raises(ZeroDivisionError):
+        main([*words, "--yes"])
+    assert started
+
+
+def test_a_request_that_names_no_code_needs_no_yes(tmp_path: Path) -> None:
+    request = json.loads(foreign_request(tmp_path, HyperParameters={"model": "resnet18", "epochs": "2"}).read_text())
+    assert chosen_code(request, script=False) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"OutputDataConfig": {"S3OutputPath": "s3://bucket/a/../../../x"}}, "S3OutputPath"),
+        ({"OutputDataConfig": {"S3OutputPath": "s3://local/train/here"}}, "inside the data"),
+        ({"CheckpointConfig": {"S3Uri": "s3://bucket/../../x", "LocalPath": "/opt/ml/checkpoints"}}, "S3Uri"),
+        ({"CheckpointConfig": {"S3Uri": "s3://local/train/../x", "LocalPath": "/opt/ml/checkpoints"}}, "S3Uri"),
+    ],
+)
+def test_results_outside_their_prefix_or_among_the_data_are_refused(
+    changes: dict[str, Any], words: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(data.rglob("*"))
+    file = foreign_request(tmp_path, **changes)
+    out = str(tmp_path / "job")
+    assert main(["launch", "local", "--request", str(file), "--channel", f"train={data}", "--out", out, "--yes"]) == 2
+    assert words in capsys.readouterr().err
+    assert sorted(data.rglob("*")) == before
+    with pytest.raises(SourceError):
+        LocalStore(tmp_path, {"s3://local/train": data}).path("s3://local/train/../../x")
+
+
+def test_the_description_of_a_job_is_private_and_holds_no_secret(tmp_path: Path, data: Path) -> None:
+    program = {"TrainingImage": "image", "TrainingInputMode": "File", "ContainerEntrypoint": ["true", "--token", "plantedA1"]}
+    changes = {"Environment": {"SOME_NAME": "plantedB2"}, "HyperParameters": {"api_key": "plantedC3", "epochs": "2"}}
+    file = foreign_request(tmp_path, AlgorithmSpecification=program, **changes)
+    words = ["launch", "local", "--request", str(file), "--channel", f"train={data}", "--out", str(tmp_path / "job"), "--yes"]
+    assert main(words) == 0
+    description = tmp_path / "job" / "description.json"
+    assert description.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "job").stat().st_mode & 0o777 == 0o700
+    found = json.loads(description.read_text())
+    assert "planted" not in description.read_text()
+    assert found["Environment"] == {"SOME_NAME": "***"}
+    assert found["HyperParameters"] == {"api_key": "***", "epochs": "2"}

@@ -284,3 +284,18 @@ def test_the_commands_of_the_guide_write_their_files(tmp_path: Path, monkeypatch
         words = shlex.split(line.partition("  #")[0])[1:]
         assert main(words) == 0, line
         assert Path(words[words.index("--out") + 1]).is_file()
+
+
+@pytest.mark.parametrize(
+    "value", ["x\nsetup: |\n  touch RAN", "x\r\nrun: evil", "x\u2028setup: evil", "x\x85run: evil", "a'b\n\\n", "é\n"]
+)
+def test_a_line_feed_in_an_option_stays_in_the_skypilot_task(value: str, world: dict[str, str]) -> None:
+    """It ended the block of `run` before, and what followed it replaced `setup`."""
+    yaml = pytest.importorskip("yaml")
+    text = written("skypilot", *TRAIN, "--count", "2", "--gpus", "4", "--hyperparameter", f"note={value}")
+    task = yaml.safe_load(text)
+    assert task["setup"] == "pip install 'headrace[train,aws]'\n"
+    assert set(task) == {"name", "num_nodes", "resources", "envs", "setup", "run"}
+    last = task["run"].rstrip("\n").splitlines()[-1]
+    printed = subprocess.run(["bash", "-c", f"printf '%s\\0' {last}"], env=world, capture_output=True, check=True).stdout
+    assert value.encode() in printed.split(b"\0")

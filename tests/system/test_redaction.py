@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 
 import pytest
 from headrace.system.redaction import MASK, redact_text, redact_words
@@ -169,6 +170,30 @@ PLANTED = [
     (["wandb", "login", "08b3c93b08b3c93b08b3c93b08b3c93b08b3c93b"], "08b3c93b"),
     (["redis-cli", "-a", "hunter2"], "hunter2"),
     (["/usr/bin/mongosh", "-u", "me", "-p", "hunter2"], "hunter2"),
+    # Each of these was shown before, too.
+    (["https://me:p@hunter2@host/x"], "hunter2"),
+    (["https://me@corp.example:hunter2@host/x"], "hunter2"),
+    (["proxy", "me:p@hunter2@host:3128"], "hunter2"),
+    (['--secret="hunter2"'], "hunter2"),
+    (['--secret="correct hunter2"'], "hunter2"),
+    (["bash", "-c", 'train --secret="correct hunter2"'], "hunter2"),
+    (["--pswd", "hunter2"], "hunter2"),
+    (["--db_pswd=hunter2"], "hunter2"),
+    (["curl", "-b", "sid=hunter2", "https://host"], "hunter2"),
+    (["bash", "-c", "curl -s -b 'sid=hunter2' https://host"], "hunter2"),
+    (["hvs.CAESIAbcdefGhijklMnopqrstuv0123456789"], "CAESIAb"),
+    (["hvb.AAAAAQAbcdefGhijklMnopqrstuv0123456789"], "AAAAAQ"),
+    (["MTIzNDU2Nzg5MDEyMzQ1Njc4.GabcdE.abcdefghijklmnopqrstuvwxyz0123456789AB"], "abcdefghij"),
+    (["AGE-SECRET-KEY-1QYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGPQYQSZQGP"], "QYQSZ"),
+    (["key-0123456789abcdef0123456789abcdef"], "0123456789"),
+    (["0123456789abcdef0123456789abcdef-01234567-89abcdef"], "0123456789"),
+    (["SK0123456789abcdef0123456789abcdef"], "0123456789"),
+    ([b64encode(b'{"type": "service_account", "private_key": "x", "client": "abcdefghijkl"}').decode()], "eyJ0eXBl"),
+    (["--sa", b64encode(b'{\n  "type": "service_account",\n  "private_key_id": "0123456789abcdef"}').decode()], "ewog"),
+    (["-t", "Ab3dEf6hIj9l"], "Ab3dEf6hIj9l"),
+    (["--wandb", "0123456789abcdef0123456789abcdef01234567"], "0123456789"),
+    (["--wandb=0123456789abcdef0123456789abcdef01234567"], "0123456789"),
+    (["bash", "-c", "train --wandb 0123456789abcdef0123456789abcdef01234567"], "0123456789"),
 ]
 
 
@@ -281,6 +306,7 @@ def test_command_lines_and_paths_in_messages_are_masked(text: str, clean: str) -
 LONG = [
     *("a", "a.", "a-", ".-a", "a=", "key=", "token=true=", "a:", "a:/", "a:/b:", "a:/b:c@", "@", "eyJ", "-eyJ", "_", "'a_"),
     *("-u a", "--a ", 'token=\\"', "?key=", "?token", "-----BEGIN ", "https://a.", "mysql ", "{[", "password ", "a/", "AKIA"),
+    *("wandb", "wandb.", "a.wandb-", "://a:b@c", "://a@b", "curl -b", "M.", "eyJ0eXBl/", "key-", "hvs.", "0-0123456789abcdef"),
     *("a:b@", "//a:", "cookie:", "name=token,", "name=a,value=", "1:AA"),
     *("SG.", "=[ ", "\\", "'", '"'),
 ]

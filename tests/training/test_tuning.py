@@ -240,7 +240,7 @@ def test_tune_writes_what_train_reads(images: Path, tmp_path: Path, monkeypatch,
     assert document["compute_img_s"] == 2000 and document["img_s"] > 0
     saved = tomllib.loads(file.read_text())
     assert (saved["threads"], saved["prefetch"]) == (document["threads"], document["prefetch"])
-    assert main(["train", "--config", str(file), "--steps", "2", "--json"]) == 0
+    assert main(["train", "--model", "tiny:make", "--config", str(file), "--steps", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 2
     assert main(["tune", *words, "--seconds", "0"]) == 2
 

@@ -27,6 +27,7 @@ from headrace.attach.foreign_programs import LEAST_FOREIGN_CORES, ForeignProgram
 from headrace.attach.recorder import THINNED_TO
 from headrace.system.cgroup import Cgroup, find_cgroup
 from headrace.system.nvml import NvmlError
+from headrace.system.own_python import own_module
 from headrace.system.private_files import private_opener
 
 __all__ = ["Sampler", "main", "start"]
@@ -50,7 +51,7 @@ def start(session_dir: Path, pid: int) -> subprocess.Popen[bytes]:
     launcher = os.getpid() if pid != os.getpid() else 0
     package = str(Path(__file__).parents[2])  # sys.path may have been changed since this process started
     return subprocess.Popen(
-        [sys.executable, "-m", "headrace.attach.sampler", str(session_dir), str(pid), str(launcher)],
+        own_module("headrace.attach.sampler", str(session_dir), str(pid), str(launcher)),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

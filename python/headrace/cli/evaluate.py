@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Column, Table
 
 from headrace.cli import output
+from headrace.cli.training_options import add_model_of_weights
 from headrace.datasets.open import open as open_dataset
 from headrace.errors import SourceError, UsageError
 from headrace.system.sizes import count_text, percent_text
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headrace evaluate`."""
     add = parser.add_argument
     add("weights", type=Path, metavar="WEIGHTS", help="final.safetensors of `headrace train`, or the folder of the run")
+    add_model_of_weights(parser)
     add("--data", required=True, metavar="PATH", help="images: a folder of class folders, or a packed dataset")
     add("--batch-size", type=int, default=256, metavar="N", help="images per batch (default: 256)")
     add("--image-size", type=int, metavar="PIXELS", help="image size in pixels (default: that of the run's own evaluation)")
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     device = open_device(args.device)
     if device.simulated:
         raise UsageError("weights cannot be evaluated on a simulated device", hint="--device cpu or cuda")
-    model, weights = load_model(args.weights)
+    model, weights = load_model(args.weights, model=args.model)
     data = open_dataset(args.data)
     if data.classes != weights.classes:
         what = f"the classes of {args.data} ({len(data.classes)}) are not those of {weights.path} ({len(weights.classes)})"

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from headrace.cli import output
+from headrace.cli.training_options import add_model_of_weights
 from headrace.errors import SourceError, UsageError
 from headrace.system.sizes import size_text
 from headrace.training.export import FORMATS, Exported, export
@@ -21,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headrace export`."""
     add = parser.add_argument
     add("weights", type=Path, metavar="WEIGHTS", help="final.safetensors of `headrace train`, a checkpoint, or a run's folder")
+    add_model_of_weights(parser)
     add(
         "--format",
         choices=tuple(FORMATS),
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Export, compare and print."""
     if args.image_size is not None and args.image_size < 1:
         raise UsageError(f"--image-size must be at least 1, not {args.image_size}")
-    model, weights = load_model(args.weights)
+    model, weights = load_model(args.weights, model=args.model)
     if weights.simulated:
         raise SourceError(f"{weights.path} was trained on a simulated device: it holds a stand-in's weights")
     name = weights.model.replace(":", "-").replace("/", "-")

@@ -34,6 +34,7 @@ from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
 from headrace.launch.plan import ExpectedCost, Work, expected_cost
 from headrace.launch.request import CODE, Channel, InstanceGroup, TrainingJob, build_request
+from headrace.launch.request_code import chosen_code
 from headrace.launch.validate import check_request, refuse_mistakes
 from headrace.system.atomic_write import atomic_write
 from headrace.system.redaction import without_url_secrets
@@ -72,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("job", nargs="?", metavar="job", help="name of the job to follow or stop")
     parser.add_argument("--dry-run", action="store_true", help="write the request and its cost; send nothing")
-    parser.add_argument("--yes", action="store_true", help="send the request without asking")
+    parser.add_argument(
+        "--yes", action="store_true", help="send the request without asking; local: run the code that a request names"
+    )
     parser.add_argument("--no-follow", action="store_true", help="end once the request is sent")
     parser.add_argument("--out", type=Path, metavar="PATH", help="file for the request; local: folder of the job")
     parser.add_argument("--request", type=Path, metavar="FILE", help="take the whole request from a JSON file")
@@ -261,9 +264,29 @@ def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) 
         return
     if not sys.stdin.isatty():
         raise UsageError("nobody can be asked whether to send the request", hint="--yes sends it, --dry-run does not")
-    print("send this request? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not _agreed("send this request?"):
         raise UsageError("nothing was sent")
+
+
+def _ask_for_code(args: argparse.Namespace, request: dict[str, Any]) -> None:
+    """Show what a request from a file would run on this machine, and ask unless `--yes` is given. Raises `UsageError`."""
+    found = chosen_code(request, script=args.script is not None) if args.request else []
+    if not found:
+        return
+    output.log(f"{args.request} chooses what runs on this machine, as you:")
+    for line in found:
+        output.log(f"  {line}")
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{args.request} runs code of its author on this machine", hint="if you trust it, --yes runs it")
+    if not _agreed("run it on this machine?"):
+        raise UsageError("nothing was run")
+
+
+def _agreed(question: str) -> bool:
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _show_end(args: argparse.Namespace, name: str, done: FinishedJob | None) -> None:
@@ -283,6 +306,7 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
         raise UsageError(f"--send: {problem}", hint="leave out --store" if args.store else "--bucket NAME, or --request FILE")
     folder: Path = args.out or Path(request["TrainingJobName"])
     store = LocalStore(args.store or folder / "s3", _folders(args, request), sends=args.send)
+    _ask_for_code(args, request)
     with StopRequest() as stop:
         done = run_local(
             request,

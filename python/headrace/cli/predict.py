@@ -14,6 +14,7 @@ from rich import box
 from rich.table import Column, Table
 
 from headrace.cli import output
+from headrace.cli.training_options import add_model_of_weights
 from headrace.errors import SourceError, UsageError
 from headrace.system.sizes import count_text, percent_text
 from headrace.system.utf8 import utf8_text
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `headrace predict`."""
     add = parser.add_argument
     add("weights", type=Path, metavar="WEIGHTS", help="final.safetensors of `headrace train`, a checkpoint, or a run's folder")
+    add_model_of_weights(parser)
     add("images", type=Path, nargs="+", metavar="IMAGES", help="image files, folders of images, or a packed dataset")
     add("--top", type=int, default=5, metavar="K", help="print the K most probable classes of each image (default: 5)")
     add("--write", type=Path, metavar="FILE", help="write all predictions to a .jsonl or .csv file")
@@ -57,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     device = open_device(args.device)
     if device.simulated:
         raise UsageError("nothing can be predicted on a simulated device", hint="--device cpu or cuda")
-    model, weights = load_model(args.weights)
+    model, weights = load_model(args.weights, model=args.model)
     if weights.simulated:
         raise SourceError(f"{weights.path} was trained on a simulated device: it holds a stand-in's weights")
     found = open_images(args.images)

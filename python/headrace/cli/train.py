@@ -22,6 +22,7 @@ from headrace.errors import UsageError
 from headrace.report import training_page
 from headrace.system import machine
 from headrace.system.nvml import find_driver
+from headrace.system.own_python import own_module
 from headrace.system.sizes import count_text, percent_text
 from headrace.training import options_file
 from headrace.training.data import open_data
@@ -34,6 +35,7 @@ from headrace.training.loop import Options, Result, TrainingProgress, train
 from headrace.training.options import Compile, check_options
 from headrace.training.resolve_options import ResolvedOptions, with_global_batch
 from headrace.training.resume import find_checkpoint
+from headrace.training.saved_state import read_saved_state
 from headrace.training.tune.batch_size import CPU_SECONDS, batch_words, choose_batch_size
 from headrace.training.tune.compiling import choose_compile
 from headrace.training.tune.compute_rate import ComputeRate
@@ -146,7 +148,7 @@ def _measured_batch_size(resolved: ResolvedOptions, ranks: int) -> int:
     if "WORLD_SIZE" in os.environ:
         raise UsageError("--batch-size auto does not work under torchrun", hint="give a number")
     if options.resume is not None and (found := find_checkpoint(options)[0]) is not None:
-        return int(found.state["batch_size"])
+        return read_saved_state(found).batch_size
     device = open_device(options.device)
     if device.simulated:
         hint = "give a number, or use a GPU"
@@ -252,7 +254,7 @@ def _time(seconds: float) -> str:
 def _run_processes(args: argparse.Namespace, count: int, options: Options) -> int:
     """Run this command line in `count` processes, with the measured options; print what rank 0 prints."""
     measured = ["--batch-size", str(options.batch_size), "--compile", options.compile]
-    code, printed = run_processes(count, [*args.words, *measured])
+    code, printed = run_processes(count, own_module("headrace", *args.words, *measured))
     if args.json and printed:
         output.emit(args, json.loads(printed), lambda: None)
     elif printed:

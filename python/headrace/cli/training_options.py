@@ -13,12 +13,13 @@ from headrace.gpu.placement import DECODE
 from headrace.system.redaction import MASK
 from headrace.training import options_file
 from headrace.training.loggers import LOGGERS
+from headrace.training.models.factory import check_model_of_file
 from headrace.training.optimization import AUGMENTATIONS, OPTIMIZERS, SCHEDULES, OptimizationOptions
 from headrace.training.options import COMPILE, Options
 from headrace.training.presets import PRESETS
 from headrace.training.resolve_options import KEYS, ResolvedOptions, resolve_options
 
-__all__ = ["add_training_options", "options_from_arguments"]
+__all__ = ["add_model_of_weights", "add_training_options", "options_from_arguments"]
 
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Options)}
 OPTIMIZATION_DEFAULTS = OptimizationOptions()
@@ -29,6 +30,15 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     _add_run(parser.add_argument_group("the run"))
     _add_machine(parser.add_argument_group("the machine"))
     _add_optimization(parser.add_argument_group("optimization"))
+
+
+def add_model_of_weights(parser: argparse.ArgumentParser) -> None:
+    """Add the `--model` of a verb that reads trained weights."""
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="model of the weights; needed only if it is MODULE:FACTORY, code that a file alone must not choose",
+    )
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:
@@ -175,7 +185,10 @@ def _names(word: str) -> tuple[str, ...]:
 def options_from_arguments(args: argparse.Namespace, config: Path | None) -> ResolvedOptions:
     """Resolve the options of the command line and the file. Raises UsageError."""
     given = {key: value for key, value in vars(args).items() if key in KEYS}
-    found = {**(_from_file(config) if config is not None else {}), **given}
+    file = _from_file(config) if config is not None else {}
+    if "model" in file and "model" not in given:
+        check_model_of_file(file["model"], given=None, where=f"--config {config}")
+    found = {**file, **given}
     for flag, url in {
         "--data": found.get("data"),
         "--val": found.get("val"),

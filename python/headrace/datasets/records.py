@@ -24,6 +24,7 @@ from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import DecodeError, RecordIndexError, SourceError, UsageError
 from headrace.images.with_pillow import rgb_picture
 from headrace.system.near_paths import near_path_hint
+from headrace.system.redaction import without_url_secrets
 from headrace.system.regular_file import regular_opener
 
 if TYPE_CHECKING:
@@ -133,13 +134,14 @@ class Dataset:
 
     def __repr__(self) -> str:
         if self.stream is not None:
-            return f"Dataset({self.root!r}, a stream)"
+            return f"Dataset({without_url_secrets(self.root)!r}, a stream)"
         names = f" ({names_text(self.classes, 3)})" if self.classes else ""
-        return f"Dataset({self.root!r}, kind={self.kind!r}, records={len(self)}, classes={len(self.classes)}{names})"
+        root = without_url_secrets(self.root)
+        return f"Dataset({root!r}, kind={self.kind!r}, records={len(self)}, classes={len(self.classes)}{names})"
 
     def _repr_html_(self) -> str:
         """Return facts and a strip of pictures, which notebooks show."""
-        return notebook_html(f"Dataset {self.root}", dataset_facts(self), dataset_strip(self))
+        return notebook_html(f"Dataset {without_url_secrets(self.root)}", dataset_facts(self), dataset_strip(self))
 
     def __getitem__(self, record: SupportsIndex) -> tuple[Image.Image, int]:
         """Return the image of one record, a Pillow image in RGB, and its label, -1 if it has none.

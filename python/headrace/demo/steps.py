@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import CommandError
+from headrace.system.own_python import own_module
 
 __all__ = ["headrace", "python", "run"]
 
@@ -25,7 +26,7 @@ TAIL_LINES = 12
 
 def headrace(verb: str, *arguments: str | Path) -> list[str]:
     """Return the command line of one of our verbs, with `--json`, for this interpreter."""
-    return [sys.executable, "-m", "headrace", verb, "--json", *map(str, arguments)]
+    return own_module("headrace", verb, "--json", *map(str, arguments))
 
 
 def python(script: Path, *arguments: str | Path) -> list[str]:
@@ -35,8 +36,10 @@ def python(script: Path, *arguments: str | Path) -> list[str]:
 
 def typed_command(command: list[str]) -> str:
     """Return `command` as a user would type it."""
-    own = command[1:3] == ["-m", "headrace"]
-    plain = ["headrace", *(word for word in command[3:] if word != "--json")] if own else ["python", *command[1:]]
+    own = own_module("headrace")
+    plain = ["python", *command[1:]]
+    if command[: len(own)] == own:
+        plain = ["headrace", *(word for word in command[len(own) :] if word != "--json")]
     return shlex.join("python" if word == sys.executable else word for word in plain)
 
 

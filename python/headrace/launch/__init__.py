@@ -14,6 +14,7 @@
 - `other_launchers`: Files that start the work elsewhere: training on Slurm, SkyPilot and over ssh, packing on AWS Batch and
   SageMaker Processing.
 - `plan`: What a request will cost, from `headrace.cost`.
+- `request_code`: What a request chooses to run on this machine: its author's code, which `launch local` shows before it runs.
 - `request`: The CreateTrainingJob request of a training job.
 - `request_fields`: Mistakes in single fields of a request, by botocore's description of the service.
 - `request_rules`: Mistakes between the fields of a request, which no description of the service holds.

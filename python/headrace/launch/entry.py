@@ -1,7 +1,7 @@
 """The entry point of a training container: `python -m headrace.launch.entry`.
 
 It reads SageMaker's JSON files, sets the `SM_*` variables, and runs `headrace train` (or the script that `HEADRACE_SCRIPT`
-names) with the hyperparameters as options, under torchrun where there are several GPUs or hosts. As the container's first
+names) with the hyperparameters as options, under torchrun where there are several hosts. As the container's first
 process it hands SIGTERM on, so that training writes a checkpoint before a stop or a spot interruption. A failure's reason is
 written to /opt/ml/output/failure.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.launch.container import Container, read_container, sagemaker_variables, script_arguments
 from headrace.launch.first_process import Ended, run_first
+from headrace.system.own_python import own_module
 
 __all__ = ["container_command", "main"]
 
@@ -64,20 +65,24 @@ def container_command(container: Container, environment: Mapping[str, str], *, g
     script = environment.get("HEADRACE_SCRIPT") or str(container.hyperparameters.get("sagemaker_program") or "")
     if script:
         path = _find_script(container, script)
-        what, words = [str(path)], script_arguments(container)
+        command, below_torchrun = [sys.executable, str(path), *script_arguments(container)], [str(path)]
+        below_torchrun += script_arguments(container)
+        alone = (len(container.hosts) == 1 and gpus <= 1) or not _wants_torchrun(container, environment)
     else:
-        what, words = ["-m", "headrace", "train"], _train_words(container)
+        command = own_module("headrace", "train", *_train_words(container))
+        below_torchrun = ["--no-python", *command]
+        alone = len(container.hosts) == 1  # it starts a process for each GPU itself
     name = Path(script).name if script else "headrace"
-    alone = len(container.hosts) == 1 and gpus <= 1
-    if alone or (script and not _wants_torchrun(container, environment)):
-        return [sys.executable, *what, *words], name
+    if alone:
+        return command, name
     master = environment.get("HEADRACE_MASTER_ADDR") or container.hosts[0]
-    launcher = [
-        *("-m", "torch.distributed.run", f"--nnodes={len(container.hosts)}", f"--node_rank={container.rank}"),
+    launcher = own_module(
+        "torch.distributed.run",
+        *(f"--nnodes={len(container.hosts)}", f"--node_rank={container.rank}"),
         *(f"--nproc_per_node={max(1, gpus)}", f"--master_addr={master}"),
         f"--master_port={environment.get('HEADRACE_MASTER_PORT') or PORT}",
-    ]
-    return [sys.executable, *launcher, *what, *words], name
+    )
+    return [*launcher, *below_torchrun], name
 
 
 def _wants_torchrun(container: Container, environment: Mapping[str, str]) -> bool:

@@ -9,6 +9,7 @@ started again.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ PORT = 29500
 SIGNAL_S = 120
 """Slurm tells the job so many seconds before the time limit: enough to write a checkpoint."""
 
+_BREAKING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9_@.:\[\]-]+")
 
@@ -139,7 +141,7 @@ def skypilot_task(job: Training) -> str:
         '  master=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)',
         '  python -m torch.distributed.run --nnodes="$SKYPILOT_NUM_NODES" --node_rank="$SKYPILOT_NODE_RANK" \\',
         f'    --nproc_per_node="${{SKYPILOT_NUM_GPUS_PER_NODE:-1}}" --master_addr="$master" --master_port={PORT} \\',
-        f"    {shlex.join(job.words)}",
+        f"    {' '.join(map(_bash_word, job.words))}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -242,6 +244,14 @@ def _aws_script(job: Packing, note: str, calls: Sequence[tuple[str, Mapping[str,
     for call, request in calls:
         text += f"aws {call} --region {shlex.quote(job.region)} --cli-input-json {shlex.quote(json.dumps(request, indent=1))}\n"
     return text
+
+
+def _bash_word(word: str) -> str:
+    """Quote a word for bash on one line: a line feed would end a block of YAML, and what follows would be keys of the task."""
+    if not _BREAKING.search(word):
+        return shlex.quote(word)
+    plain = set(range(0x20, 0x7F)) - set(b"'\\")
+    return "$'" + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(word)) + "'"
 
 
 def _exports(environment: Mapping[str, str]) -> str:

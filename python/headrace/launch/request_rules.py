@@ -206,11 +206,16 @@ def spot(request: Request) -> Iterator[Mistake]:
     own = path is not None and (path.rstrip("/") in ("", "/opt", "/opt/ml") and path.startswith("/"))
     if path is not None and (own or path.rstrip("/").startswith(("/opt/ml/input", "/opt/ml/model", "/opt/ml/output"))):
         yield Mistake("CheckpointConfig.LocalPath", f"{path} belongs to SageMaker", "write /opt/ml/checkpoints")
-    where = (checkpoints or {}).get("S3Uri", "").rstrip("/")
+    yield from _inside_data(request, "CheckpointConfig", "S3Uri")
+
+
+def _inside_data(request: Request, *field: str) -> Iterator[Mistake]:
+    """What a job writes must not lie among the data of a channel, where it would be read, or replace it."""
+    where = (_get(request, *field) or "").rstrip("/")
     for at, channel, _ in _channels(request):
         uri = (_get(channel, "DataSource", "S3DataSource", "S3Uri") or "").rstrip("/")
         if where and uri and f"{where}/".startswith(f"{uri}/"):
-            yield Mistake("CheckpointConfig.S3Uri", f"lies inside the data of {at}", "use a prefix of its own")
+            yield Mistake(".".join(field), f"lies inside the data of {at}", "use a prefix of its own")
 
 
 def channels(request: Request) -> Iterator[Mistake]:
@@ -218,6 +223,8 @@ def channels(request: Request) -> Iterator[Mistake]:
     for name in _repeated(one.get("ChannelName") for one in request.get("InputDataConfig") or []):
         yield Mistake("InputDataConfig", f"two channels are called {name!r}", "rename one")
     for at, channel, mode in _channels(request):
+        if channel.get("ChannelName") in (".", ".."):
+            yield Mistake(f"{at}.ChannelName", "is no name of a folder", "give it a name, such as train")
         source = channel.get("DataSource") or {}
         if len(source) != 1:
             what = "has no source" if not source else f"has {len(source)} sources"
@@ -293,7 +300,10 @@ def buckets(request: Request) -> Iterator[Mistake]:
         (f"{at}.DataSource.S3DataSource.S3Uri", _get(channel, "DataSource", "S3DataSource", "S3Uri"))
         for at, channel, _ in _channels(request)
     ]
+    yield from _inside_data(request, "OutputDataConfig", "S3OutputPath")
     for at, uri in places:
+        if not {".", ".."}.isdisjoint((uri or "").split("/")):
+            yield Mistake(at, f"{uri} leads out of its prefix", "write it without . and ..")
         if (uri or "").startswith("https://"):
             yield Mistake(at, "the toolkits read s3:// addresses only", "write s3://BUCKET/PREFIX", fatal=False)
         found = re.match(r"s3://([^/]*)", uri or "")

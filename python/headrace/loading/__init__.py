@@ -14,6 +14,7 @@
 - `order`: The order of records as arithmetic: (seed, epoch, position) -> record, with no list of the epoch in memory.
 - `other_frameworks`: Batches for TensorFlow, Keras and JAX: the memory that the native threads filled, without a copy where the
   framework allows.
+- `rank_messages`: Small values that the ranks of a job send each other, as JSON: torch's exchange unpickles what comes.
 - `resume`: Saved loader states: `make_state` describes the position of a loader, `read_position` reads it for a loader that
   continues.
 - `show_batch`: The pictures of a batch, as a matplotlib figure.

@@ -15,6 +15,7 @@ from typing import Literal
 
 from headrace.datasets.records import Dataset
 from headrace.errors import SourceError, UsageError
+from headrace.loading.rank_messages import gather_json
 
 __all__ = ["Parts", "RankPart", "assign_part"]
 
@@ -96,10 +97,9 @@ def _gather_sizes(own: _PartSize, rank: int, world_size: int) -> list[_PartSize]
         )
     if distributed.get_world_size() != world_size or distributed.get_rank() != rank:
         raise UsageError("parts='agree' needs the rank and world_size of torch.distributed: leave them out")
-    sizes: list[_PartSize] = [("", 0)] * world_size
     try:  # a group of its own: on the CPU, with a time limit, and apart from the training's messages
         group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=_TIMEOUT_S))
-        distributed.all_gather_object(sizes, own, group=group)
+        sizes = [(str(name), int(count)) for name, count in gather_json(own, world_size=world_size, group=group)]
         distributed.destroy_process_group(group)
     except RuntimeError as error:
         raise SourceError(

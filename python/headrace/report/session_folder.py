@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import types
-import typing
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.session.kineto import is_trace, read_trace
 from headrace.session.model import Session
+from headrace.session.typed_json import converter
 from headrace.system.atomic_write import atomic_write
+from headrace.system.regular_file import read_regular
 
 __all__ = ["DIAGNOSIS_FILE", "diagnosis_from_json", "read_session_folder", "write_diagnosis"]
 
@@ -31,17 +32,28 @@ def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
     folder = Path(folder)
     if is_trace(folder):
         session = read_trace(folder)
-        return session, replace(diagnose(session), session=str(folder))
+        return session, replace(_diagnose(session, folder), session=str(folder))
     session = Session.load(folder)
     file = folder / DIAGNOSIS_FILE
     if not file.is_file():
-        return session, replace(diagnose(session), session=str(folder))
+        return session, replace(_diagnose(session, folder), session=str(folder))
     try:
-        return session, diagnosis_from_json(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, KeyError) as error:
+        return session, diagnosis_from_json(json.loads(read_regular(file).decode("utf-8")))
+    except OSError as error:
+        raise SessionError(f"cannot read {file}: {error.strerror or error}") from error
+    except (RecursionError, ValueError) as error:
         raise SessionError(
             f"{file} is not a diagnosis: {error}", hint="delete it to have the session diagnosed anew"
         ) from error
+
+
+def _diagnose(session: Session, where: Path) -> Diagnosis:
+    """Diagnose a session that may come from anybody: values that contradict each other are an error of its own."""
+    try:
+        return diagnose(session)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        hint = "it was not written by headrace, or changed since; if it was, please report this"
+        raise SessionError(f"{where} cannot be diagnosed: its values contradict each other ({error})", hint=hint) from error
 
 
 def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
@@ -50,23 +62,12 @@ def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
 
 
 def diagnosis_from_json(document: Mapping[str, Any]) -> Diagnosis:
-    """Return the diagnosis that `Diagnosis.to_json` wrote. Ignore unknown fields. Raises `TypeError` for a missing one."""
-    return typing.cast(Diagnosis, _build(Diagnosis, document))
+    """Return the diagnosis that `Diagnosis.to_json` wrote. Ignore unknown fields.
 
-
-def _build(kind: Any, value: Any) -> Any:
-    """Convert `value`, as JSON gives it, to the type `kind`: dataclasses, tuples, unions with None, plain values."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _build(next(one for one in arguments if one is not types.NoneType), value)
-    if is_dataclass(kind):
-        if not isinstance(value, Mapping):
-            raise TypeError(f"expected an object, found {type(value).__name__}")
-        hints = typing.get_type_hints(kind)
-        known = {item.name: value[item.name] for item in fields(kind) if item.name in value}
-        return typing.cast(Any, kind)(**{name: _build(hints[name], item) for name, item in known.items()})
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"expected a list, found {type(value).__name__}")
-        return tuple(_build(arguments[0], item) for item in value)
-    return value
+    Raises `ValueError` for a missing field, a value of another type, and a verdict that is none of headrace's.
+    """
+    found: Diagnosis = converter(Diagnosis)(document)
+    for kind in (found.verdict, *(finding.kind for finding in (*found.findings, *found.configuration))):
+        if kind not in KINDS:
+            raise ValueError(f"verdict: there is no kind {kind[:60]!r}")
+    return found

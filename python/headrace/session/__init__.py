@@ -5,4 +5,5 @@
 - `merge_loaders`: Merge the loaders of a script that creates its DataLoader again in each epoch: one loader with several
   epochs.
 - `model`: The session: what a run recorded, as plain data.
+- `typed_json`: JSON values of a session or a diagnosis, converted to the types of their dataclasses, or refused.
 """

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import SessionError
 from headrace.session.machine import ForeignProgram, GpuProperties, GpuSample, Host, Sample
+from headrace.session.typed_json import converter, field_converters
 from headrace.system.private_files import make_private_folder, private_opener
 from headrace.system.regular_file import read_regular
 
@@ -321,7 +322,7 @@ class Session:
             if not lines:
                 raise _no_session(folder)
             return _merge(lines)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise SessionError(
                 f"{folder} holds lines that are not a session's ({type(error).__name__}: {error})",
                 hint="give the folder that `headrace diagnose` named, with nothing else in it",
@@ -348,7 +349,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict) and "kind" in value:
             yield value
@@ -358,14 +359,20 @@ Fact = TypeVar("Fact")
 
 
 def _build(kind: type[Fact], values: Mapping[str, Any], **given: Any) -> Fact:
-    """Return a dataclass built from those of the values that it has a field for. Lists become tuples."""
-    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    taken = {name: _frozen(value) for name, value in values.items() if name in names}
-    return kind(**{**taken, **given})
+    """Return a dataclass built from those of the values that it has a field for; `given` are of its types already.
+
+    Raises `ValueError` for a value of another type.
+    """
+    described: Any = kind
+    known = field_converters(described).keys() - given.keys()
+    return kind(**{name: _field(kind, name, value) for name, value in values.items() if name in known}, **given)
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _field(kind: Any, name: str, value: Any) -> Any:
+    try:
+        return field_converters(kind)[name](value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _merge(lines: Iterable[dict[str, Any]]) -> Session:
@@ -373,22 +380,28 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
     for line in lines:
         by_kind.setdefault(line["kind"], []).append(line)
     header = (by_kind.get("session") or [{}])[0]
-    if header.get("version", SESSION_VERSION) > SESSION_VERSION:
+    if converter(int)(header.get("version", SESSION_VERSION)) > SESSION_VERSION:
         raise SessionError(
             f"the session has version {header['version']}, this headrace reads up to {SESSION_VERSION}",
             hint="pip install --upgrade headrace",
         )
-    zero_s = header.get("monotonic_s", 0.0)
+    zero_s = converter(float)(header.get("monotonic_s", 0.0))
     ends = by_kind.get("exit") or [{}]
     facts: dict[str, Any] = {}
     for line in by_kind.get("fact", []):
-        facts[line["name"]] = line["value"]
-    return Session(
-        command=tuple(header.get("command", ())),
-        cwd=header.get("cwd", ""),
-        started_at=header.get("started_at"),
-        duration_s=ends[-1]["monotonic_s"] - zero_s if "monotonic_s" in ends[-1] else None,
-        exit_code=ends[-1].get("code"),
+        facts[str(line["name"])] = line["value"]
+    end_s = converter(float | None)(ends[-1].get("monotonic_s"))
+    plain = {
+        "command": header.get("command", ()),
+        "cwd": header.get("cwd", ""),
+        "started_at": header.get("started_at"),
+        "exit_code": ends[-1].get("code"),
+        "facts": facts,
+    }
+    return _build(
+        Session,
+        plain,
+        duration_s=None if end_s is None else end_s - zero_s,
         host=_host(by_kind.get("host", [])),
         processes=tuple(_shifted(Process, line, zero_s, "started_s") for line in by_kind.get("process", [])),
         loaders=_loaders(by_kind),
@@ -398,7 +411,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
                 (
                     batch
                     for batch in _rows(Batch, BATCH_FIELDS, by_kind.get("batches", []), zero_s)
-                    if "monotonic_s" not in ends[-1] or batch.start_s + zero_s <= ends[-1]["monotonic_s"]
+                    if end_s is None or batch.start_s + zero_s <= end_s
                 ),  # persistent workers live on after a `headrace.watch` block has ended
                 key=lambda batch: batch.start_s,
             )
@@ -412,8 +425,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         stacks=_stacks(by_kind.get("stacks", [])),
         losses=tuple(sorted(_losses(by_kind.get("losses", []), zero_s), key=lambda loss: loss.time_s)),
         samples=tuple(sorted((_sample(line, zero_s) for line in by_kind.get("sample", [])), key=lambda s: s.time_s)),
-        not_measured=tuple(dict.fromkeys(NotMeasured(line["what"], line["why"]) for line in by_kind.get("not_measured", []))),
-        facts=facts,
+        not_measured=tuple(dict.fromkeys(_build(NotMeasured, line) for line in by_kind.get("not_measured", []))),
         version=header.get("version", SESSION_VERSION),
     )
 
@@ -442,7 +454,8 @@ def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:
     for line in lines:
         for count, waits, places in line["stacks"]:
             frames = tuple(StackFrame(str(function), str(file), int(row)) for function, file, row in places)
-            key = (line["pid"], line["role"], bool(waits), frames, line.get("loader"))
+            pid, role, loader = (_field(Stack, name, line.get(name)) for name in ("pid", "role", "loader"))
+            key = (pid, role, bool(waits), frames, loader)
             counts[key] = counts.get(key, 0) + int(count)
     return tuple(Stack(pid, role, count, waits, frames, loader) for (pid, role, waits, frames, loader), count in counts.items())
 
@@ -450,19 +463,19 @@ def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:
 def _losses(lines: list[dict[str, Any]], zero_s: float) -> Iterator[Loss]:
     for line in lines:
         for time_s, value in line["rows"]:
-            yield Loss(line["pid"], time_s - zero_s, float(value))
+            yield Loss(_field(Loss, "pid", line["pid"]), _field(Loss, "time_s", time_s) - zero_s, float(value))
 
 
 def _shifted(kind: type[Fact], line: dict[str, Any], zero_s: float, time: str) -> Fact:
-    return _build(kind, line, **{time: line[time] - zero_s})
+    return _build(kind, line, **{time: _field(kind, time, line[time]) - zero_s})
 
 
 def _rows(kind: type[Fact], names: tuple[str, ...], lines: list[dict[str, Any]], zero_s: float) -> Iterator[Fact]:
     start = names.index("start_s")
     for line in lines:
-        given = {name: line[name] for name in ("pid", "loader", "worker") if name in line}
+        given = {name: _field(kind, name, line[name]) for name in ("pid", "loader", "worker") if name in line}
         for row in line["rows"]:
-            values = list(row)
+            values = [_field(kind, name, value) for name, value in zip(names, row, strict=False)]
             values[start] -= zero_s
             yield kind(**given, **dict(zip(names, values, strict=False)))
 
@@ -477,7 +490,7 @@ def _sample(line: dict[str, Any], zero_s: float) -> Sample:
     gpus = tuple(_build(GpuSample, gpu) for gpu in line.get("gpus", ()))
     programs = line.get("foreign_programs")
     named = None if programs is None else tuple(_build(ForeignProgram, program) for program in programs)
-    return _build(Sample, line, time_s=line["time_s"] - zero_s, gpus=gpus, foreign_programs=named)
+    return _build(Sample, line, time_s=_field(Sample, "time_s", line["time_s"]) - zero_s, gpus=gpus, foreign_programs=named)
 
 
 def save(session: Session, folder: str | Path) -> Path:

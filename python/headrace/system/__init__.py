@@ -16,6 +16,7 @@
 - `near_paths`: Existing names near a path that does not exist, for the hint of an error.
 - `nvml`: NVIDIA's management library (NVML) by ctypes: which GPUs there are, and their counters.
 - `open_files`: The limit on open files of this process: each shard stays open, and many systems allow 1,024 files at first.
+- `own_python`: Commands of Python processes that headrace starts for itself.
 - `printable`: Text for a terminal or a page: characters that would act on it, or hide what is written, become visible
   escapes.
 - `private_cache`: Cache folders in places that other users may write, such as /tmp and /dev/shm.

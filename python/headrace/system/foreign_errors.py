@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["MOST_CHARACTERS", "first_line", "message_lines"]
+from headrace.system.redaction import without_url_secrets
+
+__all__ = ["MOST_CHARACTERS", "first_line", "message_lines", "public_cause"]
 
 MOST_CHARACTERS = 300
 """Cut a line after this many characters: some libraries put a whole response or a stack of C++ calls on one line."""
@@ -23,3 +25,11 @@ def first_line(error: BaseException) -> str:
     Example: `first_line(ValueError())` is "ValueError".
     """
     return message_lines(error)[0]
+
+
+def public_cause(error: BaseException) -> BaseException | None:
+    """Return what an error of ours is raised from: None if that error shows a secret of a URL, which a traceback would print.
+
+    Example: `raise SourceError(message) from public_cause(error)`.
+    """
+    return error if without_url_secrets(str(error)) == str(error) else None

@@ -8,12 +8,15 @@ Standard library only: the session writer inside the user's process uses this mo
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+from headrace.errors import HeadraceError
 
 __all__ = ["MASK", "redact_text", "redact_words", "without_url_secrets"]
 
@@ -29,7 +32,7 @@ _LONG = (
     r"(?:wandb|comet|neptune|mlflow|clearml|kaggle|hf|huggingface)[-_.]?login"
 )
 """Ends of names that mean a secret wherever they stand: `PGPASSWORD`, `authtoken`."""
-_SHORT = r"pass|pwd|pw|otp|pat|pin|sas|cred|signature"
+_SHORT = r"pass|pwd|pswd|psswd|passw|pword|pw|otp|pat|pin|sas|cred|signature"
 """Ends of names that mean a secret as a word of its own: `--db-pass`, but neither `--bypass` nor `--compat`."""
 _NAMED = re.compile(rf"(?:(?:^|[-_.\W]|(?-i:(?<=[a-z\d])(?=[A-Z])))(?:{_SHORT})|{_LONG})s?$", re.IGNORECASE)
 _NOT_SECRET = re.compile(
@@ -79,14 +82,16 @@ _BEARER = re.compile(
 )
 _USERINFO = re.compile(
     r"(?<![\w+.-])(?P<scheme>[\w+.-]++:/{1,2}+)(?P<user>[^\s/:@?#\"']*+)"
-    r"(?P<password>:(?!\d{1,5}/)(?:(?!://)[^\s@?#\"']){0,2048}+(?=@[\w.\[]))?@"
+    r"(?:@[^\s/:@?#\"']++(?=:[^\s/@]*+@))?"
+    r"(?P<password>:(?!\d{1,5}/)(?:(?!://)[^\s@?#\"']){0,2048}+(?:@[^\s@/?#\"']{1,256}){0,8}(?=@[\w.\[]))?@"
 )
-"""User and password of a URL. `http://localhost:9000/bucket/images@2x` has a port and a path; a password may hold slashes."""
+"""User and password of a URL. `http://localhost:9000/bucket/images@2x` has a port and a path; a password may hold / and @."""
 _USER_OPTIONS = ("-u", "-U", "--user", "--proxy-user", "--userpwd", "--login")
 _USER_OPTION = re.compile(rf"(?P<start>(?<![\w-])(?:{'|'.join(_USER_OPTIONS)})[\s=]++(?![\d_.+-]++:)[\w.+-]++:)[^\s\"'/]+")
 """`curl -u me:password`; the user and group of `docker run -u 1000:1000` are numbers."""
 _BARE_USERINFO = re.compile(
-    r"(?P<start>(?:(?<![^\s=\"'])|(?<=[\s=\"']//)|(?<=^//))(?!mailto:)[A-Za-z_][\w.+-]*+:)(?P<password>[^\s:/@\"']++)"
+    r"(?P<start>(?:(?<![^\s=\"'])|(?<=[\s=\"']//)|(?<=^//))(?!mailto:)[A-Za-z_][\w.+-]*+:)"
+    r"(?P<password>[^\s:/@\"']++(?:@[^\s:/@\"']{1,128}){0,4})"
     r"@(?!sha\d+:)(?=[\w.-]++(?::\d|/))"
 )
 """`me:password@host:3128`, an address without a scheme, with a port or a path; an image's digest (`a:1@sha256:…`) is none."""
@@ -135,8 +140,22 @@ _SHAPES = tuple(
         r"\b(?:gsk|r8|whsec|ntn|lin_api|wandb_v1|rpa|pcsk|xai|tgp_v1)_[A-Za-z0-9_]{20,}",  # Groq, Replicate, Notion, W&B, …
         r"\btskey-[a-z]+-[\w-]{16,}",  # Tailscale
         r"https://[\w.-]*office(?:365)?\.com/webhook[\w/@.-]+",
+        r"\bhv[sbr]\.[\w-]{20,}",  # HashiCorp Vault
+        r"\bAGE-SECRET-KEY-1[A-Z0-9]{40,}",  # age
+        r"\bkey-[0-9a-f]{32}\b",  # Mailgun
+        r"\b[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}\b",
+        r"\bSK[0-9a-f]{32}\b",  # Twilio
+        r"\b[MNO][\w-]{22,27}\.[\w-]{6}\.[\w-]{27,}",  # Discord: the token of a bot
     )
 )
+_ENCODED = re.compile(r"(?<![\w/+.=-])e[yw][A-Za-z0-9+/_-]{60,}+={0,2}(?![\w/+.-])")
+_ENCODED_SECRET = re.compile(rb"private_key|service_account|password|secret|token", re.IGNORECASE)
+"""A JSON object in base64 (`ey…` and `ew…` are `{` and what follows it): a service account, but not a list of hosts."""
+_COOKIES_OF_CURL = re.compile(
+    r"(?P<start>(?<![\w.-])curl\s[^|;&\n]{0,400}?(?<=\s)-b\s*+)(?P<value>\"[^\"]*\"|'[^']*'|[^\s\"']+)"
+)
+_WANDB_KEY = re.compile(r"(?i)(?P<start>wandb[\w.-]{0,40}+[\s=:\"']{1,4}+)[0-9a-f]{40}(?![\w/+.-])")
+"""W&B's keys are 40 hex digits, as commits are: a secret only after a name with `wandb`."""
 _RANDOM = re.compile(r"(?<![\w/+.=-])[A-Za-z0-9/+]{40}={0,2}(?![\w/+.-])")
 """An AWS secret access key is 40 characters of base64; a path of that length has slashes at every few letters, or an ending."""
 
@@ -185,8 +204,11 @@ def redact_words(words: Sequence[str]) -> list[str]:
             clean.append(f"-p{MASK}")
             attached = False
             continue
-        is_login = before in ("login", "--relogin", "--key", "-k") and not word.startswith("-") and _is_mixed(word)
+        is_login = before in ("login", "--relogin", "--key", "-k", "-t") and not word.startswith("-") and _is_mixed(word)
         is_login = is_login or (before in ("login", "--relogin") and _KEYED.fullmatch(word) is not None)
+        is_login = is_login or (
+            _KEYED.fullmatch(word) is not None and _WANDB_KEY.fullmatch(f"{before.lstrip('-')} {word}") is not None
+        )
         if before in _USER_OPTIONS:
             word = _USER_OPTION.sub(rf"\g<start>{MASK}", f"{before} {word}").removeprefix(f"{before} ")
         clean.append(MASK if is_login else _redact_word(word))
@@ -203,7 +225,7 @@ def _password_options(words: Sequence[str]) -> frozenset[str]:
     """Return the options without a secret's name that a program in the command line gives a password."""
     names = {word.rpartition("/")[2] for word in words}
     found = {option for program, option in _PASSWORD_OPTIONS.items() if program in names}
-    return frozenset(found | ({"-u", "--user"} if "curl" in names else set()) | ({"-p"} if "login" in names else set()))
+    return frozenset(found | ({"-u", "--user", "-b"} if "curl" in names else set()) | ({"-p"} if "login" in names else set()))
 
 
 def _awaited(word: str, options: frozenset[str]) -> str:
@@ -223,6 +245,9 @@ def _ends_password(word: str) -> bool:
 
 def _redact_word(word: str) -> str:
     """A word of a command line; one that is a JSON object or list is masked field by field."""
+    whole = _ASSIGNMENT.fullmatch(word)
+    if whole is not None and whole["value"][0] not in "{[" and _is_secret(whole["name"].lstrip("-"), whole["value"]):
+        return f"{whole['name']}={MASK}"  # a password may hold commas, semicolons, brackets and quotes
     start = word.find("=") + 1 if "=" in word.split("{")[0].split("[")[0] else 0
     if word[start : start + 1] in ("{", "[", '"'):
         try:
@@ -232,10 +257,10 @@ def _redact_word(word: str) -> str:
             return redact_text(word)
         if clean != value:
             return word[:start] + json.dumps(clean, ensure_ascii=False)
-        return word
-    whole = _ASSIGNMENT.fullmatch(word)
+        if not isinstance(value, str):
+            return word
     if whole is not None and _is_secret(whole["name"].lstrip("-"), whole["value"]):
-        return f"{whole['name']}={MASK}"  # a password may hold commas, semicolons, brackets and quotes
+        return f"{whole['name']}={MASK}"
     return redact_text(word)
 
 
@@ -264,6 +289,9 @@ def redact_text(text: str) -> str:
     """
     for shape in _SHAPES:
         text = shape.sub(MASK, text)
+    text = _ENCODED.sub(lambda found: MASK if _is_encoded_secret(found[0]) else found[0], text)
+    text = _COOKIES_OF_CURL.sub(lambda found: found["start"] + MASK, text)
+    text = _WANDB_KEY.sub(lambda found: found["start"] + MASK, text)
     if "@" in text:
         text = _USERINFO.sub(_without_password, text)
         text = _BARE_USERINFO.sub(lambda found: f"{found['start']}{MASK}@", text)
@@ -377,3 +405,12 @@ def _is_random(text: str) -> bool:
         return False
     counts = Counter(text)
     return -sum(n / len(text) * math.log2(n / len(text)) for n in counts.values()) >= _LEAST_ENTROPY_BITS
+
+
+def _is_encoded_secret(text: str) -> bool:
+    """Whether a JSON object in base64 has a field with a secret's name."""
+    plain = text.rstrip("=").replace("-", "+").replace("_", "/")
+    return _ENCODED_SECRET.search(base64.b64decode(plain[: len(plain) // 4 * 4])) is not None
+
+
+HeadraceError.mask = staticmethod(without_url_secrets)

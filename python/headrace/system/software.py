@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass, fields
 from importlib import metadata
 
+from headrace.system.own_python import own_text
+
 __all__ = ["Software", "Torch", "read_software", "read_torch"]
 
 TIMEOUT_S = 120.0
@@ -99,7 +101,7 @@ def read_software(headrace_version: str, *, python: str = sys.executable) -> Sof
 def read_torch(python: str = sys.executable) -> tuple[Torch | None, str | None]:
     """Return torch's facts, or None and the reason. The reason is None if torch is not installed."""
     try:
-        done = subprocess.run([python, "-c", SCRIPT], capture_output=True, text=True, timeout=TIMEOUT_S)
+        done = subprocess.run(own_text(SCRIPT, python=python), capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return None, f"importing torch took more than {TIMEOUT_S:.0f} s"
     for line in done.stdout.splitlines():

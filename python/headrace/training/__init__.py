@@ -28,6 +28,7 @@
 - `resolve_options`: Resolve the options of a run: defaults, then a preset, then a TOML file, then the command line; the last
   one wins.
 - `resume`: Resuming: which checkpoint a run continues from, and where in the data it continues.
+- `saved_state`: The state of a checkpoint, read field by field: a file may come from anybody, and its JSON may hold anything.
 - `sharded_data`: Data of which each host holds only its own shards: the hosts agree on the classes and count their
   images.
 - `state`: The state of a training run: in memory, in a checkpoint, and back.

@@ -165,8 +165,10 @@ def parse(path: Path | str, read: Callable[[str], bytes]) -> Checkpoint:
         data = read(TENSORS)
         if hashlib.sha256(data).hexdigest() != document["sha256"]:
             raise StateError(f"{path}/{TENSORS} is damaged: its checksum does not match")
+        if not isinstance(document["state"], dict):
+            raise StateError(f"{path}/{STATE} holds no state, but a {type(document['state']).__name__}")
         return Checkpoint(parse_tensors(data), document["state"], path)
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise StateError(f"{path} is not a checkpoint, or a damaged one: {error}") from error
 
 

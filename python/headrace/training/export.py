@@ -89,7 +89,7 @@ def _safetensors(model: nn.Module, weights: Weights, path: Path, images: torch.T
     header |= {"flip_test": weights.flip_test, "blurpool": weights.blurpool, "classes": list(weights.classes)}
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     save_weights(path, tensors, {**header, "steps": weights.steps})
-    again: Runner = load_model(path)[0]
+    again: Runner = load_model(path, model=weights.model)[0]
     return again
 
 

@@ -23,6 +23,7 @@ from headrace.training.nonfinite_loss import BadStep, LossMonitor
 from headrace.training.options import Options, check_options
 from headrace.training.preflight import check_model, claim_folder
 from headrace.training.resume import broadcast_checkpoint, find_checkpoint, loader_epoch
+from headrace.training.saved_state import saved_step
 from headrace.training.sharded_data import agree_on_parts
 from headrace.training.state import TrainingProgress, TrainingRun, restore
 from headrace.training.step_timer import StepTimer
@@ -96,7 +97,7 @@ def _open_loader(training_input: TrainingInput, found: Checkpoint | None) -> tup
     if not options.sharded_data:  # the Loader knows the parts
         check_batch_size(options, data, ranks=training_input.ranks.world_size)
     loader = training_input.loader(0)
-    epoch = 0 if found is None else loader_epoch(int(found.state["step"]), len(loader))
+    epoch = 0 if found is None else loader_epoch(saved_step(found), len(loader))
     if training_input.size(epoch) != training_input.size(0):
         loader.close()
         loader = training_input.loader(epoch)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import asdict, dataclass, replace
 
 from headrace.datasets.records import Dataset
 from headrace.errors import SourceError
-from headrace.training.distributed.ranks import JOIN_TIMEOUT_S, Ranks
+from headrace.loading.rank_messages import gather_json
+from headrace.training.distributed.ranks import Ranks
 
 __all__ = ["Agreement", "agree_on_parts", "common_classes", "left_out_note"]
 
@@ -104,10 +104,13 @@ def _is_numbered(classes: tuple[str, ...]) -> bool:
 
 
 def _gathered(own: _Part, ranks: Ranks) -> list[_Part]:
-    from torch import distributed
+    """Return the parts of all ranks. Values on the CPU are exchanged by gloo, whatever trains."""
+    return [
+        _Part(part["fingerprint"], part["images"], _names(part["classes"]), val and _names(val))
+        for part in gather_json(asdict(own), world_size=ranks.world_size)
+        for val in (part["val_classes"],)
+    ]
 
-    found = [own] * ranks.world_size
-    group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=JOIN_TIMEOUT_S))  # on the CPU, whatever trains
-    distributed.all_gather_object(found, own, group=group)
-    distributed.destroy_process_group(group)
-    return found
+
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(map(str, names))

@@ -23,6 +23,7 @@ from headrace.training.learner import Learner
 from headrace.training.metrics import Metrics
 from headrace.training.nonfinite_loss import LossMonitor
 from headrace.training.options import Options
+from headrace.training.saved_state import read_saved_state
 from headrace.training.step_timer import StepTimer
 from headrace.training.uploads import Uploads
 
@@ -156,19 +157,22 @@ def save(run: TrainingRun) -> None:
 def restore(run: TrainingRun, found: Checkpoint) -> None:
     """Put a checkpoint into the run: weights, optimizer, loader position, step. Raises StateError if it is of another run."""
     _check_same_run(found, _identity(run))
-    tensors, state = found.tensors, found.state
+    tensors, state = found.tensors, read_saved_state(found)
     try:
         run.learner.model.load_state_dict(_below("model.", tensors))
         if run.learner.average is not None:
             run.learner.average.model.load_state_dict(_below("average.", tensors))
     except RuntimeError as error:
         raise StateError(f"{found.path} does not fit the model: {first_line(error)}") from error
-    _restore_optimizer(run.learner.optimizer, tensors, state["groups"])
-    run.learner.load_scaler_state(state["scaler"])
-    run.loader.load_state_dict(state["loader"])
-    run.step = run.resumed_from_step = run.saved_step = state["step"]
-    run.evaluated_step = state["evaluated_step"]
-    run.scores = Scores(**state["scores"]) if state["scores"] else None
+    try:
+        _restore_optimizer(run.learner.optimizer, tensors, state.groups)
+        run.learner.load_scaler_state(state.scaler)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise StateError(f"{found.path} does not fit the optimizer: {first_line(error)}") from error
+    run.loader.load_state_dict(state.loader)
+    run.step = run.resumed_from_step = run.saved_step = state.step
+    run.evaluated_step = state.evaluated_step
+    run.scores = state.scores
     run.writer.last = found.path
 
 
@@ -195,7 +199,8 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, t
             _, index, key = name.split(".", 2)
             state["state"].setdefault(int(index), {})[key] = value
     for group, numbers in zip(state["param_groups"], groups, strict=True):
-        group.update({name: torch.tensor(value[0]) if isinstance(value, list) else value for name, value in numbers.items()})
+        known = {name: value for name, value in numbers.items() if name in group and name != "params"}
+        group.update({name: torch.tensor(value[0]) if isinstance(value, list) else value for name, value in known.items()})
     optimizer.load_state_dict(state)
     for parameter, entries in optimizer.state.items():
         for key, value in entries.items():
@@ -239,7 +244,8 @@ def _identity(run: TrainingRun) -> dict[str, Any]:
 
 def _check_same_run(found: Checkpoint, expected: Mapping[str, Any]) -> None:
     for name, value in expected.items():
-        saved = found.state.get("identity", {}).get(name)
+        identity = found.state.get("identity")
+        saved = identity.get(name) if isinstance(identity, dict) else None
         if saved != value:
             raise StateError(
                 f"{found.path} is of another run: its {name.replace('_', ' ')} is {saved!r}, here it is {value!r}",

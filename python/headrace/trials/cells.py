@@ -63,6 +63,9 @@ MATERIALS = (
 KINDS = ("input", "training")
 
 
+#: Options of `headrace train` that an experiment, a file, cannot set: code that runs, and files that are written.
+_NOT_IN_FILES = ("--model", "--config", "--out", "--checkpoint-url", "--resume")
+
 #: Settings of an experiment that are numbers: their type, and the least value.
 NUMBERS: dict[str, tuple[Any, float]] = {
     "train_images": (int, 1),
@@ -299,6 +302,10 @@ def _product(table: Mapping[str, Any], where: str) -> list[Cell]:
                 raise UsageError(f"{where}: {key} cannot be {item!r}")
             if isinstance(item, int) and item < (0 if key in ("load", "workers") else 1):
                 raise UsageError(f"{where}: {key} cannot be {item}")
+            if key == "model" and ":" in str(item):
+                raise UsageError(
+                    f"{where}: model cannot be {item!r}: a file must not choose code", hint="a name of torchvision"
+                )
             if key == "arguments":
                 _check_arguments(str(item), where)
             if key in choices and item not in choices[key]:
@@ -313,9 +320,14 @@ def _product(table: Mapping[str, Any], where: str) -> list[Cell]:
 
 def _check_arguments(text: str, where: str) -> None:
     try:
-        shlex.split(text)
+        words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{where}: arguments cannot be split as in a shell: {error}: {text}") from None
+    for word in words:
+        if (option := word.partition("=")[0]) in _NOT_IN_FILES:
+            raise UsageError(
+                f"{where}: arguments cannot hold {option}: a file must not choose code, or where results are written"
+            )
 
 
 def _check_names(table: Mapping[str, Any], known: set[str], where: str) -> None:

@@ -1,6 +1,6 @@
-"""Two ranks with a DataLoader each: do they read the same data? Run by torchrun.
+"""Two ranks with a DataLoader each: do they read the same data? The process that is started starts the ranks.
 
-    torchrun --nproc_per_node 2 -m headrace.trials.measure_ranks SPEC.json RESULT.json
+    python -m headrace.trials.measure_ranks SPEC.json RESULT.json
 
 A script that gives each rank the whole dataset in the same order trains on every image once a rank, and its ranks compute the
 same gradients. Each rank makes a digest of its first batches; equal digests say so.
@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from headrace.system.end_with_parent import end_with_parent
+from headrace.loading.rank_messages import gather_json
+from headrace.system.own_python import own_module
+from headrace.training.devices import open_device
+from headrace.training.distributed.processes import run_processes
+from headrace.training.distributed.ranks import join_group, leave_group, ranks_from_environment
 from headrace.trials.cells import Cell
 from headrace.trials.source import workers_of
 from headrace.trials.transforms import torchvision_transform
@@ -32,14 +37,15 @@ def shared_batches(digests: list[list[str]]) -> int:
 
 def main(arguments: list[str]) -> int:
     """Read some batches on each rank, train a small model on them, compare the digests, and write the result on rank 0."""
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    end_with_parent()  # below torchrun, which ends with the trial
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     cell = Cell(**spec["cells"][0])
-    dist.init_process_group("gloo")
+    if "WORLD_SIZE" not in os.environ:
+        return run_processes(cell.ranks, own_module("headrace.trials.measure_ranks", *arguments))[0]
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    ranks = ranks_from_environment()
+    join_group(ranks, open_device("cpu"))
     try:
         torch.set_num_threads(1)
         torch.manual_seed(0)
@@ -51,16 +57,15 @@ def main(arguments: list[str]) -> int:
             digests.append(hashlib.sha256(images.numpy().tobytes()).hexdigest())
             model(images).logsumexp(1).mean().backward()
             images_seen += len(labels)
-        gathered: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(gathered, digests)
-        if dist.get_rank() == 0:
+        gathered = gather_json(digests, world_size=ranks.world_size)
+        if ranks.main:
             shared = shared_batches(gathered)
             seconds = time.monotonic() - begin
-            img_s = images_seen * dist.get_world_size() / seconds
-            result = {"batches": len(digests), "shared": shared, "img_s": img_s, "world_size": dist.get_world_size()}
+            img_s = images_seen * ranks.world_size / seconds
+            result = {"batches": len(digests), "shared": shared, "img_s": img_s, "world_size": ranks.world_size}
             Path(arguments[1]).write_text(json.dumps(result), encoding="utf-8")
     finally:
-        dist.destroy_process_group()
+        leave_group()
     return 0
 
 

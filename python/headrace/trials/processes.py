@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.system.end_with_parent import started_to_end_with_parent
+from headrace.system.own_python import own_module
 from headrace.trials.cells import Cell
 from headrace.trials.materials import Materials
 from headrace.trials.measure_training import epochs_of, train_command
@@ -35,9 +35,9 @@ def run_measuring(out: Path, cell: Cell, spec: dict[str, Any], *, limit_s: float
     """Run `measure_input` for a group and return what it wrote. Raises `HeadraceError` with its last words when it fails, and
     `GroupTimeout` after `limit_s`."""
     files = _files(out, spec)
-    command = [sys.executable, "-m", "headrace.trials.measure_input", *map(str, files)]
+    command = own_module("headrace.trials.measure_input", *map(str, files))
     if cell.loader == "run":
-        command = [sys.executable, "-m", "headrace", "run", "--", *command]
+        command = own_module("headrace", "run", "--", *command)
     _run(out, command, cell.loader, limit_s)
     return _result(files[1], cell.loader)
 
@@ -52,15 +52,14 @@ def run_training(out: Path, cell: Cell, materials: Materials, device: str, *, li
     if cell.loader == "pytorch":
         spec = {"cells": [asdict(cell)], "tree": str(materials.tree("train", images))}
         files = _files(out, spec)
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(cell.ranks)]
-        _run(out, [*torchrun, "-m", "headrace.trials.measure_ranks", *map(str, files)], "torchrun", limit_s)
-        return {"ranks": _result(files[1], "torchrun")}
+        _run(out, own_module("headrace.trials.measure_ranks", *map(str, files)), "the ranks", limit_s)
+        return {"ranks": _result(files[1], "the ranks")}
     val = materials.path(cell, "val", len(materials.files("val")))
     folder = (
         out / "runs" / f"{cell.model}-{os.getpid()}-{len(list((out / 'runs').glob('*'))) if (out / 'runs').is_dir() else 0}"
     )
     arguments = train_command(cell, train, val, folder, device)
-    written = _run(out, [sys.executable, "-m", "headrace", *arguments], "headrace train", limit_s)
+    written = _run(out, own_module("headrace", *arguments), "headrace train", limit_s)
     try:
         document: dict[str, Any] = json.loads(written)
         epochs = epochs_of(folder / "metrics.jsonl", images)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 from headrace.datasets.open import open as open_dataset
 from headrace.datasets.records import Dataset
 from headrace.errors import HeadraceError
+from headrace.system.own_python import own_module
 from headrace.system.scratch_folder import scratch_folder
 
 __all__ = ["open_stored"]
@@ -65,7 +65,7 @@ def _server(folder: Path) -> str:
     """Return the address of the server of a folder's files; start it if need be."""
     if folder in _SERVERS:
         return _SERVERS[folder]
-    command = [sys.executable, "-m", "headrace.trials.object_server", str(folder), str(STORE_LATENCY_S)]
+    command = own_module("headrace.trials.object_server", str(folder), str(STORE_LATENCY_S))
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     atexit.register(server.kill)
     assert server.stdout is not None
@@ -85,7 +85,7 @@ def _as_pipe(folder: Path) -> Dataset:
     channel = _scratch() / "train"
     shards = [str(shard) for shard in sorted(folder.glob("*.tar"))]
     os.mkfifo(f"{channel}_0")
-    sender = subprocess.Popen([sys.executable, "-m", "headrace.trials.pipe_sender", str(channel), *shards])
+    sender = subprocess.Popen(own_module("headrace.trials.pipe_sender", str(channel), *shards))
     _SENDER.callback(sender.wait)
     _SENDER.callback(sender.kill)
     return open_dataset(channel, records=len(open_dataset(folder)))

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,8 @@ from headrace.launch.container import BASE_VARIABLE
 from headrace.launch.local.channels import Input, PipeFeeder
 from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.watchdog import MARKER, kill_marked
+from headrace.launch.request_code import container_words, own_entry
+from headrace.system.own_python import own_module
 
 __all__ = ["Host"]
 
@@ -142,8 +143,6 @@ class Host:
 
 def _command(request: Mapping[str, Any]) -> list[str]:
     """Return the command of the container; the entry of headrace is run by this Python, without an installation."""
-    algorithm = request["AlgorithmSpecification"]
-    words = [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
-    if not words or "headrace.launch.entry" in " ".join(words):
-        return [sys.executable, "-m", "headrace.launch.entry"]
-    return words
+    if own_entry(request):
+        return own_module("headrace.launch.entry")
+    return container_words(request)

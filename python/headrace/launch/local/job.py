@@ -26,6 +26,8 @@ from headrace.launch.local.host import DEFAULT_GROUP, Host
 from headrace.launch.local.store import LocalStore
 from headrace.launch.local.watchdog import Watchdog
 from headrace.system.atomic_write import atomic_write
+from headrace.system.private_files import make_private_folder
+from headrace.system.redaction import MASK, redact_words
 
 __all__ = ["GRACE_S", "Interruption", "LocalJob", "run_local"]
 
@@ -148,7 +150,7 @@ class _Run:
             raise HeadraceError(
                 f"{self.folder} is not the folder of a local job, and is not empty", hint="--out FOLDER names another one"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.folder)  # the hosts' trees hold the request's variables and hyperparameters
         marker.write_text("headrace launch local keeps the trees of its hosts here and removes them before the next job\n")
         for part in ("results", "logs", "hosts"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
@@ -247,7 +249,7 @@ class _Run:
     def _describe(self, status: str, outcome: str, reason: str, artifacts: str | None) -> dict[str, Any]:
         seconds = math.ceil(self.billed_s)
         found = {
-            **{name: value for name, value in self.request.items() if name != "Tags"},
+            **_without_secrets(self.request),
             "TrainingJobStatus": status,
             "SecondaryStatus": outcome,
             "SecondaryStatusTransitions": self.transitions,
@@ -261,8 +263,21 @@ class _Run:
         if artifacts:
             found["ModelArtifacts"] = {"S3ModelArtifacts": artifacts}
         self.folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(self.folder / "description.json", json.dumps(found, indent=1) + "\n")
+        atomic_write(self.folder / "description.json", json.dumps(found, indent=1) + "\n", private=True)
         return found
+
+
+def _without_secrets(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the request for a description that may be handed on: values of variables are left out, other secrets masked."""
+    found = {name: value for name, value in request.items() if name != "Tags"}
+    if environment := found.get("Environment"):
+        found["Environment"] = dict.fromkeys(environment, MASK)
+    if parameters := found.get("HyperParameters"):
+        found["HyperParameters"] = json.loads(redact_words([json.dumps(parameters)])[0])
+    algorithm = dict(found.get("AlgorithmSpecification") or {})
+    for name in {"ContainerEntrypoint", "ContainerArguments"} & algorithm.keys():
+        algorithm[name] = redact_words(algorithm[name])
+    return {**found, "AlgorithmSpecification": algorithm}
 
 
 def _hosts(request: Mapping[str, Any], folder: Path, job: str) -> list[Host]:

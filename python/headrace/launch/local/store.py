@@ -27,11 +27,13 @@ class LocalStore:
     def path(self, uri: str) -> Path:
         """Return the path of an object or prefix, which need not exist. Raises `SourceError` for another kind of address."""
         address = uri.rstrip("/")
+        if not {".", ".."}.isdisjoint(address.split("/")):
+            raise SourceError(f"{uri} leads out of its prefix", hint="s3://bucket/prefix, without . and ..")
         for prefix, folder in self._prefixes.items():
             if address == prefix or address.startswith(f"{prefix}/"):
                 return folder / address.removeprefix(prefix).lstrip("/")
         scheme, _, rest = address.partition("://")
-        if scheme != "s3" or not rest or ".." in rest.split("/"):
+        if scheme != "s3" or not rest:
             raise SourceError(f"{uri} is no address of a bucket", hint="s3://bucket/prefix")
         return self.root / rest
 

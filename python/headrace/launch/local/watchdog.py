@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from headrace.system.own_python import own_module
+
 __all__ = ["MARKER", "Watchdog", "kill_marked", "main"]
 
 MARKER = "HEADRACE_LOCAL_JOB"
@@ -28,7 +30,7 @@ class Watchdog:
     def __init__(self, marker: str) -> None:
         # A session of its own: neither Ctrl-C nor the end of the terminal reaches it.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.launch.local.watchdog", marker],
+            own_module("headrace.launch.local.watchdog", marker),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.diagnosis.model import Diagnosis
 from headrace.session.model import Session
+from headrace.system.printable import printable_lines
 
 __all__ = ["BUCKETS_S", "render"]
 
@@ -56,7 +57,8 @@ def _family(name: str, kind: str, help_text: str, samples: Sequence[Sampled]) ->
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    """A label's text; characters that would act on a terminal become visible escapes, as everywhere."""
+    return printable_lines(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _histogram(session: Session) -> Iterator[str]:

@@ -7,20 +7,21 @@ processes. torchrun works as well, and also covers several machines and restarts
 from __future__ import annotations
 
 import os
+import secrets
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from headrace.errors import UsageError
 from headrace.system.nvml import find_driver
-from headrace.training.distributed.ranks import SPAWNED
+from headrace.system.scratch_folder import scratch_folder
+from headrace.training.distributed.ranks import SECRET, SPAWNED
 
 __all__ = ["rank_count", "run_processes"]
 
+LOOPBACK = "lo"
 POLL_S = 0.05
 GRACE_S = 20.0  # time for the other processes to end after one has failed
 FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -40,26 +41,30 @@ def rank_count(wanted: int | None, device: str | None) -> int:
     return max(1, len(driver.gpus)) if driver else 1
 
 
-def run_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
-    """Run `python -m headrace ARGUMENTS` in `count` processes, as ranks of one run; return (exit code, stdout of rank 0).
+def run_processes(count: int, command: Sequence[str]) -> tuple[int, str]:
+    """Run `command` in `count` processes, as ranks of one run on this machine; return (exit code, stdout of rank 0).
 
-    The exit code is that of the first process that failed, else 0.
+    The ranks meet in a folder that only this user may read, and talk over the loopback interface only. The exit code is that
+    of the first process that failed, else 0.
+
+        code, printed = run_processes(2, own_module("headrace", "train", "--config", "run.toml"))
     """
-    environment = os.environ | {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        SPAWNED: "1",
-    }
-    command = [sys.executable, "-m", "headrace", *arguments]
+    with scratch_folder("ranks") as meeting:
+        (meeting / SECRET).write_bytes(secrets.token_bytes(32))
+        own = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), SPAWNED: str(meeting)}
+        # Without these names gloo and NCCL listen on the address of the network.
+        own |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), LOOPBACK)
+        return _run_ranks(count, command, os.environ | own)
+
+
+def _run_ranks(count: int, command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
     processes: list[subprocess.Popen[str]] = []
     before = {number: signal.signal(number, lambda n, f: _forward(processes, n, f)) for number in FORWARDED}
     try:
         for rank in range(count):
             process = subprocess.Popen(
                 command,
-                env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                 text=True,
                 start_new_session=True,  # else Ctrl-C would reach them twice: from the terminal and from us
@@ -76,12 +81,6 @@ def run_processes(count: int, arguments: Sequence[str]) -> tuple[int, str]:
                 process.stdout.close()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _forward(processes: list[subprocess.Popen[str]], number: int, frame: FrameType | None) -> None:

@@ -8,19 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.system import machine
 from headrace.system.end_with_parent import end_with_parent
 from headrace.system.foreign_errors import first_line
+from headrace.system.regular_file import read_regular
 from headrace.training.devices import Device
+from headrace.training.distributed.membership import check_members
 from headrace.training.distributed.rendezvous import agree_on_group_name
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "SECRET",
     "SPAWNED",
     "RankVote",
     "Ranks",
@@ -32,8 +36,9 @@ __all__ = [
     "ranks_from_environment",
 ]
 
-# Environment variable that headrace's own launcher sets in the processes it starts.
+# Environment variable that headrace's own launcher sets in the processes it starts: the private folder where they meet.
 SPAWNED = "HEADRACE_SPAWNED"
+SECRET = "secret"  # in that folder
 JOIN_TIMEOUT_S = 300.0  # for all processes to start; the slowest may still be reading its index from a cold disk
 STEP_TIMEOUT_S = 600.0  # for one exchange of values, so for the slowest batch of any rank; NCCL's default
 
@@ -96,9 +101,10 @@ def join_group(ranks: Ranks, device: Device) -> None:
         torch.cuda.set_device(device.torch_name)
     if torch.distributed.is_initialized():
         return
-    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    meeting = os.environ.get(SPAWNED)
+    where = meeting or f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     try:
-        store, _, _ = next(torch.distributed.rendezvous("env://", timeout=timedelta(seconds=JOIN_TIMEOUT_S)))
+        store = _private_store(Path(meeting), ranks.world_size) if meeting else _network_store()
         name = agree_on_group_name(store, ranks.rank, ranks.world_size, timeout_s=JOIN_TIMEOUT_S)
         torch.distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if device.kind == "cuda" else "gloo",
@@ -107,11 +113,32 @@ def join_group(ranks: Ranks, device: Device) -> None:
             world_size=ranks.world_size,
             timeout=timedelta(seconds=STEP_TIMEOUT_S),
         )
-    except (RuntimeError, ValueError) as error:  # torch's DistErrors are RuntimeErrors
+        if meeting:
+            secret = read_regular(Path(meeting) / SECRET)
+            check_members(secret, name, ranks.rank, ranks.world_size, timeout_s=JOIN_TIMEOUT_S)
+    except (OSError, RuntimeError, ValueError) as error:  # torch's DistErrors are RuntimeErrors
         raise HeadraceError(
             f"rank {ranks.rank} of {ranks.world_size} cannot join the others at {where}: {first_line(error)}",
             hint="check MASTER_ADDR and MASTER_PORT, and that every process was started",
         ) from error
+
+
+def _private_store(folder: Path, world_size: int) -> torch.distributed.Store:
+    """Return a store that is a file in a private folder: torch's other store listens on all addresses, and lets anybody in."""
+    import torch.distributed
+
+    store = torch.distributed.FileStore(str(folder / "store"), world_size)
+    store.set_timeout(timedelta(seconds=JOIN_TIMEOUT_S))
+    return store
+
+
+def _network_store() -> torch.distributed.Store:
+    """Return the store of torchrun's variables, which the ranks of other machines reach too."""
+    import torch.distributed
+
+    store: torch.distributed.Store
+    store, _, _ = next(torch.distributed.rendezvous("env://", timeout=timedelta(seconds=JOIN_TIMEOUT_S)))
+    return store
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["SMALL_IMAGE", "SMALL_RESNETS", "build_model", "build_stand_in"]
+__all__ = ["SMALL_IMAGE", "SMALL_RESNETS", "build_model", "build_stand_in", "check_model_of_file"]
 
 # Pixels. Images up to this size are too small for ImageNet's stem (stride 4 before the first block), which is replaced.
 SMALL_IMAGE = 64
@@ -33,6 +34,22 @@ def build_model(name: str, *, classes: int, image_size: int, blurpool: bool = Fa
     if blurpool and not add_blurpool(model):
         raise UsageError(f"--blurpool: {name} has no strided convolution and no max pooling", hint="--no-blurpool")
     return model
+
+
+def check_model_of_file(name: str, *, given: str | None, where: str) -> None:
+    """Raise UsageError if a file names a model that the command line has to name itself.
+
+    `MODULE:FACTORY` is code: importing it runs it. Whoever wrote the file would choose what runs here, so the user names the
+    same model on the command line. name: what the file says. given: `--model` of the command line, None without it. where: the
+    file, for messages.
+    """
+    if given is not None and given != name:
+        raise UsageError(f"--model {given}: {where} says {name!r}", hint="leave out --model, or give the weights of that model")
+    if ":" in name and given is None:
+        raise UsageError(
+            f"{where} names code as its model: {name!r}, which would be imported and called",
+            hint=f"if you trust that code, say so: --model {shlex.quote(name)}",
+        )
 
 
 def _build_plain(name: str, classes: int, image_size: int) -> nn.Module:

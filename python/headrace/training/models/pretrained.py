@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["classifier", "load_pretrained"]
 
+_SAFE_TORCH = (2, 6)
 _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 
@@ -62,6 +64,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
             check_regular(path)
             tensors: dict[str, torch.Tensor] = load_file(path)
             return tensors
+        _check_safe_loading(torch.__version__, path)
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UsageError(f"cannot read --pretrained {path}: {error.strerror or error}", hint=hint) from error
@@ -74,6 +77,16 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     if not isinstance(found, dict) or not all(torch.is_tensor(value) for value in found.values()):
         raise StateError(f"{path} holds no state_dict, but a {type(found).__name__}", hint=hint)
     return {_plain(str(key)): value for key, value in found.items()}
+
+
+def _check_safe_loading(version: str, path: Path) -> None:
+    """Raise MissingDependencyError where torch's safe loading of pickled tensors can be made to run code (CVE-2025-32434)."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < _SAFE_TORCH:
+        raise MissingDependencyError(
+            f"{path} is a pickle, which torch {version} cannot read safely: 2.6 is the first that can",
+            hint="pip install 'torch>=2.6', or give a .safetensors file",
+        )
 
 
 def _plain(key: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.errors import StateError
 from headrace.system.foreign_errors import first_line
@@ -15,6 +14,7 @@ from headrace.system.regular_file import check_regular
 from headrace.training import checkpoint
 from headrace.training.models import factory
 from headrace.training.optimization import OptimizationOptions
+from headrace.training.saved_state import read_facts
 
 if TYPE_CHECKING:
     import torch
@@ -45,26 +45,28 @@ class Weights:
     trained_side: int | None = None  # median of the shorter sides of the training images, in pixels
 
 
-def load_model(path: Path) -> tuple[nn.Module, Weights]:
+def load_model(path: Path, *, model: str | None = None) -> tuple[nn.Module, Weights]:
     """Load a trained model, on the CPU and in evaluation mode, and its facts.
 
     `path` is a file of final weights, the folder of a checkpoint, or the folder of a run: then its final weights, else its
-    newest whole checkpoint. Of a checkpoint, the averaged weights are used if there are any. Raises StateError naming what
-    does not fit.
+    newest whole checkpoint. Of a checkpoint, the averaged weights are used if there are any. `model`: the model's name, which
+    must be given where it is code (`MODULE:FACTORY`): a file alone never chooses what is imported. Raises StateError naming
+    what does not fit, UsageError for another model and for code that is not named here.
 
         model, weights = load_model(Path("runs/one"))
     """
     tensors, weights = _found(path)
+    factory.check_model_of_file(weights.model, given=model, where=str(weights.path))
     if weights.simulated:
-        model = factory.build_stand_in(len(weights.classes))
+        built = factory.build_stand_in(len(weights.classes))
     else:
         size = weights.image_size
-        model = factory.build_model(weights.model, classes=len(weights.classes), image_size=size, blurpool=weights.blurpool)
+        built = factory.build_model(weights.model, classes=len(weights.classes), image_size=size, blurpool=weights.blurpool)
     try:
-        model.load_state_dict(tensors)
+        built.load_state_dict(tensors)
     except RuntimeError as error:
         raise StateError(f"{weights.path} does not fit {weights.model}: {first_line(error)}") from error
-    return model.eval(), weights
+    return built.eval(), weights
 
 
 def _found(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:
@@ -91,26 +93,11 @@ def _read_final(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:
         with safe_open(path, "pt") as file:
             facts = json.loads((file.metadata() or {})["headrace"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-        return tensors, _weights(path, facts)
+        return tensors, Weights(path=path, **read_facts(facts, str(path)))
     except (OSError, SafetensorError) as error:
         raise StateError(f"cannot read weights {path}: {error}", hint=_HINT) from error
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise StateError(f"{path} does not say what it holds: it was not written by headrace train", hint=_HINT) from error
-
-
-def _weights(path: Path, facts: Mapping[str, Any]) -> Weights:
-    return Weights(
-        path=path,
-        model=facts["model"],
-        image_size=facts["image_size"],
-        classes=tuple(facts["classes"]),
-        steps=facts["steps"],
-        test_size=facts.get("test_size", facts["image_size"]),
-        flip_test=facts.get("flip_test", False),
-        blurpool=facts.get("blurpool", False),
-        simulated=bool(facts.get("simulated")),
-        trained_side=facts.get("trained_side"),
-    )
 
 
 def _from_checkpoint(found: checkpoint.Checkpoint) -> tuple[dict[str, torch.Tensor], Weights]:
@@ -122,6 +109,6 @@ def _from_checkpoint(found: checkpoint.Checkpoint) -> tuple[dict[str, torch.Tens
         facts |= {"classes": found.state["classes"], "steps": found.state["step"], "flip_test": optimization.flip_test}
         facts |= {"test_size": optimization.test_size(facts["image_size"]), "blurpool": optimization.blurpool}
         facts["trained_side"] = found.state.get("trained_side")
-        return tensors, _weights(Path(found.path), facts)
-    except (KeyError, TypeError) as error:
-        raise StateError(f"{found.path} does not say what it holds: {error}", hint=_HINT) from error
+        return tensors, Weights(path=Path(found.path), **read_facts(facts, str(found.path)))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise StateError(f"{found.path} does not say what it holds: {first_line(error)}", hint=_HINT) from error

@@ -2,14 +2,15 @@
 
 It is measured in a process of its own: a batch that does not fit leaves the allocator, cuDNN's workspaces and sometimes the
 CUDA context in a state that would falsify later measurements. The child is
-`python -m headrace.training.tune.compute_rate OPTIONS_AS_JSON`, under torchrun for several ranks, so that gradients are
-exchanged as in training.
+`python -m headrace.training.tune.compute_rate OPTIONS_AS_JSON`. For several ranks it starts each in a process of its own, so
+that gradients are exchanged as in training.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import subprocess
 import sys
@@ -17,7 +18,9 @@ import time
 from dataclasses import asdict, dataclass, replace
 
 from headrace.errors import CommandError
+from headrace.system.own_python import own_module
 from headrace.training.devices import open_device
+from headrace.training.distributed.processes import run_processes
 from headrace.training.distributed.ranks import Ranks, join_group, leave_group, ranks_from_environment
 from headrace.training.learner import Learner
 from headrace.training.optimization import OptimizationOptions
@@ -30,6 +33,7 @@ __all__ = ["ComputeRate", "measure_compute_rate", "run_steps"]
 WARM_UP_STEPS, STEPS, LEAST_SECONDS, MOST_SECONDS = 5, 20, 0.5, 10.0
 TIMEOUT_S = 600.0
 MARK = "headrace-trial:"
+_MODULE = "headrace.training.tune.compute_rate"
 
 # Messages of torch and cuDNN when memory runs out. The last is cuDNN's for batch normalisation of too large a batch.
 OUT_OF_MEMORY = (
@@ -139,10 +143,9 @@ def measure_compute_rate(
     rate. Raises OutOfTime after `timeout_s`, CommandError when the measurement fails otherwise.
     """
     # Rates do not depend on the values of the weights.
-    facts = {"classes": classes, "memory_limit_bytes": memory_limit_bytes}
+    facts = {"classes": classes, "memory_limit_bytes": memory_limit_bytes, "processes": processes}
     arguments = json.dumps({**asdict(replace(options, pretrained=None)), **facts})
-    torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"] if processes > 1 else []
-    command = [sys.executable, "-m", *torchrun, "headrace.training.tune.compute_rate", arguments]
+    command = own_module(_MODULE, arguments)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=max(0.01, min(TIMEOUT_S, timeout_s)))
     except subprocess.TimeoutExpired as error:
@@ -161,17 +164,22 @@ def measure_compute_rate(
     raise CommandError(f"measuring a batch of {options.batch_size} failed: {last}")
 
 
-def main() -> None:
-    """Run in the child process: options as JSON in, one line of JSON out."""
+def main() -> int:
+    """Run in the child process: options as JSON in, one line of JSON out. Return the exit code."""
     given = json.loads(sys.argv[1])
-    classes, limit = given.pop("classes"), given.pop("memory_limit_bytes")
+    classes, limit, processes = (given.pop(name) for name in ("classes", "memory_limit_bytes", "processes"))
+    if processes > 1 and "WORLD_SIZE" not in os.environ:
+        code, printed = run_processes(processes, own_module(_MODULE, sys.argv[1]))
+        print(printed, end="")
+        return code
     if limit is not None:
         limit_this_process(limit)
     options = Options(**{**given, "optimization": OptimizationOptions(**given["optimization"])})
     found = run_steps(options, classes=classes)
     if ranks_from_environment().main:
         print(MARK + json.dumps(asdict(found)))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from headrace.datasets.records import Dataset
 from headrace.errors import CommandError
+from headrace.system.own_python import own_module
 from headrace.system.scratch_folder import scratch_folder
 from headrace.training import options_file
 from headrace.training.devices import Device
@@ -125,7 +125,8 @@ def combined_rate(
         short = replace(short, optimization=replace(short.optimization, start_scale=1.0, accumulate=1))
         config = folder / "tune.toml"
         options_file.write(short, config, secrets=True)
-        command = [sys.executable, "-m", "headrace", "train", "--config", str(config), "--processes", str(ranks), "--json"]
+        more = ("--processes", str(ranks), "--json")
+        command = own_module("headrace", "train", "--config", str(config), "--model", options.model, *more)
         meter = MachineMeter()
         try:
             done = _run_until(command, deadline)

@@ -14,6 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from headrace.system.foreign_errors import public_cause
+from headrace.system.redaction import without_url_secrets
+
 __all__ = ["DEFAULT", "IncompleteError", "RetryPolicy", "request_errors", "with_retries"]
 
 T = TypeVar("T")
@@ -62,11 +65,11 @@ def with_retries(
         try:
             return action()
         except (errors.NotFoundError, FileNotFoundError) as error:
-            raise FileNotFoundError(str(error)) from error
+            raise FileNotFoundError(without_url_secrets(str(error))) from public_cause(error)
         except request_errors() as error:
             if (reason := permanent(error)) is not None:
-                raise reason from error
+                raise reason from public_cause(error)
             if attempt == policy.tries or isinstance(error, permanent_kinds) or time.monotonic() > deadline_s:
-                raise exhausted(error) from error
+                raise exhausted(error) from public_cause(error)
         time.sleep(policy.backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
     raise AssertionError("unreachable")

@@ -20,7 +20,7 @@ from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.access import access_options, credentials_hint, is_unknown_user
 from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy, request_errors, with_retries
 from headrace.errors import MissingDependencyError, SourceError
-from headrace.system.foreign_errors import first_line
+from headrace.system.foreign_errors import first_line, public_cause
 from headrace.system.scheduling import yield_to_running_threads
 
 __all__ = ["Bucket", "RemoteObject", "is_url", "is_web", "open_bucket"]
@@ -232,5 +232,5 @@ def open_bucket(url: str, policy: RetryPolicy | None = None) -> Bucket:
     try:
         store = stores.from_url(url.rstrip("/"), retry_config=retries, **options)
     except Exception as error:  # obstore raises many kinds for a URL or configuration that it cannot use
-        raise SourceError(f"{url} cannot be opened: {first_line(error)}") from error
+        raise SourceError(f"{url} cannot be opened: {first_line(error)}") from public_cause(error)
     return Bucket(url.rstrip("/"), library, store, policy)

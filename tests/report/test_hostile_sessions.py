@@ -1,0 +1,109 @@
+"""Sessions that others wrote: wrong values are errors in words, and no text acts on a terminal or as a format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headrace.cli.main import main
+from headrace.diagnosis.diagnose import diagnose
+from headrace.errors import SessionError
+from headrace.report.session_folder import DIAGNOSIS_FILE, read_session_folder, write_diagnosis
+from session_factory import example_session
+
+WRONG = ("x", -1, 1e308, float("nan"), 10**30, [[1]], {})
+ACTIVE = "\x1b[2J\u202e\x9b\r"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    session = example_session()
+    session.save(tmp_path)
+    write_diagnosis(diagnose(session), tmp_path)
+    return tmp_path
+
+
+def change(folder: Path, **changes: Any) -> None:
+    file = folder / DIAGNOSIS_FILE
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("kind", ["--text", "--openmetrics", "--html", "--json"])
+def test_a_verdict_is_one_of_ours_and_no_format_string(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(folder, verdict="{share:>2000000000}")  # it filled 2 GB with spaces before
+    assert main(["report", str(folder), kind]) == 1
+    assert "there is no kind" in capsys.readouterr().err
+
+
+def test_openmetrics_prints_no_active_characters(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(folder, share_of_step={f"wait{ACTIVE}": 0.5}, reachable_fix=f"pack{ACTIVE}", reachable_img_s=3.0)
+    assert main(["report", str(folder), "--openmetrics"]) == 0
+    printed = capsys.readouterr().out
+    assert not {"\x1b", "\u202e", "\x9b", "\r"} & set(printed)
+    assert r"pack\\x1b[2J\\u202e\\x9b\\r" in printed
+
+
+def changed_documents(value: Any, wrong: Any, levels: int = 3) -> list[Any]:
+    """The document with one value replaced, for each value in it."""
+    if levels == 0 or not isinstance(value, dict | list) or not value:
+        return [wrong]
+    found = [wrong]
+    items = list(value.items()) if isinstance(value, dict) else list(enumerate(value[:2]))
+    for key, item in items:
+        for other in changed_documents(item, wrong, levels - 1):
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            copy[key] = other  # type: ignore[index]
+            found.append(copy)
+    return found
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_wrong_values_in_a_diagnosis_are_errors_in_words_or_harmless(wrong: Any, folder: Path) -> None:
+    from headrace.report import terminal
+    from headrace.report.exports import openmetrics
+
+    file = folder / DIAGNOSIS_FILE
+    document = json.loads(file.read_text())
+    refused = 0
+    for changed in changed_documents({name: document[name] for name in sorted(document)}, wrong, 2):
+        file.write_text(json.dumps(changed))
+        try:
+            session, diagnosis = read_session_folder(folder)
+        except SessionError:
+            refused += 1
+            continue
+        terminal.render(diagnosis, session=session)
+        openmetrics.render(diagnosis, session)
+    assert refused
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_wrong_values_in_a_session_are_errors_in_words_or_harmless(wrong: Any, folder: Path) -> None:
+    (folder / DIAGNOSIS_FILE).unlink()
+    file = folder / "session.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    first = {line["kind"]: number for number, line in reversed(list(enumerate(lines)))}
+    few = [line for number, line in enumerate(lines) if number in first.values() or line["kind"] in ("steps", "batches")][:150]
+    first = {line["kind"]: number for number, line in reversed(list(enumerate(few)))}
+    refused = 0
+    for number in first.values():
+        for name in few[number]:
+            changed = [*few[:number], {**few[number], name: wrong}, *few[number + 1 :]]
+            file.write_text("".join(json.dumps(line) + "\n" for line in changed))
+            try:
+                read_session_folder(folder)
+            except SessionError:
+                refused += 1
+    assert refused
+
+
+def test_deep_json_is_an_error_in_words(folder: Path) -> None:
+    (folder / DIAGNOSIS_FILE).write_text('{"a":' * 100_000)
+    with pytest.raises(SessionError, match="not a diagnosis"):
+        read_session_folder(folder)
+    (folder / DIAGNOSIS_FILE).unlink()
+    (folder / "session.jsonl").write_text('{"kind":' * 100_000)
+    with pytest.raises(SessionError):
+        read_session_folder(folder)

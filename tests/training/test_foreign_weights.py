@@ -1,0 +1,159 @@
+"""Weights, checkpoints and options that others wrote: they run no code, and what is wrong in them is an error in words."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from headrace.cli.main import main
+from headrace.errors import HeadraceError, StateError, UsageError
+from headrace.training import checkpoint
+from headrace.training.checkpoint import Checkpoint
+from headrace.training.models import factory, pretrained
+from headrace.training.models.trained_weights import load_model
+from headrace.training.saved_state import read_saved_state, saved_step
+from headrace.trials import cells
+
+HELPERS = Path(__file__).parents[1] / "helpers"
+FACTS: dict[str, Any] = {"model": "resnet20", "image_size": 16, "classes": ["a", "b"], "steps": 3, "simulated": False}
+STATE: dict[str, Any] = {
+    "step": 3, "batch_size": 4, "loader": {}, "scaler": {}, "groups": [{"momentum": 0.9}], "evaluated_step": 0, "scores": None
+}  # fmt: skip
+DEEP = json.loads("[" * 400 + "]" * 400)
+WRONG = (None, "x", -1, 1e308, 10**30, [], {}, True, "../../x", [1], DEEP)
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path with `planted.make`, which leaves the file `ran` when the module is imported."""
+    module = f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\nfrom tiny import make\n"
+    (tmp_path / "planted.py").write_text(module)
+    monkeypatch.syspath_prepend(str(HELPERS))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "planted", raising=False)
+    return tmp_path
+
+
+def weights(folder: Path, facts: object) -> Path:
+    path = folder / "final.safetensors"
+    name = facts.get("model") if isinstance(facts, dict) else None
+    model = factory.build_model("resnet20", classes=2, image_size=16)
+    if name == "planted:make":
+        import tiny
+
+        model = tiny.make(num_classes=2)
+    checkpoint._write_tensors(path, model.state_dict(), {"headrace": json.dumps(facts)})
+    return path
+
+
+@pytest.mark.parametrize("verb", ["predict", "evaluate", "export"])
+def test_weights_that_name_code_run_nothing_unless_the_command_line_names_it(verb: str, code: Path, capsys) -> None:
+    path = weights(code, {**FACTS, "model": "planted:make"})
+    more = {
+        "predict": [str(code), "--device", "cpu"],
+        "evaluate": ["--data", str(code), "--device", "cpu"],
+        "export": ["--format", "torchscript"],
+    }
+    words = [verb, str(path), *more[verb]]
+    assert main(words) == 2
+    assert "--model planted:make" in capsys.readouterr().err
+    assert main([*words, "--model", "another:make"]) == 2
+    assert not (code / "ran").exists()
+    main([*words, "--model", "planted:make"])
+    assert (code / "ran").exists()
+
+
+def test_a_checkpoint_that_names_code_runs_nothing(code: Path) -> None:
+    recipe: dict[str, Any] = {}
+    state = {
+        "identity": {"model": "planted:make", "image_size": 16, "simulated": False, "recipe": recipe},
+        "classes": ["a", "b"],
+    }
+    folder = checkpoint.save(code / "checkpoints", 1, {"model.x": torch.zeros(1)}, {**state, "step": 1})
+    with pytest.raises(UsageError, match="names code"):
+        load_model(folder)
+    assert not (code / "ran").exists()
+
+
+@pytest.mark.parametrize("verb", ["train", "tune"])
+def test_options_of_a_file_that_name_code_run_nothing(verb: str, code: Path, capsys) -> None:
+    file = code / "config.toml"
+    file.write_text(f'model = "planted:make"\ndata = "{code}"\nout = "{code / "run"}"\ndevice = "cpu"\n')
+    assert main([verb, "--config", str(file)]) == 2
+    assert "--model planted:make" in capsys.readouterr().err
+    assert not (code / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['model = "planted:make"', 'arguments = "--model planted:make"', 'arguments = "--config=x"', 'arguments = "--out /x"'],
+)
+def test_an_experiment_names_no_code_and_no_place_to_write(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(f'title = "t"\nquestion = "q"\n[[cells]]\nloader = "headrace"\n{line}\n')
+    with pytest.raises(UsageError, match="must not choose"):
+        cells.load(str(file))
+
+
+@pytest.mark.parametrize("name", ["model", "image_size", "classes", "steps", "test_size", "flip_test", "trained_side"])
+def test_wrong_facts_of_weights_are_errors_that_name_the_field(name: str, tmp_path: Path) -> None:
+    for value in WRONG:
+        if (name, value) in (("trained_side", None), ("flip_test", True)):
+            continue
+        path = weights(tmp_path, {**FACTS, name: value})
+        with pytest.raises(HeadraceError) as caught:
+            load_model(path)
+        assert name in str(caught.value) or name == "model"
+    for document in (None, [], "x", 3, DEEP):
+        with pytest.raises(StateError):
+            load_model(weights(tmp_path, document))
+
+
+@pytest.mark.parametrize("name", sorted(STATE))
+def test_wrong_values_of_a_checkpoint_are_errors_that_name_the_field(name: str, tmp_path: Path) -> None:
+    right = {"loader": ({},), "scaler": ({},), "groups": ([],), "scores": (None,)}.get(name, ())
+    for value in WRONG:
+        if any(value == one and type(value) is type(one) for one in right):
+            continue
+        found = Checkpoint({}, {**STATE, name: value}, tmp_path)
+        with pytest.raises(StateError, match=name if name != "scores" else "scores"):
+            read_saved_state(found)
+    assert read_saved_state(Checkpoint({}, STATE, tmp_path)).step == saved_step(Checkpoint({}, STATE, tmp_path)) == 3
+
+
+def test_deep_json_in_a_checkpoint_is_an_error(tmp_path: Path) -> None:
+    import hashlib
+
+    text = '{"a":' * 200_000
+    head = json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()})
+    with pytest.raises(StateError):
+        checkpoint.parse("x", lambda name: f"{head}\n{text}".encode())
+    folder = checkpoint.save(tmp_path, 1, {"x": torch.zeros(1)}, STATE)
+    document = json.loads((folder / checkpoint.STATE).read_text().partition("\n")[2])
+    text = json.dumps({**document, "state": [1]})
+    (folder / checkpoint.STATE).write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest()}) + "\n" + text)
+    with pytest.raises(StateError, match="list"):
+        checkpoint.load(folder)
+
+
+def test_foreign_pt_files_need_a_torch_whose_safe_loading_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CVE-2025-32434: before 2.6, `weights_only` loading runs code of the file."""
+    torch.save({"a": torch.zeros(1)}, tmp_path / "weights.pt")
+    model = factory.build_model("resnet20", classes=2, image_size=16)
+
+    def load(*args: object, **named: object) -> None:
+        raise AssertionError("the file was opened")
+
+    monkeypatch.setattr(torch, "load", load)
+    for version in ("2.4.0", "2.5.1+cu121", "2.5.0a0"):
+        monkeypatch.setattr(torch, "__version__", version)
+        with pytest.raises(HeadraceError, match=r"2\.6"):
+            pretrained.load_pretrained(model, str(tmp_path / "weights.pt"), name="resnet20")
+    for version in ("2.6.0", "2.15.0+cu132", "3.0"):
+        monkeypatch.setattr(torch, "__version__", version)
+        with pytest.raises(AssertionError):
+            pretrained.load_pretrained(model, str(tmp_path / "weights.pt"), name="resnet20")
