@@ -64,8 +64,9 @@ class Listing:
         return self.dataset.table.keys[int(self.rows[at])]
 
     def change_digest(self, begin: int, end: int) -> str:
-        """Return a digest of the times of change of the records' files from `begin` to `end`, 32 hex digits."""
-        return blake2b(self.changed[begin:end].astype("<i8").tobytes(), digest_size=16).hexdigest()
+        """Return a digest of sizes and times of change of the records' files from `begin` to `end`, 32 hex digits."""
+        facts = np.stack([self.changed[begin:end], self.sizes[begin:end]])
+        return blake2b(facts.astype("<i8").tobytes(), digest_size=16).hexdigest()
 
     def selected(self, chosen: npt.NDArray[np.int64], *, rejected: tuple[Rejection, ...]) -> Listing:
         """Return the records at the positions `chosen`, in that order."""
