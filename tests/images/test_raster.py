@@ -21,8 +21,6 @@ PLAYED = {"accelerate/lazy_opening.py", "accelerate/recognise.py"}
 """Modules of `run` that play the script's own call, and compare it."""
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\nshowpage\n%%EOF\n"
-    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\n(%stdout) (w) file (run) writestring\nshowpage\n%%EOF\n"
-)
 
 
 def opening_calls(path: Path) -> list[str]:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.system.private_files import new_file, output_opener
+from headrace.system.private_files import new_file
 from headrace.system.regular_file import kind_of_file
 
 __all__ = ["TEMPORARY_PREFIX", "atomic_write", "replacing", "sync_folder", "write_output"]
@@ -31,9 +31,8 @@ def atomic_write(
     stands, on the same file system (default: the folder of `path`, which must exist). `private`: only the owner may read the
     file (mode 0600). Raise `OSError`.
     """
-    place = replacing(path, sync=sync, temporary_folder=temporary_folder, private=private)
-    with place as temporary, open(temporary, "wb", opener=output_opener) as file:
-        file.write(data.encode() if isinstance(data, str) else data)
+    with replacing(path, sync=sync, temporary_folder=temporary_folder, private=private) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def write_output(path: Path, data: bytes | str) -> None:
