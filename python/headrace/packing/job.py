@@ -87,9 +87,7 @@ def pack(
     chosen = _checked(options, engine, workers, unit)
     callbacks = _Callbacks(on_start, on_progress, on_estimate)
     if layout == "folder":
-        _refuse_for_copies(engine=engine, unit=unit, root=root)
-        if isinstance(src, Dataset):
-            raise UsageError("--layout folder copies a folder: give its path")
+        src = _tree_to_copy(src, engine=engine, unit=unit, root=root)
         begun, progress = callbacks.start, callbacks.progress
         return copy_folder(src, dst, chosen, workers=workers, follow_links=follow_links, on_start=begun, on_progress=progress)
     if layout != "shards":
@@ -99,10 +97,15 @@ def pack(
     return _pack(src, dst, chosen, callbacks, engine=engine, workers=workers, unit=unit, root=root, sync=sync)
 
 
-def _refuse_for_copies(*, engine: str, unit: tuple[int, int] | None, root: object) -> None:
-    """Raise UsageError for arguments that a copy of a tree does not have."""
+def _tree_to_copy(
+    src: str | os.PathLike[str] | Dataset, *, engine: str, unit: tuple[int, int] | None, root: object
+) -> str | os.PathLike[str]:
+    """Return `src`. Raise UsageError if it is no path, and for arguments that a copy of a tree does not have."""
     if engine != "local" or unit is not None or root is not None:
         raise UsageError("--layout folder has no --engine, --unit or --root", hint="--layout shards has them")
+    if isinstance(src, Dataset):
+        raise UsageError("--layout folder copies a folder: give its path")
+    return src
 
 
 @dataclass(frozen=True, slots=True)
