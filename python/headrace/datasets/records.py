@@ -6,6 +6,7 @@ are a few arrays. Native code reads these arrays without a copy. They are memory
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import operator
 import os
@@ -25,6 +26,7 @@ from headrace.errors import DecodeError, RecordIndexError, SourceError, UsageErr
 from headrace.images.with_pillow import rgb_picture
 from headrace.system.near_paths import near_path_hint
 from headrace.system.regular_file import regular_opener
+from headrace.system.size_limits import record_limit, too_large
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -214,6 +216,9 @@ class Dataset:
             return data
         try:
             with open(path, "rb", opener=regular_opener) as file:
+                wanted = size if size >= 0 else os.fstat(file.fileno()).st_size - offset
+                if wanted > (limit := record_limit()):
+                    raise OSError(errno.EFBIG, f"it {too_large(wanted, limit)}")
                 file.seek(offset)
                 data = file.read(size)
         except OSError as error:

@@ -33,7 +33,8 @@ from headrace.packing.source_tree import SourceTree, TreeFile
 from headrace.system import machine
 from headrace.system.atomic_write import atomic_write
 from headrace.system.private_files import check_own_state, make_output_folder, new_file, output_opener
-from headrace.system.regular_file import read_regular
+from headrace.system.regular_file import read_regular, regular_opener
+from headrace.system.size_limits import lines_of
 from headrace.system.utf8 import utf8_name
 
 __all__ = ["RECORD", "CopiedFile", "copy_folder", "read_record", "tree_files"]
@@ -146,13 +147,14 @@ def read_record(target: Path) -> tuple[dict[str, Any], dict[str, CopiedFile]]:
 
     A last line that a killed copy left unfinished is ignored.
     """
-    text = read_regular(target / RECORD).decode("utf-8", "replace")
-    lines = text.split("\n")
+    opened = functools.partial(open, target / RECORD, encoding="utf-8", errors="replace", newline="\n", opener=regular_opener)
     try:
-        header = json.loads(lines[0])
-        if header["format"] != FORMAT or header["version"] != VERSION:
-            raise ValueError(f"format {header['format']} {header['version']}")
-        entries = [_checked_entry(CopiedFile(**json.loads(line))) for line in lines[1:-1]]
+        with opened() as file:
+            lines = lines_of(file)
+            header = json.loads(next(lines, ""))
+            if header["format"] != FORMAT or header["version"] != VERSION:
+                raise ValueError(f"format {header['format']} {header['version']}")
+            entries = [_checked_entry(CopiedFile(**json.loads(line))) for line in lines if line.endswith("\n")]
     except (ValueError, KeyError, TypeError, RecursionError) as reason:
         raise FormatError(
             f"{target / RECORD} is damaged: {reason}", hint="remove it, and give the same command again"

@@ -61,6 +61,9 @@ class Checkpoint:
         return str(self.path).rpartition("/")[2]
 
 
+LARGEST_CHECKPOINT = 1 << 40  # bytes; memory is the bound
+
+
 def save(
     folder: Path,
     step: int,
@@ -145,7 +148,7 @@ def first_whole(attempts: Iterable[Callable[[], Checkpoint]]) -> tuple[Checkpoin
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint and check every byte. Raise StateError naming the file that is missing, damaged or too new."""
     try:
-        return parse(path, lambda name: read_regular(path / name))
+        return parse(path, lambda name: read_regular(path / name, limit=LARGEST_CHECKPOINT))
     except OSError as error:
         raise StateError(f"cannot read checkpoint {error.filename or path}: {error.strerror}") from error
 
@@ -166,6 +169,8 @@ def parse(path: Path | str, read: Callable[[str], bytes]) -> Checkpoint:
         if hashlib.sha256(data).hexdigest() != document["sha256"]:
             raise StateError(f"{path}/{TENSORS} is damaged: its checksum does not match")
         return Checkpoint(parse_tensors(data), document["state"], path)
+    except MemoryError as error:
+        raise StateError(f"{path} does not fit into memory", hint="choose another checkpoint:  --resume PATH") from error
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StateError(f"{path} is not a checkpoint, or a damaged one: {error}") from error
 
