@@ -115,3 +115,18 @@ def test_paths_are_compared_by_folders(trees: tuple[Path, Path], monkeypatch: py
     monkeypatch.chdir(source)
     assert data_map.mapped("a/0.png") == str(copy / "a" / "0.png")
     assert data_map.mapped(os.curdir) == os.curdir
+
+
+def test_a_path_that_leaves_the_tree_is_not_mapped(trees: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    source, copy = trees
+    monkeypatch.setattr(data_map, "_pairs", [(f"{source}/", f"{copy}/")])
+    (copy.parent / "note.txt").write_text("beside the copy")
+    for path in (f"{source}/../note.txt", f"{source}/a/../../note.txt"):
+        assert data_map.mapped(path) == path
+    assert data_map.mapped(f"{source}/a/../a/0.png") == str(copy / "a" / "0.png")
+    (source / "link").symlink_to(copy.parent)  # the way back is not the one that the letters name
+    assert data_map.mapped(f"{source}/link/../0.png") == f"{source}/link/../0.png"
+    monkeypatch.chdir(source / "a")
+    assert data_map.mapped("../a/0.png") == str(copy / "a" / "0.png")
+    assert data_map.mapped("../../note.txt") == "../../note.txt"
+    assert data_map.mapped(str(source / "a" / "v1..2.png")) == str(source / "a" / "v1..2.png")

@@ -335,3 +335,18 @@ def test_records_that_an_idx_file_omits_are_listed_as_rejected(tmp_path: Path) -
     result = pack(tmp_path / "a.rec", tmp_path / "out")
     assert (result.records, result.errors) == (4, 1)
     assert "a.rec (2 records that a.idx does not list)" in (tmp_path / "out/errors.jsonl").read_text()
+
+
+@pytest.mark.parametrize("way", ["in place", "renamed"])
+def test_a_rewritten_tar_of_the_same_size_and_time_has_its_new_labels(way: str, tmp_path: Path, cache: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("0.jpg", IMAGES[0]), ("0.cls", b"0"), ("1.jpg", IMAGES[1]), ("1.cls", b"1")])
+    before = path.stat()
+    assert contents(headrace.open(path)) == [(IMAGES[0], 0), (IMAGES[1], 1)]
+    other = write_tar(tmp_path / "b.tar", [("0.jpg", IMAGES[0]), ("0.cls", b"1"), ("1.jpg", IMAGES[1]), ("1.cls", b"0")])
+    if way == "in place":
+        path.write_bytes(other.read_bytes())
+    else:
+        other.replace(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert contents(headrace.open(path)) == [(IMAGES[0], 1), (IMAGES[1], 0)]

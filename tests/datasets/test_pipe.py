@@ -448,3 +448,23 @@ def test_the_shuffle_buffer_is_bounded() -> None:
         held -= 1
         seen.append(number)
     assert sorted(seen) == list(range(500)) and most <= 21
+
+
+def test_a_folder_wins_over_a_pipe_beside_it(image_folder: Callable[..., Path]) -> None:
+    """In a folder such as /tmp, anybody can make one there."""
+    source = image_folder()
+    os.mkfifo(source.with_name(f"{source.name}_0"))
+    assert len(headrace.open(source)) == len(open_stored(source)) == 12
+    assert headrace.open(source).kind == "folder"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_pipe_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "train_0")
+    os.chown(tmp_path / "train_0", 54321, 54321)
+    for open_it in (headrace.open, open_stored):
+        for name in ("train", "train_0"):
+            with pytest.raises(SourceError, match="a named pipe that belongs to user 54321"):
+                open_it(tmp_path / name)
+    with pytest.raises(SourceError, match="a named pipe that belongs to user 54321"):  # that of a later pass
+        list(pipe.PipeStream(tmp_path / "train_0").read())

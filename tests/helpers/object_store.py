@@ -24,7 +24,8 @@ needs_obstore = pytest.mark.skipif(
 )
 
 Fault = Callable[[int, str, str], str | None]
-"""(number of the request, key, range that is asked for or "") -> "500", "reset", "cut", "wrong" or None."""
+"""(number of the request, key, range that is asked for or "") -> "500", "reset", "cut", "wrong" or None;
+"huge": a length of 1 TiB is announced."""
 
 
 @dataclass
@@ -102,19 +103,27 @@ class _Handler(BaseHTTPRequestHandler):
         tag, date = self._facts(key)
         date_text = email.utils.format_datetime(date, usegmt=True)
         headers = {"Content-Range": f"bytes {begin}-{end - 1}/{len(data)}", "ETag": tag, "Last-Modified": date_text}
-        self._answer(status, body, headers, cut=fault == "cut")
+        self._answer(status, body, headers, cut=fault == "cut", announced=1 << 40 if fault == "huge" else len(body))
 
-    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None, *, cut: bool = False) -> None:
+    def _answer(
+        self,
+        status: int,
+        body: bytes,
+        headers: dict[str, str] | None = None,
+        *,
+        cut: bool = False,
+        announced: int | None = None,
+    ) -> None:
         with contextlib.suppress(OSError):  # a client that gave up
             self.send_response(status)
             for name, value in (headers or {"ETag": '"x"'}).items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(body) if announced is None else announced))
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body[: len(body) // 2] if cut else body)
             self.wfile.flush()
-            if cut:
+            if cut or announced not in (None, len(body)):
                 self.close_connection = True
                 self.connection.close()
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from headrace.cli.main import main
 from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UsageError
-from headrace.packing import pack
+from headrace.packing import folder_copy, pack
 from headrace.packing.folder_copy import RECORD, read_record
 from PIL import Image
 
@@ -201,16 +201,15 @@ def test_undecodable_stop_names_the_file(tree: Path, tmp_path: Path) -> None:
 def test_a_full_disk_is_one_sentence_and_the_copy_continues(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, left = Path.write_bytes, [3]
+    real, left = folder_copy.new_file, [3]
 
-    def write(self: Path, data: bytes) -> int:
-        if self.name.endswith(".headrace-tmp"):
-            left[0] -= 1
-            if left[0] < 0:
-                raise OSError(28, "No space left on device", str(self))
-        return real(self, data)
+    def new_file(path: Path) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device", str(path))
+        real(path)
 
-    monkeypatch.setattr(Path, "write_bytes", write)
+    monkeypatch.setattr(folder_copy, "new_file", new_file)
     with pytest.raises(HeadraceError, match="no space left") as error:
         pack(tree, tmp_path / "copy", layout="folder", workers=1)
     assert error.value.hint is not None and "continues" in error.value.hint
@@ -225,3 +224,91 @@ def test_the_command_says_what_to_do_with_the_copy(tree: Path, tmp_path: Path, c
     printed = capsys.readouterr().out
     assert "5 JPEGs changed" in printed
     assert f"--data-map {tree}={tmp_path / 'copy'}" in printed
+
+
+def test_links_out_of_the_source_are_listed_and_not_copied(tree: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "home"
+    secret.mkdir()
+    (secret / "key.txt").write_text("secret")
+    (tree / "environ").symlink_to("/proc/self/environ")
+    (tree / "train" / "key.jpg").symlink_to(secret / "key.txt")
+    (tree / "val" / "home").symlink_to(secret)
+    (tree / "val" / "above").symlink_to("../../..")
+    (tree / "inside.jpg").symlink_to("train/cat/1.jpg")
+    copy = tmp_path / "copy"
+    result = pack(tree, copy, layout="folder")
+    now = contents(copy)
+    listed = {one["file"]: one for one in map(json.loads, now["errors.jsonl"].splitlines()) if one["reason"] == "link"}
+    assert set(listed) == {"environ", "train/key.jpg", "val/home", "val/above"} and not set(listed) & set(now)
+    assert "inside.jpg" in now and result.errors == 5 and "--follow-links" in listed["environ"]["detail"]
+    assert not any(b"secret" in data for name, data in now.items() if name != "errors.jsonl")
+    followed = tmp_path / "followed"
+    assert main(["pack", str(tree), str(followed), "--layout", "folder", "--follow-links", str(secret)]) == 0
+    assert contents(followed)["val/home/key.txt"] == contents(followed)["train/key.jpg"] == b"secret"
+    assert "environ" not in contents(followed)
+    with pytest.raises(UsageError, match="--follow-links"):
+        pack(tree, tmp_path / "shards", follow_links=[secret])
+
+
+def test_a_tree_of_links_out_of_it_says_how_to_copy_it(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "1.jpg").write_bytes(photograph(1))
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "1.jpg").symlink_to(tmp_path / "real" / "1.jpg")
+    with pytest.raises(SourceError, match="no files but 1 links out of it") as caught:
+        pack(tmp_path / "links", tmp_path / "copy", layout="folder")
+    assert "--follow-links" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["../beside.txt", "{outside}", "train/../../beside.txt"])
+def test_verify_reads_no_name_that_leads_out_of_a_copy(name: str, tree: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "beside.txt"
+    outside.write_text("secret")
+    copy = tmp_path / "copy"
+    pack(tree, copy, layout="folder")
+    record = (copy / RECORD).read_text()
+    entry = json.dumps({"path": name.format(outside=outside), "kind": "copied", "source_size": 6, "source_changed_ns": 1})
+    (copy / RECORD).write_text(record + entry[:-1] + ', "size": 6, "crc32c": 1}\n')
+    with pytest.raises(FormatError, match="leads out of the copy"):
+        headrace.verify(copy)
+
+
+def test_verify_follows_no_link_out_of_a_copy(tree: Path, tmp_path: Path) -> None:
+    copy, outside = tmp_path / "copy", tmp_path / "outside"
+    pack(tree, copy, layout="folder")
+    (copy / "labels.csv").rename(outside)
+    (copy / "labels.csv").symlink_to(outside)  # the very bytes
+    (copy / "environ").symlink_to("/proc/self/environ")
+    found = {problem.file: problem.detail for problem in headrace.verify(copy).problems}
+    assert found == {
+        "labels.csv": "is a link, not a file of the copy",
+        "environ": "is a link that leads out of the copy",
+    }
+
+
+@pytest.mark.parametrize("change", [{"path": ["x"]}, {"size": "6"}, {"crc32c": None}, {"kind": 3}])
+def test_a_record_with_wrong_types_is_damaged(change: dict[str, object], tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "copy", layout="folder")
+    record = (tmp_path / "copy" / RECORD).read_text().splitlines()
+    record[1] = json.dumps(json.loads(record[1]) | change)
+    (tmp_path / "copy" / RECORD).write_text("\n".join(record) + "\n")
+    with pytest.raises(FormatError, match="is damaged"):
+        read_record(tmp_path / "copy")
+
+
+def test_an_unfinished_copy_is_continued_from_its_own_bytes_only(tree: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    pack(tree, copy, layout="folder")
+    whole = contents(copy)
+    (copy / RECORD).write_text(whole[RECORD].decode().replace('"complete":true', '"complete":false'))
+    (copy / "labels.csv").write_text("2.jpg,dog\n")  # the same size
+    pack(tree, copy, layout="folder")
+    assert contents(copy) == whole
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_copy_of_another_user_is_refused(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "copy", layout="folder")
+    os.chown(tmp_path / "copy" / RECORD, 54321, 54321)
+    with pytest.raises(UsageError, match="belongs to user 54321"):
+        pack(tree, tmp_path / "copy", layout="folder")

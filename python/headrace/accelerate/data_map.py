@@ -44,10 +44,23 @@ def mapped(path: str) -> str:
     """Return the path from which a file is read: below B if `path` lies below A and B holds the file, else `path`."""
     if not _pairs:
         return path
+    if ".." in path:
+        return _mapped_upwards(path)
     whole = path if path.startswith("/") else os.path.abspath(path)  # noqa: PTH100 (one of these lines runs for every file)
     for folder, copy in _pairs:
         if whole.startswith(folder):
             candidate = copy + whole[len(folder) :]
+            return candidate if os.path.isfile(candidate) else path  # noqa: PTH113
+    return path
+
+
+def _mapped_upwards(path: str) -> str:
+    """Return the same for a path with `..`, which may leave A, and by a link another way than its letters say."""
+    real = os.path.realpath(path)
+    for folder, copy in _pairs:
+        inside = os.path.realpath(folder) + "/"
+        if real.startswith(inside):
+            candidate = copy + real[len(inside) :]
             return candidate if os.path.isfile(candidate) else path  # noqa: PTH113
     return path
 

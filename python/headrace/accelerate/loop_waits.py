@@ -24,6 +24,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from headrace.accelerate.lazy_trial import Trial
 from headrace.accelerate.settings import WAITS
 from headrace.attach.unseen_frames import drop_own_frames, left_out_of_warnings
+from headrace.system.private_files import private_opener
 
 __all__ = ["LoopWaits", "follow", "install", "waits_of", "write_record"]
 
@@ -107,8 +108,9 @@ def write_record(folder: Path) -> None:
         "rank": os.environ.get("RANK"),
         "pid": os.getpid(),
     }
-    with suppress(OSError):
-        (folder / WAITS.format(os.getpid())).write_text(json.dumps(record), encoding="utf-8")
+    path = folder / WAITS.format(os.getpid())
+    with suppress(OSError), open(path, "w", encoding="utf-8", opener=private_opener) as file:
+        file.write(json.dumps(record))
 
 
 def _counted(original: Callable[[Any], Any], after_pass: Callable[[], None]) -> Callable[[Any], Any]:

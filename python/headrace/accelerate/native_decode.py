@@ -135,7 +135,7 @@ def _jpeg_info(data: bytes) -> dict[Any, Any] | None:
     from PIL import Image
 
     try:
-        header = Image.open(io.BytesIO(data))
+        header = Image.open(io.BytesIO(data), formats=("JPEG",))
     except (OSError, ValueError, SyntaxError):
         return None
     return header.info if header.format == "JPEG" and header.mode in KEEPS_INFO else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import io
 import math
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from headrace.datasets.open import open as open_dataset
 from headrace.datasets.records import Dataset
 from headrace.errors import UsageError
 from headrace.report import numbers
+from headrace.system.atomic_write import write_output
 
 SUMMARY = "say what an epoch and a run cost on each instance type, on demand and spot, and which resource binds"
 EXAMPLE = """
@@ -263,10 +265,11 @@ def _asked(args: argparse.Namespace, table: PriceTable) -> list[tuple[Instance, 
 
 def _write_csv(path: Path, found: Answer) -> None:
     rows = [{name: value for name, value in row.items() if name != "floors"} for row in found.document()["rows"]]  # type: ignore[attr-defined]
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_output(path, text.getvalue())
 
 
 def _list(table: PriceTable) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from headrace.cli import output
 from headrace.cli.training_options import add_model_of_weights
 from headrace.datasets.open import open as open_dataset
 from headrace.errors import SourceError, UsageError
+from headrace.system.atomic_write import write_output
 from headrace.system.sizes import count_text, percent_text
 from headrace.training.devices import open_device
 from headrace.training.evaluation import Scores, evaluate
@@ -110,10 +112,11 @@ def _per_class(classes: tuple[str, ...], counts: list[list[int]]) -> list[dict[s
 
 
 def _write_confusion(path: Path, classes: tuple[str, ...], counts: list[list[int]]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["class", *classes])
-        writer.writerows([name, *row] for name, row in zip(classes, counts, strict=True))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["class", *classes])
+    writer.writerows([name, *row] for name, row in zip(classes, counts, strict=True))
+    write_output(path, text.getvalue())
 
 
 def _render(model: str, scores: Scores, img_s: float, per_class: object) -> None:

@@ -23,6 +23,11 @@ headrace pack photos/ packed/ --max-side 500 --quality 90 --train-ratio 0.9
 headrace pack photos/ faster-photos/ --layout folder --short-side 256
 """
 
+FOLLOW_LINKS = (
+    "with --layout folder: follow the tree's links into this folder outside it; other links out of it are listed, "
+    "not copied. May be given again"
+)
+
 FRAMING_SHARE = 0.25  # explain tar headers and padding if they take more than this share of the shards
 
 # PackOptions fields that are passed on unchanged if given.
@@ -67,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="shards",
         help="shards, or a copy of the tree SRC that any script reads, in which only the JPEGs change (shards)",
     )
+    what.add_argument("--follow-links", action="append", default=[], metavar="FOLDER", help=FOLLOW_LINKS)
     what.add_argument("--codec", choices=["jpeg"], help="how images are stored (jpeg)")
     what.add_argument("--shard-size", type=_bytes, metavar="SIZE", help="approximate size of a shard (128MiB)")
     what.add_argument("--shuffle", type=int, nargs="?", const=0, metavar="SEED", help="shuffle the records with this seed (0)")
@@ -113,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
             layout=args.layout,
             unit=args.unit,
             root=args.root,
+            follow_links=args.follow_links,
             sync=args.sync,
             on_start=lambda total: meters.append(stack.enter_context(progress("packing", total, rate_of=""))),
             on_progress=advance,
@@ -171,7 +178,8 @@ def _render_copy(result: PackResult, source: str) -> None:
     if result.extras:
         say("  unchanged: " + ", ".join(f"{name} {count:,}" for name, count in result.extras.items()))
     if result.errors:
-        say(f"  {count_text(result.errors, 'file')} with faults, unchanged: see {result.path}/{ERRORS}")
+        what = f"{count_text(result.errors, 'file')} with faults, unchanged, or links out of the source, left out"
+        say(f"  {what}: see {result.path}/{ERRORS}")
     mapping = shlex.quote(f"{source}={result.path}")
     say(f"  a script reads it in place of the source:  headrace run --data-map {mapping} -- python train.py")
 

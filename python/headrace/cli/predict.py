@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import os
 import time
@@ -16,6 +17,7 @@ from rich.table import Column, Table
 from headrace.cli import output
 from headrace.cli.training_options import add_model_of_weights
 from headrace.errors import SourceError, UsageError
+from headrace.system.atomic_write import write_output
 from headrace.system.sizes import count_text, percent_text
 from headrace.system.utf8 import utf8_text
 from headrace.training.devices import open_device
@@ -122,16 +124,17 @@ def _error(one: Prediction) -> str:
 
 
 def _write(path: Path, predictions: Sequence[Prediction]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        if path.suffix == ".jsonl":
-            file.writelines(json.dumps(_row(one), ensure_ascii=False) + "\n" for one in predictions)
-            return
-        writer = csv.writer(file)
+    text = io.StringIO(newline="")
+    if path.suffix == ".jsonl":
+        text.writelines(json.dumps(_row(one), ensure_ascii=False) + "\n" for one in predictions)
+    else:
+        writer = csv.writer(text)
         writer.writerow(["image", "rank", "class", "probability", "error"])
         for one in predictions:
             image = utf8_text(one.image)
             rows = [(image, rank, utf8_text(name), f"{share:.6f}", "") for rank, (name, share) in enumerate(one.likely, 1)]
             writer.writerows(rows or [(image, "", "", "", _error(one))])
+    write_output(path, text.getvalue())
 
 
 def _render(predictions: Sequence[Prediction], written: Path | None) -> None:

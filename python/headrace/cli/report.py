@@ -17,6 +17,7 @@ from headrace.report.exports.json import document
 from headrace.report.session_folder import read_session_folder
 from headrace.report.share import without_places
 from headrace.session.model import Session
+from headrace.system.atomic_write import write_output
 
 SUMMARY = "show a saved session as terminal screen, HTML page, JSON, trace or metrics"
 EXAMPLE = """
@@ -100,7 +101,7 @@ def _write(path: Path, diagnosis: Diagnosis, session: Session, args: argparse.Na
 
 def _save(path: Path, content: Callable[[], str]) -> None:
     try:
-        path.write_text(content(), encoding="utf-8")
+        write_output(path, content())
     except OSError as error:
         raise SessionError(
             f"cannot write {path}: {error.strerror or error}", hint="choose another place: --out FILE"

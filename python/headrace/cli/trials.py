@@ -15,6 +15,8 @@ from headrace.cost.live_prices import read_table
 from headrace.cost.prices import PriceTable
 from headrace.errors import UsageError
 from headrace.system import machine
+from headrace.system.atomic_write import atomic_write
+from headrace.system.private_files import make_output_folder
 from headrace.trials import charts, outputs, page, summary
 from headrace.trials.accelerator import SIMULATED_GPUS, rate_of
 from headrace.trials.cells import LOADERS, Experiment, experiment_names, load, select
@@ -229,9 +231,9 @@ def _write(found: Run, rows: list[Row], document: dict[str, object], sentences: 
     outputs.write_files(out, rows, document, text)
     drawn = charts.charts_of(rows, experiment.compare)
     folder = out / "charts"
-    folder.mkdir(exist_ok=True)
+    make_output_folder(folder)
     for chart in drawn:
-        (folder / f"{chart.name}.svg").write_text(charts.svg_file(chart), encoding="utf-8")
+        atomic_write(folder / f"{chart.name}.svg", charts.svg_file(chart))
         charts.write_png(chart, folder / f"{chart.name}.png")
     written = page.write(out / "trials.html", experiment, rows, drawn, page.heat_rows(found), sentences, notes)
     names = {

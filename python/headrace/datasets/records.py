@@ -6,6 +6,7 @@ are a few arrays. Native code reads these arrays without a copy. They are memory
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import operator
 import os
@@ -26,6 +27,7 @@ from headrace.images.with_pillow import rgb_picture
 from headrace.system.near_paths import near_path_hint
 from headrace.system.redaction import without_url_secrets
 from headrace.system.regular_file import regular_opener
+from headrace.system.size_limits import record_limit, too_large
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -216,6 +218,9 @@ class Dataset:
             return data
         try:
             with open(path, "rb", opener=regular_opener) as file:
+                wanted = size if size >= 0 else os.fstat(file.fileno()).st_size - offset
+                if wanted > (limit := record_limit()):
+                    raise OSError(errno.EFBIG, f"it {too_large(wanted, limit)}")
                 file.seek(offset)
                 data = file.read(size)
         except OSError as error:

@@ -7,5 +7,6 @@
   scikit-image and scikit-learn ship.
 - `restart_markers`: Insert restart markers into a JPEG without loss, so that decoding can start in the middle.
 - `thumbnails`: Small pictures as PNG files, written without Pillow (PNG specification, 3rd edition).
+- `raster`: Pillow, opened for raster formats only: the one place where headrace itself opens an image with it.
 - `with_pillow`: Images decoded by Pillow: formats that are not decoded natively, and pictures for people.
 """

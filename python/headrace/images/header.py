@@ -1,16 +1,16 @@
 """Headers of encoded images: format, size, and for JPEG how it was encoded. No pixel is decoded.
 
-JPEG and Netpbm headers are read by the native core, PNG (RFC 2083) here, other formats by Pillow where it is installed.
+JPEG and Netpbm headers are read by the native core, PNG (RFC 2083) here, others by Pillow where it is installed (`raster`).
 """
 
 from __future__ import annotations
 
-import io
 import struct
 from dataclasses import dataclass
 
 from headrace._native import image_size, jpeg_facts
 from headrace.errors import DecodeError, MissingDependencyError
+from headrace.images.raster import open_raster
 
 __all__ = ["EXTENSIONS", "ImageHeader", "JpegHeader", "format_of", "read_header"]
 
@@ -110,13 +110,13 @@ def _portable(data: bytes, kind: str) -> ImageHeader:
 
 def _other(data: bytes, kind: str | None) -> ImageHeader:
     try:
-        from PIL import Image
+        import PIL.Image  # noqa: F401 (`open_raster` needs it)
     except ImportError as error:
         raise MissingDependencyError(
             "Pillow is needed for images that are neither JPEG nor PNG", hint="pip install pillow"
         ) from error
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_raster(data) as image:
             return ImageHeader(kind or (image.format or "unknown").lower(), *image.size)
     except Exception as error:  # Pillow's plugins raise many kinds of errors: each means that Pillow cannot open the image
         raise DecodeError(f"not an image: it begins with {data[:8]!r}") from error

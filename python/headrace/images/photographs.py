@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import MissingDependencyError, SourceError
+from headrace.images.raster import open_raster
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -98,13 +99,13 @@ def make(
 
 def _load() -> dict[str, list[_Photograph]]:
     try:
-        from PIL import Image
+        import PIL.Image  # noqa: F401 (`open_raster` needs it)
     except ImportError as error:
         raise MissingDependencyError("making photographs needs Pillow", hint="pip install 'headrace[demo]'") from error
     loaded: dict[str, list[_Photograph]] = {}
     for name, files in CLASSES.items():
         for package, path in files:
-            with Image.open(_package_folder(package) / path) as image:
+            with open_raster(_package_folder(package) / path) as image:
                 loaded.setdefault(name, []).append(_measured(image.convert("RGB")))
     return loaded
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from headrace.errors import DecodeError, MissingDependencyError
 from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, decode_into, reason
 from headrace.images.header import read_header
+from headrace.images.raster import open_raster
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -51,8 +51,10 @@ def decode_with_pillow(data: bytes) -> Image.Image:
     """Decode a whole image with Pillow. Raise DecodeError with Pillow's reason."""
     library = pillow()
     try:
-        image: Image.Image = library.open(io.BytesIO(data))
+        image = open_raster(data)
         image.load()
+    except library.UnidentifiedImageError as error:  # its text names an address in memory
+        raise DecodeError(f"not an image: it begins with {data[:8]!r}") from error
     except Exception as error:  # Pillow's plugins raise many kinds of errors for damaged images
         raise DecodeError(f"cannot be decoded: {error}") from error
     return image

@@ -24,6 +24,7 @@ from headrace.inspection.contact_sheet import contact_sheet
 from headrace.inspection.decode_cost import measure_decode_cost
 from headrace.inspection.object_sizes import ObjectSizes, object_sizes
 from headrace.system import machine
+from headrace.system.atomic_write import write_output
 
 __all__ = ["Inspection", "Spread", "inspect_dataset"]
 
@@ -155,7 +156,7 @@ def _write_sheet(path: str | os.PathLike[str] | None, dataset: Dataset) -> None:
         return
     data = contact_sheet(dataset)
     try:
-        Path(path).write_bytes(data)
+        write_output(Path(path), data)
     except OSError as error:
         raise HeadraceError(f"cannot write the contact sheet {os.fspath(path)}: {error.strerror or error}") from error
 

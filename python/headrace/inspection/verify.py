@@ -37,7 +37,8 @@ from headrace.inspection.verify_folder import is_folder_copy, verify_folder
 from headrace.packing.lossless import check_pixels
 from headrace.system import machine
 from headrace.system.arguments import suggest_arguments
-from headrace.system.regular_file import read_regular, regular_opener
+from headrace.system.regular_file import regular_opener
+from headrace.system.size_limits import lines_of
 
 __all__ = ["Problem", "VerifyResult", "verify"]
 
@@ -93,8 +94,10 @@ def verify(
 def _check_files(folder: Path, manifest: Manifest, columns: Columns) -> Iterator[Problem]:
     """Yield the problems of manifest, index and folder."""
     index = folder / manifest.index.file
-    raw = read_regular(index)
-    if len(raw) != manifest.index.size or hashlib.sha256(raw).hexdigest() != manifest.index.sha256:
+    with open(index, "rb", opener=regular_opener) as file:
+        same = os.fstat(file.fileno()).st_size == manifest.index.size
+        same = same and hashlib.file_digest(file, "sha256").hexdigest() == manifest.index.sha256
+    if not same:
         yield Problem(manifest.index.file, "", "its SHA-256 is not the manifest's: the bytes have changed")
         return
     problem = contradiction(folder, manifest, columns)  # _ShardCheck reports missing and resized shards
@@ -112,7 +115,10 @@ def _check_files(folder: Path, manifest: Manifest, columns: Columns) -> Iterator
     keys = Keys(columns.keys, columns.key_start)
     if len(set(keys)) != len(keys):
         yield Problem(manifest.index.file, "", "two records have the same key")
-    rejected = read_regular(folder / ERRORS).count(b"\n") if (folder / ERRORS).is_file() else 0
+    rejected = 0
+    if (folder / ERRORS).is_file():
+        with open(folder / ERRORS, "rb", opener=regular_opener) as file:
+            rejected = sum(line.endswith(b"\n") for line in lines_of(file))
     if rejected != manifest.rejected:
         yield Problem(ERRORS, "", f"lists {rejected:,} rejected records, the manifest counts {manifest.rejected:,}")
     known = {MANIFEST, manifest.index.file, ERRORS, *(shard.file for shard in manifest.shards)}

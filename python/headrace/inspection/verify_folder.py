@@ -13,6 +13,7 @@ from headrace.images.header import read_header
 from headrace.inspection.problems import Problem, VerifyResult
 from headrace.packing.folder_copy import RECORD, CopiedFile, read_record, tree_files
 from headrace.packing.lossless import check_pixels
+from headrace.packing.source_tree import SourceTree
 from headrace.system.regular_file import read_regular
 from headrace.system.utf8 import name_from_utf8
 
@@ -36,20 +37,26 @@ def verify_folder(
     if on_start is not None:
         on_start(total)
     problems: list[Problem] = []
+    tree = SourceTree(path)
     with ThreadPoolExecutor(workers) as pool:
-        for entry, found in zip(stored, pool.map(lambda entry: _problem(path, entry, decode=decode), stored), strict=True):
+        for entry, found in zip(stored, pool.map(lambda entry: _problem(tree, entry, decode=decode), stored), strict=True):
             if found is not None:
                 problems.append(found)
             if on_progress is not None:
                 on_progress(entry.size)
     known = set(entries)
-    problems += [Problem(name, "", "is not in the record") for name, _ in tree_files(path) if name not in known]
+    unknown = {name: file for name, file in tree_files(tree) if name not in known}
+    why = {True: "is a link that leads out of the copy", False: "is not in the record"}
+    problems += [Problem(name, "", why[file.leads_out]) for name, file in unknown.items()]
     return VerifyResult(str(path), not problems, len(stored), 0, total, decode, tuple(problems))
 
 
-def _problem(root: Path, entry: CopiedFile, *, decode: bool) -> Problem | None:
+def _problem(tree: SourceTree, entry: CopiedFile, *, decode: bool) -> Problem | None:
+    path = tree.root / name_from_utf8(entry.path)
+    if path.is_symlink() or not path.parent.resolve().is_relative_to(tree.root.resolve()):
+        return Problem(entry.path, "", "is a link, not a file of the copy")
     try:
-        data = read_regular(root / name_from_utf8(entry.path))
+        data = read_regular(path)
     except FileNotFoundError:
         return Problem(entry.path, "", "is missing")
     except OSError as error:

@@ -7,9 +7,9 @@ order, so a cache that holds a share of the dataset serves that share of every e
     ram:8GiB              in this process's memory; every rank has its own
     disk:/nvme:200GiB     in files below /nvme, shared by all processes of this user on the machine, kept for later runs
 
-On disk each dataset has a folder, named by its fingerprint and by size and modification time of its files: a changed dataset
-is cached anew. A CRC-32C is checked at each read: a crash while writing costs some reads, never a wrong image. Folders of other
-datasets that no process uses are removed to make room, the least recently used first.
+On disk each dataset has a folder, named by its fingerprint and by size, times of change and inode of its files: a dataset that
+has changed is cached anew. A CRC-32C is checked at each read: a crash while writing costs some reads, never a wrong image.
+Folders of other datasets that no process uses are removed to make room, the least recently used first.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from headrace.datasets.records import Dataset
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some
 from headrace.errors import SourceError, UsageError
+from headrace.system.file_identity import file_identity
 from headrace.system.private_cache import make_cache_folder
 from headrace.system.sizes import parse_size
 
@@ -97,14 +98,14 @@ def open_cache(cache: ByteCache, dataset: Dataset) -> CacheLocation:
 
 
 def _sizes(dataset: Dataset) -> tuple[npt.NDArray[np.int64], bytes]:
-    """Return the size of each record in bytes, and size and modification time of each file."""
+    """Return the size of each record in bytes, and what identifies the content of each file."""
     table = dataset.table
-    file_facts = np.zeros((len(table.files), 2), dtype=np.int64)
+    file_facts = np.zeros((len(table.files), 4), dtype=np.int64)
     for number, path in enumerate(table.files):
         try:
             found = os.stat(path)  # noqa: PTH116 (a million Path objects are slow)
         except OSError:
             continue  # reading the file raises the error
-        file_facts[number] = found.st_size, found.st_mtime_ns
+        file_facts[number] = np.array(file_identity(found), dtype=np.uint64).astype(np.int64)  # inodes take 64 bits
     sizes = np.where(table.size < 0, file_facts[table.file, 0] - table.offset, table.size)
     return sizes.astype(np.int64), file_facts.tobytes()

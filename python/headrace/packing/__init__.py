@@ -15,6 +15,8 @@
 - `reencode`: Re-encoding of images: decode, resize, transform, encode.
 - `result`: The result of a pack, and its sums over the parts of a split.
 - `resume`: Pack one dataset, or the units of it that are still missing: the module that continues an interrupted pack.
+- `source_tree`: The files of a tree, for a copy of it and its check. Links are followed inside the tree and into folders
+  that the user names.
 - `transform`: `--transform`: deterministic operations, parsed from a line of text, that packing applies instead of training.
 - `unit`: One unit: source records become tar members of one shard, and rows of the index.
 - `upload`: Packing to an object store: the dataset is packed in the cache folder, then uploaded, the manifests last.

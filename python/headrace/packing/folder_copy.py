@@ -9,13 +9,15 @@ decoded, which is listed. `headrace-folder.jsonl` in the copy records each file 
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
+import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,12 @@ from headrace.packing.image_encoder import image_encoder
 from headrace.packing.lossless import Encode
 from headrace.packing.options import PackOptions
 from headrace.packing.result import PackResult
+from headrace.packing.source_tree import SourceTree, TreeFile
 from headrace.system import machine
 from headrace.system.atomic_write import atomic_write
-from headrace.system.regular_file import read_regular
+from headrace.system.private_files import check_own_state, make_output_folder, new_file, output_opener
+from headrace.system.regular_file import read_regular, regular_opener
+from headrace.system.size_limits import lines_of
 from headrace.system.utf8 import utf8_name
 
 __all__ = ["RECORD", "CopiedFile", "copy_folder", "read_record", "tree_files"]
@@ -58,6 +63,8 @@ ONLY_SHARDS = (
 )
 """Options that a copy of a tree does not have."""
 
+FOLLOW_HINT = "to copy what lies in a folder outside:  --follow-links FOLDER"
+
 WAITING = 4
 """Files of each worker that are read ahead of the record."""
 
@@ -84,11 +91,13 @@ def copy_folder(
     options: PackOptions,
     *,
     workers: int | None = None,
+    follow_links: Sequence[str | os.PathLike[str]] = (),
     on_start: Callable[[int], None] = lambda files: None,
     on_progress: Callable[[int, int], None] = lambda files, size: None,
 ) -> PackResult:
     """Copy the tree `src` to `dst`; continue a copy that was interrupted. `workers`: threads (default: one for each core).
 
+    follow_links: folders outside `src` into which its links are followed; links to anywhere else are listed, not copied.
     on_start: called with the number of files. on_progress: called with (files, bytes) just finished.
     Raises UsageError for options that a copy does not have, or a `dst` with other content; SourceError if `src` is no folder;
     DecodeError if undecodable="stop"; HeadraceError if `dst` cannot be written.
@@ -96,54 +105,39 @@ def copy_folder(
     source, target = _places(src, dst)
     _refuse_options(options)
     began_s = time.perf_counter()
-    files = dict(tree_files(source))
+    threads = workers or max(1, round(machine.cores().usable))
+    tree = SourceTree(source, [Path(folder) for folder in follow_links])
+    found = dict(tree_files(tree))
+    files = {name: file.path for name, file in found.items() if not file.leads_out}
+    outside = [name for name, file in found.items() if file.leads_out]
     if not files:
-        raise SourceError(f"{source} holds no files", hint="check the path")
+        what = f"{source} holds no files but {len(outside)} links out of it" if outside else f"{source} holds no files"
+        raise SourceError(what, hint=FOLLOW_HINT if outside else "check the path")
     on_start(len(files))
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        done = _continued(source, target, options, files)
+        make_output_folder(target)
+        done = _continued(source, target, options, files, threads)
         on_progress(len(done), 0)
-        made = _copy(source, target, files, done, options, workers or max(1, round(machine.cores().usable)), on_progress)
-        _copy_links(source, target)
-        _commit(target, options, made)
+        made = _copy(source, target, files, done, options, threads, on_progress)
+        _copy_links(tree, target)
+        _commit(target, options, made, outside)
     except OSError as error:
         raise _cannot_write(error, target) from error
-    return _result(target, made, len(made) - len(done), time.perf_counter() - began_s)
+    return _result(target, made, len(made) - len(done), time.perf_counter() - began_s, len(outside))
 
 
-def tree_files(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield (name as in the record, path below the root) of each regular file, in sorted order.
-
-    Linked files and folders outside the tree count as files and folders. Links to folders of the tree are not entered.
-    """
-    for folder, folders, names in os.walk(root, followlinks=True):
-        folders[:] = sorted(name for name in folders if not _is_inner_link(Path(folder, name), root))
-        for name in sorted(names):
-            path = Path(folder, name)
-            own = folder == str(root) and name in (RECORD, ERRORS)
-            if not own and not name.endswith(TEMPORARY) and path.is_file():
-                below = str(path.relative_to(root))
-                yield utf8_name(below), below
+def tree_files(tree: SourceTree) -> Iterator[tuple[str, TreeFile]]:
+    """Yield (name as in the record, file) of each file and each link out of the tree, without those of headrace itself."""
+    for file in tree.files():
+        if file.path not in (RECORD, ERRORS) and not file.path.endswith(TEMPORARY):
+            yield utf8_name(file.path), file
 
 
-def _is_inner_link(path: Path, root: Path) -> bool:
-    """Whether a path is a link to a folder of the tree `root`, or above it."""
-    if not path.is_symlink():
-        return False
-    target, whole = path.resolve(), root.resolve()
-    return target.is_relative_to(whole) or whole.is_relative_to(target)
-
-
-def _copy_links(source: Path, target: Path) -> None:
+def _copy_links(tree: SourceTree, target: Path) -> None:
     """Make the tree's links to its own folders in the copy."""
-    for folder, folders, _ in os.walk(source, followlinks=True):
-        links = [Path(folder, name) for name in folders if _is_inner_link(Path(folder, name), source)]
-        folders[:] = [name for name in folders if Path(folder, name) not in links]
-        for link in links:
-            place = target / link.relative_to(source)
-            if place.is_symlink() or not link.resolve().is_relative_to(source.resolve()):
-                continue
+    for link in tree.folder_links():
+        place = target / link.relative_to(tree.root)
+        if not place.is_symlink():
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(os.path.relpath(link.resolve(), link.parent.resolve()), target_is_directory=True)
 
@@ -153,18 +147,30 @@ def read_record(target: Path) -> tuple[dict[str, Any], dict[str, CopiedFile]]:
 
     A last line that a killed copy left unfinished is ignored.
     """
-    text = read_regular(target / RECORD).decode("utf-8", "replace")
-    lines = text.split("\n")
+    opened = functools.partial(open, target / RECORD, encoding="utf-8", errors="replace", newline="\n", opener=regular_opener)
     try:
-        header = json.loads(lines[0])
-        if header["format"] != FORMAT or header["version"] != VERSION:
-            raise ValueError(f"format {header['format']} {header['version']}")
-        entries = [CopiedFile(**json.loads(line)) for line in lines[1:-1]]
-    except (ValueError, KeyError, TypeError) as reason:
+        with opened() as file:
+            lines = lines_of(file)
+            header = json.loads(next(lines, ""))
+            if header["format"] != FORMAT or header["version"] != VERSION:
+                raise ValueError(f"format {header['format']} {header['version']}")
+            entries = [_checked_entry(CopiedFile(**json.loads(line))) for line in lines if line.endswith("\n")]
+    except (ValueError, KeyError, TypeError, RecursionError) as reason:
         raise FormatError(
             f"{target / RECORD} is damaged: {reason}", hint="remove it, and give the same command again"
         ) from None
     return header, {entry.path: entry for entry in entries}
+
+
+def _checked_entry(entry: CopiedFile) -> CopiedFile:
+    """Return an entry whose values have their types and whose path stays in the copy. Raises ValueError."""
+    for field in fields(CopiedFile):
+        value = getattr(entry, field.name)
+        if type(value).__name__.removesuffix("Type") not in str(field.type):  # "str", or "str | None"
+            raise ValueError(f"{field.name} is {value!r:.80}")
+    if entry.path.startswith("/") or ".." in entry.path.split("/") or "\0" in entry.path:
+        raise ValueError(f"the name {entry.path!r:.80} leads out of the copy")
+    return entry
 
 
 def _places(src: str | os.PathLike[str], dst: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -193,8 +199,17 @@ def _header(options: PackOptions, *, complete: bool) -> dict[str, Any]:
     return {"format": FORMAT, "version": VERSION, "complete": complete, "options": kept}
 
 
-def _continued(source: Path, target: Path, options: PackOptions, files: dict[str, str]) -> dict[str, CopiedFile]:
-    """Return the files of an earlier copy that are still right. Raises UsageError for a folder with other content."""
+def _continued(source: Path, target: Path, options: PackOptions, files: dict[str, str], threads: int) -> dict[str, CopiedFile]:
+    """Return the files of an earlier copy that are still right. Raises UsageError for a folder with other content.
+
+    The bytes of an unfinished copy are compared with its record.
+    """
+    try:
+        check_own_state(target / RECORD)
+    except OSError as error:
+        raise UsageError(
+            f"{target / RECORD} {error.strerror}: what it says cannot be trusted", hint="give a new folder, or remove this one"
+        ) from error
     try:
         header, entries = read_record(target)
     except FileNotFoundError:
@@ -205,16 +220,21 @@ def _continued(source: Path, target: Path, options: PackOptions, files: dict[str
         raise UsageError(
             f"{target} holds a copy that was made with other options", hint="give a new folder, or the same options"
         )
-    return {name: entry for name, entry in entries.items() if name in files and _is_right(source, target, files[name], entry)}
+    known = {name: entry for name, entry in entries.items() if name in files}
+    with ThreadPoolExecutor(threads) as pool:
+        right = pool.map(lambda one: _is_right(source, target, files[one.path], one, header["complete"]), known.values())
+        return {name: entry for (name, entry), is_right in zip(known.items(), right, strict=True) if is_right}
 
 
-def _is_right(source: Path, target: Path, below: str, entry: CopiedFile) -> bool:
+def _is_right(source: Path, target: Path, below: str, entry: CopiedFile, complete: bool) -> bool:
     try:
-        original, copy = (source / below).stat(), (target / below).stat()
+        original, copy = (source / below).stat(), (target / below).lstat()
+        same = (original.st_size, original.st_mtime_ns) == (entry.source_size, entry.source_changed_ns)
+        if not same or copy.st_size != entry.size or not stat.S_ISREG(copy.st_mode):
+            return False
+        return complete or bool(crc32c(read_regular(target / below)) == entry.crc32c)
     except OSError:
         return False
-    same = (original.st_size, original.st_mtime_ns) == (entry.source_size, entry.source_changed_ns)
-    return same and copy.st_size == entry.size
 
 
 def _copy(
@@ -231,7 +251,8 @@ def _copy(
     made = dict(done)
     waiting: list[Future[CopiedFile]] = []
     _write_record(target, options, done.values(), complete=False)
-    with open(target / RECORD, "a", encoding="utf-8") as record, ThreadPoolExecutor(workers) as pool:
+    add = functools.partial(open, target / RECORD, "a", encoding="utf-8", opener=output_opener)
+    with add() as record, ThreadPoolExecutor(workers) as pool:
 
         def take() -> None:
             entry = waiting.pop(0).result()
@@ -275,7 +296,9 @@ def _copy_file(source: Path, target: Path, name: str, below: str, encode: Encode
             kind = "copied"
     place.parent.mkdir(parents=True, exist_ok=True)
     temporary = place.with_name(place.name + TEMPORARY)
-    temporary.write_bytes(stored)
+    new_file(temporary)
+    with open(temporary, "wb", opener=output_opener) as file:
+        file.write(stored)
     os.utime(temporary, ns=(original.st_atime_ns, original.st_mtime_ns))
     temporary.replace(place)
     return CopiedFile(name, kind, original.st_size, original.st_mtime_ns, len(stored), crc32c(stored), error)
@@ -290,13 +313,14 @@ def _write_record(target: Path, options: PackOptions, entries: Iterable[CopiedFi
     atomic_write(target / RECORD, "".join(map(_line, lines)))
 
 
-def _commit(target: Path, options: PackOptions, made: dict[str, CopiedFile]) -> None:
-    """Write the final record, and the list of JPEGs that could not be decoded."""
+def _commit(target: Path, options: PackOptions, made: dict[str, CopiedFile], outside: Sequence[str]) -> None:
+    """Write the final record, and the list of JPEGs that could not be decoded and of links that were not followed."""
     rejected = [
         {"file": entry.path, "reason": "unreadable" if entry.kind == "missing" else "undecodable", "detail": entry.error}
         for entry in made.values()
         if entry.error
     ]
+    rejected += [{"file": name, "reason": "link", "detail": f"leads out of the source; {FOLLOW_HINT}"} for name in outside]
     if rejected:
         atomic_write(target / ERRORS, "".join(map(_line, rejected)))
     else:
@@ -315,7 +339,7 @@ def _cannot_write(error: OSError, target: Path) -> HeadraceError:
     return HeadraceError(what, hint=f"{hint} and give the same command again: it continues")
 
 
-def _result(target: Path, made: dict[str, CopiedFile], new: int, seconds: float) -> PackResult:
+def _result(target: Path, made: dict[str, CopiedFile], new: int, seconds: float, outside: int) -> PackResult:
     entries = list(made.values())
     images = [entry for entry in entries if entry.kind in ("marked", "reduced")]
     unchanged = Counter(Path(entry.path).suffix.lower() or "no extension" for entry in entries if entry.kind == "copied")
@@ -325,7 +349,7 @@ def _result(target: Path, made: dict[str, CopiedFile], new: int, seconds: float)
         records=len(images),
         shards=0,
         bytes=sum(entry.size for entry in entries),
-        errors=sum(entry.error is not None for entry in entries),
+        errors=sum(entry.error is not None for entry in entries) + outside,
         renamed=0,
         img_s=new / seconds if new else None,
         seconds=seconds,

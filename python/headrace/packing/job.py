@@ -6,7 +6,7 @@ import errno
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, Unpack
@@ -44,6 +44,7 @@ def pack(
     layout: Literal["shards", "folder"] = "shards",
     unit: tuple[int, int] | None = None,
     root: str | os.PathLike[str] | None = None,
+    follow_links: Sequence[str | os.PathLike[str]] = (),
     sync: bool = False,
     on_start: Callable[[int], None] | None = None,
     on_progress: OnProgress | None = None,
@@ -58,6 +59,7 @@ def pack(
     layout: "shards", or "folder" for a copy of the tree SRC that any script reads: only its JPEGs change. Default: "shards".
     unit: (i, N) packs every N-th shard from the i-th, for an array of N jobs; the last one commits. Default: all.
     root: folder or URL that the paths of a list are relative to. Default: the folder of the list.
+    follow_links: with layout="folder", folders outside SRC into which its links are followed. Default: none.
     sync: wait until every file is on the disk, so that the commit survives a power failure. Default: False.
     on_start, on_progress, on_estimate: called with the number of records; with (records, bytes) just finished; with the
         `Estimate` of what re-encoding gives. Default: None.
@@ -85,29 +87,25 @@ def pack(
     chosen = _checked(options, engine, workers, unit)
     callbacks = _Callbacks(on_start, on_progress, on_estimate)
     if layout == "folder":
-        return _copy_tree(src, dst, chosen, callbacks, engine=engine, workers=workers, unit=unit, root=root)
+        src = _tree_to_copy(src, engine=engine, unit=unit, root=root)
+        begun, progress = callbacks.start, callbacks.progress
+        return copy_folder(src, dst, chosen, workers=workers, follow_links=follow_links, on_start=begun, on_progress=progress)
     if layout != "shards":
         raise UsageError(f"layout is {layout!r}; possible: shards, folder")
+    if follow_links:
+        raise UsageError("--follow-links belongs to --layout folder", hint="leave it out")
     return _pack(src, dst, chosen, callbacks, engine=engine, workers=workers, unit=unit, root=root, sync=sync)
 
 
-def _copy_tree(
-    src: str | os.PathLike[str] | Dataset,
-    dst: str | os.PathLike[str],
-    options: PackOptions,
-    callbacks: _Callbacks,
-    *,
-    engine: str,
-    workers: int | None,
-    unit: tuple[int, int] | None,
-    root: str | os.PathLike[str] | None,
-) -> PackResult:
-    """Copy a tree of files. Raise UsageError for arguments that only shards have."""
+def _tree_to_copy(
+    src: str | os.PathLike[str] | Dataset, *, engine: str, unit: tuple[int, int] | None, root: object
+) -> str | os.PathLike[str]:
+    """Return `src`. Raise UsageError if it is no path, and for arguments that a copy of a tree does not have."""
     if engine != "local" or unit is not None or root is not None:
         raise UsageError("--layout folder has no --engine, --unit or --root", hint="--layout shards has them")
     if isinstance(src, Dataset):
         raise UsageError("--layout folder copies a folder: give its path")
-    return copy_folder(src, dst, options, workers=workers, on_start=callbacks.start, on_progress=callbacks.progress)
+    return src
 
 
 @dataclass(frozen=True, slots=True)

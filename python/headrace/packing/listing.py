@@ -45,7 +45,7 @@ class Listing:
     rows: npt.NDArray[np.int64]  # rows of `dataset.table`
     keys: tuple[str, ...]  # unique, escaped
     sizes: npt.NDArray[np.int64]  # bytes in the source
-    changed: npt.NDArray[np.int64]  # time of the last change of each record's file, ns since 1970; 0: unknown
+    changed: npt.NDArray[np.int64]  # a number that changes with each record's file; 0: unknown
     labels: npt.NDArray[np.int64]  # indices into `classes`
     classes: tuple[str, ...]
     rejected: tuple[Rejection, ...]
@@ -64,8 +64,9 @@ class Listing:
         return self.dataset.table.keys[int(self.rows[at])]
 
     def change_digest(self, begin: int, end: int) -> str:
-        """Return a digest of the times of change of the records' files from `begin` to `end`, 32 hex digits."""
-        return blake2b(self.changed[begin:end].astype("<i8").tobytes(), digest_size=16).hexdigest()
+        """Return a digest of sizes and times of change of the records' files from `begin` to `end`, 32 hex digits."""
+        facts = np.stack([self.changed[begin:end], self.sizes[begin:end]])
+        return blake2b(facts.astype("<i8").tobytes(), digest_size=16).hexdigest()
 
     def selected(self, chosen: npt.NDArray[np.int64], *, rejected: tuple[Rejection, ...]) -> Listing:
         """Return the records at the positions `chosen`, in that order."""
@@ -247,11 +248,16 @@ def _numbered(key: str, taken: set[str]) -> str:
     return f"{key}~{number}"
 
 
+def _changed(facts: os.stat_result) -> int:
+    """Return a number that changes with the file. No inode: some mounts of object stores number files anew each time."""
+    return int.from_bytes(blake2b(b"%d %d" % (facts.st_mtime_ns, facts.st_ctime_ns), digest_size=7).digest())
+
+
 def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the size of each record in bytes, and the time of its file's last change.
+    """Return the size of each record in bytes, and a number that changes when its file does.
 
     A missing file counts as 0 bytes here and is rejected when it is read; -1 means not a regular file. Cache files of a remote
-    dataset change with every fetch, so the name of their folder, which identifies the objects, stands for the time.
+    dataset change with every fetch, so the name of their folder, which identifies the objects, stands for it.
     """
     table = dataset.table
     sizes, file = table.size[rows].copy(), table.file[rows]
@@ -264,12 +270,12 @@ def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt
             continue
         regular = stat.S_ISREG(facts.st_mode)  # a read from a pipe or a device may never return
         sizes[at] = max(0, facts.st_size - table.offset[rows[at]]) if regular else -1
-        times[file[at]] = facts.st_mtime_ns
+        times[file[at]] = _changed(facts)
     for number in set(file[table.size[rows] >= 0].tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
         path = table.files[number]
         if dataset.fetcher is not None:
             times[number] = int.from_bytes(blake2b(os.fsencode(Path(path).parent.name), digest_size=7).digest())
             continue
         with contextlib.suppress(OSError):  # reading the file reports the error
-            times[number] = os.stat(path).st_mtime_ns  # noqa: PTH116 (as above)
+            times[number] = _changed(os.stat(path))  # noqa: PTH116 (as above)
     return sizes, times[file]

@@ -1,15 +1,17 @@
 """Pack one dataset, or the units of it that are still missing: the module that continues an interrupted pack.
 
 The first run writes a pack plan (`pack_plan`) into `DST/.packing` (`work`) and marks each unit there when its shard is in
-place. A later run with the same source and options finds the plan, skips the marked units whose source files have not changed,
-packs the others again, and commits when all units are marked. A unit's bytes depend on the plan alone, so the shards are the
-same however often the pack was interrupted. With a manifest in the destination the pack is complete and nothing is done.
+place. A later run with the same source and options finds the plan, skips the marked units whose source files have not changed
+and whose shards have the recorded digest, packs the others again, and commits when all units are marked. A unit's bytes depend
+on the plan alone, so the shards are the same however often the pack was interrupted. With a manifest in the destination the
+pack is complete and nothing is done.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,16 +43,17 @@ class MissingUnits:
         """Pack what is missing of one dataset. `part`: "" or train, val, test."""
         started_s = time.perf_counter()
         work = WorkFolder(destination, sync=self.sync)
+        work.check_owner()
         plan = self._plan_to_follow(listing, work)
         if (destination / MANIFEST).exists():
             work.remove()  # left by a process that died between the commit's last two steps
             self.on_progress(len(listing), 0)
             return complete_result(destination, read_manifest(destination), listing, 0, started_s)
         mine = [unit for unit in range(plan.units) if self._is_mine(unit)]
-        done = {unit for unit in mine if work.is_done(unit, listing.change_digest(*plan.rows(unit)))}
+        done = self._taken_over(mine, listing, plan, work)
         missing = [unit for unit in mine if unit not in done]
         outdated = [unit for unit in missing if work.is_done(unit)]
-        for unit in outdated:  # its source files have changed since: nobody may commit it as it is
+        for unit in outdated:  # its source files have changed since, or its own: nobody may commit it as it is
             work.forget(unit)
         self.on_progress(plan.records(done), 0)
         try:
@@ -65,6 +68,15 @@ class MissingUnits:
         else:
             result = complete_result(destination, manifest, listing, packed, started_s)
         return replace(result, repacked=len(outdated))
+
+    def _taken_over(self, mine: list[int], listing: Listing, plan: PackPlan, work: WorkFolder) -> set[int]:
+        """Return the done units whose source files have not changed, and whose shards have the bytes that were written."""
+        done = [unit for unit in mine if work.is_done(unit, listing.change_digest(*plan.rows(unit)))]
+        if not done:
+            return set()
+        with ThreadPoolExecutor(min(self.engine.workers, len(done)), thread_name_prefix="headrace-check") as pool:
+            intact = pool.map(lambda unit: work.is_intact(unit, listing, plan), done)
+            return {unit for unit, whole in zip(done, intact, strict=True) if whole}
 
     def _commit(self, listing: Listing, plan: PackPlan, work: WorkFolder) -> Manifest | None:
         """Commit when all units are done, here or elsewhere; return None when some are missing."""

@@ -21,6 +21,7 @@ from headrace.errors import DecodeError, SourceError
 from headrace.packing.image_encoder import ImageEncoder
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.options import PackOptions
+from headrace.system.size_limits import record_limit
 
 _FLUSH = 1 << 20  # bytes of one write and one digest update
 _DIGESTS = 4  # most pieces that wait for their digest; writing waits then
@@ -63,9 +64,9 @@ def _pack_natively(
     listing: Listing, encoder: ImageEncoder, positions: range
 ) -> list[tuple[int, memoryview, list[tuple[int, int, int, int, int, int, int]]]]:
     """Pack with native code those of these records that it supports: intact, ordinary JPEGs."""
-    if encoder.native is None:
-        return []
     chosen = slice(positions.start, positions.stop)
+    if encoder.native is None or listing.sizes[chosen].max(initial=0) > record_limit():
+        return []
     table, rows = listing.dataset.table, listing.rows[chosen]
     nothing = np.zeros(len(rows), dtype=np.int64)
     json = [nothing if column is None else column[rows] for column in (table.json_offset, table.json_size)]

@@ -1,6 +1,7 @@
 """`DST/.packing`: the state of a pack on disk, from which it continues after an interruption.
 
-docs/reference/format.md defines it; `resume` continues it.
+docs/reference/format.md defines it; `resume` continues it. What lies there becomes the dataset, so it is this user's own: a
+folder of another user, a link, or one that others may write is refused.
 
 A unit is done if its `unit-N.json` exists and its shard has the size stated there. That file is written after the shard and
 the unit's part of the index; each is written to a temporary name and renamed. The dataset is complete if `headrace.json`,
@@ -20,13 +21,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
-from headrace.datasets.shards.index import Columns, concatenate, read_columns, serialized
+from headrace.datasets.shards.index import Columns, Keys, concatenate, read_columns, serialized
 from headrace.datasets.shards.manifest import ERRORS, INDEX, MANIFEST, FileFacts, Manifest, ShardFacts
 from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.pack_plan import PackPlan
 from headrace.system.atomic_write import atomic_write, sync_folder
-from headrace.system.regular_file import read_regular
+from headrace.system.private_files import check_own_state, make_output_folder, make_private_folder, output_opener
+from headrace.system.regular_file import check_regular, read_regular, regular_opener
 from headrace.system.utf8 import utf8_text
 
 __all__ = ["WORK", "WorkFolder", "check_empty", "shard_name"]
@@ -64,7 +66,10 @@ class WorkFolder:
         self.folder = destination / WORK
 
     def plan(self) -> PackPlan | None:
-        """Return the plan of the pack that was begun here, or None. Raise FormatError if it is damaged."""
+        """Return the plan of the pack that was begun here, or None.
+
+        Raise FormatError if it is damaged.
+        """
         path = self.folder / _PLAN
         try:
             return PackPlan.parsed(read_regular(path))
@@ -83,13 +88,25 @@ class WorkFolder:
         except UsageError:  # unless the content is from another process that began in the meantime
             if self.plan() is None:
                 raise
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / _LOCK, "ab") as lock:
+        make_output_folder(self.destination)
+        make_private_folder(self.folder)
+        self.check_owner()
+        with open(self.folder / _LOCK, "ab", opener=output_opener) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # only one of two plans is written, even if their options differ
             if (begun := self.plan()) is not None:
                 return begun
             self._write(self.folder / _PLAN, plan.serialized())
             return plan
+
+    def check_owner(self) -> None:
+        """Raise UsageError for a state, or a finished dataset, that another user may have put here."""
+        for path in (self.folder, self.destination / MANIFEST):
+            try:
+                check_own_state(path)
+            except OSError as error:
+                raise UsageError(
+                    f"{path} {error.strerror}: what it says cannot be trusted", hint="give a new folder, or remove this one"
+                ) from error
 
     def is_done(self, unit: int, change_digest: str | None = None) -> bool:
         """Return whether the unit's shard is complete and in place; optionally, whether its change digest is this one."""
@@ -98,13 +115,41 @@ class WorkFolder:
             if change_digest not in (None, facts["mark"]):
                 return False
             shard = facts["shard"]
-            return shard is None or (self.destination / shard["file"]).stat().st_size == shard["size"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            if shard is None:
+                return True
+            size = check_regular(self.destination / shard_name(unit)).st_size
+            return bool(shard["file"] == shard_name(unit) and size == shard["size"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return False
+
+    def is_intact(self, unit: int, listing: Listing, plan: PackPlan) -> bool:
+        """Return whether a done unit holds the records that the plan gives it, and the bytes that were written then.
+
+        Reads the whole shard.
+        """
+        begin, end = plan.rows(unit)
+        try:
+            facts = json.loads(read_regular(self._facts_path(unit)))
+            rejected = {one["file"] for one in facts["rejected"]}
+            packed = [at for at in range(begin, end) if listing.name(at) not in rejected]
+            if facts["shard"] is None:
+                return not packed
+            with open(self.destination / shard_name(unit), "rb", opener=regular_opener) as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != facts["shard"]["sha256"]:
+                    return False
+            if hashlib.sha256(read_regular(self._columns_path(unit))).hexdigest() != facts["index"]:
+                return False
+            columns = read_columns(self._columns_path(unit))
+            keys = Keys(columns.keys, columns.key_start)
+            same_keys = list(keys) == [listing.keys[at] for at in packed]
+            return same_keys and columns.label.tolist() == listing.labels[packed].tolist()
+        except (OSError, FormatError, ValueError, KeyError, TypeError, RecursionError):
             return False
 
     def open_part(self, unit: int) -> BinaryIO:
         """Open the temporary file of a unit's shard. Raise UsageError if another process is writing it."""
-        file = open(self.folder / f"{shard_name(unit)}.part", "ab")  # noqa: SIM115 (the caller closes it)
+        path = self.folder / f"{shard_name(unit)}.part"
+        file = open(path, "ab", opener=output_opener)  # noqa: SIM115 (the caller closes it)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -139,7 +184,9 @@ class WorkFolder:
                 os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
             facts["shard"] = {"file": shard_name(unit), "size": size, "sha256": digest, "records": len(columns)}
-            self._write(self._columns_path(unit), serialized(columns))
+            index = serialized(columns)
+            facts["index"] = hashlib.sha256(index).hexdigest()
+            self._write(self._columns_path(unit), index)
             # Not by `replacing`: the file is locked under this name while it grows, against a second process.
             part.replace(self.destination / shard_name(unit))
         self._write(self._facts_path(unit), json.dumps(facts).encode())

@@ -18,6 +18,7 @@ import numpy as np
 
 from headrace.errors import HeadraceError
 from headrace.images.decode import decode_into
+from headrace.images.raster import open_raster
 from headrace.profiling.command import add_fact
 from headrace.session.model import Session
 from headrace.system.regular_file import read_regular
@@ -107,10 +108,8 @@ def _part_seconds(native_part: str, files: Sequence[tuple[bytes, Box]]) -> dict[
 
 
 def _cropped(data: bytes, box: Box) -> Any:
-    from PIL import Image
-
     x, y, width, height = box
-    return Image.open(io.BytesIO(data)).convert("RGB").crop((x, y, x + width, y + height))
+    return open_raster(data).convert("RGB").crop((x, y, x + width, y + height))
 
 
 def _resized_with_pillow(data: bytes, box: Box) -> Any:
@@ -139,20 +138,20 @@ def _decoded_natively(data: bytes, box: Box, width: int, height: int) -> Any:
 def _read_samples(paths: Sequence[str], generator: random.Random) -> list[_Sample]:
     """The files that Pillow can read, each with a random crop. Empty where Pillow is missing."""
     try:
-        from PIL import Image
+        import PIL.Image  # noqa: F401 (`open_raster` needs it)
     except ImportError:
         return []
     samples = []
     for path in paths:
         try:
             data = read_regular(Path(path))
-            with Image.open(io.BytesIO(data)) as image:
+            with open_raster(data) as image:
                 size = image.size
                 shrunk = _shrunk(image.convert("RGB"))
         except (OSError, ValueError, SyntaxError):  # Pillow's errors for broken files
             continue
         crop = _random_crop(generator)
-        with Image.open(io.BytesIO(shrunk)) as image:
+        with open_raster(shrunk) as image:
             shrunk_box = _box(image.size, crop)
         samples.append(_Sample(data, _box(size, crop), shrunk, shrunk_box, min(size) > SHORT_SIDE))
     return samples

@@ -9,6 +9,7 @@ from headrace.errors import HeadraceError
 from headrace.report import numbers
 from headrace.report.markup import Html, no_break, tag
 from headrace.system.atomic_write import atomic_write
+from headrace.system.private_files import make_output_folder
 
 __all__ = ["asset", "figure", "html_page", "write_page"]
 
@@ -62,7 +63,7 @@ def write_page(
     """
     try:
         if make_folder:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_output_folder(path.parent)
         atomic_write(path, text.encode("utf-8", "backslashreplace"), private=private)  # a file name may hold lone surrogates
     except OSError as reason:
         raise error(f"cannot write the {name} {path}: {reason.strerror or reason}", hint=hint) from reason

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from headrace.errors import SourceError
-from headrace.system.private_files import PRIVATE_FOLDER, foreign_part
+from headrace.system.private_files import PRIVATE_FOLDER, foreign_part, user_text, writable_by_others
 
 __all__ = ["make_cache_folder", "owned_file"]
 
@@ -27,16 +27,15 @@ def make_cache_folder(folder: Path) -> Path:
     facts = os.lstat(folder)
     if stat.S_ISLNK(facts.st_mode):
         if facts.st_uid not in (os.geteuid(), 0):
-            raise _refused(folder, f"is a link made by {_user(facts.st_uid)}")
+            raise _refused(folder, f"is a link made by {user_text(facts.st_uid)}")
         facts = folder.stat()
     if facts.st_uid not in (os.geteuid(), 0):
-        raise _refused(folder, f"belongs to {_user(facts.st_uid)}")
-    others = stat.S_IWOTH | (0 if facts.st_gid == facts.st_uid else stat.S_IWGRP)  # a group of the user alone has his number
-    if facts.st_mode & others and not facts.st_mode & stat.S_ISVTX:
+        raise _refused(folder, f"belongs to {user_text(facts.st_uid)}")
+    if writable_by_others(facts) and not facts.st_mode & stat.S_ISVTX:
         raise _refused(folder, f"may be written by other users (mode {stat.S_IMODE(facts.st_mode):04o})")
     found = foreign_part(folder.absolute())
     if found is not None:
-        raise _refused(folder, f"lies in {found.path}, which belongs to {_user(found.user)}")
+        raise _refused(folder, f"lies in {found.path}, which belongs to {user_text(found.user)}")
     return folder
 
 
@@ -54,12 +53,3 @@ def _refused(folder: Path, why: str) -> SourceError:
         f"the cache folder {folder} {why}: what it holds cannot be trusted",
         hint="use a folder of your own (HEADRACE_CACHE=FOLDER; cache='disk:FOLDER:SIZE'), or take it:  chmod 700, chown",
     )
-
-
-def _user(number: int) -> str:
-    import pwd
-
-    try:
-        return f"user {pwd.getpwuid(number).pw_name}"
-    except KeyError:
-        return f"user {number}"

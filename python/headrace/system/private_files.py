@@ -1,4 +1,7 @@
-"""Folders and files that only their owner may read: sessions hold commands, paths and output of the user's jobs.
+"""The rule of every folder that headrace writes: whose state is used there, and that no link is followed.
+
+Sessions are private as well, mode 0700 and 0600: they hold commands, paths and output of the user's jobs. Outputs (a packed
+dataset, the folder of a training) have the usual mode, for colleagues who read them.
 
 In a folder such as /tmp everybody makes files, and nobody may replace another user's (the sticky bit). Another user can be
 there first: with a folder, a link or a pipe under a name that headrace is about to use. So in such folders only what this user
@@ -14,7 +17,21 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PRIVATE_FILE", "PRIVATE_FOLDER", "ForeignPart", "foreign_part", "make_private_folder", "new_file", "private_opener"]
+__all__ = [
+    "PRIVATE_FILE",
+    "PRIVATE_FOLDER",
+    "ForeignPart",
+    "check_output_folder",
+    "check_own_state",
+    "foreign_part",
+    "make_output_folder",
+    "make_private_folder",
+    "new_file",
+    "output_opener",
+    "private_opener",
+    "user_text",
+    "writable_by_others",
+]
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -57,15 +74,85 @@ def make_private_folder(folder: Path) -> None:
         raise _foreign(found.user, found.path)
 
 
+def make_output_folder(folder: Path) -> None:
+    """Make `folder` and its missing parents with the usual mode. It may be the user's own link to a folder.
+
+    Raises `OSError`, also for another user's link, and for a folder that another user has made in one such as /tmp.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    check_output_folder(folder)
+
+
+def check_output_folder(folder: Path) -> None:
+    """Check who made a folder that exists, as `make_output_folder` does; a missing one is nobody's. Raises `OSError`."""
+    found = foreign_part(folder)
+    if found is not None:
+        raise _foreign(found.user, found.path)
+    try:
+        facts = os.lstat(folder)
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(facts.st_mode) and not _trusted(facts.st_uid):
+        raise PermissionError(errno.EACCES, f"is a link made by {user_text(facts.st_uid)}", os.fspath(folder))
+
+
+def check_own_state(path: Path) -> None:
+    """Check that the saved state at `path`, a file or a folder, is one to go on from; a missing one is.
+
+    It is this user's or root's, no link, and no folder that others may write. Raises `OSError` whose `strerror` says what
+    it is instead.
+    """
+    try:
+        facts = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(facts.st_mode):
+        raise OSError(errno.ELOOP, "is a link, which is not followed", os.fspath(path))
+    if not _trusted(facts.st_uid) and not _maps_all_users(path if path.is_dir() else path.parent, facts.st_uid):
+        raise PermissionError(errno.EACCES, f"belongs to {user_text(facts.st_uid)}", os.fspath(path))
+    if stat.S_ISDIR(facts.st_mode) and writable_by_others(facts):
+        mode = f"may be written by other users (mode {stat.S_IMODE(facts.st_mode):04o})"
+        raise PermissionError(errno.EACCES, mode, os.fspath(path))
+
+
+def writable_by_others(facts: os.stat_result) -> bool:
+    """Return whether users other than the owner may write. A group of the user alone has the user's number."""
+    return bool(facts.st_mode & (stat.S_IWOTH | (0 if facts.st_gid == facts.st_uid else stat.S_IWGRP)))
+
+
+def user_text(number: int) -> str:
+    """Return "user NAME", or "user NUMBER" if it has no name here."""
+    import pwd
+
+    try:
+        return f"user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"user {number}"
+
+
+def output_opener(path: str, flags: int) -> int:
+    """Open an output file for `open(..., opener=output_opener)`: as `private_opener`, but a new file gets the usual mode."""
+    return _open_own(path, flags, 0o666)
+
+
 def private_opener(path: str, flags: int) -> int:
     """Open a file for `open(..., opener=private_opener)`: a new file gets mode 0600, an old one keeps its mode.
 
     Links at the end of the path are not followed, and nothing but a regular file is opened. Raises `OSError`, also for a file
     that another user has made in a folder such as /tmp.
     """
+    return _open_own(path, flags, PRIVATE_FILE)
+
+
+def _open_own(path: str, flags: int, mode: int) -> int:
     # O_TRUNC waits for the checks.
     wanted = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    descriptor = os.open(path, wanted, PRIVATE_FILE)
+    try:
+        descriptor = os.open(path, wanted, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "is a link, which is not followed", path) from error
+        raise
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
@@ -93,6 +180,19 @@ def new_file(path: Path, *, private: bool = False) -> None:
         path.unlink()  # another user's, in a folder such as /tmp: not permitted
         descriptor = os.open(path, flags, mode)
     os.close(descriptor)
+
+
+def _maps_all_users(folder: Path, owner: int) -> bool:
+    """Return whether a new file in `folder` belongs to `owner`: file systems over a network may give all files to one user."""
+    probe = folder / f".headrace-owner-{os.getpid()}"
+    try:
+        new_file(probe, private=True)
+        try:
+            return os.lstat(probe).st_uid == owner
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError:
+        return False
 
 
 def _trusted(user: int) -> bool:

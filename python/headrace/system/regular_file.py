@@ -11,6 +11,8 @@ import os
 import stat
 from pathlib import Path
 
+from headrace.system.size_limits import record_limit, too_large
+
 __all__ = ["check_regular", "kind_of_file", "open_regular", "read_regular", "regular_opener"]
 
 _KINDS = (
@@ -63,7 +65,11 @@ def regular_opener(path: str, flags: int) -> int:
     return open_regular(path, flags)
 
 
-def read_regular(path: Path) -> bytes:
-    """Return the bytes of a regular file. Raises OSError."""
+def read_regular(path: Path, *, limit: int | None = None) -> bytes:
+    """Return the bytes of a regular file. Raises OSError, also for more than `limit` bytes (default: `record_limit`)."""
+    most = record_limit() if limit is None else limit
     with open(path, "rb", opener=regular_opener) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, too_large(size, most), os.fspath(path))
         return file.read()

@@ -61,6 +61,9 @@ class Checkpoint:
         return str(self.path).rpartition("/")[2]
 
 
+LARGEST_CHECKPOINT = 1 << 40  # bytes; memory is the bound
+
+
 def save(
     folder: Path,
     step: int,
@@ -145,7 +148,7 @@ def first_whole(attempts: Iterable[Callable[[], Checkpoint]]) -> tuple[Checkpoin
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint and check every byte. Raise StateError naming the file that is missing, damaged or too new."""
     try:
-        return parse(path, lambda name: read_regular(path / name))
+        return parse(path, lambda name: read_regular(path / name, limit=LARGEST_CHECKPOINT))
     except OSError as error:
         raise StateError(f"cannot read checkpoint {error.filename or path}: {error.strerror}") from error
 
@@ -168,6 +171,8 @@ def parse(path: Path | str, read: Callable[[str], bytes]) -> Checkpoint:
         if not isinstance(document["state"], dict):
             raise StateError(f"{path}/{STATE} holds no state, but a {type(document['state']).__name__}")
         return Checkpoint(parse_tensors(data), document["state"], path)
+    except MemoryError as error:
+        raise StateError(f"{path} does not fit into memory", hint="choose another checkpoint:  --resume PATH") from error
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise StateError(f"{path} is not a checkpoint, or a damaged one: {error}") from error
 

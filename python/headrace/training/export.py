@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, MissingDependencyError, UsageError
 from headrace.system.atomic_write import replacing
+from headrace.system.private_files import make_output_folder
 from headrace.system.sizes import percent_text
 from headrace.training.checkpoint import save_weights
 from headrace.training.models.trained_weights import Weights, load_model
@@ -57,7 +58,7 @@ def export(model: nn.Module, weights: Weights, path: Path, format: str, *, image
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randn(count, 3, size, size, generator=generator) for count in BATCHES]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_output_folder(path.parent)
         with replacing(path) as unfinished:
             with warnings.catch_warnings(), redirect_stdout(io.StringIO()), torch.no_grad():
                 warnings.simplefilter("ignore")  # those of the exporters concern their own code

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.errors import MissingDependencyError, UsageError
+from headrace.system.private_files import make_output_folder, output_opener
 from headrace.training import tensorboard_events as tfevents
 
 __all__ = ["LOGGERS", "Logger", "Loggers", "figures"]
@@ -35,17 +36,20 @@ class TensorBoard:
     def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
         folder = out / "tensorboard"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_output_folder(folder)
             self._path = folder / f"events.out.tfevents.{time.time_ns()}.headrace"
-            self._path.write_bytes(tfevents.head(time.time()))
+            self._append(tfevents.head(time.time()))
         except OSError as error:
             raise UsageError(f"--log tensorboard: {folder}: {error.strerror}", hint="choose another --out") from error
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Append the values."""
         now_s = time.time()
-        with open(self._path, "ab") as file:
-            file.write(b"".join(tfevents.scalar(now_s, step, name, value) for name, value in values.items()))
+        self._append(b"".join(tfevents.scalar(now_s, step, name, value) for name, value in values.items()))
+
+    def _append(self, records: bytes) -> None:
+        with open(self._path, "ab", opener=output_opener) as file:
+            file.write(records)
 
     def close(self) -> None:
         """Do nothing: every write is complete."""

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from headrace.errors import UsageError
+from headrace.system.private_files import output_opener
 from headrace.system.utf8 import utf8_text
 from headrace.training.loggers import Loggers
 
@@ -25,13 +26,13 @@ class Metrics:
         self._path, self._started_s, self._loggers = path, time.monotonic(), loggers
         self.problem: str | None = None
         try:
-            path.touch()
             self._remove_partial_line()
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
 
     def _remove_partial_line(self) -> None:
-        with open(self._path, "rb+") as file:
+        with open(self._path, "ab+", opener=output_opener) as file:
+            file.seek(0)
             data = file.read()
             if not data.endswith(b"\n"):
                 file.truncate(data.rfind(b"\n") + 1)
@@ -41,7 +42,7 @@ class Metrics:
         line = {"seconds": round(time.monotonic() - self._started_s, 3), **facts}
         text = (utf8_text(json.dumps(line, allow_nan=False, ensure_ascii=False)) + "\n").encode()
         try:
-            with open(self._path, "ab", buffering=0) as file:
+            with open(self._path, "ab", buffering=0, opener=output_opener) as file:
                 before = file.tell()
                 if file.write(text) != len(text):
                     file.truncate(before)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.system.atomic_write import atomic_write
 from headrace.system.redaction import without_url_secrets
 from headrace.system.regular_file import regular_opener
 from headrace.system.utf8 import name_from_utf8, utf8_text
@@ -74,7 +75,7 @@ def write(options: Options, path: Path, *, secrets: bool = False) -> None:
     """
     values = flatten(options) if secrets else shown(options)
     try:
-        path.write_text(_HEAD + _utf8_only(toml_text(values)), encoding="utf-8")
+        atomic_write(path, _HEAD + _utf8_only(toml_text(values)))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
 

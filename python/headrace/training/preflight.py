@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from headrace.errors import HeadraceError, UsageError
+from headrace.system.private_files import check_output_folder, make_output_folder, output_opener
 from headrace.system.sizes import count_text
 from headrace.training import checkpoint
 from headrace.training.devices import Device
@@ -48,9 +49,11 @@ def claim_folder(out: Path, learner: Learner, keep: int, ranks: Ranks) -> Binary
     run uses it, HeadraceError if the disk is too full.
     """
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_output_folder(out)
+        check_output_folder(out / "checkpoints")
     except OSError as error:
-        raise UsageError(f"--out {out}: {error.strerror}", hint="choose a folder that can be written to") from error
+        hint = "choose a folder that can be written to, and that nobody else has made"
+        raise UsageError(f"--out {out}: {error.strerror}", hint=hint) from error
     if not ranks.main:
         return None
     _check_space(out, learner, keep)
@@ -75,7 +78,10 @@ def _check_space(folder: Path, learner: Learner, keep: int) -> None:
 
 
 def _lock(out: Path) -> BinaryIO:
-    lock = open(out / ".lock", "wb")  # noqa: SIM115 - TrainingRun.close closes it
+    try:
+        lock = open(out / ".lock", "ab", opener=output_opener)  # noqa: SIM115 - TrainingRun.close closes it
+    except OSError as error:
+        raise UsageError(f"{out / '.lock'}: {error.strerror}", hint="remove it, or choose another --out") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -97,7 +97,7 @@ def check_writable(bucket: Bucket) -> None:
     """Write, read and remove a small object, so that missing rights show before training. Raises SourceError."""
     name, text = "headrace-may-write", b"headrace train tests here whether it can write; this object may be removed"
     bucket.write(name, text)
-    if bucket.read(name) != text:
+    if bucket.read(name, limit=2 * len(text)) != text:
         raise SourceError(f"{bucket.url}/{name} was written, and reads differently", hint="choose another --checkpoint-url")
     bucket.delete(name)
 

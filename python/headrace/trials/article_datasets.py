@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headrace.images.raster import open_raster
 from headrace.trials.cells import Cell
 
 __all__ = ["SLOW_READ_S", "ImageList", "InMemory", "SlowImages", "article_dataset"]
@@ -27,10 +28,8 @@ class ImageList:
         return len(self.items)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        from PIL import Image
-
         path, label = self.items[index]
-        image = Image.open(path)
+        image = open_raster(path)
         if image.mode != "RGB":
             image = image.convert("RGB")
         return self.transform(image), label
@@ -54,7 +53,7 @@ class InMemory(ImageList):
         from PIL import Image
 
         super().__init__(root, transform)
-        self.images = [Image.open(path).convert("RGB").resize((256, 256), Image.Resampling.BILINEAR) for path, _ in self.items]
+        self.images = [open_raster(path).convert("RGB").resize((256, 256), Image.Resampling.BILINEAR) for path, _ in self.items]
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         return self.transform(self.images[index]), self.items[index][1]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.report.markup import Html, tag
+from headrace.system.atomic_write import replacing
 from headrace.system.sizes import count_text, number_text
 from headrace.trials.cells import LOADERS
 from headrace.trials.rows import Row
@@ -363,5 +364,6 @@ def write_png(chart: Chart, path: Path) -> bool:
     axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
     axes.set_ylim(bottom=0)
     axes.legend()
-    figure.savefig(path, dpi=150)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150)
     return True

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from headrace.errors import SourceError, UsageError
 from headrace.images import photographs
+from headrace.images.raster import open_raster
 from headrace.packing.options import SHARD_SIZE
 from headrace.system.sizes import count_text
 from headrace.trials.cells import Cell
@@ -162,13 +163,11 @@ class Materials:
         target = self.folder / f"small-files-{split}-{images}"
         if target.is_dir():
             return target
-        from PIL import Image
-
         with _whole(target) as partial:
 
             def write(job: tuple[int, tuple[str, Path]]) -> None:
                 number, (label, file) = job
-                with Image.open(file) as image:
+                with open_raster(file) as image:
                     small = image.convert("RGB").resize(SMALL_SIDES)
                 folder = partial / label
                 folder.mkdir(exist_ok=True)

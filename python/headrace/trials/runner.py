@@ -22,6 +22,7 @@ from typing import Any
 from headrace._native import __version__
 from headrace.errors import HeadraceError, UsageError
 from headrace.system.atomic_write import atomic_write
+from headrace.system.private_files import make_output_folder
 from headrace.trials.cells import Cell, Experiment
 from headrace.trials.loaders import gpu_name, missing
 from headrace.trials.materials import Materials
@@ -229,7 +230,7 @@ def _remember(experiment: Experiment, settings: Settings) -> None:
     }
     file = settings.out / SETTINGS_FILE
     try:
-        settings.out.mkdir(parents=True, exist_ok=True)
+        make_output_folder(settings.out)
         if file.is_file():
             found = json.loads(file.read_text(encoding="utf-8"))
             other = [name for name, value in wanted.items() if found.get(name) != value]

@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.errors import FormatError
 from headrace.system.regular_file import read_regular
+from headrace.system.size_limits import DOCUMENT_BYTES
 from headrace.system.utf8 import utf8_text
 
 __all__ = ["ERRORS", "FORMAT", "INDEX", "MANIFEST", "VERSION", "FileFacts", "Manifest", "ShardFacts", "read_manifest"]
@@ -84,7 +85,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check `folder/headrace.json`. Raise FormatError if it is missing, malformed or of another version."""
     path = folder / MANIFEST
     try:
-        document = json.loads(read_regular(path))
+        document = json.loads(read_regular(path, limit=DOCUMENT_BYTES))
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

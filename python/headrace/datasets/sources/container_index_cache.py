@@ -1,7 +1,8 @@
 """Cached indexes of containers without an index (tar, RecordIO, TFRecord); the first open builds one.
 
 The cache folder is `$HEADRACE_CACHE`, else `$XDG_CACHE_HOME/headrace`, else `~/.cache/headrace`. An entry belongs to the
-exact files (path, size, time of change); when one changes, the index is built again. The folder may be deleted at any time.
+exact files (path, size, times of change, inode); when one changes, the index is built again. The folder may be deleted at any
+time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from headrace.datasets.shards.index import Columns, read_columns, serialized
 from headrace.errors import FormatError, SourceError
 from headrace.system.atomic_write import atomic_write
+from headrace.system.file_identity import file_identity
 from headrace.system.private_cache import make_cache_folder, owned_file
 
 __all__ = ["Scan", "cache_folder", "cached_scan"]
@@ -88,5 +90,5 @@ def _name(kind: str, files: Sequence[Path]) -> str:
             facts = path.stat()
         except OSError as error:
             raise SourceError(f"cannot read {path}: {error.strerror}") from error
-        digest.update(os.fsencode(path) + f"\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
+        digest.update(os.fsencode(path) + f"\0{file_identity(facts)}\0".encode())
     return digest.hexdigest()[:32]

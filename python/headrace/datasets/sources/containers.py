@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.datasets.records import Dataset, RecordTable, fingerprint
 from headrace.datasets.shards.index import Columns, Keys
@@ -20,9 +21,19 @@ from headrace.system.utf8 import utf8_name
 if TYPE_CHECKING:
     from headrace.datasets.records import Kind
 
-__all__ = ["MAX_CLASSES", "ContainerRecords", "merged", "numbered", "open_containers", "record_table", "unique_stems"]
+__all__ = [
+    "MAX_CLASSES",
+    "ContainerRecords",
+    "class_count",
+    "merged",
+    "numbered",
+    "open_containers",
+    "record_table",
+    "unique_stems",
+]
 
 MAX_CLASSES = 10_000_000  # a larger label means damage; each class below it would take memory
+_ALWAYS_CLASSES = 100_000  # as many classes may be named by any number of records
 _SCANNERS = 8  # threads: scanning waits for storage most of the time
 
 
@@ -149,7 +160,21 @@ def numbered(
             map(utf8_name, classes)
         )
     numbers = np.array([-1 if label is None else int(label) for label in labels], dtype=np.int64)
-    top = int(numbers.max(initial=-1)) + 1
-    if top > MAX_CLASSES:
-        raise FormatError(f"label {top - 1} is beyond {MAX_CLASSES:,} classes: the container is damaged or holds no classes")
+    top = class_count(numbers)
     return numbers, tuple(utf8_name(names.get(label, str(label))) for label in range(top))
+
+
+def class_count(numbers: npt.NDArray[np.int64]) -> int:
+    """Return the number of classes for labels that are numbers; -1 means none.
+
+    Raise FormatError for more than 100,000 classes that outnumber the records ten times: a single label of 9,999,999 would
+    take 720 MB.
+    """
+    top = int(numbers.max(initial=-1)) + 1
+    most = min(MAX_CLASSES, max(_ALWAYS_CLASSES, 10 * len(numbers)))
+    if top > most:
+        raise FormatError(
+            f"label {top - 1} is beyond {most:,} classes, the most for {len(numbers):,} records",
+            hint="the labels are damaged, or no classes: number the classes from 0",
+        )
+    return top

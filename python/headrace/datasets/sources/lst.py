@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from headrace.datasets.records import Dataset
-from headrace.datasets.sources.containers import MAX_CLASSES
+from headrace.datasets.sources.containers import MAX_CLASSES, class_count
 from headrace.datasets.sources.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError
 from headrace.system.regular_file import regular_opener
+from headrace.system.size_limits import lines_of
 
 __all__ = ["open_lst"]
 
@@ -25,14 +26,14 @@ def open_lst(path: Path, root: Path | None = None) -> Dataset:
     names: list[str] = []
     labels: list[int] = []
     with open(path, encoding="utf-8", errors="surrogateescape", opener=regular_opener) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(lines_of(file), 1):
             if line.strip():
                 label, name = _parsed(path, number, line.rstrip("\r\n").split("\t"))
                 labels.append(label)
                 names.append(name)
     check_first_image(path, folder, names)
     column = np.asarray(labels, dtype=np.int64)
-    return listed_dataset(path, folder, names, column, tuple(str(label) for label in range(int(column.max()) + 1)))
+    return listed_dataset(path, folder, names, column, tuple(map(str, range(class_count(column)))))
 
 
 def _parsed(path: Path, number: int, fields: list[str]) -> tuple[int, str]:

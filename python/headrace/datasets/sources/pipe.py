@@ -25,6 +25,7 @@ import numpy as np
 from headrace.datasets.records import Dataset, RecordTable, StreamRecord, fingerprint
 from headrace.datasets.sources.container_index_cache import cache_folder
 from headrace.datasets.sources.containers import numbered
+from headrace.datasets.sources.fifo import check_pipe
 from headrace.datasets.sources.stream import ByteStream, stream_records
 from headrace.errors import SourceError, UnknownLengthError
 from headrace.system.printable import printable
@@ -259,7 +260,7 @@ def _opened(pipe: Path, stop: threading.Event) -> int | None:
     wait = _Wait(f"the pipe {pipe}: each pass over a channel takes the next one")
     while not stop.is_set():
         try:
-            return os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+            descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError as error:
             if wait.seconds() > _WAIT_S:
                 raise SourceError(
@@ -267,6 +268,13 @@ def _opened(pipe: Path, stop: threading.Event) -> int | None:
                 ) from error
         except OSError as error:
             raise SourceError(f"cannot read {pipe}: {error.strerror}") from error
+        else:
+            try:
+                check_pipe(pipe, os.fstat(descriptor))
+            except SourceError:
+                os.close(descriptor)
+                raise
+            return descriptor
         wait.say_once()
         stop.wait(0.1)
     return None

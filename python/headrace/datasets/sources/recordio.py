@@ -18,6 +18,7 @@ from headrace.datasets.records import Dataset
 from headrace.datasets.sources.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.errors import FormatError
 from headrace.system.regular_file import open_regular, regular_opener
+from headrace.system.size_limits import lines_of
 
 __all__ = ["MAGIC", "image_header", "open_recordio", "scan_recordio"]
 
@@ -25,6 +26,7 @@ MAGIC = 0xCED7230A
 _WORDS = struct.Struct("<II")
 _IMAGE = struct.Struct("<IfQQ")  # flag, label, id, id2
 _LENGTH_BITS = 29
+LEAST_RECORD = _WORDS.size + _IMAGE.size  # bytes of a record without an image
 _WHOLE, _FIRST, _MIDDLE, _LAST = 0, 1, 2, 3  # continuation flags
 
 
@@ -52,6 +54,8 @@ def _scan(path: Path, begin: str) -> ContainerRecords:
         for number, at in _listed(index) if index.exists() else reader.walk():
             own = reader.record(at, found)
             numbers.append(own if number is None else number)
+            if len(numbers) > reader.end // LEAST_RECORD:
+                raise FormatError(f"{index} lists more records than {path.name} can hold", hint="remove it, or make it again")
             listed.add(at)
         if index.exists() and (rest := sum(at not in listed for _, at in reader.walk())):
             found.strays.append(f"{path.name} ({rest} records that {index.name} does not list)")
@@ -66,7 +70,7 @@ def _scan(path: Path, begin: str) -> ContainerRecords:
 def _listed(index: Path) -> Iterator[tuple[int | None, int]]:
     """Yield (key, offset) of each line of an .idx file."""
     with open(index, "rb", opener=regular_opener) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(lines_of(file), 1):
             key, _, at = line.strip().partition(b"\t")
             if not key.isdigit() or not at.isdigit() or len(key) > 19 or len(at) > 18:
                 raise FormatError(
@@ -80,6 +84,7 @@ class _Reader:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
         self.end = os.fstat(descriptor).st_size
+        self.joined_bytes = 0  # of the records in several parts so far; sound ones take their room in the file once
 
     def walk(self) -> Iterator[tuple[int | None, int]]:
         """Yield the offset of each record."""
@@ -134,6 +139,9 @@ class _Reader:
             flag, data, length = self._part(at)
             if flag not in expected:
                 raise self._broken(at, "does not continue the record before it")
+            self.joined_bytes += length
+            if self.joined_bytes > self.end:
+                raise self._broken(at, "overlaps with others, or is listed again and again")
             parts.append(os.pread(self.descriptor, length, data))
             if flag == _LAST:
                 return MAGIC.to_bytes(4, "little").join(parts)

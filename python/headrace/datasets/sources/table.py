@@ -14,6 +14,7 @@ from headrace.datasets.sources.listed_images import check_first_image, listed_da
 from headrace.errors import FormatError, MissingDependencyError
 from headrace.system.foreign_errors import first_line
 from headrace.system.regular_file import check_regular, regular_opener
+from headrace.system.size_limits import lines_of
 
 __all__ = ["TABLES", "open_table"]
 
@@ -43,7 +44,7 @@ def open_table(path: Path, root: Path | None = None) -> Dataset:
 def _csv(path: Path) -> tuple[list[str], list[str]]:
     names, labels = list[str](), list[str]()
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape", opener=regular_opener) as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        reader = csv.reader(lines_of(file), delimiter="\t" if path.suffix == ".tsv" else ",")
         try:
             header = next(reader, [])
             at, label = _columns(path, header)

@@ -161,13 +161,15 @@ class Headers:
         if kind == _LONG_NAME:
             self.long_name = _text(raw)
             return
-        while raw:
-            digits, _, _ = raw.partition(b" ")
-            length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
-            name, equals, value = raw[len(digits) + 1 : length].partition(b"=")
-            if not equals or not value.endswith(b"\n") or length > len(raw):
+        begin = 0
+        while begin < len(raw):  # by position: to cut off each entry would copy the rest of up to 1 MiB each time
+            space = raw.find(b" ", begin, begin + 8)
+            digits = raw[begin:space] if space > 0 else b""
+            length = int(digits) if digits.isdigit() else 0
+            name, equals, value = raw[space + 1 : begin + length].partition(b"=")
+            if not length or not equals or not value.endswith(b"\n") or begin + length > len(raw):
                 raise self.broken(f"has a damaged pax header at byte {at:,}")
-            value, raw = value[:-1], raw[length:]
+            value, begin = value[:-1], begin + length
             if name == b"path":
                 self.long_name = value.decode("utf-8", "surrogateescape")
             elif name == b"size" and value.isdigit() and len(value) < 20:

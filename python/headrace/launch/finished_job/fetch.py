@@ -23,6 +23,7 @@ from headrace.launch.finished_job.times import job_times
 from headrace.system.atomic_write import atomic_write
 from headrace.system.private_files import make_private_folder
 from headrace.system.redaction import redact_text
+from headrace.system.size_limits import record_limit, too_large
 
 __all__ = ["fetch_documents"]
 
@@ -174,7 +175,11 @@ def _profiler_files(s3: Any, description: Mapping[str, Any], folder: Path, sleep
 
 
 def _read(s3: Any, bucket: str, key: str) -> bytes:
-    return bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read())
+    limit = record_limit()
+    data = bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read(limit + 1))
+    if len(data) > limit:
+        raise SourceError(f"s3://{bucket}/{key} {too_large(len(data), limit)}")
+    return data
 
 
 def _keys(s3: Any, bucket: str, prefix: str, sleep: Sleep, log: Log) -> Iterator[str]:

@@ -18,6 +18,7 @@ from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.watchdog import MARKER, kill_marked
 from headrace.launch.request_code import container_words, own_entry
 from headrace.system.own_python import own_module
+from headrace.system.private_files import output_opener
 
 __all__ = ["Host"]
 
@@ -92,7 +93,7 @@ class Host:
         if script is not None:
             environment["HEADRACE_SCRIPT"] = script.name
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.log, "ab") as log:
+        with open(self.log, "ab", opener=output_opener) as log:
             self.process = subprocess.Popen(
                 _command(request), env=environment, cwd=self.base / "tmp", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,

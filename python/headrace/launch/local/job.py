@@ -26,7 +26,7 @@ from headrace.launch.local.host import DEFAULT_GROUP, Host
 from headrace.launch.local.store import LocalStore
 from headrace.launch.local.watchdog import Watchdog
 from headrace.system.atomic_write import atomic_write
-from headrace.system.private_files import make_private_folder
+from headrace.system.private_files import check_output_folder, make_private_folder
 from headrace.system.redaction import MASK, redact_words
 
 __all__ = ["GRACE_S", "Interruption", "LocalJob", "run_local"]
@@ -38,6 +38,7 @@ POLL_S = 0.05
 
 MARKER_FILE = ".headrace-local-job"
 """Stands in the folder of a local job. Only folders with it are cleared."""
+MARKER_TEXT = "headrace launch local keeps the trees of its hosts here and removes them before the next job\n"
 
 Interruption = Callable[[Path, float], bool]
 """Whether the machines are taken now, from the folder of the stored checkpoints and the seconds of training in this attempt."""
@@ -150,8 +151,13 @@ class _Run:
             raise HeadraceError(
                 f"{self.folder} is not the folder of a local job, and is not empty", hint="--out FOLDER names another one"
             )
-        make_private_folder(self.folder)  # the hosts' trees hold the request's variables and hyperparameters
-        marker.write_text("headrace launch local keeps the trees of its hosts here and removes them before the next job\n")
+        try:
+            make_private_folder(self.folder)  # the hosts' trees hold the request's variables and hyperparameters
+            for part in ("results", "logs", "hosts"):
+                check_output_folder(self.folder / part)
+            atomic_write(marker, MARKER_TEXT)
+        except OSError as error:
+            raise HeadraceError(f"{error.filename}: {error.strerror}", hint="--out FOLDER names another one") from error
         for part in ("results", "logs", "hosts"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
 
@@ -262,7 +268,7 @@ class _Run:
             found["FailureReason"] = reason
         if artifacts:
             found["ModelArtifacts"] = {"S3ModelArtifacts": artifacts}
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.folder)
         atomic_write(self.folder / "description.json", json.dumps(found, indent=1) + "\n", private=True)
         return found
 

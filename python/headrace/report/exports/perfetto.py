@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from headrace.errors import SessionError
 from headrace.session.machine import Sample
 from headrace.session.model import Batch, Event, Session, Step
+from headrace.system.atomic_write import write_output
+from headrace.system.private_files import make_output_folder
 
 __all__ = ["trace", "write"]
 
@@ -32,9 +34,9 @@ def write(session: Session, path: str | Path) -> Path:
     path = Path(path)
     data = json.dumps(trace(session), separators=(",", ":"), allow_nan=False).encode()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_output_folder(path.parent)
         # mtime=0: the same session gives the same bytes.
-        path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+        write_output(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     except OSError as error:
         raise SessionError(
             f"cannot write {path}: {error.strerror or error}", hint="choose another place: --out FILE"

@@ -8,6 +8,8 @@ from pathlib import Path
 from headrace.errors import SessionError
 from headrace.session.machine import Sample
 from headrace.session.model import Session
+from headrace.system.atomic_write import write_output
+from headrace.system.private_files import make_output_folder
 from headrace.training import tensorboard_events as tfevents
 
 __all__ = ["FILE_NAME", "scalars", "write"]
@@ -26,8 +28,8 @@ def write(session: Session, folder: str | Path) -> Path:
     records = [tfevents.head(began_s)]
     records += [tfevents.scalar(began_s + time_s, step, tag, value) for time_s, step, tag, value in scalars(session)]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(records))
+        make_output_folder(path.parent)
+        write_output(path, b"".join(records))
     except OSError as error:
         raise SessionError(f"cannot write {path}: {error.strerror or error}", hint="choose another folder: --out") from error
     return path

@@ -28,6 +28,7 @@ from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some, reserved_bytes
 from headrace.datasets.sources.remote.locks import PATIENCE_S, claim, claim_free
+from headrace.datasets.sources.remote.mirror import copy_object
 from headrace.datasets.sources.remote.shard_cache import WRITING, Reservation, ShardCache, boot, no_room
 from headrace.datasets.sources.remote.store import Bucket, open_bucket
 from headrace.datasets.sources.shards import open_shards
@@ -46,6 +47,7 @@ _AHEAD_CONNECTIONS = 16  # more of them, for announced records
 _COALESCE = 4 << 20  # bytes; neighbours in a shard are read by one request up to this size
 _COALESCE_AHEAD = 8 << 20
 _GAP = 1 << 16  # bytes; a smaller gap between neighbours is read and dropped instead of making two requests
+_SMALL_INDEX = 64 << 20  # bytes; a larger index goes to the disk in parts
 _TOGETHER = 8  # requests of a bundle, which one thread makes
 _AT_ONCE = 10  # requests of one call that obstore sends at the same time, at most
 
@@ -89,16 +91,34 @@ def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
     atomic_write(folder / "new" / MANIFEST, manifest_bytes)
     manifest = read_manifest(folder / "new")
     reserve_some(folder, sum(shard.size for shard in manifest.shards) + overhead(manifest), at_least=overhead(manifest))
-    index = bucket.read(manifest.index.file)
-    if index is None:
-        raise FormatError(f"{bucket.url}/{manifest.index.file} is missing", hint="copy the dataset again")
-    if hashlib.sha256(index).hexdigest() != manifest.index.sha256:
-        raise FormatError(f"{bucket.url}/{manifest.index.file} is not the file that the manifest describes")
-    atomic_write(folder / manifest.index.file, index)
+    _fetch_index(bucket, manifest, folder)
     empty_files(folder, manifest)
     (folder / "boot").write_text(boot())
     (folder / "new" / MANIFEST).replace(folder / MANIFEST)
     return manifest
+
+
+def _fetch_index(bucket: Bucket, manifest: Manifest, folder: Path) -> None:
+    """Store the index, and check that it holds the records that the manifest claims: they decide what is allocated."""
+    name, path = f"{bucket.url}/{manifest.index.file}", folder / manifest.index.file
+    path.unlink(missing_ok=True)
+    try:
+        if manifest.index.size <= _SMALL_INDEX:
+            found = bucket.read(manifest.index.file, limit=_SMALL_INDEX)
+            if found is not None:
+                atomic_write(path, found)
+        elif (entry := bucket.find(manifest.index.file)) is not None:
+            copy_object(bucket, replace(entry, size=manifest.index.size), folder)
+        if not path.exists():
+            raise FormatError(f"{name} is missing", hint="copy the dataset again")
+        with open(path, "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != manifest.index.sha256:
+                raise FormatError(f"{name} is not the file that the manifest describes")
+        if (records := len(read_columns(path))) != manifest.records:
+            raise FormatError(f"{name} holds {records:,} records, the manifest claims {manifest.records:,}")
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def empty_files(folder: Path, manifest: Manifest) -> None:

@@ -22,8 +22,13 @@ from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy,
 from headrace.errors import MissingDependencyError, SourceError
 from headrace.system.foreign_errors import first_line, public_cause
 from headrace.system.scheduling import yield_to_running_threads
+from headrace.system.size_limits import DOCUMENT_BYTES, record_limit, too_large
+from headrace.system.sizes import size_text
 
 __all__ = ["Bucket", "RemoteObject", "is_url", "is_web", "open_bucket"]
+
+_PIECE = 1 << 16  # bytes; least piece in which a document is received
+_PART = 64 << 20  # bytes of one request of a large range
 
 _SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
 
@@ -81,12 +86,27 @@ class Bucket:
 
         return [RemoteObject.of(entry, entry["path"]) for entry in self._request(first_page, "list")[:count]]
 
-    def read(self, path: str) -> bytes | None:
-        """Return a whole, small object, or None if it does not exist."""
+    def read(self, path: str, *, limit: int = DOCUMENT_BYTES) -> bytes | None:
+        """Return a whole, small object, or None if it does not exist. Raise SourceError for more than `limit` bytes."""
         try:
-            return self._request(lambda: bytes(self._library.get(self._store, path).bytes()), path)
+            return self._request(lambda: self._received(path, limit), path)
         except FileNotFoundError:
             return None
+
+    def _received(self, path: str, limit: int) -> bytes:
+        """Return an object as its bytes arrive: the length that a server announces is only a claim."""
+        answer = self._library.get(self._store, path)
+        announced, data = int(answer.meta["size"]), bytearray()
+        pieces = iter(()) if announced > limit else answer.stream(min_chunk_size=_PIECE)
+        for piece in pieces:
+            data += piece
+            if len(data) > limit:
+                break
+        if max(announced, len(data)) > limit:
+            size = max(announced, len(data))
+            what = f"{self.url}/{path} has {size_text(size)}; at most {size_text(limit)} are expected"
+            raise SourceError(what, hint="check the address: this is no file of a packed dataset")
+        return bytes(data)
 
     def read_range(self, path: str, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; retry a shorter answer."""
@@ -104,7 +124,7 @@ class Bucket:
 
         def some(places: Sequence[int]) -> None:
             starts, sizes = zip(*(ranges[place] for place in places), strict=True)
-            answers = self._library.get_ranges(self._store, path, starts=starts, lengths=sizes, coalesce=0)
+            answers = self._answers(path, starts, sizes)
             problem = ""
             for place, size, answer in zip(places, sizes, answers, strict=True):
                 data = bytes(answer)
@@ -127,6 +147,22 @@ class Bucket:
         except FileNotFoundError as error:
             raise SourceError(f"{self.url}/{path} does not exist") from error
         return [found[place] for place in range(len(ranges))]
+
+    def _answers(self, path: str, starts: Sequence[int], sizes: Sequence[int]) -> Sequence[Any]:
+        """Return the bytes of ranges. Memory for a large one is asked for as its parts arrive: its size is an index's claim."""
+        if max(sizes) > (limit := record_limit()):
+            raise SourceError(f"{self.url}/{path}: a record {too_large(max(sizes), limit)}", hint="check the dataset")
+        if max(sizes) <= _PART:
+            found: Sequence[Any] = self._library.get_ranges(self._store, path, starts=starts, lengths=sizes, coalesce=0)
+            return found
+        whole = []
+        for start, size in zip(starts, sizes, strict=True):
+            data = bytearray()
+            for at in range(start, start + size, _PART):
+                length = min(_PART, start + size - at)
+                data += self._library.get_range(self._store, path, start=at, length=length)
+            whole.append(data)
+        return whole
 
     def write(self, path: str, source: Any) -> None:
         """Write an object from bytes or a local Path, in parts if it is large."""

@@ -1,0 +1,176 @@
+"""What files and servers claim is bounded: no small or sparse file takes the machine's memory, disk or time."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import headrace
+import pytest
+from containers import IMAGES, write_tar
+from file_digests import file_digests
+from headrace.datasets.sources import recordio
+from headrace.errors import FormatError, HeadraceError, StateError, UsageError
+from headrace.inspection.inspect import inspect_dataset
+from headrace.packing.folder_copy import RECORD
+from headrace.system.regular_file import read_regular
+from headrace.system.size_limits import RECORD_LIMIT, record_limit
+from headrace.training import checkpoint
+from traced_memory import at_most
+
+HUGE = 200 << 30  # bytes of a sparse file, which takes no disk
+
+
+def sparse(path: Path, size: int = HUGE) -> None:
+    """Make a file as large as its size says, or longer than it was, without its blocks."""
+    with open(path, "ab") as file:
+        file.truncate(size)
+
+
+def split_record(size: int) -> bytes:
+    """A RecordIO record of two parts."""
+    image = struct.pack("<IfQQ", 0, 1.0, 7, 0) + bytes(size)
+    parts = [struct.pack("<II", recordio.MAGIC, flag << 29 | len(part)) + part for flag, part in ((1, image), (3, bytes(8)))]
+    return b"".join(parts)
+
+
+def test_an_index_that_lists_a_split_record_again_and_again_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.rec").write_bytes(split_record(4 << 20))
+    (tmp_path / "a.idx").write_text("".join(f"{number}\t0\n" for number in range(100)))
+    with at_most(32 << 20), pytest.raises(FormatError, match="listed again and again"):
+        headrace.open(tmp_path / "a.rec")
+    (tmp_path / "a.idx").write_text("0\t0\n")
+    assert len(headrace.open(tmp_path / "a.rec")) == 1
+
+
+def test_an_index_with_more_records_than_fit_is_refused(tmp_path: Path) -> None:
+    whole = struct.pack("<IfQQ", 0, 1.0, 7, 0)
+    (tmp_path / "a.rec").write_bytes(struct.pack("<II", recordio.MAGIC, len(whole)) + whole)
+    (tmp_path / "a.idx").write_text("".join(f"{number}\t0\n" for number in range(100)))
+    with pytest.raises(FormatError, match=r"lists more records than a\.rec can hold"):
+        headrace.open(tmp_path / "a.rec")
+
+
+def test_pax_headers_are_read_in_linear_time(tmp_path: Path) -> None:
+    def archive(entries: int) -> Path:
+        raw = b"6 a=b\n" * entries
+        head = bytearray(512)
+        head[:3], head[124:136], head[156:157] = b"pax", b"%011o\0" % len(raw), b"x"
+        head[257:265], head[148:156] = b"ustar\x0000", b" " * 8
+        head[148:156] = b"%06o\0 " % sum(head)
+        path = write_tar(tmp_path / f"{entries}.tar", [("0.jpg", IMAGES[0]), ("0.cls", b"1")])
+        path.write_bytes(bytes(head) + raw + bytes(-len(raw) % 512) + path.read_bytes())
+        return path
+
+    began_s = time.perf_counter()
+    assert len(headrace.open(archive(170_000))) == 1  # just below 1 MiB; took half a minute
+    assert time.perf_counter() - began_s < 5
+    with pytest.raises(FormatError):
+        headrace.open(archive(180_000))
+
+
+@pytest.mark.parametrize(
+    "raw", [b"6 a=b\n7", b"99 a=b\n", b"0 a=b\n", b"x a=b\n", b"6a=bc\n", b" 6 a=b\n", b"5 a=b\n", b"4 ab\n"]
+)
+def test_damaged_pax_headers_are_refused(raw: bytes) -> None:
+    from headrace.datasets.sources.tar import Headers
+
+    with pytest.raises(FormatError, match="damaged pax header"):
+        Headers(Path("a.tar")).extend(b"x", raw, 0)
+
+
+@pytest.mark.parametrize("name", ["a.lst", "a.csv"])
+def test_a_label_far_beyond_the_records_is_refused(name: str, image_folder: Callable[..., Path]) -> None:
+    source = image_folder(classes=1, per_class=2)
+    image = sorted((source / "class_0").iterdir())[0]
+    text = f"0\t9999999\t{image}\n" if name == "a.lst" else f"path,label\n{image},9999999\n"
+    (source / name).write_text(text)
+    with at_most(32 << 20), pytest.raises(FormatError, match="label 9999999 is beyond 100,000 classes"):
+        headrace.open(source / name)
+
+
+@pytest.mark.parametrize("name", ["a.lst", "a.csv", "a.idx"])
+def test_a_sparse_list_is_refused(name: str, tmp_path: Path) -> None:
+    whole = struct.pack("<IfQQ", 0, 1.0, 7, 0)
+    (tmp_path / "a.rec").write_bytes(struct.pack("<II", recordio.MAGIC, len(whole)) + whole)
+    sparse(tmp_path / name)
+    with at_most(32 << 20), pytest.raises(HeadraceError):
+        headrace.open(tmp_path / ("a.rec" if name == "a.idx" else name))
+
+
+@pytest.mark.parametrize("name", ["headrace.json", "index.safetensors", "errors.jsonl"])
+def test_a_sparse_file_of_a_packed_dataset_is_refused(name: str, image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=1, per_class=4)
+    (source / "class_0" / "bad.jpg").write_bytes(b"no image")
+    packed = tmp_path / "packed"
+    headrace.pack(source, packed)
+    sparse(packed / name)
+    with at_most(64 << 20):
+        for read in (headrace.verify, inspect_dataset):
+            try:
+                result = read(packed)
+            except HeadraceError:
+                continue
+            assert read is inspect_dataset or not result.ok  # type: ignore[union-attr]
+
+
+def test_sparse_records_are_rejected_one_by_one(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    source = image_folder(classes=1, per_class=4)
+    expected = headrace.pack(source, tmp_path / "expected")
+    sparse(source / "class_0" / "large.jpg")
+    with at_most(64 << 20):
+        found = headrace.pack(source, tmp_path / "packed", workers=1)
+        inspected = inspect_dataset(source)
+    assert (found.records, found.errors) == (expected.records, 1)
+    assert "more than the limit" in inspected.unreadable["class_0/large.jpg"]
+    assert "more than the limit" in (tmp_path / "packed" / "errors.jsonl").read_text()
+    assert file_digests(tmp_path / "packed") != file_digests(tmp_path / "expected")
+
+
+def test_a_sparse_sidecar_of_a_tar_rejects_its_record(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("0.jpg", IMAGES[0]), ("0.cls", b"1"), ("1.jpg", IMAGES[1]), ("1.cls", b"1")])
+    members = path.read_bytes().rstrip(b"\0")
+    members += bytes(-len(members) % 512)
+    head = bytearray(512)
+    head[:9], head[124:136], head[156:157] = b"1.seg.png", b"\x80" + HUGE.to_bytes(11, "big"), b"0"
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    path.write_bytes(members + bytes(head))
+    sparse(path, len(members) + 512 + HUGE + 1024)
+    with at_most(64 << 20):
+        result = headrace.pack(path, tmp_path / "packed", workers=1)
+    assert (result.records, result.errors) == (1, 1)
+
+
+def test_a_sparse_record_of_a_folder_copy_is_damaged(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    headrace.pack(image_folder(classes=1, per_class=2), tmp_path / "copy", layout="folder")
+    sparse(tmp_path / "copy" / RECORD)
+    with at_most(64 << 20), pytest.raises(FormatError):
+        headrace.verify(tmp_path / "copy")
+
+
+def test_a_sparse_checkpoint_is_damaged(tmp_path: Path) -> None:
+    import torch
+
+    path = checkpoint.save(tmp_path, 1, {"a": torch.zeros(2)}, {})
+    sparse(path / checkpoint.TENSORS, 1 << 42)
+    with pytest.raises(StateError):
+        checkpoint.load(path)
+
+
+def test_the_limit_of_a_record_can_be_raised(
+    image_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(2000))
+    monkeypatch.setenv(RECORD_LIMIT, "1000")
+    with pytest.raises(OSError, match=f"more than the limit of 1000 B .{RECORD_LIMIT}=SIZE raises it"):
+        read_regular(tmp_path / "file")
+    monkeypatch.setenv(RECORD_LIMIT, "2KiB")
+    assert len(read_regular(tmp_path / "file")) == 2000 and record_limit() == 2048
+    monkeypatch.setenv(RECORD_LIMIT, "much")
+    with pytest.raises(UsageError, match=RECORD_LIMIT):
+        read_regular(tmp_path / "file")
+    monkeypatch.delenv(RECORD_LIMIT)
+    assert record_limit() == 1 << 30
