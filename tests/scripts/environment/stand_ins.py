@@ -84,6 +84,9 @@ def with_old_numpy(numpy):
     for name, value in {"float_": numpy.float64, "Inf": numpy.inf, "NaN": numpy.nan, "product": numpy.prod}.items():
         if name not in numpy.__dict__:
             setattr(numpy, name, value)
+    kinds = {"int": "bhiq", "uint": "BHIQ", "float": "efdg", "complex": "FDG", "others": "?OSUV"}
+    if "sctypes" not in numpy.__dict__:
+        numpy.sctypes = {name: [numpy.dtype(letter).type for letter in letters] for name, letters in kinds.items()}
 
 
 def with_old_pillow(image):
@@ -93,7 +96,13 @@ def with_old_pillow(image):
 
 
 class Weights(dict):
-    """What a download of weights gives: the model keeps those that it has."""
+    """What a download of weights gives: the model keeps those that it has. Scripts take entries out, and parts."""
+
+    def __missing__(self, name):
+        return Weights()
+
+    def __delitem__(self, name):
+        self.pop(name, None)
 
 
 def with_torch(torch):
