@@ -92,7 +92,9 @@ def differences(plain: Sequence[Outcome], other: Outcome) -> list[str]:
     """Return what differs between a run and two plain runs, where the plain ones agree."""
     first, second = plain
     found = []
-    if first.code == second.code != other.code:
+    if first.code != second.code:
+        found.append(f"exit codes {first.code} and {second.code} of the plain runs")
+    elif other.code != first.code:
         found.append(f"exit code {other.code} instead of {first.code}")
     found += _log_differences(first.logs, second.logs, other.logs)
     for what in ("out", "err"):
