@@ -284,6 +284,12 @@ def without_timm_downloads(builder):
     builder.load_pretrained = lambda *args, **kwargs: None
 
 
+def with_seeded_compositions(composition):
+    """albumentations draws from generators of its own, which begin anywhere unless the script gives a seed."""
+    seed = composition.BaseCompose.set_random_seed
+    composition.BaseCompose.set_random_seed = lambda self, value: seed(self, 0 if value is None else value)
+
+
 def with_old_optimizers(factory):
     if not hasattr(factory, "add_weight_decay"):
         factory.add_weight_decay = factory.param_groups_weight_decay
@@ -305,6 +311,7 @@ def with_old_blocks(transformer):
 
 
 AFTER_IMPORT = {
+    "albumentations.core.composition": with_seeded_compositions,
     "timm": with_old_timm,
     "timm.data.transforms": with_old_interpolation,
     "timm.models.layers": with_old_layers,
