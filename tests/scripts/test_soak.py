@@ -64,6 +64,8 @@ def test_plain_runs_that_end_differently_are_a_finding() -> None:
 def test_bars_and_our_own_lines_are_left_out() -> None:
     text = "50%|##  | 1/2 [00:01<00:01]\rheadrace run: loader over X taken over: y\nkept\n"
     assert lines(text) == (["kept"], ["headrace run: loader over X taken over: y"])
+    coloured = "\x1b[34m\x1b[1mtrain: \x1b[0mScanning...  50%|##  | 1/2 [00:01<00:01]\r"
+    assert lines(coloured + "\x1b[1mkept\x1b[0m\n") == (["kept"], [])
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
