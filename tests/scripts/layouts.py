@@ -87,6 +87,19 @@ def flat(root: Path) -> None:
         _write(root / f"{number:04d}.jpg", picture(number, plain=number % 8 != 5))
 
 
+def flat_plain(root: Path) -> None:
+    """`*.jpg`, RGB baseline JPEGs only."""
+    for number in range(24):
+        _write(root / f"{number:04d}.jpg", picture(number, plain=True))
+
+
+def thousands(root: Path) -> None:
+    """4,016 `*.jpg`: names of 24 files. A script keeps 4,000 for its validation."""
+    flat_plain(root)
+    for number in range(24, 4016):
+        (root / f"{number:04d}.jpg").hardlink_to(root / f"{number % 24:04d}.jpg")
+
+
 def flat_named(root: Path) -> None:
     """`CLASS_NUMBER.jpg`, as the Oxford pets."""
     for number in range(36):
@@ -285,10 +298,12 @@ def super_resolution(root: Path) -> None:
 
 
 def celeba(root: Path) -> None:
-    """`images/*.jpg` and `list_attr_celeba.txt`, forty attributes each."""
-    names = [f"{number:06d}.jpg" for number in range(1, 25)]
-    for number, name in enumerate(names):
+    """2,016 `images/*.jpg`, names of 24 files, and `list_attr_celeba.txt`, forty attributes each. A script tests with 2,000."""
+    names = [f"{number:06d}.jpg" for number in range(1, 2017)]
+    for number, name in enumerate(names[:24]):
         _write(root / "images" / name, picture(number * 8 % 64, plain=True, scale=2))
+    for number, name in enumerate(names[24:]):
+        (root / "images" / name).hardlink_to(root / "images" / names[number % 24])
     attributes = ["Black_Hair", "Blond_Hair", "Brown_Hair", "Male", "Young"] + [f"Attribute_{number}" for number in range(35)]
     rows = [f"{name} " + " ".join("1" if (k + place) % 3 else "-1" for k in range(40)) for place, name in enumerate(names)]
     _write(root / "list_attr_celeba.txt", f"{len(names)}\n{' '.join(attributes)}\n" + "\n".join(rows) + "\n")
@@ -352,6 +367,8 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
             flowers,
             one_folder,
             flat,
+            flat_plain,
+            thousands,
             flat_named,
             carvana,
             voc,

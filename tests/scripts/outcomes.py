@@ -69,7 +69,8 @@ IGNORED: list[re.Pattern[str]] = []
 def lines(text: str) -> tuple[list[str], list[str]]:
     """Return the lines of an output, masked and without progress bars, and the lines of headrace."""
     kept, ours = [], []
-    for raw in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", text)):
+    uncoloured = re.sub(r"\x1b\[[0-9;]*m", "", text)  # a bar with a coloured title is one line
+    for raw in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", uncoloured)):
         if OURS.match(raw):
             ours.append(raw.strip())
         elif raw.strip() and not BAR.search(raw) and not any(pattern.search(raw) for pattern in IGNORED):
@@ -92,7 +93,9 @@ def differences(plain: Sequence[Outcome], other: Outcome) -> list[str]:
     """Return what differs between a run and two plain runs, where the plain ones agree."""
     first, second = plain
     found = []
-    if first.code == second.code != other.code:
+    if first.code != second.code:
+        found.append(f"exit codes {first.code} and {second.code} of the plain runs")
+    elif other.code != first.code:
         found.append(f"exit code {other.code} instead of {first.code}")
     found += _log_differences(first.logs, second.logs, other.logs)
     for what in ("out", "err"):

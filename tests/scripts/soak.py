@@ -145,8 +145,9 @@ class Soak:
             (place / path).write_text(_filled(text, places))
         for path, target in self.script.links.items():
             (place / path).parent.mkdir(parents=True, exist_ok=True)
-            if (place / path).is_dir():
+            if (place / path).is_dir() and not (place / path).is_symlink():
                 shutil.rmtree(place / path)
+            (place / path).unlink(missing_ok=True)
             (place / path).symlink_to(_filled(target, places))
         arguments = [_filled(word, places) for word in self.script.command]
         command = [self.python, *start, self.python, *arguments] if start else [self.python, *arguments]
@@ -269,6 +270,11 @@ def try_script(
     return result
 
 
+def _not_run(script: Script, error: BaseException) -> dict[str, object]:
+    """The result of an entry that the harness could not run."""
+    return {"name": script.name, "once": f"not run: {error!r}", "differences": {"harness": [repr(error)]}}
+
+
 def _agreeing(plain: Sequence[Outcome]) -> int:
     """How many model calls both plain runs agree in, up to the first that differs in each process."""
     count = 0
@@ -336,14 +342,15 @@ def main() -> int:
         signal.signal(number, end_all)
     results = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        tries = [
+        tries = {
             pool.submit(
                 try_script, *pair, arguments.work, sys.executable, keep=arguments.keep, once=arguments.once, runs=arguments.runs
-            )
+            ): pair[0]
             for pair in ready
-        ]
+        }
         for future in as_completed(tries):
-            results.append(future.result())
+            error = future.exception()  # of the harness: the other entries go on
+            results.append(future.result() if error is None else _not_run(tries[future], error))
             say(results[-1])
             if arguments.results:
                 arguments.results.write_text(json.dumps(results, indent=1))

@@ -57,9 +57,15 @@ def test_what_plain_runs_disagree_in_is_not_compared() -> None:
     assert differences(plain, outcome(0, "loss 3\nmore", "seed 3", {"main": ["1", "3"]}, log="3")) == ["stdout: +~ more"]
 
 
+def test_plain_runs_that_end_differently_are_a_finding() -> None:
+    assert differences([outcome(0), outcome(1)], outcome(1)) == ["exit codes 0 and 1 of the plain runs"]
+
+
 def test_bars_and_our_own_lines_are_left_out() -> None:
     text = "50%|##  | 1/2 [00:01<00:01]\rheadrace run: loader over X taken over: y\nkept\n"
     assert lines(text) == (["kept"], ["headrace run: loader over X taken over: y"])
+    coloured = "\x1b[34m\x1b[1mtrain: \x1b[0mScanning...  50%|##  | 1/2 [00:01<00:01]\r"
+    assert lines(coloured + "\x1b[1mkept\x1b[0m\n") == (["kept"], [])
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")

@@ -84,6 +84,9 @@ def with_old_numpy(numpy):
     for name, value in {"float_": numpy.float64, "Inf": numpy.inf, "NaN": numpy.nan, "product": numpy.prod}.items():
         if name not in numpy.__dict__:
             setattr(numpy, name, value)
+    kinds = {"int": "bhiq", "uint": "BHIQ", "float": "efdg", "complex": "FDG", "others": "?OSUV"}
+    if "sctypes" not in numpy.__dict__:
+        numpy.sctypes = {name: [numpy.dtype(letter).type for letter in letters] for name, letters in kinds.items()}
 
 
 def with_old_pillow(image):
@@ -93,7 +96,13 @@ def with_old_pillow(image):
 
 
 class Weights(dict):
-    """What a download of weights gives: the model keeps those that it has."""
+    """What a download of weights gives: the model keeps those that it has. Scripts take entries out, and parts."""
+
+    def __missing__(self, name):
+        return Weights()
+
+    def __delitem__(self, name):
+        self.pop(name, None)
 
 
 def with_torch(torch):
@@ -275,6 +284,12 @@ def without_timm_downloads(builder):
     builder.load_pretrained = lambda *args, **kwargs: None
 
 
+def with_seeded_compositions(composition):
+    """albumentations draws from generators of its own, which begin anywhere unless the script gives a seed."""
+    seed = composition.BaseCompose.set_random_seed
+    composition.BaseCompose.set_random_seed = lambda self, value: seed(self, 0 if value is None else value)
+
+
 def with_old_optimizers(factory):
     if not hasattr(factory, "add_weight_decay"):
         factory.add_weight_decay = factory.param_groups_weight_decay
@@ -296,6 +311,7 @@ def with_old_blocks(transformer):
 
 
 AFTER_IMPORT = {
+    "albumentations.core.composition": with_seeded_compositions,
     "timm": with_old_timm,
     "timm.data.transforms": with_old_interpolation,
     "timm.models.layers": with_old_layers,
