@@ -31,6 +31,7 @@ def render(document: Document) -> str:
         "A figure of GPU decoding, Triton kernels or placement was measured on a GPU only if it stands on this page.\n"
         "[gpu](gpu.md) has whole trainings.",
         tiny,
+        facts(document),
         "## Waiting" if waiting else "",
         table(["measurement", "decides", "target", "state", "command"], waiting) if waiting else "",
         *parts,

@@ -61,6 +61,8 @@ take-over.
 - `recognition_hook`: The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
 - `recognise`: The rules by which `headrace run` takes over a DataLoader.
 - `refusal`: The words for a loader that is not taken over.
+- `replaced_functions`: Functions of libraries that the script, or a package, has replaced: native code then does something
+  else than plain loading.
 - `shared_bytes`: The encoded bytes of images on their way from the workers of a loader to the training process, in memory that
   they share.
 - `shared_indexes`: The JPEG indexes that the training process and its workers share.
@@ -81,6 +83,7 @@ take-over.
 - `worker_copies`: Copies of folder datasets that worker processes would have: what the training loop changes does not reach
   their items.
 - `worker_errors`: Errors of the script's own code that runs here instead of in a worker: as torch reports an error of a worker.
+- `worker_settings`: Settings of the process that a worker keeps from its start: the current folder, and Pillow's limits.
 - `worker_warnings`: The warnings of items that the script's own code makes here and not in a worker process: each worker shows
   its own.
 - `written_calls`: What the user wrote: names of functions for messages, and the call of the script's own code in which
