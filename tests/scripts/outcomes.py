@@ -126,7 +126,8 @@ def _text_differences(name: str, first: list[str], second: list[str], other: lis
     if first == second:
         if first != other:
             if sorted(first) == sorted(other):
-                yield f"{name}: the order of lines"
+                if _without_warnings(first) != _without_warnings(other):
+                    yield f"{name}: the order of lines"
                 return
             for line in difflib.unified_diff(first, other, "plain", "run", n=0, lineterm=""):
                 if not line.startswith(("---", "+++", "@@")):
@@ -138,6 +139,12 @@ def _text_differences(name: str, first: list[str], second: list[str], other: lis
         yield f"{name}: -~ {shape[:400]}"
     for shape in sorted(shapes[2] - shapes[0] - shapes[1]):
         yield f"{name}: +~ {shape[:400]}"
+
+
+def _without_warnings(lines: list[str]) -> list[str]:
+    """Leave out warnings and the lines of code below them: when a worker's comes between the script's lines is a race."""
+    warned = [WARNING.match(line) is not None for line in ["", *lines]]
+    return [line for line, before, here in zip(lines, warned, warned[1:], strict=False) if not (before or here)]
 
 
 def _shape(line: str) -> str:

@@ -57,6 +57,15 @@ def test_what_plain_runs_disagree_in_is_not_compared() -> None:
     assert differences(plain, outcome(0, "loss 3\nmore", "seed 3", {"main": ["1", "3"]}, log="3")) == ["stdout: +~ more"]
 
 
+def test_a_workers_warning_may_come_between_other_lines() -> None:
+    plain = outcome(err="x.py:1: UserWarning: w\n  warn()\nstep 0\nstep 1")
+    assert differences([plain] * 2, outcome(err="step 0\nx.py:1: UserWarning: w\n  warn()\nstep 1")) == []
+    assert differences([plain] * 2, outcome(err="x.py:1: UserWarning: w\n  warn()\nstep 1\nstep 0")) == [
+        "stderr: the order of lines"
+    ]
+    assert differences([plain] * 2, outcome(err="step 0\nstep 1"))
+
+
 def test_plain_runs_that_end_differently_are_a_finding() -> None:
     assert differences([outcome(0), outcome(1)], outcome(1)) == ["exit codes 0 and 1 of the plain runs"]
 
