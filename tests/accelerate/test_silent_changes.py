@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import described, generator_states, seeded
-from PIL import Image
+from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -337,3 +337,80 @@ def test_a_function_that_is_replaced_between_epochs(patch: str, workers: int, bo
     _, lines = both(script)
     assert has(lines, WHOLE) and has(lines, PART)
     assert has(lines, f"{name} is replaced")
+
+
+class Solarized:
+    """Its probability is a variable of the class, its threshold one of the module."""
+
+    p = 0.0
+
+    def __call__(self, image: Any) -> Any:
+        if torch.rand(1) < self.p:
+            return ImageOps.solarize(image, THRESHOLD)
+        return image
+
+
+THRESHOLD = 128
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_variable_of_a_transforms_class_or_module_that_changes(
+    workers: int, both: Both, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script() -> Any:
+        monkeypatch.setattr(Solarized, "p", 0.5)
+        monkeypatch.setattr(sys.modules[__name__], "THRESHOLD", 128)
+        steps = transforms.Compose([*CROP, Solarized(), *FLOATS])
+        loader = DataLoader(ImageFolder(str(folder), steps), 3, num_workers=workers)
+        found = []
+        for number, batch in enumerate(loader):
+            found.append(batch)
+            if number == 1:
+                monkeypatch.setattr(Solarized, "p", 1.0)
+            if number == 3:
+                monkeypatch.setattr(sys.modules[__name__], "THRESHOLD", 9)
+        return [*found, *loader]
+
+    both(script)
+
+
+class Shared:
+    """Its strength is in memory that processes share."""
+
+    def __init__(self) -> None:
+        self.p = torch.zeros(1).share_memory_()
+
+    def __call__(self, image: Any) -> Any:
+        return ImageOps.invert(image) if torch.rand(1) < self.p.item() else image
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_strength_in_shared_memory(persistent: bool, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        own = Shared()
+        steps = transforms.Compose([*CROP, own, *FLOATS])
+        dataset = ImageFolder(str(folder), steps)
+        loader = DataLoader(dataset, 4, num_workers=1, persistent_workers=persistent)
+        found = []
+        for _ in range(3):
+            found += list(loader)
+            own.p += 0.5
+        return found
+
+    both(script)
+
+
+def test_a_warning_that_the_script_shows_itself_is_shown_in_the_worker(both: Both, folder: Path) -> None:
+    file = folder / "class_0" / "image_002.jpg"
+    Image.new("P", (30, 30)).save(file, "PNG", transparency=bytes(range(8)))
+    shown: list[str] = []
+
+    def script() -> Any:
+        shown.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda message, *rest: shown.append(str(message))
+            found = list(DataLoader(ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS])), 5, num_workers=1))
+        return [*found, [one for one in shown if "Palette" in one]]
+
+    both(script)

@@ -103,11 +103,12 @@ def _are_kinds(kinds: set[type]) -> bool:
 class DeepCopies:
     """Makes copies that refer to each other as the originals do.
 
-    `reads`: the names of attributes that code may read: other attributes of the script's objects are shared, not copied.
+    `reads`: the names of attributes that code may read: other attributes of the script's objects are shared, not copied. None:
+    all may be read.
     `whole`: objects all of whose attributes are copied. `functions` and `classes` are those of the script that were met.
     """
 
-    def __init__(self, reads: frozenset[str], whole: Iterable[Any] = ()) -> None:
+    def __init__(self, reads: frozenset[str] | None, whole: Iterable[Any] = ()) -> None:
         self._reads = reads
         self._whole = {id(one) for one in whole}
         self._made: dict[int, tuple[Any, Any]] = {}  # the original is kept, so that its id stays its own
@@ -325,7 +326,7 @@ class DeepCopies:
                 if isinstance(value, types.FunctionType):
                     self._code(value)
         for name, value, store in _attributes(thing, made, kind):
-            if name in self._reads or is_whole:
+            if is_whole or self._reads is None or name in self._reads:
                 try:
                     value = self._copy(value)
                 except NotKept as error:

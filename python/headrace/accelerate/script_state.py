@@ -78,7 +78,23 @@ def _contents(thing: Any) -> list[Any]:
         return [id(thing), *_named(thing)]
     if isinstance(thing, types.MethodType):
         return [thing.__func__, thing.__self__]
-    return [id(thing), *_attributes(thing)]
+    return [id(thing), *_attributes(thing), *_of_class(type(thing))]
+
+
+def _of_class(kind: type) -> list[Any]:
+    """Return what the script's classes of an object hold: variables, and the global variables that their methods name."""
+    found: list[Any] = []
+    for one in kind.__mro__:
+        if one.__module__.partition(".")[0] in _LIBRARIES or one.__module__ in ("builtins", "typing", "abc"):
+            continue
+        for name, value in vars(one).items():
+            value = getattr(value, "__func__", value)  # of a static method, or of a class
+            value = value.fget if isinstance(value, property) else value
+            if name in ("__call__", "forward", "transform") or isinstance(value, types.FunctionType):
+                found += [id(value), *(_named(value) if isinstance(value, types.FunctionType) else ())]
+            elif not name.startswith("__"):
+                found.append(value)
+    return found
 
 
 def _values(tensor: torch.Tensor, count: int) -> list[Any]:

@@ -37,6 +37,6 @@ class WorkerCopies:
 
 def _copied(transform: Any) -> Any:
     try:
-        return DeepCopies(frozenset(), [transform]).copy(transform, "its transform")
+        return DeepCopies(None, [transform]).copy(transform, "its transform")
     except NotKept as error:
         raise Unsupported(f"{error.place} is {error.what}, which cannot be copied") from error

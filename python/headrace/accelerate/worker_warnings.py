@@ -7,11 +7,15 @@ noted.
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from headrace.accelerate.unheard_warnings import unheard_warnings
 
 __all__ = ["WorkerWarnings"]
 
@@ -35,14 +39,36 @@ class WorkerWarnings:
             self._of[worker] = {name: dict(noted) for name, noted in self._begin.items()}
         own = _noted()
         _put(self._of[worker], own)
-        show = _forget_recorded()
+        show, own_show = _forget_recorded(), warnings.showwarning
+        if own_show is not _PYTHONS_OWN:
+            warnings.showwarning = functools.partial(_in_child, own_show)
         try:
             yield
         finally:
+            warnings.showwarning = own_show
             if show is not None:
                 warnings._showwarnmsg_impl = show  # type: ignore[attr-defined]
             self._of[worker] = _noted()
             _put(own, self._of[worker])
+
+
+_PYTHONS_OWN = warnings._showwarning_orig  # type: ignore[attr-defined]
+
+
+def _in_child(show: Any, *arguments: Any, **named: Any) -> None:
+    """Let a function of the script, or of `logging`, show a warning in a forked child: what it notes stays there."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with unheard_warnings():  # Python's about threads
+        child = os.fork()
+    if child == 0:
+        try:
+            show(*arguments, **named)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
 
 
 def _noted() -> Noted:
