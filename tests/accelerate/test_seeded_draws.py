@@ -260,6 +260,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", RANGES)
 def test_many_images_draw_as_in_plain(name: str, small: Path) -> None:
     steps = RANGES[name]
