@@ -66,9 +66,12 @@ def require_own_functions() -> None:
     """Raise `Unsupported` if a library's function that native loading stands for is not the library's own any more."""
     for name in (*MODULES, *NAMES):
         if name not in _known and name in sys.modules:
-            found = list(_functions(name, vars(sys.modules[name])))
-            for _, own, value, place in found:
-                if not is_own_function(value):
+            found = []
+            for one in _functions(name, vars(sys.modules[name])):
+                _, own, value, place = one
+                if is_own_function(value):
+                    found.append(one)
+                elif _is_defined(name, place, own):
                     raise Unsupported(f"{place}.{own} is replaced")
             _known[name] = found
     for functions in _known.values():
@@ -92,6 +95,20 @@ def _functions(module: str, names: Mapping[str, Any]) -> Iterator[tuple[Any, str
                 yield from ((vars(value), key, one, place) for key, one in list(vars(value).items()) if _may_run(one))
         elif _may_run(value) and (wanted is None or own in wanted):
             yield names, own, value, module
+
+
+def _is_defined(module: str, place: str, own: str) -> bool:
+    """Whether a module itself defines a name, as far as its code tells. Packages add methods of their own to Pillow's images.
+
+    `place`: the module, or the class in it.
+    """
+    try:
+        code = sys.modules[module].__spec__.loader.get_code(module)  # type: ignore[union-attr]
+    except Exception:
+        return True
+    kind = place[len(module) + 1 :]
+    codes = [one for one in code.co_consts if isinstance(one, types.CodeType) and one.co_name == kind] if kind else [code]
+    return not codes or any(own in one.co_names for one in codes)
 
 
 def _may_run(value: Any) -> bool:
