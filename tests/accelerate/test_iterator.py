@@ -15,6 +15,7 @@ import torch
 from accelerate_helpers import assert_same, own_batches
 from headrace.accelerate import iterator
 from headrace.accelerate.iterator import NativeIterator
+from headrace.errors import HeadraceError
 from PIL import Image
 from torch.utils.data import (
     BatchSampler,
@@ -308,14 +309,14 @@ def test_an_error_of_headrace_falls_back_to_the_script(
 
         class Broken:
             def wait(self, timeout: float | None) -> bool:
-                raise RuntimeError("out of luck")
+                raise HeadraceError("out of luck")
 
             def cancel(self) -> None:
                 pass
 
         iterator._jobs[0].job = Broken()
         assert_same(batches + list(iterator), expected)
-        assert "native loading stopped (RuntimeError: out of luck)" in taken_over[-1]
+        assert "native loading stopped (HeadraceError: out of luck)" in taken_over[-1]
 
 
 def test_loaders_share_their_threads(folder: Path, taken_over: list[str]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import described, generator_states, seeded
+from headrace.accelerate.worker_errors import Interrupted
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 from torchvision import transforms
@@ -414,3 +415,36 @@ def test_a_warning_that_the_script_shows_itself_is_shown_in_the_worker(both: Bot
         return [*found, [one for one in shown if "Palette" in one]]
 
     both(script)
+
+
+class Tick(Exception):
+    """Raised by a handler of a signal."""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_exception_of_a_signal_handler_is_the_scripts(workers: int, folder: Path, taken_over: list[str]) -> None:
+    loader = DataLoader(ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS])), 5, num_workers=workers)
+    batches = iter(loader)
+    next(batches)
+    waits = batches._jobs[0].job if workers else None
+
+    class Waits:
+        """A job during whose wait a signal arrives."""
+
+        def wait(self, timeout: float | None) -> bool:
+            raise Tick
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(waits, name)
+
+    if not workers:
+        batches._not_filled = lambda job: (_ for _ in ()).throw(Interrupted(Tick()))
+        with pytest.raises(Tick):
+            next(batches)
+        return
+    batches._jobs[0].job = Waits()
+    with pytest.raises(Tick):
+        next(batches)
+    batches._jobs[0].job = waits
+    assert len(list(batches)) == 3  # no batch is lost, as where torch waits for a worker
+    assert not any("stopped" in line for line in taken_over)

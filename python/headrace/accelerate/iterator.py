@@ -496,7 +496,7 @@ class NativeIterator(_BaseDataLoaderIter):
             while not job.wait(None):
                 pass
             return [slot for slot, status in enumerate(job.statuses()) if status != 0]
-        except HeadraceError as error:
+        except (HeadraceError, MemoryError) as error:
             raise NativeFailure(f"{type(error).__name__}: {error}") from error
         except BaseException as error:
             raise Interrupted(error) from None
