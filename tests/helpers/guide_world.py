@@ -31,6 +31,7 @@ _JOB = ("--model", "resnet20", "--batch-size", 4, "--hyperparameter", "image-siz
 SMALL: dict[str, tuple[object, ...]] = {
     "train": (*_MODEL, "--epochs", 1, "--warmup-epochs", 0, "--no-blurpool"),
     "tune": (*_MODEL, "--seconds", 0.2, "--time-limit", 120),
+    **dict.fromkeys(("evaluate", "export", "predict"), ("--model", "tiny:make")),
     "demo": ("--seconds", 1, "--data", "photos"),
     "launch local": (*_JOB, "--epochs", 1),
     "launch sagemaker": (*_JOB, "--epochs", 1),

@@ -206,6 +206,8 @@ def _continued(source: Path, target: Path, options: PackOptions, files: dict[str
     """
     try:
         check_own_state(target / RECORD)
+    except NotADirectoryError as error:
+        raise UsageError(f"cannot write to {target}: Not a directory", hint="choose another folder") from error
     except OSError as error:
         raise UsageError(
             f"{target / RECORD} {error.strerror}: what it says cannot be trusted", hint="give a new folder, or remove this one"

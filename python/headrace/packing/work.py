@@ -103,6 +103,8 @@ class WorkFolder:
         for path in (self.folder, self.destination / MANIFEST):
             try:
                 check_own_state(path)
+            except NotADirectoryError:  # nothing is there, and nothing can be: writing says so
+                continue
             except OSError as error:
                 raise UsageError(
                     f"{path} {error.strerror}: what it says cannot be trusted", hint="give a new folder, or remove this one"

@@ -199,7 +199,7 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, t
             _, index, key = name.split(".", 2)
             state["state"].setdefault(int(index), {})[key] = value
     for group, numbers in zip(state["param_groups"], groups, strict=True):
-        known = {name: value for name, value in numbers.items() if name in group and name != "params"}
+        known = {name: value for name, value in numbers.items() if name != "params"}  # LAMB adds a "step"
         group.update({name: torch.tensor(value[0]) if isinstance(value, list) else value for name, value in known.items()})
     optimizer.load_state_dict(state)
     for parameter, entries in optimizer.state.items():

@@ -14,6 +14,7 @@ Generators are seeded here, so plain runs of a script agree in it.
 """
 
 import collections
+import functools
 import hashlib
 import inspect
 import multiprocessing
@@ -213,11 +214,20 @@ def _with_a_log(torch):
             with torch.no_grad():
                 write(f"{type(module).__name__} {_digest(torch, args)}")
 
-    def after(module, args, output):
+    def after():
         _written["depth"] = max(0, _written["depth"] - 1)
 
-    torch.nn.modules.module.register_module_forward_pre_hook(before)
-    torch.nn.modules.module.register_module_forward_hook(after, always_call=True)
+    call = torch.nn.Module.__call__
+
+    @functools.wraps(call)
+    def logged(module, *args, **kwargs):  # a hook of all modules would leave loaders to the script
+        before(module, args)
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            after()
+
+    torch.nn.Module.__call__ = logged
     backward = torch.Tensor.backward
 
     def logged(self, *args, **kwargs):
