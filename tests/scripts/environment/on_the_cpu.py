@@ -3,6 +3,9 @@
 import contextlib
 import functools
 
+# What stands here for functions of torch counts as torch's own: else loaders would be left to the script.
+__name__ = f"torch.{__name__}"
+
 
 def _is_gpu(torch, value):
     if isinstance(value, torch.device):
