@@ -225,7 +225,7 @@ def test_a_worker_init_fn_seeds_as_in_a_worker(init: Any, folder: Path) -> None:
 
 
 IMAGES = 25_000 if "HEADRACE_TEST_LONG" in os.environ else 600
-"""Images for each transform: with those of all transforms more than 10^6 draws if `HEADRACE_TEST_LONG` is set."""
+"""The number of images for each transform. With `HEADRACE_TEST_LONG`, all transforms together draw more than 10^6 numbers."""
 
 RANGES: dict[str, list[Any]] = {
     "crop, narrow": [v1.RandomResizedCrop(9, (0.01, 0.02), (1.0, 1.0))],

@@ -1,4 +1,4 @@
-"""Errors of Python, and what Python prints of a dataset, show no secret of a URL, as the command line does."""
+"""Error messages in Python, and `repr()` of a dataset, mask the secrets of a URL, as the command line does."""
 
 from __future__ import annotations
 

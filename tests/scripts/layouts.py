@@ -25,7 +25,7 @@ TURNED = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0
 
 
 def picture(number: int, *, plain: bool = False, scale: float = 1.0) -> bytes:
-    """Return a JPEG file (one in eight: a PNG). plain: RGB baseline JPEGs only."""
+    """Return a JPEG file (one in eight: a PNG). plain: every file is a baseline JPEG in RGB."""
     width, height = (round(side * scale) for side in SIZES[number % len(SIZES)])
     image, file, kind = photograph(width, height, seed=number), io.BytesIO(), 0 if plain else number % 24
     if kind == 5:
@@ -64,7 +64,7 @@ def imagenet(root: Path) -> None:
 
 
 def imagenet_plain(root: Path) -> None:
-    """As `imagenet`, RGB baseline JPEGs only, named `.jpg`, with `test`."""
+    """As `imagenet`, but every file is a baseline JPEG in RGB named `.jpg`, and there is a folder `test`."""
     for place, name in enumerate(("train", "val", "test")):
         _folder(root / name, 6 if name == "train" else 3, 100 * place, plain=True, ending=".jpg")
 

@@ -73,7 +73,7 @@ def batch_block(size_bytes: int, spare_blocks: int) -> memoryview:
 def as_made_now(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor over the same memory as torch makes it now: of inference mode, or not.
 
-    Its memory may have been taken when the mode was another.
+    The mode may have changed since the memory was allocated.
     """
     if tensor.is_inference() == torch.is_inference_mode_enabled():
         return tensor

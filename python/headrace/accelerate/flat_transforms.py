@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.accelerate.replaced_functions import is_own_function
 from headrace.accelerate.transform_names import V1, V2, full_name
 from headrace.accelerate.unsupported import Unsupported
 
@@ -92,6 +93,8 @@ def _require_unmodified(operation: object) -> None:
 
 def _is_replaced(kind: type, name: str) -> bool:
     """Whether a method of a library's class was assigned by the script: its code then comes from another package."""
-    package = kind.__module__.partition(".")[0]
-    module = str(getattr(getattr(kind, name, None), "__module__", None) or package)
-    return package in LIBRARIES and module.partition(".")[0] not in LIBRARIES
+    method = getattr(kind, name, None)
+    module = str(getattr(method, "__module__", None) or kind.__module__)
+    if kind.__module__.partition(".")[0] not in LIBRARIES:
+        return False
+    return module.partition(".")[0] not in LIBRARIES or not (method is None or is_own_function(method))

@@ -361,19 +361,19 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_If(self, node: ast.If) -> Any:
-        """Rewrite what a branch depends on."""
+        """Rewrite the condition of an `if`."""
         node.test = self._operand(node.test)
         node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
         return node
 
     def visit_While(self, node: ast.While) -> Any:
-        """Rewrite what a loop depends on."""
+        """Rewrite the condition of a `while` loop."""
         node.test = self._operand(node.test)
         node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
-        """Rewrite what an expression depends on."""
+        """Rewrite the condition of `a if condition else b`, and both values."""
         node.test, node.body, node.orelse = self._operand(node.test), self.visit(node.body), self.visit(node.orelse)
         return node
 

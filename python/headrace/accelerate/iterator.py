@@ -425,18 +425,27 @@ class NativeIterator(_BaseDataLoaderIter):
 
         The images behind such an item draw what its own draws leave, so they are filled again, as are later batches.
         """
-        made: dict[int, Any] = {}
         stream = self._stream(pending)
-        if stream is None:
-            while bad := [slot for slot in self._not_filled(pending.job) if slot not in made]:
-                others = [slot for slot in bad if self._plan_otherwise(pending, slot, pending.job.statuses()[slot])]
-                with self._in_its_process(pending, None):
-                    made |= {slot: self._script_item(pending, slot) for slot in bad if slot not in others}
-                if not others:
-                    break
-                self._fill(pending, first=True)
-            pending.images = [as_made_now(one) for one in pending.images]
-            return made
+        made = self._completed_at_once(pending) if stream is None else self._completed_in_turn(pending, stream)
+        self._lead_generators(pending)  # after an error they are where the script's code left them
+        pending.images = [as_made_now(one) for one in pending.images]
+        return made
+
+    def _completed_at_once(self, pending: Pending) -> dict[int, Any]:
+        """Complete a batch whose items draw nothing."""
+        made: dict[int, Any] = {}
+        while bad := [slot for slot in self._not_filled(pending.job) if slot not in made]:
+            others = [slot for slot in bad if self._plan_otherwise(pending, slot, pending.job.statuses()[slot])]
+            with self._in_its_process(pending, None):
+                made |= {slot: self._script_item(pending, slot) for slot in bad if slot not in others}
+            if not others:
+                break
+            self._fill(pending, first=True)
+        return made
+
+    def _completed_in_turn(self, pending: Pending, stream: RandomStream) -> dict[int, Any]:
+        """Complete a batch whose items draw from `stream`, one after the other."""
+        made: dict[int, Any] = {}
         while bad := self._not_filled(pending.job):
             state, status = pending.job.streams_before(bad[0]), pending.job.statuses()[bad[0]]
             if state is None:
@@ -452,8 +461,6 @@ class NativeIterator(_BaseDataLoaderIter):
                     made[pending.start] = self._script_item(pending, pending.start)
                 pending.start += 1
             self._fill(pending, first=True)
-        self._lead_generators(pending)  # after an error they are where the script's code left them
-        pending.images = [as_made_now(one) for one in pending.images]
         return made
 
     def _plan_otherwise(self, pending: Pending, slot: int, status: int) -> bool:

@@ -35,6 +35,7 @@ from headrace.accelerate.image_description import (
     whole_image,
 )
 from headrace.accelerate.native_work import note_native
+from headrace.accelerate.replaced_functions import is_own_function
 from headrace.accelerate.shared_indexes import process_indexes
 from headrace.accelerate.unheard_warnings import unheard_warnings
 from headrace.attach.log import log_line
@@ -88,7 +89,7 @@ def unchanged_operations() -> str | None:
     """Return None if Pillow's operations are its own, or the name of one that the script or a package has replaced."""
     for name, function in _pillows_own.items():
         found = getattr(Image.Image, name)
-        if found is not function or getattr(found, "__module__", "") != "PIL.Image":
+        if found is not function or getattr(found, "__module__", "") != "PIL.Image" or not is_own_function(found):
             return f"PIL.Image.Image.{name}"
     return None if JpegImageFile.load is ImageFile.ImageFile.load else "PIL.JpegImagePlugin.JpegImageFile.load"
 

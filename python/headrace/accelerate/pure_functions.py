@@ -231,7 +231,7 @@ GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.G
 
 
 def tells_the_process(function: Any) -> bool:
-    """Whether a function of a library tells which process runs, or draws random numbers."""
+    """Whether a function of a library tells which process runs, ends it, or draws random numbers."""
     own, module = getattr(function, "__self__", None), getattr(function, "__module__", None)
     if isinstance(own, GENERATORS) or module in TELLING:
         return not isinstance(function, type)
@@ -267,11 +267,10 @@ def is_plain_type(kind: type) -> bool:
     if kind in PLAIN_TYPES:
         return True
     if issubclass(kind, enum.Enum):
-        return not any(_has_own_code(one, "enum") for one in kind.__mro__ if not is_of_library(one.__module__))
+        return not _has_own_code(kind, "enum")
     if kind.__module__.partition(".")[0] in PLAIN_PACKAGES:
         return not issubclass(kind, _CALLED)
-    named = issubclass(kind, tuple) and hasattr(kind, "_fields")
-    return named and not any(_has_own_code(one, "collections") for one in kind.__mro__ if not is_of_library(one.__module__))
+    return issubclass(kind, tuple) and hasattr(kind, "_fields") and not _has_own_code(kind, "collections")
 
 
 def _has_own_code(kind: type, maker: str) -> bool:
@@ -279,7 +278,8 @@ def _has_own_code(kind: type, maker: str) -> bool:
 
     `maker`: the module that makes such classes: its functions are known, and those that it writes itself.
     """
-    for value in vars(kind).values():
+    own = (one for one in kind.__mro__ if not is_of_library(one.__module__))
+    for value in (value for one in own for value in vars(one).values()):
         function = getattr(value, "__func__", value)
         if isinstance(function, types.FunctionType):
             module = str(function.__globals__.get("__name__"))

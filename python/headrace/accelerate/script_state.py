@@ -90,9 +90,7 @@ def _of_class(kind: type) -> list[Any]:
         for name, value in vars(one).items():
             value = getattr(value, "__func__", value)  # of a static method, or of a class
             value = value.fget if isinstance(value, property) else value
-            if name in ("__call__", "forward", "transform") or isinstance(value, types.FunctionType):
-                found += [id(value), *(_named(value) if isinstance(value, types.FunctionType) else ())]
-            elif not name.startswith("__"):
+            if isinstance(value, types.FunctionType) or not name.startswith("__"):
                 found.append(value)
     return found
 

@@ -1,4 +1,4 @@
-"""Two ranks with a DataLoader each: do they read the same data? The process that is started starts the ranks.
+"""Two ranks with a DataLoader each: do they read the same data? The parent process starts one process for each rank.
 
     python -m headrace.trials.measure_ranks SPEC.json RESULT.json
 

@@ -100,7 +100,7 @@ def with_old_pillow(image):
 
 
 class Weights(dict):
-    """What a download of weights gives: the model keeps those that it has. Scripts take entries out, and parts."""
+    """Stands for downloaded weights: loading them leaves the model as it is. Scripts may take any entry out of it."""
 
     def __missing__(self, name):
         return Weights()
