@@ -30,9 +30,10 @@ from headrace.packing.lossless import Encode
 from headrace.packing.options import PackOptions
 from headrace.packing.result import PackResult
 from headrace.packing.source_tree import SourceTree, TreeFile
+from headrace.packing.work import require_own_state
 from headrace.system import machine
 from headrace.system.atomic_write import atomic_write
-from headrace.system.private_files import check_own_state, make_output_folder, new_file, output_opener
+from headrace.system.private_files import make_output_folder, new_file, output_opener
 from headrace.system.regular_file import read_regular, regular_opener
 from headrace.system.size_limits import lines_of
 from headrace.system.utf8 import utf8_name
@@ -204,14 +205,7 @@ def _continued(source: Path, target: Path, options: PackOptions, files: dict[str
 
     The bytes of an unfinished copy are compared with its record.
     """
-    try:
-        check_own_state(target / RECORD)
-    except NotADirectoryError as error:
-        raise UsageError(f"cannot write to {target}: Not a directory", hint="choose another folder") from error
-    except OSError as error:
-        raise UsageError(
-            f"{target / RECORD} {error.strerror}: what it says cannot be trusted", hint="give a new folder, or remove this one"
-        ) from error
+    require_own_state(target / RECORD)
     try:
         header, entries = read_record(target)
     except FileNotFoundError:

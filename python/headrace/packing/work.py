@@ -31,7 +31,7 @@ from headrace.system.private_files import check_own_state, make_output_folder, m
 from headrace.system.regular_file import check_regular, read_regular, regular_opener
 from headrace.system.utf8 import utf8_text
 
-__all__ = ["WORK", "WorkFolder", "check_empty", "shard_name"]
+__all__ = ["WORK", "WorkFolder", "check_empty", "require_own_state", "shard_name"]
 
 WORK = ".packing"
 _PLAN = "plan.json"
@@ -101,14 +101,7 @@ class WorkFolder:
     def check_owner(self) -> None:
         """Raise UsageError for a state, or a finished dataset, that another user may have put here."""
         for path in (self.folder, self.destination / MANIFEST):
-            try:
-                check_own_state(path)
-            except NotADirectoryError:  # nothing is there, and nothing can be: writing says so
-                continue
-            except OSError as error:
-                raise UsageError(
-                    f"{path} {error.strerror}: what it says cannot be trusted", hint="give a new folder, or remove this one"
-                ) from error
+            require_own_state(path)
 
     def is_done(self, unit: int, change_digest: str | None = None) -> bool:
         """Return whether the unit's shard is complete and in place; optionally, whether its change digest is this one."""
@@ -258,3 +251,13 @@ def _counts(columns: Columns, classes: int) -> tuple[int, ...]:
     for label in columns.label.tolist():
         counts[label] += 1
     return tuple(counts)
+
+
+def require_own_state(path: Path) -> None:
+    """Raise UsageError for the state of a pack that another user may have put there. A missing one is nobody's."""
+    try:
+        check_own_state(path)
+    except OSError as error:
+        raise UsageError(
+            f"{path} {error.strerror}: what it says cannot be trusted", hint="give a new folder, or remove this one"
+        ) from error

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from headrace.system.printable import value_text
+
 __all__ = ["LARGEST", "converter", "field_converters"]
 
 LARGEST = 1e18
@@ -57,7 +59,7 @@ def field_converters(kind: Any) -> Mapping[str, Callable[[Any], Any]]:
 
 def _object(kind: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
-        raise ValueError(f"an object is expected, not {_short(value)}")
+        raise ValueError(f"an object is expected, not {value_text(value)}")
     given = {}
     for name, convert in field_converters(kind).items():
         if name in value:
@@ -78,7 +80,7 @@ def _below(name: object, convert: Callable[[Any], Any], value: Any) -> Any:
 def _tuple(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
     def convert(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
-            raise ValueError(f"a list is expected, not {_short(value)}")
+            raise ValueError(f"a list is expected, not {value_text(value)}")
         if arguments[-1:] == (Ellipsis,):
             one = converter(arguments[0])
             return tuple(_below(number, one, item) for number, item in enumerate(value))
@@ -93,7 +95,7 @@ def _tuple(arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
 
 def _mapping(one: Callable[[Any], Any], value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"an object is expected, not {_short(value)}")
+        raise ValueError(f"an object is expected, not {value_text(value)}")
     return {str(name): _below(name, one, item) for name, item in value.items()}
 
 
@@ -114,14 +116,14 @@ def _union(kinds: list[Callable[[Any], Any]], optional: bool) -> Callable[[Any],
 
 def _number(value: Any) -> Any:
     if not isinstance(value, int | float) or not abs(value) <= LARGEST:  # NaN is not below anything
-        raise ValueError(f"a number is expected, not {_short(value)}")
+        raise ValueError(f"a number is expected, not {value_text(value)}")
     return value
 
 
 def _plain(kind: type, words: str) -> Callable[[Any], Any]:
     def convert(value: Any) -> Any:
         if not isinstance(value, kind):
-            raise ValueError(f"{words} is expected, not {_short(value)}")
+            raise ValueError(f"{words} is expected, not {value_text(value)}")
         return value
 
     return convert
@@ -140,8 +142,3 @@ def _free(value: Any, level: int = 0) -> Any:
     elif isinstance(value, int | float):
         _number(value)
     return value
-
-
-def _short(value: Any) -> str:
-    text = f"a {type(value).__name__}" if isinstance(value, Mapping | list) else repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -9,8 +9,9 @@ Standard library only: the hooks in the user's process use this module too.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-__all__ = ["ACTIVE", "printable", "printable_lines"]
+__all__ = ["ACTIVE", "printable", "printable_lines", "value_text"]
 
 _ACTIVE = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 and C1 controls and DEL, but tab and line feed
@@ -31,6 +32,12 @@ def printable(line: str) -> str:
 def printable_lines(text: str) -> str:
     """Return a text of several lines with active characters escaped, as `printable` does; its line feeds stay."""
     return ACTIVE.sub(_escaped, text)
+
+
+def value_text(value: object) -> str:
+    """Return a value of a document for an error message: what kind of container it is, or its first 60 characters."""
+    text = f"a {type(value).__name__}" if isinstance(value, Mapping | list) else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -104,7 +104,7 @@ def check_own_state(path: Path) -> None:
     """
     try:
         facts = os.lstat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     if stat.S_ISLNK(facts.st_mode):
         raise OSError(errno.ELOOP, "is a link, which is not followed", os.fspath(path))

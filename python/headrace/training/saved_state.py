@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import StateError
+from headrace.system.printable import value_text
 from headrace.training.checkpoint import Checkpoint
 from headrace.training.evaluation import Scores
 
@@ -90,7 +91,7 @@ class _Reader:
             raise StateError(f"{self.where} does not say its {name}", hint="it was not written by headrace train")
         if not fits(value):
             hint = "it was not written by headrace train, or changed since"
-            raise StateError(f"{self.where}: its {name} cannot be {_short(value)}", hint=hint)
+            raise StateError(f"{self.where}: its {name} cannot be {value_text(value)}", hint=hint)
         return value
 
 
@@ -135,8 +136,3 @@ def _is_size(value: object) -> bool:
 
 def _are_names(values: list[object]) -> bool:
     return bool(values) and all(isinstance(value, str) for value in values)
-
-
-def _short(value: object) -> str:
-    text = repr(value) if not isinstance(value, dict | list) else f"a {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:60]}…"
