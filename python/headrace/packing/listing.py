@@ -18,6 +18,7 @@ import numpy.typing as npt
 from headrace.datasets.records import Dataset
 from headrace.datasets.shards.keys import escape, keys_of
 from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
+from headrace.datasets.sources.remote.store import is_url
 from headrace.datasets.sources.tar import split_name
 from headrace.errors import SourceError, UsageError
 from headrace.packing.options import PackOptions
@@ -248,9 +249,13 @@ def _numbered(key: str, taken: set[str]) -> str:
     return f"{key}~{number}"
 
 
-def _changed(facts: os.stat_result) -> int:
-    """Return a number that changes with the file. No inode: some mounts of object stores number files anew each time."""
-    return int.from_bytes(blake2b(b"%d %d" % (facts.st_mtime_ns, facts.st_ctime_ns), digest_size=7).digest())
+def _changed(facts: os.stat_result, *, copied: bool) -> int:
+    """Return a number that changes with the file. No inode: some mounts of object stores number files anew each time.
+
+    copied: the file is a copy from an object store. Its modification time is its object's, its other time is when it was copied.
+    """
+    status_ns = 0 if copied else facts.st_ctime_ns
+    return int.from_bytes(blake2b(b"%d %d" % (facts.st_mtime_ns, status_ns), digest_size=7).digest())
 
 
 def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -262,6 +267,7 @@ def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt
     table = dataset.table
     sizes, file = table.size[rows].copy(), table.file[rows]
     times = np.zeros(len(table.files), dtype=np.int64)
+    copied = is_url(dataset.root)
     for at in np.flatnonzero(sizes < 0):
         try:
             facts = os.stat(table.files[file[at]])  # noqa: PTH116 (millions of them)
@@ -270,12 +276,12 @@ def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt
             continue
         regular = stat.S_ISREG(facts.st_mode)  # a read from a pipe or a device may never return
         sizes[at] = max(0, facts.st_size - table.offset[rows[at]]) if regular else -1
-        times[file[at]] = _changed(facts)
+        times[file[at]] = _changed(facts, copied=copied)
     for number in set(file[table.size[rows] >= 0].tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
         path = table.files[number]
         if dataset.fetcher is not None:
             times[number] = int.from_bytes(blake2b(os.fsencode(Path(path).parent.name), digest_size=7).digest())
             continue
         with contextlib.suppress(OSError):  # reading the file reports the error
-            times[number] = _changed(os.stat(path))  # noqa: PTH116 (as above)
+            times[number] = _changed(os.stat(path), copied=copied)  # noqa: PTH116 (as above)
     return sizes, times[file]
