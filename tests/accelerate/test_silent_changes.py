@@ -281,6 +281,63 @@ def test_code_of_the_script_runs_where_and_as_often_as_in_plain(kind: Any, worke
     both(script)
 
 
+class Streams(Own):
+    """Its targets take values from iterators that outlive the item."""
+
+    def __init__(self, root: Path, transform: Any) -> None:
+        super().__init__(root, transform)
+        self.pairs = [(number + more for more in range(2)) for number in range(len(self.paths))]
+        self.zipped = [zip(range(3), range(3), strict=True) for _ in self.paths]
+        self.endless = (number for number in range(1 << 20))
+
+
+class Listed(Streams):
+    def target(self, index: int) -> Any:
+        return len(list(self.pairs[index])), sum(a + b for a, b in self.zipped[index])
+
+
+class Unpacked(Streams):
+    def target(self, index: int) -> Any:
+        first, second = self.pairs[index]
+        return first + second
+
+
+class Named(Streams):
+    def pair(self, index: int) -> Any:
+        return self.pairs[index]
+
+    def target(self, index: int) -> Any:
+        found = 0
+        for number in self.pair(index):
+            found += number
+        return found
+
+
+class Contains(Streams):
+    def target(self, index: int) -> Any:
+        return int(index in self.endless)
+
+
+class Summed(Own):
+    """Its targets take values from iterators of its own, and nothing else."""
+
+    def target(self, index: int) -> Any:
+        made = zip([index, 1], [2, 3], strict=True)
+        squares = (a * a for a in range(index))
+        return sum(a * b for a, b in made) + sum(squares)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [Listed, Unpacked, Named, Contains, Summed])
+def test_iterators_that_the_dataset_holds_are_not_used_up(kind: Any, workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        dataset = kind(folder, transforms.Compose([*CROP, *FLOATS]))
+        return every(DataLoader(dataset, 5, num_workers=workers), epochs=1)
+
+    _, lines = both(script)
+    assert has(lines, WHOLE) == (kind is Summed)
+
+
 def test_an_item_that_exits_ends_its_worker_only(both: Both, folder: Path) -> None:
     (folder / "class_1" / "image_001.jpg").write_bytes(b"")
 

@@ -22,7 +22,7 @@ import torch
 from headrace.accelerate.deep_copies import own_special_method
 from headrace.accelerate.hf_datasets import DatasetRows, is_rows_dataset
 from headrace.accelerate.item_code import RewrittenCode, rewritten
-from headrace.accelerate.library_code import is_constant, is_of_library, loaded_names
+from headrace.accelerate.library_code import is_constant, is_of_library, loaded_names, nested_codes
 from headrace.accelerate.planned_images import (
     Chain,
     NotUnderstood,
@@ -78,6 +78,8 @@ class ItemCalls:
         self._known_names: frozenset[str] | None = None
         self._telling: str | None = None
         self._variables: dict[tuple[types.ModuleType, str], None] = {}
+        self._iterators: dict[int, Any] = {}  # those that the last item has made itself, by their identity
+        self._own_codes: set[int] = set()
         for function in pure_functions():
             self._handlers[id(function)] = (function, self._pure(function))
         for function, handler in self._special():
@@ -92,6 +94,7 @@ class ItemCalls:
 
     def run(self, function: Any, *arguments: Any) -> Any:
         """Return the result of a function of the script. Raise `Unsupported` if its code does something that is refused."""
+        self._iterators.clear()
         result, refusal = refusal_of(lambda: self.call(function, *arguments))
         if refusal is not None:
             whose = f"functions of its collate_fn {called_name(function)} "
@@ -128,6 +131,7 @@ class ItemCalls:
         return NotUnderstood(reason)
 
     def _understood(self, make: Callable[[], Any]) -> Any:
+        self._iterators.clear()
         result, refusal = refusal_of(make)
         if refusal is not None:
             raise Unsupported(refusal)
@@ -239,16 +243,18 @@ class ItemCalls:
         """Decide about a value that an operator, or a decision, takes."""
         kind = type(value)
         if kind not in self._operands:
+            if kind in _ITERATORS:  # `in` would use it up
+                raise self.refuse(f"its items compute with a {kind.__name__}")
             method = None if self._is_plain(kind) else own_special_method(kind)
             if method is not None:
                 raise self.refuse(f"its items compute with an object of {kind.__name__}, which has its own {method}")
             self._operands.add(kind)
         return value
 
-    def iterated(self, value: Any, is_local: bool, /) -> Any:
+    def iterated(self, value: Any, /) -> Any:
         """Decide about what a loop goes over."""
         kind = type(value)
-        if self._is_plain(kind) and (is_local or not hasattr(kind, "__next__")):
+        if self._is_plain(kind) or self._is_own_iterator(value):
             return value
         if isinstance(value, PlannedImage | PlannedView | PlannedFile):
             return value
@@ -371,6 +377,7 @@ class ItemCalls:
                 reason = f"its items call {called_name(function)}" if is_library(function) else str(error)
                 raise self.refuse(reason) from error
             made = self._rewritten[key] = code.function
+            self._own_codes.update(map(id, nested_codes(made.__code__)))
             self._look_ahead(code, owner)
         return made
 
@@ -417,7 +424,10 @@ class ItemCalls:
             self._require_plain(arguments, named)
             if writes_into_argument(function, arguments, named):
                 raise self.refuse(f"its items call {called_name(function)} with `out`")
-            return function(*arguments, **named)
+            result = function(*arguments, **named)
+            if type(result) in _ITERATORS:
+                self._iterators[id(result)] = result
+            return result
 
         return call
 
@@ -425,15 +435,21 @@ class ItemCalls:
         """Refuse arguments that are not plain data: the function might call code of the script, or look at a planned image."""
         for argument in (*arguments, *named.values()) if named else arguments:
             kind = type(argument)
-            if not self._is_plain(kind) and kind is not type:
+            if not self._is_plain(kind) and kind is not type and not self._is_own_iterator(argument):
                 what = argument.words() if isinstance(argument, PlannedImage | PlannedView | PlannedFile) else kind.__name__
                 raise self.refuse(f"its items compute with {what}")
 
     def _is_plain(self, kind: type) -> bool:
         plain = self._plain.get(kind)
         if plain is None:
-            plain = self._plain[kind] = is_plain_type(kind) or kind in _ITERATORS
+            plain = self._plain[kind] = is_plain_type(kind) and not hasattr(kind, "__next__")
         return plain
+
+    def _is_own_iterator(self, value: Any) -> bool:
+        """Whether the item has made an iterator itself. Another one would be used up when the item is planned."""
+        if type(value) is types.GeneratorType:
+            return id(value.gi_code) in self._own_codes
+        return id(value) in self._iterators
 
     def _open_image(self, file: Any, *arguments: Any, **named: Any) -> PlannedImage:
         source = file.source if type(file) is PlannedFile else path_text(file)

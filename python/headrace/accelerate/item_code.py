@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from headrace.accelerate.library_code import is_constant, is_of_library
+from headrace.accelerate.library_code import is_constant, is_of_library, nested_codes
 from headrace.accelerate.translate import Unsupported
 
 __all__ = ["Decisions", "RewrittenCode", "rewritten"]
@@ -50,8 +50,8 @@ class Decisions(Protocol):
     def operand(self, value: Any, /) -> Any:
         """Return a value that an operator, or a decision, takes. Refuse one for which code of the script would run."""
 
-    def iterated(self, value: Any, is_local: bool, /) -> Any:
-        """Return what a loop goes over, `is_local`: a variable of the function. Refuse what the loop would change or call."""
+    def iterated(self, value: Any, /) -> Any:
+        """Return what a loop goes over. Refuse what the loop would change or call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def rewritten(
     outer = ast.FunctionDef("outer", arguments, [inner], [], None, **_NO_TYPES)
     module = ast.fix_missing_locations(ast.Module([ast.copy_location(outer, node)], []))
     compiled = compile(module, function.__code__.co_filename, "exec", dont_inherit=True)
-    code = next(one for one in _codes(compiled) if one.co_name == "inner").replace(co_name=function.__name__)
+    code = next(one for one in nested_codes(compiled) if one.co_name == "inner").replace(co_name=function.__name__)
     own = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     own |= {given: types.CellType(getattr(decisions, name, slice)) for name, given in NAMES.items()}
     closure = tuple(own[name] for name in code.co_freevars)
@@ -187,14 +187,7 @@ def _definition(function: types.FunctionType) -> ast.FunctionDef | ast.Lambda:
 
 @functools.lru_cache(maxsize=16)
 def _parsed(source: str) -> tuple[ast.Module, tuple[types.CodeType, ...]]:
-    return ast.parse(source), tuple(_codes(compile(source, "source", "exec", dont_inherit=True)))
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+    return ast.parse(source), tuple(nested_codes(compile(source, "source", "exec", dont_inherit=True)))
 
 
 def _begins(node: ast.AST, code: types.CodeType) -> bool:
@@ -307,6 +300,13 @@ class _Rewriter(ast.NodeTransformer):
             raise self._refuse("enters a block of an object")
         return self.generic_visit(node)
 
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        """Rewrite what several variables are taken from."""
+        takes_apart = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
+        node.value = self._iterated(node.value) if takes_apart else self.visit(node.value)
+        node.targets = [self.visit(target) for target in node.targets]
+        return node
+
     def visit_For(self, node: ast.For) -> Any:
         """Rewrite what a loop goes over."""
         node.target, node.iter = self.visit(node.target), self._iterated(node.iter)
@@ -331,10 +331,9 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def _iterated(self, node: ast.expr) -> ast.expr:
-        if isinstance(node, ast.Call | ast.GeneratorExp | ast.List | ast.Tuple | ast.ListComp | ast.Constant):
+        if isinstance(node, ast.GeneratorExp | ast.List | ast.Tuple | ast.ListComp | ast.Constant):
             return self.visit(node)  # type: ignore[no-any-return]
-        is_local = isinstance(node, ast.Name) and node.id in self._local
-        return self._decided("iterated", [self.visit(node), ast.Constant(is_local)], node)  # type: ignore[no-any-return]
+        return self._decided("iterated", [self.visit(node)], node)  # type: ignore[no-any-return]
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
         """Refuse products of matrices: a worker computes them with one thread."""

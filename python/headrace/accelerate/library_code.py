@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["is_constant", "is_of_library", "loaded_names"]
+__all__ = ["is_constant", "is_of_library", "loaded_names", "nested_codes"]
 
 #: Packages besides Python's own whose code no training loop changes.
 PACKAGES = frozenset(
@@ -77,22 +77,23 @@ def _codes_of(module: dict[str, Any]) -> Iterator[types.CodeType]:
                 function = one.fget
             while type(function) is types.FunctionType:
                 if function.__globals__ is module:
-                    yield from _nested(function.__code__)
+                    yield from nested_codes(function.__code__)
                 function = vars(function).get("__wrapped__")
 
 
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code object and those of the functions, classes and comprehensions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _nested(constant)
+            yield from nested_codes(constant)
 
 
 @functools.lru_cache(maxsize=4096)
 def loaded_names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Return the names of the global variables, of the attributes and of the modules that a function's code loads."""
     found: tuple[set[str], set[str], set[str]] = (set(), set(), set())
-    for one in _nested(code):
+    for one in nested_codes(code):
         for instruction in dis.get_instructions(one):
             name = instruction.opname
             if name in ("LOAD_GLOBAL", "LOAD_NAME"):

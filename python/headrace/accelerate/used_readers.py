@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.accelerate.library_code import nested_codes
 from headrace.accelerate.native_readers import readers_imported
 
 __all__ = ["readers_used"]
@@ -76,7 +77,7 @@ def _codes(things: list[Any]) -> Iterator[tuple[types.CodeType, list[Any]]]:
         thing = waiting.popleft()
         parts = _parts(thing)
         if _is(thing, types.FunctionType):
-            for code in _nested(thing.__code__):
+            for code in nested_codes(thing.__code__):
                 values = [thing.__globals__[name] for name in _global_names(code) if name in thing.__globals__]
                 parts += values
                 yield code, values
@@ -90,11 +91,6 @@ def _codes(things: list[Any]) -> Iterator[tuple[types.CodeType, list[Any]]]:
 def _global_names(code: types.CodeType) -> tuple[str, ...]:
     """Return the names that a code looks up among its globals: `co_names` holds those of attributes too."""
     return tuple({one.argval: None for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")})
-
-
-def _nested(code: types.CodeType) -> list[types.CodeType]:
-    """Return a code and those of the functions in it."""
-    return [code, *(inner for one in code.co_consts if isinstance(one, types.CodeType) for inner in _nested(one))]
 
 
 def _parts(thing: Any) -> list[Any]:
