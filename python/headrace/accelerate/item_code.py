@@ -16,7 +16,6 @@ import functools
 import linecache
 import sys
 import types
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 

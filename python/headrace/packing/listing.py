@@ -252,7 +252,7 @@ def _numbered(key: str, taken: set[str]) -> str:
 def _changed(facts: os.stat_result, *, copied: bool) -> int:
     """Return a number that changes with the file. No inode: some mounts of object stores number files anew each time.
 
-    copied: the file is a copy from an object store. Its modification time is its object's, its other time is when it was copied.
+    copied: the file is a copy from an object store. Its modification time is its object's; its ctime is that of the copy.
     """
     status_ns = 0 if copied else facts.st_ctime_ns
     return int.from_bytes(blake2b(b"%d %d" % (facts.st_mtime_ns, status_ns), digest_size=7).digest())
