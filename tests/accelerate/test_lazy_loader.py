@@ -279,6 +279,31 @@ def test_the_trial_decides_by_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decided(0.5, 1.0, 1) is TrialState.LAZY
 
 
+def test_the_trial_counts_what_a_batch_costs_the_training_process() -> None:
+    def decided(lazy_received_s: float, plain_received_s: float) -> TrialState | None:
+        trial = Trial(1)
+        for lazy, received_s in ((True, lazy_received_s), (False, plain_received_s)):
+            trial.add_received(lazy=lazy, cpu_s=received_s / 2)
+            trial.add_received(lazy=lazy, cpu_s=received_s / 2, batches=0)
+        trial.add(0, lazy=True, items=100, cpu_s=50.0)
+        return trial.add(0, lazy=False, items=100, cpu_s=100.0)
+
+    assert decided(0.0, 0.0) is TrialState.LAZY
+    assert decided(60.0, 10.0) is TrialState.NOT_FASTER
+    assert decided(60.0, 200.0) is TrialState.LAZY
+
+
+def test_what_a_batch_costs_the_training_process_is_measured(
+    folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazy_trial, "CLEAR", 0.0)
+    paths = [path for path in paths_of(folder) if "class_0" in path and "image_001" not in path]
+    loader = DataLoader(Noting(paths * 60), 48, num_workers=1)
+    list(loader)
+    plain_s, lazy_s = lazy_loader.trial_of(loader)._received_s()
+    assert plain_s > 0 and lazy_s > 0
+
+
 def test_the_trial_decides_early_only_where_lazy_items_clearly_cost_less() -> None:
     trial = Trial(2)
     assert trial.ordinary_items(64) == 12 and trial.ordinary_items(17) == 8 and trial.ordinary_items(15) == 0

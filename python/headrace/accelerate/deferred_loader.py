@@ -12,10 +12,12 @@ Without workers, the batch is computed by native threads when it is complete.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +31,8 @@ from headrace.accelerate.batch_memory import batch_block, offer_free_blocks, sim
 from headrace.accelerate.compile import engine
 from headrace.accelerate.deferred_batch import DescribedBatch, HandedOver, PendingBatch, computed, cost_s, new_memory
 from headrace.accelerate.iterator_watchers import looks_at_iterators
-from headrace.accelerate.lazy_loader import with_lazy_images
+from headrace.accelerate.lazy_loader import trial_of, with_lazy_images
+from headrace.accelerate.lazy_trial import Trial
 from headrace.accelerate.native_decode import require_equal_lazy_images
 from headrace.accelerate.partly_native import PartlyNative
 from headrace.accelerate.shared_bytes import SharedBytes
@@ -127,25 +130,25 @@ def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
     _deferred_tensors()  # what this imports, the workers of each epoch need not
     shared = SharedBytes(loader.num_workers, loader.prefetch_factor + 1)
     changed = with_lazy_images(loader, images, DeferredItems(shared, index_path()))
-    return replace(changed, prepare=_receive_deferred)
+    return replace(changed, prepare=functools.partial(_receive_deferred, trial=trial_of(loader)))
 
 
-def _receive_deferred(iterator: Any) -> Any:
-    """Make the iterator of a loader with workers compute the batches that arrive."""
+def _receive_deferred(iterator: Any, trial: Trial) -> Any:
+    """Make the iterator of a loader with workers compute the batches that arrive. `trial`: gets what they cost here."""
     threads = min(iterator._num_workers, max(1, int(cores().usable)))
     batches = 2 + iterator._num_workers * iterator._prefetch_factor
     receiver = _Receiver(engine(threads), process_indexes(), batches, pinned=iterator._pin_memory)
     arrived: queue.Queue[Any] = queue.Queue()
     ahead = _Ahead()
     source = iterator._worker_result_queue
-    finishing = _Finishing(arrived, ahead)
+    finishing = _Finishing(arrived, ahead, trial)
     if iterator._pin_memory:  # torch's own thread for pinned memory reads from here, until this event
         ended = iterator._pin_memory_thread_done_event
-        thread = _ReceivingThread(source.get, arrived, ended, receiver, ahead)
+        thread = _ReceivingThread(source.get, arrived, ended, receiver, ahead, trial)
         source.get = finishing.get
     else:  # torch ends a thread of these names when it ends the workers, before it closes their queue
         ended = _Ended(ahead)
-        thread = _ReceivingThread(source.get, arrived, ended, receiver, ahead)
+        thread = _ReceivingThread(source.get, arrived, ended, receiver, ahead, trial)
         iterator._data_queue = finishing
         iterator._pin_memory_thread, iterator._pin_memory_thread_done_event = thread, ended
     thread.start()
@@ -156,10 +159,17 @@ class _ReceivingThread(threading.Thread):
     """The thread that moves batches from torch's queue to another, and has them filled, until the loader ends."""
 
     def __init__(
-        self, take: Callable[..., Any], target: queue.Queue[Any], ended: threading.Event, receiver: _Receiver, ahead: _Ahead
+        self,
+        take: Callable[..., Any],
+        target: queue.Queue[Any],
+        ended: threading.Event,
+        receiver: _Receiver,
+        ahead: _Ahead,
+        trial: Trial,
     ) -> None:
         super().__init__(name="headrace-receive", daemon=True)
         self._take, self._target, self._ended, self._receiver, self._ahead = take, target, ended, receiver, ahead
+        self._trial = trial
 
     def run(self) -> None:
         """Receive until the loader ends, or until torch's queue raises an error, which is passed on."""
@@ -171,19 +181,23 @@ class _ReceivingThread(threading.Thread):
 
     def _receive(self) -> None:
         while not self._ended.is_set():
+            begun_s = time.thread_time()
             try:
-                received = self._take(timeout=POLL_S)
+                number, data = self._take(timeout=POLL_S)
             except queue.Empty:
                 continue
             except Exception as error:
                 self._target.put(error)
                 return
-            self._target.put(self._opened(*received))
-            del received
+            lazy = isinstance(data, DescribedBatch)
+            data = self._opened(data)
+            self._trial.add_received(lazy=lazy, cpu_s=time.thread_time() - begun_s)
+            self._target.put((number, data))
+            del data
 
-    def _opened(self, number: Any, data: Any) -> tuple[Any, Any]:
+    def _opened(self, data: Any) -> Any:
         if not isinstance(data, DescribedBatch):
-            return number, data
+            return data
         self._ahead.wait_for_room(self._ended)
         if not self._ended.is_set():
             try:
@@ -191,7 +205,7 @@ class _ReceivingThread(threading.Thread):
                 self._ahead.add(data, 1)
             except Exception:
                 data = ExceptionWrapper(where="in headrace's thread that receives batches")
-        return number, data
+        return data
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end of the thread, unless it runs this itself: it may collect the garbage that holds the iterator."""
@@ -281,9 +295,10 @@ class _Finishing:
     It has the methods of `queue.Queue` that torch, and whoever watches the loader, call.
     """
 
-    def __init__(self, arrived: queue.Queue[Any], ahead: _Ahead) -> None:
+    def __init__(self, arrived: queue.Queue[Any], ahead: _Ahead, trial: Trial) -> None:
         self._arrived = arrived
         self._ahead = ahead
+        self._trial = trial
         self._error: Exception | None = None
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -298,6 +313,7 @@ class _Finishing:
         if isinstance(data, PendingBatch):
             data.wait()
             self._ahead.add(data, -1)
+            begun_s = time.thread_time()
             try:
                 data.fill()
             except Exception:
@@ -307,6 +323,7 @@ class _Finishing:
             except BaseException as error:  # the script's own
                 drop_own_frames(error)
                 raise
+            self._trial.add_received(lazy=True, cpu_s=time.thread_time() - begun_s, batches=0)
         return number, data
 
     def empty(self) -> bool:

@@ -2,8 +2,9 @@
 
 The items are equal either way, so a process may make some items with lazy images and others without. At first each process
 makes a few ordinary items at the beginning of a batch. Where lazy items clearly cost less, that is enough. Otherwise whole
-batches are made in turn, and their collate function counts too. The processes of a loader add what they measure to memory
-that they share. The first process that knows enough decides for all, and for later epochs.
+batches are made in turn, and their collate function counts too, and so does what receiving such a batch costs the training
+process. The processes of a loader add what they measure to memory that they share. The first process that knows enough decides
+for all, and for later epochs.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ CLEAR = 0.8
 WORTHWHILE = 0.95
 """Keep lazy items if they take less than this share of the ordinary CPU time.
 
-The rest is for the error of so few items, and for what is not measured: the thread that receives descriptions, and the first
-use of a batch's memory.
+The rest is for the error of so few items, and for what is not measured: the first use of a batch's memory.
 """
 
 LONGEST_TEXT = 4096
@@ -61,6 +61,8 @@ class Trial:
         self._rows = max(1, workers)
         self._state = multiprocessing.sharedctypes.RawValue("i", TrialState.MEASURING)
         self._values = multiprocessing.sharedctypes.RawArray("d", self._rows * _FIELDS)
+        self._batches = multiprocessing.sharedctypes.RawArray("i", self._rows)
+        self._received = multiprocessing.sharedctypes.RawArray("d", _FIELDS)
         self._divided = multiprocessing.sharedctypes.RawArray("d", self._rows * _FIELDS)
         self._work = multiprocessing.sharedctypes.RawArray("b", len(WORK))
         self._lines = multiprocessing.sharedctypes.RawArray("c", LONGEST_TEXT)
@@ -87,7 +89,14 @@ class Trial:
 
     def add(self, worker: int, *, lazy: bool, items: int, cpu_s: float) -> TrialState | None:
         """Add a measured batch of a process. Return the decision if this batch made it, else None."""
+        self._batches[worker % self._rows] += 1
         return self._add(self._values, worker, [0.0, 0, cpu_s, items] if lazy else [cpu_s, items, 0.0, 0], self._decision)
+
+    def add_received(self, *, lazy: bool, cpu_s: float, batches: int = 1) -> None:
+        """Add the CPU time in seconds that a batch took in the training process. `batches`: 0 for more time of the same one."""
+        at = 2 if lazy else 0
+        self._received[at] += cpu_s
+        self._received[at + 1] += batches
 
     def add_divided(self, worker: int, ordinary: tuple[float, int], lazy: tuple[float, int]) -> TrialState | None:
         """Add a batch whose first items were ordinary: CPU time in seconds and number of items of both parts.
@@ -140,18 +149,34 @@ class Trial:
         """
         values = self._values if _fewest(self._values) >= ENOUGH_ITEMS else self._divided
         fewest = int(_fewest(values))
-        return (_share(values), fewest) if fewest >= ENOUGH_ITEMS else None
+        return (self._share_of(values), fewest) if fewest >= ENOUGH_ITEMS else None
 
     def cpu_share(self) -> float:
         """Return the CPU time of a lazy item as a share of an ordinary one's. Not a number before both are measured."""
-        return _share(self._values)
+        return self._share_of(self._values)
+
+    def _share_of(self, values: Any) -> float:
+        """Return the cost of a lazy item as a share of an ordinary one's, by what has been measured of each."""
+        plain_s, plain_items, lazy_s, lazy_items = _sums(values)
+        if not plain_s or not lazy_items:
+            return float("nan")
+        plain_received_s, lazy_received_s = self._received_s()
+        return (lazy_s / lazy_items + lazy_received_s) / (plain_s / plain_items + plain_received_s)
+
+    def _received_s(self) -> tuple[float, float]:
+        """Return what an ordinary and a lazy item cost the training process, in seconds. Zeros unless both are known."""
+        plain_s, plain_batches, lazy_s, lazy_batches = self._received
+        items, batches = sum(_sums(self._values)[1::2]), sum(self._batches)
+        if not (plain_batches and lazy_batches and batches):
+            return 0.0, 0.0
+        return plain_s / plain_batches * batches / items, lazy_s / lazy_batches * batches / items
 
     def _early_decision(self) -> TrialState:
         enough = _fewest(self._divided) >= ENOUGH_ITEMS
-        return TrialState.LAZY if enough and _share(self._divided) < CLEAR else TrialState.MEASURING
+        return TrialState.LAZY if enough and self._share_of(self._divided) < CLEAR else TrialState.MEASURING
 
     def _decision(self) -> TrialState:
-        fewest, share = _fewest(self._values), _share(self._values)
+        fewest, share = _fewest(self._values), self._share_of(self._values)
         if fewest >= ENOUGH_ITEMS and share < CLEAR:
             return TrialState.LAZY
         if fewest < MOST_ITEMS:
@@ -167,10 +192,3 @@ def _sums(values: Any) -> list[float]:
 def _fewest(values: Any) -> float:
     _, plain_items, _, lazy_items = _sums(values)
     return min(plain_items, lazy_items)
-
-
-def _share(values: Any) -> float:
-    plain_s, plain_items, lazy_s, lazy_items = _sums(values)
-    if not plain_s or not lazy_items:
-        return float("nan")
-    return (lazy_s / lazy_items) / (plain_s / plain_items)
