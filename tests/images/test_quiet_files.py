@@ -64,6 +64,7 @@ def camera_jpeg() -> bytes:
 
 USUAL: dict[str, Callable[[], bytes]] = {
     "JPEG": lambda: encoded("JPEG", exif=TURNED),
+    "orientation twice": lambda: encoded("JPEG", exif=exif((0x112, 3, 1, 6), (0x112, 3, 1, 6), (0x128, 3, 1, 2))),
     "progressive JPEG": lambda: encoded("JPEG", progressive=True, dpi=(300, 300), comment=b"a comment"),
     "photograph": camera_jpeg,
     "several images": several,
@@ -97,6 +98,10 @@ def test_files_of_which_pillow_warns_are_not(name: str) -> None:
     assert quiet_orientation(data) is None
     if name in ON_OPENING:
         assert quiet_orientation(data, False) is None
+
+
+def test_two_orientations_are_not_quiet() -> None:
+    assert quiet_orientation(encoded("JPEG", exif=exif((0x112, 3, 1, 6), (0x112, 3, 1, 3)))) is None
 
 
 def test_large_images_are_not_quiet() -> None:

@@ -45,6 +45,7 @@ take-over.
 - `native_readers`: Native decode of the JPEGs that OpenCV and torchvision.io read, while a dataset item is made.
 - `native_work`: What this process has made natively of the JPEGs that items open: which library opened them, and what was done
   with them.
+- `one_thread`: Torch with one thread in the training process, as a worker has it.
 - `own_transforms`: Transform classes of the script's own that only apply operations which headrace knows.
 - `partly_native`: A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it.
 - `pillow_blur`: Pillow's Gaussian blur: whether the native one equals it on this machine.

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from headrace.accelerate.equality import are_equal
-from headrace.accelerate.forked_child import ForkedChildFailed, in_forked_child
+from headrace.accelerate.forked_child import ForkedChildFailed, forked_child
 from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_loader import CompiledItems, plan_item, plan_items
 from headrace.accelerate.random_streams import GeneratorStates
@@ -141,17 +141,16 @@ def _small(loader: Any, batches: list[list[int]], workers: int) -> Any:
 
 def _difference(small: Any, native: MakeIterator, plain: MakeIterator, epochs: int) -> str:
     """Return where native batches differ from the script's own, in words; nothing if they are equal."""
-    try:
-        with unannounced():
-            theirs = in_forked_child(lambda: list(_passes(small, plain, epochs)), TIME_LIMIT_S)
-    except ForkedChildFailed as error:
-        raise Unsupported("its items could not be made in a forked process for the comparison") from error
     before = GeneratorStates.now()
     try:
-        with unannounced():
-            ours = list(_passes(small, native, epochs))
-    finally:
-        before.restore()
+        with unannounced(), forked_child(lambda: list(_passes(small, plain, epochs)), TIME_LIMIT_S) as theirs_made:
+            try:
+                ours = list(_passes(small, native, epochs))
+            finally:
+                before.restore()
+            theirs = theirs_made()
+    except ForkedChildFailed as error:
+        raise Unsupported("its items could not be made in a forked process for the comparison") from error
     *batches, after = zip(ours, theirs, strict=True)
     for number, (one, other) in enumerate(batches):
         if not are_equal(one, other):

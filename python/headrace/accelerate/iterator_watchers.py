@@ -8,9 +8,8 @@ only (`lazy_loader`): the iterator, its workers and its queues are then torch's.
 from __future__ import annotations
 
 import re
-import sys
 
-from headrace.accelerate.script_text import module_with
+from headrace.accelerate.script_text import module_with, modules_beside
 
 __all__ = ["looks_at_iterators"]
 
@@ -45,6 +44,9 @@ _LOOK = re.compile(
 )
 
 
+_without_classes: set[str] = set()
+
+
 def looks_at_iterators() -> str | None:
     """Return the name of a module that looks inside torch's iterators, or for worker processes, or None."""
     return module_with(_LOOK) or _unknown_framework()
@@ -52,7 +54,7 @@ def looks_at_iterators() -> str | None:
 
 def _unknown_framework() -> str | None:
     """Return the name of an imported module that has one of torch's iterator classes, and is not known to be harmless."""
-    for name, module in list(sys.modules.items()):
+    for name, module in modules_beside(_without_classes):
         if name.startswith(("torch.", "headrace.")) or name in HARMLESS:
             continue
         held = getattr(module, "__dict__", {})

@@ -19,6 +19,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from headrace._native import Stream
 from headrace.accelerate.forked_child import ForkedChildFailed, in_forked_child
+from headrace.accelerate.one_thread import one_thread
 from headrace.accelerate.unsupported import Unsupported
 
 __all__ = ["GeneratorStates", "RandomStream", "next_seed", "require_replayable", "worker_states"]
@@ -34,9 +35,6 @@ distribution keeps."""
 
 COMPARED_VALUES = 512
 """Compare so many exponentials of single values with those of one vector."""
-
-MOST_ARGUMENTS = 16_384
-"""Ask torch for the exponentials of at most so many values at a time: it wakes its other threads for more than 32,768."""
 
 WORDS_AHEAD = 4096
 """Ask for the exponentials of so many words more than are needed, so that not each batch asks."""
@@ -117,8 +115,9 @@ def require_replayable() -> None:
 @functools.cache
 def _exponentials_are_alike() -> bool:
     values = torch.linspace(-4.0, 4.0, COMPARED_VALUES)
-    singly = torch.cat([torch.exp(value.reshape(1)) for value in values])
-    return bool(torch.equal(torch.exp(values), singly))
+    with one_thread():
+        singly = torch.cat([torch.exp(value.reshape(1)) for value in values])
+        return bool(torch.equal(torch.exp(values), singly))
 
 
 class RandomStream:
@@ -136,10 +135,9 @@ class RandomStream:
         arguments = self.native.arguments(words, WORDS_AHEAD)
         if arguments is None:
             return
-        with torch.inference_mode():
-            values = torch.frombuffer(bytearray(arguments), dtype=torch.float32)
-            found = [torch.exp(part) for part in values.split(MOST_ARGUMENTS)]
-        self.native.extend(b"".join(part.numpy().tobytes() for part in found))
+        with torch.inference_mode(), one_thread():
+            found = torch.exp(torch.frombuffer(bytearray(arguments), dtype=torch.float32))
+        self.native.extend(found.numpy().tobytes())
 
     def states_at(self, state: bytes) -> GeneratorStates:
         """Return the states of the generators where the native stream has `state`."""

@@ -10,30 +10,41 @@ import re
 import site
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-__all__ = ["is_installed", "module_with"]
+__all__ = ["is_installed", "module_with", "modules_beside"]
 
 LONGEST_TEXT = 1 << 20
 """Search no file of more bytes: it holds data."""
 
-_searched: dict[tuple[str, re.Pattern[str]], bool] = {}
+_without: dict[re.Pattern[str], set[str]] = {}
+"""The modules in which a pattern was not found."""
 
 
 def module_with(pattern: re.Pattern[str]) -> str | None:
     """Return the name of a module of the script whose text holds the pattern, or None.
 
-    A module is searched once. The script's worker functions and datasets are in modules that are imported by now.
+    The script's worker functions and datasets are in modules that are imported by now.
     """
-    for name, module in list(sys.modules.items()):
+    for name, module in modules_beside(_without.setdefault(pattern, set())):
         path = getattr(module, "__file__", None)
-        if not isinstance(path, str) or not path.endswith(".py"):
-            continue
-        if (path, pattern) not in _searched:
-            _searched[path, pattern] = not is_installed(path) and _holds(Path(path), pattern)
-        if _searched[path, pattern]:
+        if isinstance(path, str) and path.endswith(".py") and not is_installed(path) and _holds(Path(path), pattern):
             return name
     return None
+
+
+def modules_beside(known: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each imported module that is not known, and the module. Behind it the module is known.
+
+    So each module is looked at once, and not in each epoch: a job has thousands. One whose import has not ended stays unknown.
+    """
+    for name in [name for name in list(sys.modules) if name not in known]:
+        module = sys.modules.get(name)
+        yield name, module
+        if not getattr(getattr(module, "__spec__", None), "_initializing", False):
+            known.add(name)
 
 
 def is_installed(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Settings of the process that a worker keeps from its start: the current folder, and Pillow's limits.
+"""Settings of the process that a worker keeps from its start: the current folder, Pillow's limits, and one thread for torch.
 
 The script's loop may change its own. Where the script's code runs here in place of a worker, it finds the worker's.
 """
@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from headrace.accelerate.one_thread import one_thread
 
 __all__ = ["WorkerSettings", "current_folder"]
 
@@ -41,7 +43,8 @@ class WorkerSettings:
         if moves:
             os.chdir(str(self.folder))
         try:
-            yield
+            with one_thread():
+                yield
         finally:
             if moves:
                 os.chdir(str(folder))

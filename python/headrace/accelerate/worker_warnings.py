@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ class WorkerWarnings:
         """While the block runs, warnings are shown as worker number `worker` would show them."""
         if worker not in self._of:
             self._of[worker] = {name: dict(noted) for name, noted in self._begin.items()}
-        own = _noted()
+        own, counted, shown = _noted(), _are_counted(), _shown
         _put(self._of[worker], own)
         show, own_show = _forget_recorded(), warnings.showwarning
         if own_show is not _PYTHONS_OWN:
@@ -48,7 +49,8 @@ class WorkerWarnings:
             warnings.showwarning = own_show
             if show is not None:
                 warnings._showwarnmsg_impl = show  # type: ignore[attr-defined]
-            self._of[worker] = _noted()
+            if not (counted and _are_counted() and _shown == shown):
+                self._of[worker] = _found_in_modules()
             _put(own, self._of[worker])
 
 
@@ -71,7 +73,47 @@ def _in_child(show: Any, *arguments: Any, **named: Any) -> None:
     os.waitpid(child, 0)
 
 
+_shown = 0
+_last: tuple[int, Noted] | None = None
+"""How many warnings had been shown when the modules were looked through, and what was found in them."""
+
+
 def _noted() -> Noted:
+    """Return what this process has noted. The modules, thousands, are looked through only if a warning has been shown since.
+
+    A warning that is noted is shown. One that a script shows by a function of its own is not counted.
+    """
+    global _last
+    if not _are_counted():
+        _last = None
+    elif _last is not None and _last[0] == _shown:
+        return {**_last[1], "": warnings.onceregistry}  # type: ignore[attr-defined]
+    found = _found_in_modules()
+    if _are_counted():
+        _last = _shown, found
+    return found
+
+
+def _are_counted() -> bool:
+    """Whether Python's own function shows warnings. It counts them from the first call on."""
+    global _pythons_shows, _last
+    shows = getattr(warnings, "_showwarnmsg_impl", None)
+    if shows is not _counting and isinstance(shows, types.FunctionType) and shows.__module__ == "warnings":
+        _pythons_shows, _last = shows, None
+        warnings._showwarnmsg_impl = shows = _counting  # type: ignore[attr-defined]
+    return shows is _counting and warnings.showwarning is _PYTHONS_OWN
+
+
+_pythons_shows: Any = None
+
+
+def _counting(message: Any) -> None:
+    global _shown
+    _shown += 1
+    _pythons_shows(message)
+
+
+def _found_in_modules() -> Noted:
     found: Noted = {"": warnings.onceregistry}  # type: ignore[attr-defined]
     for name, module in list(sys.modules.items()):
         noted = getattr(module, "__dict__", {}).get(_REGISTRY)

@@ -199,9 +199,15 @@ impl<'a> Directory<'a> {
         sound && accepted
     }
 
-    /// Return whether a tag stands in more than one entry.
-    pub(crate) fn repeats(&self, tag: u32) -> bool {
-        self.entries(tag).nth(1).is_some()
+    /// Return whether a tag stands in several entries that are not the same: readers differ in which one counts.
+    ///
+    /// QuickTime of Mac OS X 10.4 wrote the orientation twice, in equal entries.
+    pub(crate) fn contradicts(&self, tag: u32) -> bool {
+        let mut entries = self
+            .entries(tag)
+            .map(|offset| self.tiff.get(offset..offset + 12));
+        let first = entries.next();
+        entries.any(|other| Some(other) != first)
     }
 
     /// Return whether the tags ascend, as TIFF demands.

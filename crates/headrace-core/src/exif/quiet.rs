@@ -28,7 +28,7 @@ pub(crate) fn block_is_quiet(blocks: &Blocks<'_>, upright: bool) -> bool {
             let quiet = directory.walk_all(|field| {
                 is_plain(field, Group::Image) && (!turns || is_rewritten(field, Group::Image))
             });
-            let repeats = [
+            let decisive = [
                 ORIENTATION_TAG,
                 RESOLUTION_TAG,
                 RESOLUTION_UNIT_TAG,
@@ -36,7 +36,7 @@ pub(crate) fn block_is_quiet(blocks: &Blocks<'_>, upright: bool) -> bool {
                 tags::GPS_TAG,
             ];
             if !quiet
-                || repeats.into_iter().any(|tag| directory.repeats(tag))
+                || decisive.into_iter().any(|tag| directory.contradicts(tag))
                 || (turns && !inner_are_quiet(&directory, true))
             {
                 return false;
