@@ -44,21 +44,31 @@ class Job:
 class Images(Dataset[Any]):
     """A dataset of a script's own: paths, labels, a transform. `draws`: its items draw a random number of their own."""
 
-    def __init__(self, root: Path, steps: list[Any], views: int = 1, *, draws: bool = False) -> None:
+    def __init__(self, root: Path, steps: list[Any], views: int = 1) -> None:
         self.paths = sorted(str(path) for path in root.rglob("*.*"))
         self.transform = transforms.Compose(steps)
         self.views = views
-        self.draws = draws
 
     def __len__(self) -> int:
         return len(self.paths)
 
+    def value(self, index: int) -> float:
+        """Return what an item has beside its image."""
+        return index
+
     def __getitem__(self, index: int) -> Any:
         image = Image.open(self.paths[index]).convert("RGB")
-        value = random.random() if self.draws else index
         if self.views > 1:
-            return [self.transform(image) for _ in range(self.views)], value
-        return self.transform(image), value
+            return [self.transform(image) for _ in range(self.views)], self.value(index)
+        return self.transform(image), self.value(index)
+
+
+class DrawingImages(Images):
+    """As `Images`. Its items draw a random number of their own."""
+
+    def value(self, index: int) -> float:
+        """Return a random number."""
+        return random.random()
 
 
 class ReadByOpenCV(Dataset[Any]):
@@ -113,7 +123,8 @@ def folder(*steps: Any) -> Job:
 
 def own(*steps: Any, views: int = 1, draws: bool = False, **options: Any) -> Job:
     """Return the job of a dataset of a script's own with transforms."""
-    return Job(lambda root: loading(Images(root, [*steps], views, draws=draws)), **options)
+    kind = DrawingImages if draws else Images
+    return Job(lambda root: loading(kind(root, [*steps], views)), **options)
 
 
 def short(job: Job) -> Job:
