@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deferred_helpers import described, generator_states, seeded
 from headrace.accelerate import hook, iterator_watchers, type_comparisons
 from headrace.accelerate.awaited_line import AwaitedLine
 from headrace.accelerate.lazy_loader import native_steps
@@ -79,3 +81,25 @@ def folder(image_folder: Callable[..., Path]) -> Path:
     Image.open(root / "class_2" / "image_003.jpg").save(root / "class_2" / "image_003.jpg", "JPEG", progressive=True)
     Image.open(root / "class_3" / "image_004.jpg").save(root / "class_3" / "image_004.jpg", "PNG")
     return root
+
+
+@pytest.fixture
+def both(request: pytest.FixtureRequest) -> Callable[[Callable[[], Any]], tuple[Any, list[str]]]:
+    """Return what runs a script plain and under the hook, asserts that nothing differs, and returns outcome and lines."""
+
+    def run(script: Callable[[], Any]) -> tuple[Any, list[str]]:
+        found: list[Any] = []
+        lines: list[str] = []
+        for number in range(2):
+            if number:
+                lines = request.getfixturevalue("taken_over")
+            seeded(9)
+            try:
+                outcome = described(script())
+            except Exception as error:
+                outcome = type(error), str(error).partition("\n")[0].replace(str(os.getpid()), "PID")
+            found.append((outcome, generator_states()))
+        assert repr(found[0]) == repr(found[1])
+        return found[1][0], lines
+
+    return run

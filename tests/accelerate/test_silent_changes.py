@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from deferred_helpers import described, generator_states, seeded
+from deferred_helpers import described
 from headrace.accelerate.worker_errors import Interrupted
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
@@ -25,28 +25,6 @@ Both = Callable[[Callable[[], Any]], tuple[Any, list[str]]]
 CROP = [transforms.RandomResizedCrop(24), transforms.RandomHorizontalFlip()]
 FLOATS = [transforms.ToTensor()]
 WHOLE, PART = "the same batches, bit for bit", "taken over in part"
-
-
-@pytest.fixture
-def both(request: pytest.FixtureRequest) -> Both:
-    """Return what runs a script plain and under the hook, asserts that nothing differs, and returns outcome and lines."""
-
-    def run(script: Callable[[], Any]) -> tuple[Any, list[str]]:
-        found: list[Any] = []
-        lines: list[str] = []
-        for number in range(2):
-            if number:
-                lines = request.getfixturevalue("taken_over")
-            seeded(9)
-            try:
-                outcome = described(script())
-            except Exception as error:
-                outcome = type(error), str(error).partition("\n")[0].replace(str(os.getpid()), "PID")
-            found.append((outcome, generator_states()))
-        assert repr(found[0]) == repr(found[1])
-        return found[1][0], lines
-
-    return run
 
 
 def every(loader: Any, epochs: int = 2) -> list[Any]:

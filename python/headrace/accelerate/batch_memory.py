@@ -14,7 +14,7 @@ import torch
 
 from headrace._native import Ring
 
-__all__ = ["as_made_now", "batch_block", "offer_free_blocks", "similar_size"]
+__all__ = ["as_made_now", "batch_block", "not_a_view", "offer_free_blocks", "similar_size"]
 
 MOST_SIZES = 4
 """Hold memory of so many sizes: those used last."""
@@ -70,6 +70,11 @@ def batch_block(size_bytes: int, spare_blocks: int) -> memoryview:
     return _blocks.take(size_bytes, spare_blocks)
 
 
+def not_a_view(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a tensor of a shape over the memory of another, which counts as no view of it: as torch makes a batch."""
+    return torch.empty(0, dtype=flat.dtype, device=flat.device).set_(flat.untyped_storage(), 0, shape)
+
+
 def as_made_now(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor over the same memory as torch makes it now: of inference mode, or not.
 
@@ -78,7 +83,7 @@ def as_made_now(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_inference() == torch.is_inference_mode_enabled():
         return tensor
     place = tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
-    return torch.empty(0, dtype=tensor.dtype).set_(*place)
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(*place)
 
 
 def similar_size(size_bytes: int) -> int:

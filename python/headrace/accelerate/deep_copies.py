@@ -190,9 +190,18 @@ class DeepCopies:
                 made[key] = value
         elif kind is set:
             self._require_keys(thing)
+            made = self._set(thing)
+            self._keep(thing, made)
         elif (copied := self._all(thing)) is not None:
             for number, value in enumerate(copied):
                 made[number] = value
+        return made
+
+    def _set(self, thing: Any) -> Any:
+        """Return a copy of a set that is gone over in the same order, as in a forked process."""
+        made = thing.copy()
+        if list(made) != list(thing):
+            raise NotKept("a set whose copies have another order")
         return made
 
     def _fixed(self, thing: Any, kind: type) -> Any:
@@ -218,7 +227,9 @@ class DeepCopies:
             if _are_kinds(set(map(type, inner))) and _are_kinds(set(map(type, keys))):
                 if len(values) > MOST_CONTAINERS:
                     raise NotKept(f"more than {MOST_CONTAINERS:,} lists or dicts")
-                return [one.copy() for one in values]
+                made = [self._made.get(id(one), (None, None))[1] or one.copy() for one in values]
+                self._made.update((id(one), (one, copied)) for one, copied in zip(values, made, strict=True))
+                return made
         self._visits += len(values)
         return [self._copy(one) for one in values]
 
@@ -263,7 +274,11 @@ class DeepCopies:
             raise NotKept(f"an array of {'objects' if thing.dtype.hasobject else kind.__name__}")
         self._require_own_memory(thing.__array_interface__["data"][0])
         self._count(thing.nbytes)
-        return thing.copy()
+        made = thing.copy(order="K")
+        if made.strides != thing.strides:  # sums are rounded by the order of values in memory
+            raise NotKept("a part of an array")
+        made.flags.writeable = thing.flags.writeable
+        return made
 
     def _require_own_memory(self, address: int) -> None:
         """Raise `NotKept` for memory that forked processes share: what one of them writes, the others see."""
@@ -277,7 +292,12 @@ class DeepCopies:
             raise NotKept("a tensor that is no plain one of the CPU")
         self._require_own_memory(thing.data_ptr())
         self._count(thing.nbytes)
-        return thing.clone(memory_format=torch.preserve_format)
+        made = thing.clone(memory_format=torch.preserve_format)
+        if made.stride() != thing.stride():
+            raise NotKept("a part of a tensor")
+        if thing.__dict__:
+            raise NotKept("a tensor with attributes of its own")
+        return made
 
     def _table(self, thing: Any) -> Any:
         self._count(int(np.sum(thing.memory_usage())))
@@ -343,9 +363,12 @@ class BatchCopies(DeepCopies):
     """
 
     def __init__(self, memory: list[tuple[int, int]]) -> None:
-        super().__init__(frozenset())
+        super().__init__(None)
         self._begins = sorted(memory)
         self._ends = list(itertools.accumulate((end for _, end in self._begins), max))
+
+    def _set(self, thing: Any) -> Any:
+        return set(iter(thing))  # as it is unpickled
 
     def _tensor(self, thing: Any, kind: type) -> Any:
         first, end = _extent(thing)

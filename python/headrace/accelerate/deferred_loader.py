@@ -27,7 +27,7 @@ import torch
 from torch._utils import ExceptionWrapper
 
 from headrace._native import IndexStore
-from headrace.accelerate.batch_memory import batch_block, offer_free_blocks, similar_size
+from headrace.accelerate.batch_memory import batch_block, not_a_view, offer_free_blocks, similar_size
 from headrace.accelerate.compile import engine
 from headrace.accelerate.deferred_batch import DescribedBatch, HandedOver, PendingBatch, computed, cost_s, new_memory
 from headrace.accelerate.iterator_watchers import looks_at_iterators
@@ -238,7 +238,7 @@ class _Receiver:
         size = starts[-1] if len(wanted) == 1 else similar_size(starts[-1])
         block = batch_block(size, self._batches)
         return [
-            torch.frombuffer(block, dtype=dtype, count=math.prod(shape), offset=start).view(shape)
+            not_a_view(torch.frombuffer(block, dtype=dtype, count=math.prod(shape), offset=start), shape)
             if math.prod(shape)
             else torch.empty(shape, dtype=dtype)
             for start, (shape, dtype) in zip(starts, wanted, strict=False)

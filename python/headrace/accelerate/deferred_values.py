@@ -56,6 +56,7 @@ class Values:
 
     def result(self, key: Any, function: Callable[[torch.Tensor], Any]) -> Values | None:
         """Return the values after a function, which is called once for equal keys. None if it fails, or is not pointwise."""
+        key = key, torch.get_default_dtype()
         if key not in self._results:
             if len(self._results) >= MOST_RESULTS:
                 self._results.clear()

@@ -40,6 +40,7 @@ from headrace.accelerate.pure_functions import (
     tells_the_process,
     writes_into_argument,
 )
+from headrace.accelerate.replaced_functions import is_own_function
 from headrace.accelerate.transform_names import full_name
 from headrace.accelerate.translate import Unsupported
 from headrace.accelerate.written_calls import called_name, is_library
@@ -80,7 +81,7 @@ class ItemCalls:
         self._variables: dict[tuple[types.ModuleType, str], None] = {}
         self._iterators: dict[int, Any] = {}  # those that the last item has made itself, by their identity
         self._own_codes: set[int] = set()
-        for function in pure_functions():
+        for function in filter(is_own_function, pure_functions()):  # not what the script has put in its place
             self._handlers[id(function)] = (function, self._pure(function))
         for function, handler in self._special():
             self._handlers[id(function)] = (function, handler)

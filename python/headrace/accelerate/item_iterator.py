@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
+from headrace.accelerate.batch_memory import not_a_view
 from headrace.accelerate.compile import index_store
 from headrace.accelerate.equality import are_equal
 from headrace.accelerate.hf_datasets import rows_at_once
@@ -196,7 +197,7 @@ class ItemIterator(NativeIterator):
             stacked = lambda batch, collate_fn_map: pending.images[batch[0].number]  # noqa: E731
             return self._pinned(collate(contents, collate_fn_map={**default_collate_fn_map, Slot: stacked}))
         items = [
-            theirs[slot] if slot in theirs else filled(content, [images[slot] for images in pending.images])
+            theirs[slot] if slot in theirs else filled(content, self._alone(pending, slot))
             for slot, content in enumerate(contents)
         ]
         if recognition.collate != "code":
@@ -209,6 +210,16 @@ class ItemIterator(NativeIterator):
         if holds_image(batch):
             raise NativeFailure("its collate_fn hands on images")
         return self._pinned(self._sent(batch))
+
+    @staticmethod
+    def _alone(pending: Pending, slot: int) -> list[torch.Tensor]:
+        """Return the image of each view as a tensor of its own, which nothing but its memory's owner joins to the others."""
+        found = []
+        for images, memory in zip(pending.images, pending.memory, strict=True):
+            one = images[slot]
+            start = slot * one.nbytes
+            found.append(not_a_view(torch.frombuffer(memory, dtype=one.dtype, count=one.numel(), offset=start), one.shape))
+        return found
 
     def _sent(self, batch: Any) -> Any:
         """Return a batch of the script's collate function as a worker would send it."""

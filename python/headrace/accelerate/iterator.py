@@ -29,7 +29,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from headrace.accelerate.batch_memory import as_made_now, batch_block, offer_free_blocks
+from headrace.accelerate.batch_memory import as_made_now, batch_block, not_a_view, offer_free_blocks
 from headrace.accelerate.compile import CompiledLoader, CompiledView, engine
 from headrace.accelerate.plain_frames import initialise
 from headrace.accelerate.random_streams import GeneratorStates, RandomStream, next_seed, require_replayable, worker_states
@@ -127,7 +127,7 @@ class NativeIterator(_BaseDataLoaderIter):
             for stream, one in zip(self._streams, states, strict=True):
                 stream.restart(one)
         if self._num_workers > 0:
-            self._pull()
+            self._pull(self._lookahead)
             self._submit()
 
     def _prepare(self, compiled: Any) -> None:
@@ -188,7 +188,7 @@ class NativeIterator(_BaseDataLoaderIter):
         super()._reset(loader, first_iter)
         self._started = 0
         if self._num_workers > 0:
-            self._pull()
+            self._pull(self._lookahead)
             self._submit()
 
     def _drain(self) -> None:
@@ -317,13 +317,18 @@ class NativeIterator(_BaseDataLoaderIter):
         before = self._samples[id(folder.dataset)]
         return at < len(folder.samples) and (folder.samples[at] is before[at] or folder.samples[at][0] == before[at][0])
 
-    def _pull(self) -> None:
-        """Read index batches from the script's sampler, as far ahead as the original iterator does."""
-        while len(self._pulled) + len(self._jobs) < self._lookahead:
+    def _pull(self, times: int = 1) -> None:
+        """Read index batches from the script's sampler, as far ahead as the original iterator does.
+
+        With workers, that asks once for each batch that it delivers, and `times` at the start, whatever the sampler answers.
+        """
+        while times > 0 if self._num_workers > 0 else len(self._pulled) + len(self._jobs) < self._lookahead:
+            times -= 1
             try:
                 self._pulled.append(list(self._next_index()))
             except StopIteration:
-                return
+                if self._num_workers == 0:
+                    return
 
     def _submit(self) -> None:
         """Give index batches to the native threads, up to the limit of batches filled at a time."""
@@ -400,7 +405,7 @@ class NativeIterator(_BaseDataLoaderIter):
         else:
             memory = batch_block(size, len(self._views) * (self._batches_in_work(count) + 2))
             flat = torch.frombuffer(memory, dtype=dtype, count=size // dtype.itemsize)
-        return flat.view(count, 3, pipeline.height, pipeline.width), memory
+        return not_a_view(flat, (count, 3, pipeline.height, pipeline.width)), memory
 
     def _batches_in_work(self, images: int) -> int:
         """Return how many batches of so many images are filled at a time."""
@@ -416,9 +421,11 @@ class NativeIterator(_BaseDataLoaderIter):
         images = pending.images[0]
         for slot, item in made.items():
             images[slot], targets[slot] = item
-        if self._compiled.recognition.collate == "timm":
-            return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
-        return [images, self._pinned(default_collate(tuple(targets)))]
+        settings = self._worker_settings
+        with settings.in_place() if settings is not None else contextlib.nullcontext():
+            if self._compiled.recognition.collate == "timm":
+                return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
+            return [images, self._pinned(default_collate(tuple(targets)))]
 
     def _completed(self, pending: Pending) -> dict[int, Any]:
         """Wait until a batch is filled. Return the items that the script has made, by their slots.

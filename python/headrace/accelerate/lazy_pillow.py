@@ -20,6 +20,7 @@ import io
 import operator
 import os
 import stat
+import types
 from typing import Any
 
 from PIL import Image, ImageFile
@@ -91,6 +92,10 @@ def unchanged_operations() -> str | None:
         found = getattr(Image.Image, name)
         if found is not function or getattr(found, "__module__", "") != "PIL.Image" or not is_own_function(found):
             return f"PIL.Image.Image.{name}"
+    for kind in (JpegImageFile, ImageFile.ImageFile):  # a method of theirs comes before that of all images
+        for name, function in vars(kind).items():
+            if isinstance(function, types.FunctionType) and not is_own_function(function):
+                return f"{kind.__module__}.{kind.__name__}.{name}"
     return None if JpegImageFile.load is ImageFile.ImageFile.load else "PIL.JpegImagePlugin.JpegImageFile.load"
 
 

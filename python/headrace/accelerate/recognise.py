@@ -27,7 +27,7 @@ from __future__ import annotations
 import copy
 import io
 import operator
-import os
+import pathlib
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -147,13 +147,17 @@ def require_native_values(values: ValueTable, collate: CollateKind) -> None:
 
 def describe(dataset: Any) -> str:
     """Name a dataset: `ImageFolder(/data/train)`, `Subset of ImageFolder(/data/train)`."""
-    name = type(dataset).__name__
-    if name == "Subset":
+    data, name = sys.modules["torch.utils.data"], type(dataset).__name__
+    if type(dataset) is data.Subset:
         return f"Subset of {describe(dataset.dataset)}"
-    if name == "ConcatDataset":
+    if type(dataset) is data.ConcatDataset:
         return f"ConcatDataset of {len(dataset.datasets)}"
-    root = getattr(dataset, "root", None) or getattr(getattr(dataset, "reader", None), "root", None)
-    return f"{name}({root})" if isinstance(root, str | os.PathLike) else name
+    # What the object holds itself: reading an attribute may run code of the script.
+    held = getattr(dataset, "__dict__", {})
+    for root in (held.get("root"), getattr(held.get("reader"), "__dict__", {}).get("root")):
+        if type(root) in (str, pathlib.PosixPath, pathlib.WindowsPath):
+            return f"{name}({root})"
+    return name
 
 
 def locate(dataset: Any, folders: list[FolderDataset], *, kept: bool = False) -> Callable[[int], tuple[FolderDataset, int]]:

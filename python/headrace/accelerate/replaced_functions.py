@@ -30,8 +30,10 @@ GENERATED = ("_cython_", "namedtuple_")
 """What the names of the modules begin with that stand for code which Cython and `namedtuple` make."""
 
 MODULES = (
+    *("PIL.BmpImagePlugin", "PIL.GifImagePlugin", "PIL.PngImagePlugin", "PIL.PpmImagePlugin", "PIL.TiffImagePlugin"),
     *("PIL.Image", "PIL.ImageOps", "PIL.ImageEnhance", "PIL.ImageFilter", "PIL.ImageFile", "PIL.JpegImagePlugin"),
-    *("torch.utils.data.dataset", "torch.utils.data._utils.collate", "torch.utils.data._utils.fetch"),
+    *("PIL.WebPImagePlugin", "torch.utils.data._utils.collate", "torch.utils.data._utils.fetch"),
+    "torch.utils.data.dataset",
     *("torch.utils.data._utils.worker", "torchvision.datasets.folder", "torchvision.datasets.vision"),
     *("torchvision.transforms.transforms", "torchvision.transforms.autoaugment", "torchvision.transforms.functional"),
     *("torchvision.transforms._functional_pil", "torchvision.transforms._functional_tensor"),
@@ -56,6 +58,9 @@ NAMES = {
 }
 """Functions of modules that have many others."""
 
+FORMATS = frozenset({"BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"})
+"""Pillow's names of the formats that native code reads."""
+
 _known: dict[str, list[tuple[Any, str, Any, str]]] = {
     "": [(vars(builtins), "open", builtins.open, "builtins"), (vars(random), "random", random.random, "random")]
 }
@@ -78,12 +83,20 @@ def require_own_functions() -> None:
         for held, own, value, place in functions:
             if held.get(own) is not value:
                 raise Unsupported(f"{place}.{own} is replaced")
-    jpeg = getattr(sys.modules.get("PIL.Image"), "OPEN", {}).get("JPEG")
-    if jpeg is not None and not is_own_function(jpeg[0]):
-        raise Unsupported("Pillow's reader of JPEGs is replaced")
+    _require_own_readers()
     modules: Any = sys.modules.get("torch.nn.modules.module")
     if modules is not None and (modules._global_forward_hooks or modules._global_forward_pre_hooks):
         raise Unsupported("a hook is registered for the forward of all modules")
+
+
+def _require_own_readers() -> None:
+    """Raise `Unsupported` if Pillow asks a reader that is not its own before the last of those that native code stands for."""
+    pillow: Any = sys.modules.get("PIL.Image")
+    asked = [one for one in pillow.ID if one in pillow.OPEN] if pillow is not None else []
+    last = max((number for number, one in enumerate(asked) if one in FORMATS), default=-1)
+    for one in asked[: last + 1]:
+        if not is_own_function(pillow.OPEN[one][0]):
+            raise Unsupported(f"Pillow's reader of {one} files is the script's own")
 
 
 def _functions(module: str, names: Mapping[str, Any]) -> Iterator[tuple[Any, str, Any, str]]:

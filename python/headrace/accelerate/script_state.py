@@ -17,13 +17,19 @@ import torch
 __all__ = ["state_of"]
 
 MOST_VALUES = 1024
-"""Containers, arrays and tensors of more values are compared by identity, tensors by their version too."""
+"""Containers of more values are not looked into. Tensors of more are compared by identity and version."""
 
 DEPTH = 12
 """Look this deep into attributes and containers."""
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes)
-_IDENTITIES = (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.dtype, torch.device)
+_IDENTITIES = (types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.dtype, torch.device)
+MOST_PLAIN = 65_536
+"""Containers of more plain values are compared by identity and length."""
+
+MOST_BYTES = 1 << 20
+"""Arrays of more bytes are compared by identity."""
+
 _LIBRARIES = frozenset({"PIL", "numpy", "timm", "torch", "torchvision"})
 
 
@@ -38,6 +44,19 @@ class _Same:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same) and self._thing is other._thing
+
+
+class _Values:
+    """Plain values, compared at once."""
+
+    __slots__ = ("_values",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, values: tuple[Any, ...]) -> None:
+        self._values = values
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Values) and self._values == other._values
 
 
 def state_of(thing: Any) -> Any:
@@ -55,6 +74,8 @@ def state_of(thing: Any) -> Any:
 def _state(thing: Any, seen: dict[int, Any], depth: int) -> Any:
     if isinstance(thing, _VALUES):
         return type(thing), thing
+    if isinstance(thing, _Values):
+        return thing
     if depth == 0 or id(thing) in seen or isinstance(thing, _IDENTITIES):
         return _Same(thing)
     seen[id(thing)] = thing
@@ -66,12 +87,16 @@ def _contents(thing: Any) -> list[Any]:
     if isinstance(thing, torch.Tensor):
         return _values(thing, thing.numel() if thing.device.type == "cpu" and not thing.is_sparse else MOST_VALUES + 1)
     if isinstance(thing, np.ndarray):
-        return [thing.dtype.str, thing.tobytes()] if thing.size <= MOST_VALUES and thing.dtype != object else [id(thing)]
+        return [thing.dtype.str, thing.tobytes()] if thing.nbytes <= MOST_BYTES and thing.dtype != object else [id(thing)]
     if isinstance(thing, dict | list | tuple | set | frozenset):
-        inside = [id(thing), len(thing)]
+        inside: list[Any] = [id(thing), len(thing)]
         if len(thing) <= MOST_VALUES:
             inside = [*thing, *thing.values()] if isinstance(thing, dict) else [*thing]
+        elif len(thing) <= MOST_PLAIN and _is_plain(thing):
+            inside = [_Values(tuple(dict.items(thing) if isinstance(thing, dict) else thing))]
         return inside + _attributes(thing)
+    if isinstance(thing, type):
+        return [id(thing), *_of_class(thing)]
     if isinstance(thing, functools.partial):
         return [id(thing), thing.func, thing.args, thing.keywords, *_attributes(thing)]
     if isinstance(thing, types.FunctionType):
@@ -79,6 +104,12 @@ def _contents(thing: Any) -> list[Any]:
     if isinstance(thing, types.MethodType):
         return [thing.__func__, thing.__self__]
     return [id(thing), *_attributes(thing), *_of_class(type(thing))]
+
+
+def _is_plain(container: Any) -> bool:
+    """Whether a container holds plain values alone."""
+    values = [*dict.keys(container), *dict.values(container)] if isinstance(container, dict) else container
+    return all(kind in _VALUES for kind in set(map(type, values)))
 
 
 def _of_class(kind: type) -> list[Any]:
@@ -125,7 +156,12 @@ def _named(function: types.FunctionType) -> list[Any]:
     """Return what a function of the script captures, and the global variables that it names."""
     if str(function.__module__).partition(".")[0] in _LIBRARIES:
         return []
-    values = [function.__globals__.get(name) for name in function.__code__.co_names]
+    names = function.__code__.co_names
+    values = [function.__globals__.get(name) for name in names]
+    for value in values:  # grows with the modules in modules
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES:
+            held = vars(value)
+            values += [held[name] for name in names if name in held and held[name] is not value and len(values) < MOST_VALUES]
     for cell in function.__closure__ or ():
         try:
             values.append(cell.cell_contents)

@@ -1,0 +1,398 @@
+"""What scripts do around their batches and objects that `headrace run` once saw otherwise: each plain and under the hook."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import functional
+
+Both = Callable[[Callable[[], Any]], tuple[Any, list[str]]]
+CROP = transforms.RandomResizedCrop(24)
+STEPS = [CROP, transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+WHOLE = "the same batches, bit for bit"
+
+
+def is_whole(lines: list[str]) -> bool:
+    return any(WHOLE in line for line in lines)
+
+
+class Own(Dataset[Any]):
+    def __init__(self, root: Path) -> None:
+        self.paths = sorted(str(path) for path in root.rglob("*.jpg"))
+        self.transform = transforms.Compose(STEPS)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def target(self, index: int) -> Any:
+        return index
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.open(self.paths[index]).convert("RGB")), self.target(index)
+
+
+def as_tuples(batch: Any) -> Any:
+    return tuple(zip(*batch, strict=True))
+
+
+@dataclass
+class Boxes:
+    boxes: Any
+    names: list[str]
+
+
+class Detection(Own):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.targets = [Boxes(np.full((2, 4), 8.0), ["one"]) for _ in self.paths]
+
+    def target(self, index: int) -> Any:
+        return self.targets[index]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loop_that_changes_targets_does_not_change_the_dataset(workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        loader, found = DataLoader(Detection(folder), 5, num_workers=workers, collate_fn=as_tuples), []
+        for _ in range(2):
+            for _, targets in loader:
+                for one in targets:
+                    one.boxes /= 4
+                    one.names.append("more")
+                    found.append((float(one.boxes.sum()), len(one.names)))
+        return found
+
+    both(script)
+
+
+class Named(Own):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.classes = {f"class {number}" for number in range(17)} - {"class 3", "class 9"}
+
+    def target(self, index: int) -> Any:
+        return list(self.classes)[index % len(self.classes)]
+
+
+class Same(Own):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.hard = [1, 2]
+        self.rows = [self.hard if number % 2 else [number] for number in range(len(self.paths))]
+
+    def target(self, index: int) -> Any:
+        return int(self.rows[index] is self.hard)
+
+
+class Transposed(Own):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.values = np.random.RandomState(1).rand(40, 700).astype(np.float32).T
+
+    def target(self, index: int) -> Any:
+        return float(self.values[index:].sum())
+
+
+class Marked(Own):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.values = torch.arange(5)
+        self.values.shift = 7  # type: ignore[attr-defined]
+
+    def target(self, index: int) -> Any:
+        return index + getattr(self.values, "shift", 0)
+
+
+@pytest.mark.parametrize("kind", [Named, Same, Transposed, Marked])
+def test_objects_of_the_dataset_are_as_in_a_worker(kind: Any, both: Both, folder: Path) -> None:
+    both(lambda: [[*batch] for batch in DataLoader(kind(folder), 5, num_workers=1)])
+
+
+class Options:
+    level = 0.25
+    table = list(range(3000))  # noqa: RUF012
+
+
+options = types.ModuleType("options_of_a_script")
+options.level = 0.25  # type: ignore[attr-defined]
+STEEP = np.full(4000, 0.25)
+
+
+class ByClass:
+    def __call__(self, image: Any) -> Any:
+        return ImageOps.invert(image) if Options.level > 0.5 else image
+
+
+class ByModule:
+    def __call__(self, image: Any) -> Any:
+        return ImageOps.invert(image) if options.level > 0.5 else image
+
+
+class ByTable:
+    def __call__(self, image: Any) -> Any:
+        return ImageOps.invert(image) if STEEP[3500] > 0.5 else image
+
+
+class ByList:
+    def __call__(self, image: Any) -> Any:
+        return ImageOps.invert(image) if Options.table[2000] == 1 else image
+
+
+@pytest.mark.parametrize("kind", [ByClass, ByModule, ByTable, ByList])
+def test_a_curriculum_that_the_loop_changes(kind: Any, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        Options.level, options.level, STEEP[3500], Options.table[2000] = 0.25, 0.25, 0.25, 2000  # type: ignore[attr-defined]
+        found = []
+        for images, _ in DataLoader(ImageFolder(str(folder), transforms.Compose([CROP, kind(), transforms.ToTensor()])), 3):
+            found.append(images)
+            if len(found) == 2:
+                Options.level, options.level, STEEP[3500], Options.table[2000] = 1.0, 1.0, 1.0, 1  # type: ignore[attr-defined]
+        return found
+
+    both(script)
+
+
+@pytest.mark.parametrize("place", ["transform", "samples", "step"])
+def test_a_dataset_without_workers_that_changes_within_a_pass(place: str, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        own = transforms.Lambda(lambda image: image * 2)
+        data, found = ImageFolder(str(folder), transforms.Compose([transforms.PILToTensor(), CROP, own])), []
+        for images, _ in DataLoader(data, 3):
+            found.append(images)
+            if place == "transform":
+                data.transform = transforms.Compose([transforms.PILToTensor(), transforms.RandomResizedCrop(30)])
+            elif place == "samples":
+                data.samples = list(reversed(data.samples))
+            else:
+                data.transform.transforms[2] = transforms.Lambda(lambda image: image)
+        return found
+
+    both(script)
+
+
+class Settings(Own):
+    def target(self, index: int) -> Any:
+        return str(np.array([index / 23])), torch.tensor([index / 4]), np.float32(index) * np.float32(1e38)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_settings_of_the_loop_do_not_reach_its_workers(both: Both, folder: Path) -> None:
+    def script() -> Any:
+        loader = DataLoader(Settings(folder), 5, num_workers=1, persistent_workers=True)
+        found = [[*batch] for batch in loader]
+        try:
+            np.set_printoptions(precision=2)
+            torch.set_default_dtype(torch.float64)
+            with np.errstate(over="raise"):
+                found += [[*batch] for batch in loader]
+        finally:
+            np.set_printoptions(precision=8)
+            torch.set_default_dtype(torch.float32)
+        return found
+
+    both(script)
+
+
+def test_a_device_of_the_loop_is_not_that_of_its_workers(both: Both, folder: Path) -> None:
+    def script() -> Any:
+        batches = iter(DataLoader(ImageFolder(str(folder), transforms.Compose(STEPS)), 5, num_workers=1))
+        found = []
+        for _ in range(3):
+            with torch.device("meta"):
+                found.append(next(batches))
+        return [(one, labels, labels.device.type) for one, labels in found]
+
+    both(script)
+
+
+class Kept(Own):
+    """Its items keep what they make of a tensor. They are taken over in part."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = functional.to_tensor(Image.open(self.paths[index]).convert("RGB").resize((20, 20)))
+        other = image.to(torch.float32, False, True)
+        other.zero_()
+        return image, random.random()
+
+
+class Divided(Own):
+    def __getitem__(self, index: int) -> Any:
+        image = functional.pil_to_tensor(Image.open(self.paths[index]).convert("RGB").resize((20, 20)))
+        return image / 255.0, random.random()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_copy_of_a_deferred_tensor_is_one(workers: int, both: Both, folder: Path) -> None:
+    both(lambda: [[*batch] for batch in DataLoader(Kept(folder), 3, num_workers=workers)])
+
+
+def test_a_default_type_that_changes_between_passes(both: Both, folder: Path) -> None:
+    def script() -> Any:
+        loader, found = DataLoader(Divided(folder), 3), []
+        try:
+            for number in range(4):
+                if number == 3:
+                    torch.set_default_dtype(torch.float64)
+                found += [[*batch] for batch in loader]
+        finally:
+            torch.set_default_dtype(torch.float32)
+        return found
+
+    both(script)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_is_no_view(workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        images, _ = next(iter(DataLoader(ImageFolder(str(folder), transforms.Compose(STEPS)), 4, num_workers=workers)))
+        weight = torch.ones(1, requires_grad=True)
+        images.detach_()
+        images.mul_(weight)
+        return images._base is None, type(images.grad_fn).__name__, images.detach()
+
+    _, lines = both(script)
+    assert is_whole(lines)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_images_of_a_list_are_tensors_of_their_own(workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        images, _ = next(iter(DataLoader(Own(folder), 4, num_workers=workers, collate_fn=as_tuples)))
+        weight = torch.ones(1, requires_grad=True)
+        loss = (images[0] * weight).sum()
+        images[1].zero_()
+        loss.backward()
+        return [(one, one._base is None, one.untyped_storage().nbytes()) for one in images], weight.grad
+
+    _, lines = both(script)
+    assert is_whole(lines)
+
+
+class Endless:
+    """A batch sampler that is its own iterator, and begins anew behind its end."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.at = length, 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self
+
+    def __next__(self) -> list[int]:
+        if self.at == self.length:
+            self.at = 0
+            raise StopIteration
+        self.at += 1
+        return [self.at - 1]
+
+
+def test_a_sampler_that_begins_anew_behind_its_end(both: Both, folder: Path) -> None:
+    def script() -> Any:
+        data, found = ImageFolder(str(folder), transforms.Compose(STEPS)), []
+        for batch in DataLoader(data, batch_sampler=Endless(7), num_workers=1):  # type: ignore[arg-type]
+            found.append([*batch])
+            if len(found) > 40:
+                break
+        return found
+
+    both(script)
+
+
+class Subset(Dataset[Any]):
+    """A dataset of a script that bears the name of torch's."""
+
+    root = property(lambda self: 1 / 0)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return index
+
+
+class Rooted(Subset):
+    root = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.root = np.zeros((3, 2))
+
+
+@pytest.mark.parametrize("kind", [Subset, Rooted])
+def test_any_dataset_can_be_named(kind: Any, both: Both) -> None:
+    both(lambda: [batch.tolist() for batch in DataLoader(kind(), 2)])
+
+
+def test_a_folder_of_the_script_with_the_name_of_a_package_is_no_package(
+    both: Both, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets" / "__init__.py").write_text("LEVEL = 1\n\n\ndef target(index):\n    return index + LEVEL\n")
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import datasets
+
+    class Labelled(Own):
+        def target(self, index: int) -> Any:
+            return datasets.target(index)
+
+    def script() -> Any:
+        datasets.LEVEL = 1
+        found = []
+        for batch in DataLoader(Labelled(folder), 2, num_workers=1, prefetch_factor=1):
+            datasets.LEVEL += 100
+            found.append(batch[1])
+        return found
+
+    both(script)
+    monkeypatch.delitem(sys.modules, "datasets")
+
+
+def test_a_reader_of_the_script_before_pillows_is_asked(both: Both, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def accept(prefix: bytes) -> bool:
+        asked.append(os.getpid())
+        return False
+
+    Image.init()
+    Image.register_open("OWN", lambda file, name: None, accept)
+    monkeypatch.setattr(Image, "ID", ["OWN", *[one for one in Image.ID if one != "OWN"]])
+
+    def script() -> Any:
+        asked.clear()
+        for _ in DataLoader(ImageFolder(str(folder), transforms.Compose(STEPS)), 5):
+            pass
+        return len(asked)
+
+    try:
+        both(script)
+    finally:
+        del Image.OPEN["OWN"]
+
+
+def test_a_method_of_pillows_jpegs_that_is_replaced(both: Both, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL.JpegImagePlugin import JpegImageFile
+
+    def convert(self: Any, *arguments: Any, **named: Any) -> Any:
+        return ImageOps.invert(Image.Image.convert(self, "RGB"))
+
+    monkeypatch.setattr(JpegImageFile, "convert", convert, raising=False)
+
+    class Drawing(Own):
+        def target(self, index: int) -> Any:
+            return random.random()
+
+    both(lambda: [[*batch] for batch in DataLoader(Drawing(folder), 5)])
