@@ -36,7 +36,7 @@ from headrace.accelerate.image_description import (
     whole_image,
 )
 from headrace.accelerate.native_work import note_native
-from headrace.accelerate.replaced_functions import is_own_function
+from headrace.accelerate.replaced_functions import foreign_reader, is_own_function
 from headrace.accelerate.shared_indexes import process_indexes
 from headrace.accelerate.unheard_warnings import unheard_warnings
 from headrace.attach.log import log_line
@@ -92,6 +92,8 @@ def unchanged_operations() -> str | None:
         found = getattr(Image.Image, name)
         if found is not function or getattr(found, "__module__", "") != "PIL.Image" or not is_own_function(found):
             return f"PIL.Image.Image.{name}"
+    if (reader := foreign_reader()) is not None:
+        return reader
     for kind in (JpegImageFile, ImageFile.ImageFile):  # a method of theirs comes before that of all images
         for name, function in vars(kind).items():
             if isinstance(function, types.FunctionType) and not is_own_function(function):

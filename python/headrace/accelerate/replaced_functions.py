@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.accelerate.unsupported import Unsupported
 
-__all__ = ["is_own_function", "require_own_functions"]
+__all__ = ["foreign_reader", "is_own_function", "require_own_functions"]
 
 PACKAGES = frozenset(
     {"PIL", "headrace", "numpy", "timm", "torch", "torchvision", "typing_extensions"}
@@ -83,20 +83,20 @@ def require_own_functions() -> None:
         for held, own, value, place in functions:
             if held.get(own) is not value:
                 raise Unsupported(f"{place}.{own} is replaced")
-    _require_own_readers()
+    if (reader := foreign_reader()) is not None:
+        raise Unsupported(f"{reader} is not Pillow's own")
     modules: Any = sys.modules.get("torch.nn.modules.module")
     if modules is not None and (modules._global_forward_hooks or modules._global_forward_pre_hooks):
         raise Unsupported("a hook is registered for the forward of all modules")
 
 
-def _require_own_readers() -> None:
-    """Raise `Unsupported` if Pillow asks a reader that is not its own before the last of those that native code stands for."""
+def foreign_reader() -> str | None:
+    """Return what Pillow asks, and is not its own, before the last of its readers that native code stands for. None: nothing."""
     pillow: Any = sys.modules.get("PIL.Image")
     asked = [one for one in pillow.ID if one in pillow.OPEN] if pillow is not None else []
     last = max((number for number, one in enumerate(asked) if one in FORMATS), default=-1)
-    for one in asked[: last + 1]:
-        if not is_own_function(pillow.OPEN[one][0]):
-            raise Unsupported(f"Pillow's reader of {one} files is the script's own")
+    foreign = (one for one in asked[: last + 1] if not is_own_function(pillow.OPEN[one][0]))
+    return next((f"PIL.Image.OPEN[{one!r}]" for one in foreign), None)
 
 
 def _functions(module: str, names: Mapping[str, Any]) -> Iterator[tuple[Any, str, Any, str]]:
