@@ -63,9 +63,8 @@ def pack(
     root: folder or URL that the paths of a list are relative to. Default: the folder of the list.
     follow_links: with layout="folder", folders outside SRC into which its links are followed. Default: none.
     sync: wait until every file is on the disk, so that the commit survives a power failure. Default: False.
-    on_listed, on_start, on_progress, on_estimate: called with the number of images just found, while an image folder is
-        listed; with the number of records; with (records, bytes) just finished; with the `Estimate` of what re-encoding gives.
-        Default: None.
+    on_listed, on_start, on_progress, on_estimate: called with the number of images just listed in a folder; of all records;
+        with (records, bytes) just finished; with the `Estimate` of what re-encoding gives. Default: None.
 
     These do; the defaults keep every pixel:
     max_side, short_side: reduce larger images to this longer, shorter side in pixels. Default: None.
@@ -80,8 +79,7 @@ def pack(
     classes: pack only these classes, in this order. Default: all.
     unlabeled, undecodable: "skip" such records and list them in errors.jsonl, or "stop". Default: "skip".
     duplicates: "stop" at a second record with the same key, "skip" it, or "rename" it. Default: "stop".
-    extras: "keep" or "drop" sidecar files. Default: "keep".
-    codec: how images are stored; only "jpeg" exists.
+    extras: "keep" or "drop" sidecar files. Default: "keep". codec: how images are stored; only "jpeg" exists.
 
     Returns counts, sizes and the rate. Raises UsageError for options that contradict or a destination with other content,
     SourceError if the source cannot be opened or nothing in it can be packed, DecodeError if undecodable="stop".
