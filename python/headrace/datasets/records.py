@@ -11,6 +11,7 @@ import hashlib
 import operator
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -239,7 +240,7 @@ class Dataset:
 def fingerprint(keys: Sequence[str], sizes: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> str:
     """Return the SHA-256 of keys, sizes and labels, 32 hex digits; it does not depend on paths."""
     digest = hashlib.sha256()
-    if isinstance(keys, Keys):
+    if isinstance(keys, Keys) and sys.getfilesystemencoding() == "utf-8":  # then `os.fsencode` gives the bytes that it holds
         for blob, start in keys.chunks():
             digest.update(np.insert(blob, start[1:], 0).data)
     else:
