@@ -224,6 +224,19 @@ def test_progress_in_a_log_is_plain_lines(capsys, monkeypatch) -> None:
     assert all("\x1b" not in line for line in lines)
 
 
+def test_a_listing_is_shown_if_it_takes_a_while(capsys, monkeypatch) -> None:
+    with output.listing_progress() as listed:
+        listed(3)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(output, "LISTING_SHOWN_S", 0.0)
+    monkeypatch.setattr(output, "LOG_INTERVAL_S", 0.0)
+    with output.listing_progress() as listed:
+        listed(1300)
+        listed(700)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" img")[0] for line in lines] == ["listing: 1,300", "listing: 2,000"]
+
+
 def test_a_rate_of_less_than_one_a_second_leaves_the_time_that_is_left(capsys, monkeypatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(output, "LOG_INTERVAL_S", 0.0)

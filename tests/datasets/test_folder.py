@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import headrace
 import pytest
+from headrace.datasets import record_keys
+from headrace.datasets.sources import folder
 from headrace.errors import SourceError
+from headrace.packing import listing, pack_plan
+from headrace.packing.options import PackOptions
 
 MakeFolder = Callable[..., Path]
 
@@ -116,3 +121,52 @@ def test_images_that_image_folder_ignores_are_listed(image_folder: MakeFolder, t
     result = headrace.pack(root, tmp_path / "out")
     assert (result.records, result.errors) == (4, 1)
     assert '"class_1/moving.GIF", "reason": "no image"' in (tmp_path / "out/errors.jsonl").read_text()
+
+
+def test_the_quick_listing_finds_what_the_careful_one_finds(
+    image_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = image_folder()
+    for name in ("b/2.jpg", "b-/1.JPG", "b/c/längs.tiff", ".hidden.png", "moving.gif", "notes.txt", "no-ending"):
+        path = root / "class_1" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * len(name))
+        os.utime(path, ns=(-(10**18), 3))
+    (root / "class_0" / "link.jpg").symlink_to(root / "class_1/b/2.jpg")
+    (root / "class_2" / "elsewhere").symlink_to(root / "class_1/b")  # followed, by the careful listing
+    quick = headrace.open(root)
+    monkeypatch.setattr(folder, "list_images", lambda *_: None)
+    careful = headrace.open(root)
+    assert "class_2/elsewhere/c/längs.tiff" in quick.table.keys
+    assert list(quick.table.files) == [f"{root}/{key}" for key in quick.table.keys]
+    assert (list(quick.table.keys), quick.strays) == (list(careful.table.keys), careful.strays)
+    assert quick.fingerprint == careful.fingerprint
+    for name in ("label", "file_size", "file_change"):
+        assert getattr(quick.table, name).tolist() == getattr(careful.table, name).tolist(), name
+
+
+def test_the_listing_takes_at_most_150_bytes_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 20_000
+    for label in range(20):
+        (tmp_path / f"n{label:08d}").mkdir()
+        for number in range(count // 20):
+            os.close(os.open(tmp_path / f"n{label:08d}/n{label:08d}_{number}.JPEG", os.O_CREAT))
+    for module in (record_keys, pack_plan):  # what is worked on at a time is as small a share of the whole as in a large folder
+        monkeypatch.setattr(module, "_CHUNK", 256)
+    tracemalloc.start()
+    try:
+        found = listing.list_records(headrace.open(tmp_path), PackOptions())
+        pack_plan.make_pack_plan(found, PackOptions(), None)
+        held, peak = (size / count for size in tracemalloc.get_traced_memory())
+    finally:
+        tracemalloc.stop()
+    assert len(found) == count
+    assert held < 140 and peak < 150
+
+
+def test_progress_is_reported_while_a_folder_is_listed(image_folder: MakeFolder, tmp_path: Path) -> None:
+    root = image_folder(classes=3, per_class=2)
+    opened, packed = list[int](), list[int]()
+    headrace.open(root, on_listed=opened.append)
+    headrace.pack(root, tmp_path / "out", on_listed=packed.append)
+    assert opened == packed == [2, 2, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
+from headrace.datasets import record_keys
+from headrace.datasets.record_keys import Keys
 from headrace.datasets.shards import index, keys, manifest, tar
 from headrace.errors import FormatError
 
@@ -28,7 +31,7 @@ def shard_bytes() -> bytes:
 
 
 def columns() -> index.Columns:
-    packed = index.Keys.of([key for key, *_ in RECORDS])
+    packed = Keys.of([key for key, *_ in RECORDS])
     return index.Columns(
         key_start=packed.start,
         label=np.array([0, 1]),
@@ -122,19 +125,24 @@ def test_safetensors_reads_the_index() -> None:
 
 def test_a_written_index_reads_back_memory_mapped() -> None:
     read = index.read_columns(GOLDEN / manifest.INDEX)
-    assert list(index.Keys(read.keys, read.key_start)) == ["cat/a", "dog/v1%2E2"]
+    assert list(Keys(read.keys, read.key_start)) == ["cat/a", "dog/v1%2E2"]
     assert not read.label.flags.owndata
     assert index.serialized(read) == (GOLDEN / manifest.INDEX).read_bytes()
 
 
-def test_concatenated_index_rows() -> None:
-    both = index.concatenate([columns(), columns()])
-    assert list(index.Keys(both.keys, both.key_start)) == [key for key, *_ in RECORDS] * 2
-    assert both.label.tolist() == [0, 1, 0, 1]
+def test_joined_indexes_have_the_rows_of_all(tmp_path: Path) -> None:
+    parts = [tmp_path / "0", tmp_path / "1"]
+    for path in parts:
+        path.write_bytes(index.serialized(columns()))
+    (tmp_path / "both").write_bytes(b"".join(index.joined_pieces(parts)))
+    both = index.read_columns(tmp_path / "both")
+    assert list(Keys(both.keys, both.key_start)) == [key for key, *_ in RECORDS] * 2
+    assert (both.label.tolist(), both.shard.tolist()) == ([0, 1, 0, 1], [0, 0, 1, 1])
+    assert index.serialized(both) == (tmp_path / "both").read_bytes()
 
 
 def test_keys_behave_as_a_sequence() -> None:
-    some = index.Keys.of(["a", "", "längs"])
+    some = Keys.of(["a", "", "längs"])
     assert (len(some), some[2], some[-1], some[0:2]) == (3, "längs", "längs", ["a", ""])
     assert some == ["a", "", "längs"]
     with pytest.raises(IndexError):
@@ -202,6 +210,30 @@ def test_file_names_and_keys_convert_both_ways(names: list[str], expected: list[
     extensions = [name.rpartition(".")[2] for name in names]
     back = [keys.name_of(key, end) for key, end in zip(expected, extensions, strict=True)]
     assert back == names
+
+
+def test_keys_of_any_names_are_those_of_the_definition() -> None:
+    rng = np.random.default_rng(0)
+    letters = ["a", ".", "/", "b", "=", "%", "\\", "\n", "é", "日", "\udce9", "\udcff", ".jpg", ".png"]
+    names = ["".join(rng.choice(letters, rng.integers(1, 7))) for _ in range(3000)]
+    split = [os.path.splitext(name) for name in names]  # noqa: PTH122 (as in the module)
+    stems: dict[str, set[str]] = {}
+    for name, (stem, _) in zip(names, split, strict=True):
+        stems.setdefault(stem, set()).add(name)
+    expected = [
+        f"{keys.escape(stem)}={keys.escape(end[1:])}" if len(stems[stem]) > 1 or not end[1:] else keys.escape(stem)
+        for stem, end in split
+    ]
+    assert list(keys.keys_of(names)) == expected
+
+
+def test_rows_of_keys_are_selected_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_keys, "_CHUNK", 2)
+    some = Keys.of(["a", "", "längs", "b", "caf\udce9"])
+    assert list(some) == ["a", "", "längs", "b", "caf\udce9"]
+    assert list(some.selected(np.array([4, 2, 2, 1]))) == ["caf\udce9", "längs", "längs", ""]
+    assert some.are_unique() and not some.selected(np.array([0, 3, 0])).are_unique()
+    assert list(some.selected(np.array([], dtype=np.int64))) == [] and Keys.of([]).are_unique()
 
 
 def test_a_key_with_a_lone_percent_sign_is_refused() -> None:

@@ -491,6 +491,14 @@ def pack_records(pools: Pools) -> None:
 
 # How each callable name of the module is called. Functions of `Pools` stand for arguments, in order.
 HOSTILE: dict[str, Callable[[Pools], Any]] = {
+    "list_images": lambda p: _native.list_images(p.path(), p.word(), p.one([[".jpg"], [""], WORDS]), [".gif"]),
+    "change_number": lambda p: _native.change_number(p.number(), p.number()),
+    "text_hashes": lambda p: _native.text_hashes(
+        p.data(), p.one([np.array([0, 1, 3]), np.array([2, 1]), p.memory()]), p.flag()
+    ),
+    "keys_of_names": lambda p: _native.keys_of_names(
+        p.data(), p.one([np.array([0, 1, 3]), np.array([-1, 2**62]), p.memory()]), p.one([np.zeros(2, np.uint8), p.memory()])
+    ),
     "hashed": lambda p: _native.hashed(*(p.number() for _ in range(p.rng.randrange(4)))),
     "permute": lambda p: _native.permute(p.memory(), p.number(), p.number(), p.memory()),
     "follow_pillow": lambda p: _native.follow_pillow(p.number()),

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from file_digests import file_digests
 from headrace import transforms
-from headrace.datasets.shards.index import Columns, Keys, read_columns
+from headrace.datasets.record_keys import Keys
+from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import INDEX, read_manifest
 from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
 from headrace.images.header import read_header

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from headrace.cli.main import main
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing import pack
 from headrace.packing.work import WORK, WorkFolder
+from PIL import Image
 from sample_images import jpeg
 
 
@@ -290,3 +292,19 @@ def test_a_repeated_pack_prints_no_rate(
     assert main(words) == 0
     errors = capsys.readouterr().err
     assert "12/12 img" in errors and "img/s" not in errors
+
+
+def test_a_pack_of_many_shards_needs_few_open_files(tmp_path: Path) -> None:
+    source = tmp_path / "source" / "noise"
+    source.mkdir(parents=True)
+    for number in range(40):
+        Image.effect_noise((300, 300 + number), 100).save(source / f"{number}.jpg", quality=95)  # more than half a shard each
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(int(file.name) for file in Path("/proc/self/fd").iterdir()) + 25, limits[1])
+    )
+    try:
+        result = pack(source.parent, tmp_path / "out", workers=2, shard_size=1 << 16)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (result.records, result.shards) == (40, 40)

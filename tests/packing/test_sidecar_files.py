@@ -15,6 +15,7 @@ import pytest
 import safetensors.numpy
 from containers import write_tar
 from headrace.cli.main import main
+from headrace.datasets.record_keys import Keys
 from headrace.datasets.shards import index, tar
 from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import FormatError, SourceError
@@ -198,7 +199,7 @@ def index_name() -> str:
 
 
 def golden_columns() -> index.Columns:
-    keys = index.Keys.of(["a", "b"])
+    keys = Keys.of(["a", "b"])
     return index.Columns(
         key_start=keys.start,
         label=np.array([0, 1]),

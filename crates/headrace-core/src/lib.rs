@@ -2,7 +2,8 @@
 //! test`.
 //!
 //! A module uses only modules before it in this order, which `tests/layout.rs` checks: error cpu crc rng twister geometry order
-//! store regular_file, jpeg, exif formats quiet decode, resample colour warp, program, render mask pack engine cuda_plan.
+//! store regular_file image_folder record_keys, jpeg, exif formats quiet decode, resample colour warp, program, render mask pack
+//! engine cuda_plan.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -16,12 +17,14 @@ pub mod error;
 pub mod exif;
 pub mod formats;
 pub mod geometry;
+pub mod image_folder;
 pub mod jpeg;
 pub mod mask;
 pub mod order;
 pub mod pack;
 pub mod program;
 pub mod quiet;
+pub mod record_keys;
 pub mod regular_file;
 pub mod render;
 pub mod resample;

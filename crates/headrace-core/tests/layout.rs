@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules in import order: each uses only modules before it in this list.
-const ORDER: [&str; 23] = [
+const ORDER: [&str; 25] = [
     "error",
     "cpu",
     "crc",
@@ -15,6 +15,8 @@ const ORDER: [&str; 23] = [
     "order",
     "store",
     "regular_file",
+    "image_folder",
+    "record_keys",
     "jpeg",
     "exif",
     "formats",

@@ -13,6 +13,7 @@ mod header;
 mod index;
 mod index_store;
 mod items;
+mod listing;
 mod order;
 mod pack;
 mod passes;
@@ -59,6 +60,8 @@ mod _native {
     use super::index_store::IndexStore;
     #[pymodule_export]
     use super::items::fill_items;
+    #[pymodule_export]
+    use super::listing::{change_number, keys_of_names, list_images, text_hashes};
     #[pymodule_export]
     use super::order::{hashed, permute};
     #[pymodule_export]

@@ -33,7 +33,7 @@ impl Table {
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
-        files: Vec<PathBuf>,
+        files: &Bound<'_, PyAny>,
         file: PyBuffer<i32>,
         offset: PyBuffer<i64>,
         size: PyBuffer<i64>,
@@ -45,6 +45,10 @@ impl Table {
         checksums: Option<PyBuffer<u32>>,
     ) -> PyResult<Self> {
         guarded(py, || {
+            let mut paths = engine::Paths::default();
+            for path in files.try_iter()? {
+                paths.push(&path?.extract::<PathBuf>()?);
+            }
             let negative = |_| PyValueError::new_err("a negative file number or offset");
             let file = file
                 .to_vec(py)?
@@ -58,7 +62,7 @@ impl Table {
                 .map(u64::try_from)
                 .collect::<Result<_, _>>()
                 .map_err(negative)?;
-            let inner = engine::Table::new(files, file, offset, size.to_vec(py)?)
+            let inner = engine::Table::new(paths, file, offset, size.to_vec(py)?)
                 .map_err(PyValueError::new_err)?;
             let inner = match checksums {
                 Some(checksums) => inner

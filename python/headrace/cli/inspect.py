@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from rich.table import Column, Table
 from rich.text import Text
 
-from headrace.cli.output import emit, stdout_console
+from headrace.cli.output import emit, listing_progress, stdout_console
 from headrace.datasets.open import open_stored
 from headrace.datasets.pictures import pictures
 from headrace.errors import UsageError
@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     sheet = args.contact_sheet
     if sheet is not None and not sheet.endswith((".png", ".html")):
         raise UsageError(f"--contact-sheet {sheet}: a file that ends in .png or .html is expected")
-    dataset = open_stored(args.path, args.root, list_unreadable=True)
+    with listing_progress() as listed:
+        dataset = open_stored(args.path, args.root, list_unreadable=True, on_listed=listed)
     as_page = sheet is not None and sheet.endswith(".html")
     found = inspect_dataset(dataset, sample=args.sample, sheet=None if as_page else sheet)
     if as_page:

@@ -35,6 +35,7 @@ __all__ = [
     "Heartbeat",
     "ProgressBar",
     "emit",
+    "listing_progress",
     "log",
     "log_list",
     "only_documents_on_stdout",
@@ -48,6 +49,7 @@ __all__ = [
 LOG_INTERVAL_S = 5.0  # between two lines of progress in a log
 LEAST_RATE = 1.0  # units a second below which progress shows no rate: "0.0 cells/s" says less than the time left
 HEARTBEAT_S = 2.5  # silence after which a heartbeat says what is going on; a reader of a log waits for 3 s at most
+LISTING_SHOWN_S = 1.0  # after which the listing of a source is shown: one that takes less needs no line
 LOG_WIDTH = 120  # columns of a table in a log
 LEAST_WIDTH = 20  # columns, below which no table can be read
 BAR_FROM, ELAPSED_FROM = 80, 100  # columns of a terminal from which progress shows a bar, and the time since the start
@@ -294,6 +296,25 @@ def progress(
     log_lines = _LogLines(description, total, unit, rate_of)
     yield ProgressBar(log_lines.update)
     log_lines.end()
+
+
+@contextlib.contextmanager
+def listing_progress() -> Iterator[Callable[[int], None]]:
+    """Yield a function that counts the images of a source while it is listed; show the count where that takes over a second."""
+    count, began_s = 0, time.monotonic()
+    with contextlib.ExitStack() as stack:
+        bar: ProgressBar | None = None
+
+        def listed(images: int) -> None:
+            nonlocal count, bar
+            count += images
+            if bar is None and time.monotonic() - began_s >= LISTING_SHOWN_S:
+                bar = stack.enter_context(progress("listing"))
+                images = count
+            if bar is not None:
+                bar.advance(images)
+
+        yield listed
 
 
 def _bar(unit: str, rate_of: str | None) -> Progress:

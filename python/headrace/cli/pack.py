@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.output import ProgressBar, emit, log, progress, say
+from headrace.cli.output import ProgressBar, emit, listing_progress, log, progress, say
 from headrace.datasets.shards.manifest import ERRORS
 from headrace.errors import UsageError
 from headrace.packing import Estimate, PackResult, pack
@@ -99,10 +99,14 @@ def run(args: argparse.Namespace) -> int:
     if args.classes is not None:
         options["classes"] = tuple(name for name in args.classes.split(",") if name)
     options |= {"keep_bytes": args.keep_bytes, "restart_markers": args.restart_markers}
-    with ExitStack() as stack:
+    with ExitStack() as stack, ExitStack() as listing:
         meters: list[ProgressBar] = []
         written = packed = 0
         started_s = time.monotonic()
+
+        def start(total: int) -> None:
+            listing.close()
+            meters.append(stack.enter_context(progress("packing", total, rate_of="")))
 
         def advance(count: int, size: int) -> None:
             nonlocal written, packed
@@ -121,7 +125,8 @@ def run(args: argparse.Namespace) -> int:
             root=args.root,
             follow_links=args.follow_links,
             sync=args.sync,
-            on_start=lambda total: meters.append(stack.enter_context(progress("packing", total, rate_of=""))),
+            on_listed=listing.enter_context(listing_progress()),
+            on_start=start,
             on_progress=advance,
             on_estimate=_say_estimate,
             **options,

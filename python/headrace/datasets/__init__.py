@@ -3,6 +3,8 @@
 - `notebook`: Datasets and loaders as HTML for notebooks: a title, facts, and a strip of pictures.
 - `open`: Open a dataset by path or URL: detect its kind and call the module in `sources` that reads it.
 - `pictures`: Thumbnails of records spread evenly over a dataset.
+- `record_keys`: Record keys as one column: a blob of UTF-8 and the start of each key. A tuple of str takes five times as
+  much memory.
 - `records`: A dataset: a table of records (location of the bytes, label), class names and a fingerprint.
 - `sidecar_files`: Sidecar files: masks, captions, second images (`KEY.seg.png`, `KEY.txt`) of each record, as ragged
   columns.

@@ -18,7 +18,7 @@ from headrace.datasets.shards.manifest import ERRORS, INDEX, MANIFEST, read_mani
 from headrace.datasets.sources.container_index_cache import cache_folder
 from headrace.datasets.sources.containers import ContainerRecords
 from headrace.datasets.sources.fifo import find_pipe
-from headrace.datasets.sources.folder import open_folder
+from headrace.datasets.sources.folder import OnListed, open_folder
 from headrace.datasets.sources.lst import open_lst
 from headrace.datasets.sources.recordio import open_recordio, scan_recordio
 from headrace.datasets.sources.remote.store import Bucket, RemoteObject, is_url, is_web, open_bucket
@@ -56,6 +56,7 @@ def open(
     records: int | None = None,
     part: bool = False,
     root: str | os.PathLike[str] | None = None,
+    on_listed: OnListed | None = None,
 ) -> Dataset:
     """Open the dataset at `path`, of any kind, for a Loader.
 
@@ -71,6 +72,8 @@ def open(
     part: open the shards of a packed dataset that are on this host (SageMaker's ShardedByS3Key), even without manifest or
         index. `Loader(parts=…)` then gives every rank the same number of batches. Default: False.
     root: folder or URL that the paths of a list are relative to. Default: None, the folder of the list.
+    on_listed: called with the number of images just found, while an image folder is listed: for a progress display.
+        Default: None.
 
     Returns a Dataset; no image is decoded. Raises SourceError if nothing readable is at `path` or the number of records is not
     `records`, FormatError for a damaged file, UsageError for a `root` without a list, MissingDependencyError without obstore
@@ -81,7 +84,7 @@ def open(
         from headrace.datasets.sources.pipe import open_pipe
 
         return open_pipe(pipe, records)
-    dataset = open_stored(path, root, part=part)
+    dataset = open_stored(path, root, part=part, on_listed=on_listed)
     if records not in (None, len(dataset)):
         raise SourceError(f"{path} has {len(dataset)} records, not {records}")
     return dataset
@@ -93,6 +96,7 @@ def open_stored(
     *,
     part: bool = False,
     list_unreadable: bool = False,
+    on_listed: OnListed | None = None,
 ) -> Dataset:
     """Open the dataset at `path` so that its records can be read in any order; a pipe is copied to the cache first.
 
@@ -124,7 +128,7 @@ def open_stored(
         if matching:
             _check_all_regular(matching)
             return opener(found, matching)
-    return open_folder(found, list_unreadable=list_unreadable)
+    return open_folder(found, list_unreadable=list_unreadable, on_listed=on_listed)
 
 
 def _check_all_regular(files: Sequence[Path]) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import operator
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.datasets.notebook import dataset_facts, dataset_strip, names_text, notebook_html
+from headrace.datasets.record_keys import Keys
 from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import DecodeError, RecordIndexError, SourceError, UsageError
 from headrace.images.with_pillow import rgb_picture
@@ -41,7 +43,7 @@ Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord", "pipe"]
 class RecordTable:
     """The location and label of each of n records. `size` -1 means the file from `offset` to its end (an image file)."""
 
-    files: tuple[str, ...]  # paths of image files, or of shards
+    files: Sequence[str]  # paths of image files, or of shards
     file: npt.NDArray[np.int32]  # [n] index into `files`
     offset: npt.NDArray[np.int64]  # [n] bytes from the start of the file
     size: npt.NDArray[np.int64]  # [n] bytes, or -1
@@ -53,6 +55,8 @@ class RecordTable:
     json_size: npt.NDArray[np.int64] | None = None  # [n] bytes of the JSON; 0: the record has none
     sidecars: SidecarFiles | None = None  # None: no record has any
     crc32c: npt.NDArray[np.uint32] | None = None  # [n] checksum of each record's bytes, which loaders compare; None: not known
+    file_size: npt.NDArray[np.int64] | None = None  # [n] bytes of each image file when it was listed; None: not known
+    file_change: npt.NDArray[np.int64] | None = None  # [n] the file's `change_number` then
 
     def __len__(self) -> int:
         return len(self.label)
@@ -236,11 +240,15 @@ class Dataset:
 def fingerprint(keys: Sequence[str], sizes: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> str:
     """Return the SHA-256 of keys, sizes and labels, 32 hex digits; it does not depend on paths."""
     digest = hashlib.sha256()
-    for key in keys:
-        digest.update(os.fsencode(key))
-        digest.update(b"\0")
-    digest.update(np.ascontiguousarray(sizes, dtype="<i8").tobytes())
-    digest.update(np.ascontiguousarray(labels, dtype="<i8").tobytes())
+    if isinstance(keys, Keys) and sys.getfilesystemencoding() == "utf-8":  # then `os.fsencode` gives the bytes that it holds
+        for blob, start in keys.chunks():
+            digest.update(np.insert(blob, start[1:], 0).data)
+    else:
+        for key in keys:
+            digest.update(os.fsencode(key))
+            digest.update(b"\0")
+    digest.update(np.ascontiguousarray(sizes, dtype="<i8").data)
+    digest.update(np.ascontiguousarray(labels, dtype="<i8").data)
     return digest.hexdigest()[:32]
 
 

@@ -62,6 +62,10 @@ class SidecarFiles:
     def __len__(self) -> int:
         return len(self.offset)
 
+    def in_memory(self) -> SidecarFiles:
+        """Return a copy that holds no file open."""
+        return SidecarFiles(self.start.copy(), self.offset.copy(), self.size.copy(), self.name.copy(), self.names)
+
     def members(self, record: int) -> list[SidecarFile]:
         """Return the sidecar files of one record."""
         places = range(int(self.start[record]), int(self.start[record + 1]))

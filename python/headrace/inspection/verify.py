@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +24,9 @@ import numpy.typing as npt
 
 from headrace._native import crc32c
 from headrace.datasets.open import local_copy
+from headrace.datasets.record_keys import Keys
 from headrace.datasets.shards import tar
-from headrace.datasets.shards.index import Columns, Keys, read_columns
+from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import ERRORS, MANIFEST, Manifest, ShardFacts, read_manifest
 from headrace.datasets.sidecar_files import SidecarFile
 from headrace.datasets.sources.remote.store import is_url
@@ -85,7 +86,7 @@ def verify(
     report = on_progress or (lambda _: None)
     if not any(problem.file == manifest.index.file for problem in problems):
         with ThreadPoolExecutor(count, thread_name_prefix="headrace-verify") as pool:
-            check = _ShardCheck(folder, manifest, columns, decode, report)
+            check = _ShardCheck(folder, manifest, columns, _rows_of_shards(manifest, columns), decode, report)
             for found in pool.map(check, range(len(manifest.shards))):
                 problems += found
     return VerifyResult(where, not problems, manifest.records, len(manifest.shards), total, decode, tuple(problems))
@@ -113,7 +114,7 @@ def _check_files(folder: Path, manifest: Manifest, columns: Columns) -> Iterator
     if rows != [shard.records for shard in manifest.shards] or np.any(np.diff(columns.shard) < 0):
         yield Problem(MANIFEST, "", "the shards' record counts differ from the index")
     keys = Keys(columns.keys, columns.key_start)
-    if len(set(keys)) != len(keys):
+    if not keys.are_unique():
         yield Problem(manifest.index.file, "", "two records have the same key")
     rejected = 0
     if (folder / ERRORS).is_file():
@@ -127,11 +128,18 @@ def _check_files(folder: Path, manifest: Manifest, columns: Columns) -> Iterator
             yield Problem(path.name, "", "does not belong to the dataset")
 
 
+def _rows_of_shards(manifest: Manifest, columns: Columns) -> Sequence[npt.NDArray[np.int64]]:
+    """Return the rows of each shard, in the index's order."""
+    order = np.argsort(columns.shard, kind="stable")
+    return np.split(order, np.searchsorted(columns.shard, np.arange(1, len(manifest.shards)), sorter=order))
+
+
 @dataclass(frozen=True, slots=True)
 class _ShardCheck:
     folder: Path
     manifest: Manifest
     columns: Columns
+    rows: Sequence[npt.NDArray[np.int64]]  # of the index, for each shard
     decode: bool
     on_progress: Callable[[int], None]
 
@@ -153,8 +161,7 @@ class _ShardCheck:
         if not self._digest_is(shard.sha256, data):
             yield Problem(shard.file, "", "its SHA-256 is not the manifest's: the bytes have changed")
         keys = Keys(self.columns.keys, self.columns.key_start)
-        rows: npt.NDArray[np.int64] = np.flatnonzero(self.columns.shard == number)
-        for row in rows.tolist():
+        for row in self.rows[number].tolist():
             try:
                 detail = self._check_record(row, keys[row], data)
             except FormatError as error:  # a key that no member name can hold

@@ -569,8 +569,8 @@ class _PendingBatch:
 
 def _columns(
     table: RecordTable,
-) -> tuple[list[str], npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    return list(table.files), table.file, table.offset, table.size
+) -> tuple[Sequence[str], npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    return table.files, table.file, table.offset, table.size
 
 
 def _check_result(result: Any, shape: tuple[int, ...], function: Callable[[Any], Any]) -> None:

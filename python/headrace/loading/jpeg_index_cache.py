@@ -16,6 +16,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ INDEX_FOLDER = "HEADRACE_INDEX_CACHE"
 LIMIT_BYTES = 2 << 30
 #: The file of any images starts anew above this size; it holds the indexes of about 500,000 photographs of 470×400.
 SHARED_LIMIT_BYTES = 1 << 30
+_CHUNK = 1 << 16  # paths that are digested at a time
 _OFF = ("off", "0", "no", "none")
 
 
@@ -52,9 +54,12 @@ def index_file(
     folder = index_folder()
     if folder is None:
         return None
-    digest = hashlib.sha256("\0".join(files).encode("utf-8", "surrogateescape"))
+    digest, left, separator = hashlib.sha256(), iter(files), ""
+    while some := list(islice(left, _CHUNK)):  # all paths in one text would take as much memory as the dataset
+        digest.update((separator + "\0".join(some)).encode("utf-8", "surrogateescape"))
+        separator = "\0"
     for column in (file, offset, size):
-        digest.update(np.ascontiguousarray(column).tobytes())
+        digest.update(np.ascontiguousarray(column).data)
     return _usable(folder / f"{digest.hexdigest()[:32]}.index")
 
 

@@ -13,6 +13,7 @@ from typing import Literal, Unpack
 
 from headrace.datasets.open import open_stored
 from headrace.datasets.records import Dataset
+from headrace.datasets.sources.folder import OnListed
 from headrace.datasets.sources.remote.store import Bucket, is_url, open_bucket
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing.engine import Engine, OnProgress
@@ -46,6 +47,7 @@ def pack(
     root: str | os.PathLike[str] | None = None,
     follow_links: Sequence[str | os.PathLike[str]] = (),
     sync: bool = False,
+    on_listed: OnListed | None = None,
     on_start: Callable[[int], None] | None = None,
     on_progress: OnProgress | None = None,
     on_estimate: Callable[[Estimate], None] | None = None,
@@ -61,8 +63,8 @@ def pack(
     root: folder or URL that the paths of a list are relative to. Default: the folder of the list.
     follow_links: with layout="folder", folders outside SRC into which its links are followed. Default: none.
     sync: wait until every file is on the disk, so that the commit survives a power failure. Default: False.
-    on_start, on_progress, on_estimate: called with the number of records; with (records, bytes) just finished; with the
-        `Estimate` of what re-encoding gives. Default: None.
+    on_listed, on_start, on_progress, on_estimate: called with the number of images just listed in a folder; of all records;
+        with (records, bytes) just finished; with the `Estimate` of what re-encoding gives. Default: None.
 
     These do; the defaults keep every pixel:
     max_side, short_side: reduce larger images to this longer, shorter side in pixels. Default: None.
@@ -77,15 +79,14 @@ def pack(
     classes: pack only these classes, in this order. Default: all.
     unlabeled, undecodable: "skip" such records and list them in errors.jsonl, or "stop". Default: "skip".
     duplicates: "stop" at a second record with the same key, "skip" it, or "rename" it. Default: "stop".
-    extras: "keep" or "drop" sidecar files. Default: "keep".
-    codec: how images are stored; only "jpeg" exists.
+    extras: "keep" or "drop" sidecar files. Default: "keep". codec: how images are stored; only "jpeg" exists.
 
     Returns counts, sizes and the rate. Raises UsageError for options that contradict or a destination with other content,
     SourceError if the source cannot be opened or nothing in it can be packed, DecodeError if undecodable="stop".
     Example: `headrace.pack("photos/", "packed/", max_side=500, quality=90)`.
     """
     chosen = _checked(options, engine, workers, unit)
-    callbacks = _Callbacks(on_start, on_progress, on_estimate)
+    callbacks = _Callbacks(on_listed, on_start, on_progress, on_estimate)
     if layout == "folder":
         src = _tree_to_copy(src, engine=engine, unit=unit, root=root)
         begun, progress = callbacks.start, callbacks.progress
@@ -110,6 +111,7 @@ def _tree_to_copy(
 
 @dataclass(frozen=True, slots=True)
 class _Callbacks:
+    on_listed: OnListed | None
     on_start: Callable[[int], None] | None
     on_progress: OnProgress | None
     on_estimate: Callable[[Estimate], None] | None
@@ -160,7 +162,7 @@ def _pack(
     sync: bool,
 ) -> PackResult:
     store = _open_store(dst, unit)
-    dataset = src if isinstance(src, Dataset) else open_stored(src, root, list_unreadable=True)
+    dataset = src if isinstance(src, Dataset) else open_stored(src, root, list_unreadable=True, on_listed=callbacks.on_listed)
     dataset.check_stored()
     _refuse_overlap(dataset, dst, store)
     listing = list_records(dataset, options)

@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from headrace.datasets.record_keys import Keys
 from headrace.datasets.records import Dataset
 from headrace.datasets.shards.keys import escape, keys_of
-from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
+from headrace.datasets.sources.folder import IMAGE_EXTENSIONS, change_of_file
 from headrace.datasets.sources.remote.store import is_url
 from headrace.datasets.sources.tar import split_name
 from headrace.errors import SourceError, UsageError
@@ -44,7 +45,7 @@ class Listing:
 
     dataset: Dataset
     rows: npt.NDArray[np.int64]  # rows of `dataset.table`
-    keys: tuple[str, ...]  # unique, escaped
+    keys: Keys  # unique, escaped
     sizes: npt.NDArray[np.int64]  # bytes in the source
     changed: npt.NDArray[np.int64]  # a number that changes with each record's file; 0: unknown
     labels: npt.NDArray[np.int64]  # indices into `classes`
@@ -71,8 +72,7 @@ class Listing:
 
     def selected(self, chosen: npt.NDArray[np.int64], *, rejected: tuple[Rejection, ...]) -> Listing:
         """Return the records at the positions `chosen`, in that order."""
-        keys = tuple(self.keys[i] for i in chosen)
-        columns = (self.rows[chosen], keys, self.sizes[chosen], self.changed[chosen], self.labels[chosen])
+        columns = (self.rows[chosen], self.keys.selected(chosen), self.sizes[chosen], self.changed[chosen], self.labels[chosen])
         return Listing(self.dataset, *columns, self.classes, rejected, self.renamed)
 
 
@@ -98,7 +98,7 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
         raise SourceError(f"{stopping.file} is {stopping.detail}", hint="take it out of the source")
     keys = _keys(dataset, rows)
     positions, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
-    rows = rows[positions]
+    rows = rows if positions is None else rows[positions]
     if not len(rows):
         which = "a label" if options.classes is None else "a label that is wanted"
         raise SourceError(
@@ -112,7 +112,7 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
             f"{irregular[0].file} is a pipe, a device or a folder, not an image", hint="take it out of the source"
         )
     out = (*rejected, *strays, *duplicates, *irregular)
-    listing = Listing(dataset, rows, tuple(keys), sizes, changed, labels[rows], classes, out, renamed)
+    listing = Listing(dataset, rows, keys, sizes, changed, _of(labels, rows), classes, out, renamed)
     if irregular:
         listing = listing.selected(np.flatnonzero(sizes >= 0), rejected=listing.rejected)
     if not len(listing):
@@ -145,9 +145,16 @@ def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:
     return {name: listing.selected(part, rejected=listing.rejected if name == first else ()) for name, part in filled.items()}
 
 
-def _random_order(keys: tuple[str, ...], salt: str) -> npt.NDArray[np.int64]:
+def _of(column: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the values of these rows, which ascend; the column itself if these are all."""
+    return column if len(rows) == len(column) else column[rows]
+
+
+def _random_order(keys: Keys, salt: str) -> npt.NDArray[np.int64]:
     """Return a permutation that depends on keys and salt only; NumPy's generators may change with its version."""
-    drawn = b"".join(blake2b(key.encode(), digest_size=8, salt=salt.encode()[:16]).digest() for key in keys)
+    drawn, seed = bytearray(), salt.encode()[:16]
+    for key in keys.encoded():
+        drawn += blake2b(key, digest_size=8, salt=seed).digest()
     return np.argsort(np.frombuffer(drawn, dtype="<u8"), kind="stable")
 
 
@@ -187,19 +194,21 @@ def _outside_classes(dataset: Dataset) -> Iterator[str]:
             )
 
 
-def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> list[str]:
+def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Keys:
     """Return keys as docs/reference/format.md defines them.
 
     They come from file names if records are files, else from the container's keys, escaped.
     """
-    names = [dataset.table.keys[int(row)] for row in rows]
+    names = dataset.table.keys if isinstance(dataset.table.keys, Keys) else Keys.of(dataset.table.keys)
+    if len(rows) < len(names):
+        names = names.selected(rows)
     if dataset.kind == "shards":
         return names
     if dataset.kind in ("folder", "lst"):
-        return keys_of([_relative(name) for name in names] if dataset.kind == "lst" else names)
+        return keys_of(Keys.of(map(_relative, names)) if dataset.kind == "lst" else names)
     if dataset.kind == "tar":
-        return [_key_of_member(name).lstrip("/") for name in names]
-    return [escape(name).lstrip("/") for name in names]
+        return Keys.of(_key_of_member(name).lstrip("/") for name in names)
+    return Keys.of(escape(name).lstrip("/") for name in names)
 
 
 def _key_of_member(name: str) -> str:
@@ -217,9 +226,11 @@ def _relative(name: str) -> str:
 
 
 def _without_duplicates(
-    dataset: Dataset, rows: npt.NDArray[np.int64], keys: list[str], options: PackOptions
-) -> tuple[npt.NDArray[np.int64], list[str], list[Rejection], int]:
-    """Return the positions to keep, their keys, the rejected records, and the number of renamed keys."""
+    dataset: Dataset, rows: npt.NDArray[np.int64], keys: Keys, options: PackOptions
+) -> tuple[npt.NDArray[np.int64] | None, Keys, list[Rejection], int]:
+    """Return the positions to keep (None: all), their keys, the rejected records, and the number of renamed keys."""
+    if keys.are_unique():
+        return None, keys, [], 0
     taken: set[str] = set(keys) if options.duplicates == "rename" else set()
     seen: set[str] = set()
     positions, kept_keys, rejected, renamed = [], [], [], 0
@@ -239,7 +250,7 @@ def _without_duplicates(
         seen.add(key)
         positions.append(at)
         kept_keys.append(key)
-    return np.asarray(positions, dtype=np.int64), kept_keys, rejected, renamed
+    return np.asarray(positions, dtype=np.int64), Keys.of(kept_keys), rejected, renamed
 
 
 def _numbered(key: str, taken: set[str]) -> str:
@@ -249,25 +260,17 @@ def _numbered(key: str, taken: set[str]) -> str:
     return f"{key}~{number}"
 
 
-def _changed(facts: os.stat_result, *, copied: bool) -> int:
-    """Return a number that changes with the file. No inode: some mounts of object stores number files anew each time.
-
-    copied: the file is a copy from an object store. Its modification time is its object's; its ctime is that of the copy.
-    """
-    status_ns = 0 if copied else facts.st_ctime_ns
-    return int.from_bytes(blake2b(b"%d %d" % (facts.st_mtime_ns, status_ns), digest_size=7).digest())
-
-
 def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the size of each record in bytes, and a number that changes when its file does.
 
     A missing file counts as 0 bytes here and is rejected when it is read; -1 means not a regular file. Cache files of a remote
     dataset change with every fetch, so the name of their folder, which identifies the objects, stands for it.
     """
-    table = dataset.table
+    table, copied = dataset.table, is_url(dataset.root)
+    if table.file_size is not None and table.file_change is not None and not copied:
+        return _of(table.file_size, rows), _of(table.file_change, rows)
     sizes, file = table.size[rows].copy(), table.file[rows]
     times = np.zeros(len(table.files), dtype=np.int64)
-    copied = is_url(dataset.root)
     for at in np.flatnonzero(sizes < 0):
         try:
             facts = os.stat(table.files[file[at]])  # noqa: PTH116 (millions of them)
@@ -276,12 +279,12 @@ def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt
             continue
         regular = stat.S_ISREG(facts.st_mode)  # a read from a pipe or a device may never return
         sizes[at] = max(0, facts.st_size - table.offset[rows[at]]) if regular else -1
-        times[file[at]] = _changed(facts, copied=copied)
+        times[file[at]] = change_of_file(facts, copied=copied)
     for number in set(file[table.size[rows] >= 0].tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
         path = table.files[number]
         if dataset.fetcher is not None:
             times[number] = int.from_bytes(blake2b(os.fsencode(Path(path).parent.name), digest_size=7).digest())
             continue
         with contextlib.suppress(OSError):  # reading the file reports the error
-            times[number] = _changed(os.stat(path), copied=copied)  # noqa: PTH116 (as above)
+            times[number] = change_of_file(os.stat(path), copied=copied)  # noqa: PTH116 (as above)
     return sizes, times[file]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
-from headrace.errors import UsageError
+from headrace.errors import FormatError, UsageError
 from headrace.packing.engine import Engine, OnProgress
 from headrace.packing.estimate import Estimate
 from headrace.packing.listing import Listing
@@ -83,7 +83,7 @@ class MissingUnits:
         try:
             if all(work.is_done(unit) for unit in range(plan.units)):
                 return work.commit(plan, listing)
-        except FileNotFoundError:  # another job committed at the same moment, and has removed the marks
+        except (FileNotFoundError, FormatError):  # another job committed at the same moment, and has removed the marks
             if not (work.destination / MANIFEST).exists():
                 raise
         return read_manifest(work.destination) if (work.destination / MANIFEST).exists() else None

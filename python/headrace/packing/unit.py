@@ -15,7 +15,7 @@ import numpy as np
 from headrace._native import crc32c as native_crc32c
 from headrace._native import pack_records
 from headrace.datasets.shards import tar
-from headrace.datasets.shards.index import Columns, Keys
+from headrace.datasets.shards.index import Columns
 from headrace.datasets.sidecar_files import SidecarFile, SidecarFiles
 from headrace.errors import DecodeError, SourceError
 from headrace.packing.image_encoder import ImageEncoder
@@ -177,7 +177,7 @@ class UnitWriter:
         if not self.rows:
             return None
         at, offset, size, width, height, crc32c, json_offset, json_size = np.array(self.rows, dtype=np.int64).T
-        keys = Keys.of([self.listing.keys[i] for i in at])
+        keys = self.listing.keys.selected(at)
         return Columns(
             key_start=keys.start,
             label=self.listing.labels[at],

@@ -21,12 +21,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
-from headrace.datasets.shards.index import Columns, Keys, concatenate, read_columns, serialized
+import numpy as np
+
+from headrace.datasets.record_keys import Keys
+from headrace.datasets.shards.index import Columns, joined_pieces, read_columns, serialized
 from headrace.datasets.shards.manifest import ERRORS, INDEX, MANIFEST, FileFacts, Manifest, ShardFacts
 from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.listing import Listing, Rejection
 from headrace.packing.pack_plan import PackPlan
-from headrace.system.atomic_write import atomic_write, sync_folder
+from headrace.system.atomic_write import atomic_write, replacing, sync_folder
 from headrace.system.private_files import check_own_state, make_output_folder, make_private_folder, output_opener
 from headrace.system.regular_file import check_regular, read_regular, regular_opener
 from headrace.system.utf8 import utf8_text
@@ -136,7 +139,7 @@ class WorkFolder:
                 return False
             columns = read_columns(self._columns_path(unit))
             keys = Keys(columns.keys, columns.key_start)
-            same_keys = list(keys) == [listing.keys[at] for at in packed]
+            same_keys = keys == listing.keys.selected(np.array(packed, dtype=np.int64))
             return same_keys and columns.label.tolist() == listing.labels[packed].tolist()
         except (OSError, FormatError, ValueError, KeyError, TypeError, RecursionError):
             return False
@@ -199,26 +202,24 @@ class WorkFolder:
                 f"none of {len(listing)} images could be packed; the first: {rejected[0].file}: {rejected[0].detail}",
                 hint=f"check the source; to start again:  rm -r {self.folder}",
             )
-        parts = [read_columns(self._columns_path(unit)) for unit, facts in enumerate(units) if facts["shard"]]
-        columns = concatenate(parts)
-        columns.shard[:] = [number for number, part in enumerate(parts) for _ in range(len(part))]
-        index = serialized(columns)
+        paths = [self._columns_path(unit) for unit, facts in enumerate(units) if facts["shard"]]
+        image_bytes, per_class = _sums(paths, len(listing.classes))
+        if rejected:
+            lines = (utf8_text(json.dumps(asdict(one), ensure_ascii=False)) + "\n" for one in rejected)
+            self._write(self.destination / ERRORS, "".join(lines).encode())
+        index = self._write_index(paths)
         manifest = Manifest(
-            records=len(columns),
-            image_bytes=int(columns.size.sum()),
+            records=sum(per_class),
+            image_bytes=image_bytes,
             rejected=len(rejected),
             classes=listing.classes,
-            per_class=_counts(columns, len(listing.classes)),
+            per_class=per_class,
             shards=tuple(shards),
-            index=FileFacts(INDEX, len(index), hashlib.sha256(index).hexdigest()),
+            index=index,
             options=plan.options,
             source_kind=plan.source_kind,
             source_fingerprint=plan.source_fingerprint,
         )
-        if rejected:
-            lines = (utf8_text(json.dumps(asdict(one), ensure_ascii=False)) + "\n" for one in rejected)
-            self._write(self.destination / ERRORS, "".join(lines).encode())
-        self._write(self.destination / INDEX, index)
         self._synchronise()  # shards and index must be on the disk before the manifest
         self._write(self.destination / MANIFEST, manifest.serialized())
         self._synchronise()
@@ -240,17 +241,31 @@ class WorkFolder:
         # A killed pack leaves the temporary file where `remove` finds it, not in the destination.
         atomic_write(path, data, sync=self.sync, temporary_folder=self.folder)
 
+    def _write_index(self, parts: Sequence[Path]) -> FileFacts:
+        """Write the index that joins the units' parts of it."""
+        path, digest = self.destination / INDEX, hashlib.sha256()
+        with replacing(path, sync=self.sync, temporary_folder=self.folder) as temporary:
+            with open(temporary, "wb") as file:
+                for piece in joined_pieces(parts):
+                    file.write(piece)
+                    digest.update(piece)
+            size = temporary.stat().st_size
+        return FileFacts(INDEX, size, digest.hexdigest())
+
     def _synchronise(self) -> None:
         """Write the renames in the destination to the disk."""
         if self.sync:
             sync_folder(self.destination)
 
 
-def _counts(columns: Columns, classes: int) -> tuple[int, ...]:
-    counts = [0] * classes
-    for label in columns.label.tolist():
-        counts[label] += 1
-    return tuple(counts)
+def _sums(parts: Iterable[Path], classes: int) -> tuple[int, tuple[int, ...]]:
+    """Return the bytes of all images, and the number of records of each class."""
+    image_bytes, counts = 0, np.zeros(classes, dtype=np.int64)
+    for path in parts:
+        columns = read_columns(path)
+        image_bytes += int(columns.size.sum())
+        counts += np.bincount(columns.label, minlength=classes)
+    return image_bytes, tuple(counts.tolist())
 
 
 def require_own_state(path: Path) -> None:

@@ -34,7 +34,7 @@ pub use items::{fill_items, Group, Item, ItemBytes, Items, Source, Target};
 pub use job::Job;
 pub use memory::BatchMemory;
 pub use pages::Pages;
-pub use table::Table;
+pub use table::{Paths, Table};
 pub use turns::{Stream, Turn};
 pub use worker::Worker;
 

@@ -1,9 +1,11 @@
 //! The table of a dataset's records: where the bytes of each are, in files on local disks.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::byte_cache::ByteCache;
@@ -20,9 +22,49 @@ enum Handle {
     Shard(OnceLock<File>),
 }
 
+/// Paths of files, one after the other: a million take a third of the memory of a million `PathBuf`.
+#[derive(Default)]
+pub struct Paths {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Paths {
+    /// Append a path.
+    pub fn push(&mut self, path: &Path) {
+        self.bytes.extend_from_slice(path.as_os_str().as_bytes());
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Return the number of paths.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Return true if there is no path.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    fn get(&self, number: usize) -> &Path {
+        let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        Path::new(OsStr::from_bytes(&self.bytes[begin..self.ends[number]]))
+    }
+}
+
+impl FromIterator<PathBuf> for Paths {
+    fn from_iter<I: IntoIterator<Item = PathBuf>>(paths: I) -> Self {
+        let mut all = Paths::default();
+        for path in paths {
+            all.push(&path);
+        }
+        all
+    }
+}
+
 /// The records of a dataset: columns with one entry per record, and the files that hold them.
 pub struct Table {
-    paths: Vec<PathBuf>,
+    paths: Paths,
     handles: Vec<Handle>,
     file: Vec<u32>,
     offset: Vec<u64>,
@@ -35,7 +77,7 @@ pub struct Table {
 impl Table {
     /// Make a table from columns; `size` -1 means the whole file. Fails with a message if the columns do not fit each other.
     pub fn new(
-        paths: Vec<PathBuf>,
+        paths: Paths,
         file: Vec<u32>,
         offset: Vec<u64>,
         size: Vec<i64>,
@@ -129,7 +171,7 @@ impl Table {
     fn read_file(&self, record: usize, bytes: &mut Vec<u8>) -> Result<()> {
         let file = self.file[record] as usize;
         match &self.handles[file] {
-            Handle::Whole => read_file(&self.paths[file], bytes)?,
+            Handle::Whole => read_file(self.paths.get(file), bytes)?,
             Handle::Shard(handle) => {
                 let size = usize::try_from(self.size[record]).map_err(|_| Status::Io)?;
                 self.shard(file, handle)
@@ -152,7 +194,7 @@ impl Table {
         }
         let _one_at_a_time = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if handle.get().is_none() {
-            drop(handle.set(regular_file::open(&self.paths[file])?.0));
+            drop(handle.set(regular_file::open(self.paths.get(file))?.0));
         }
         handle.get().ok_or_else(|| io::Error::other("not opened"))
     }
@@ -174,7 +216,7 @@ mod tests {
         std::fs::create_dir_all(&folder).expect("a temporary folder");
         let path = folder.join("shard");
         std::fs::write(&path, b"0123456789").expect("written");
-        let paths = vec![path.clone(), path];
+        let paths = Paths::from_iter([path.clone(), path]);
         let table =
             Table::new(paths, vec![0, 1, 1, 1], vec![0, 2, 8, 0], vec![-1, 3, 5, 0]).expect("fits");
         let mut bytes = Vec::new();
@@ -193,9 +235,10 @@ mod tests {
         checked.read(3, &mut bytes).expect("empty");
         assert!(checked.with_checksums(vec![0]).is_err());
         std::fs::remove_dir_all(&folder).expect("removed");
-        let gone = Table::new(vec![folder.join("x")], vec![0], vec![0], vec![-1]).expect("fits");
+        let gone = Paths::from_iter([folder.join("x")]);
+        let gone = Table::new(gone, vec![0], vec![0], vec![-1]).expect("fits");
         assert_eq!(gone.read(0, &mut bytes), Err(Status::Io));
-        assert!(Table::new(vec![], vec![0], vec![0], vec![0]).is_err());
+        assert!(Table::new(Paths::default(), vec![0], vec![0], vec![0]).is_err());
     }
 
     #[test]
@@ -205,7 +248,7 @@ mod tests {
 
         let folder = folder("table-pipe");
         pipe(&folder.join("pipe"));
-        let paths = vec![folder.join("pipe"), folder.join("pipe")];
+        let paths = Paths::from_iter([folder.join("pipe"), folder.join("pipe")]);
         let table = Table::new(paths, vec![0, 1], vec![0, 0], vec![-1, 3]).expect("fits");
         let read = at_once(move || [0, 1].map(|record| table.read(record, &mut Vec::new())));
         assert_eq!(read, [Err(Status::Io); 2]);

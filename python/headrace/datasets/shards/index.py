@@ -7,7 +7,7 @@ import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import FormatError
 from headrace.system.regular_file import check_regular, regular_opener
 
-__all__ = ["Columns", "Keys", "concatenate", "read_columns", "selected", "serialized"]
+__all__ = ["Columns", "joined_pieces", "read_columns", "selected", "serialized"]
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "I64": np.dtype("<i8"),
@@ -26,50 +26,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
-
-class Keys(Sequence[str]):
-    """Record keys, stored as one UTF-8 blob and the start of each key; indexing decodes a key."""
-
-    __slots__ = ("blob", "start")
-
-    def __init__(self, blob: npt.NDArray[np.uint8], start: npt.NDArray[np.int64]) -> None:
-        self.blob = blob  # uint8 [bytes of all keys]
-        self.start = start  # int64 [n + 1]
-
-    @staticmethod
-    def of(keys: Sequence[str]) -> Keys:
-        """Store these keys. Bytes of names that are not UTF-8 (lone surrogates in Python) are preserved."""
-        raw = [key.encode("utf-8", "surrogateescape") for key in keys]
-        start = np.zeros(len(raw) + 1, dtype=np.int64)
-        np.cumsum([len(key) for key in raw], out=start[1:])
-        return Keys(np.frombuffer(b"".join(raw), dtype=np.uint8), start)
-
-    def __len__(self) -> int:
-        return len(self.start) - 1
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        i = int(index)
-        i += len(self) if i < 0 else 0
-        if not 0 <= i < len(self):
-            raise IndexError(f"record {index} of {len(self)}")
-        return self.blob[self.start[i] : self.start[i + 1]].tobytes().decode("utf-8", "surrogateescape")
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or len(self) != len(other):
-            return False
-        return all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +77,70 @@ def serialized(columns: Columns) -> bytes:
     Not written by the safetensors library: its order of equal-sized tensors and its header spacing may change with the
     version, and the manifest holds a digest of these bytes.
     """
-    values = {name: getattr(columns, name) for name in (*_OPTIONAL, *_EXPECTED)}
-    if columns.sidecars is not None:
-        values |= {name: getattr(columns.sidecars, name.removeprefix("extra_")) for name in _EXTRA}
-        text = "".join(f"{name}\n" for name in columns.sidecars.names).encode("utf-8", "surrogateescape")
-        values["extra_names"] = np.frombuffer(text, dtype=np.uint8)
-    present = {name: kind for name, kind in _KNOWN.items() if values.get(name) is not None}
-    arrays = {name: np.ascontiguousarray(values[name], dtype=_DTYPES[kind]) for name, kind in present.items()}
+    values: dict[str, Any] = {name: getattr(columns, name) for name in (*_OPTIONAL, *_EXPECTED)}
+    values = {name: column for name, column in values.items() if column is not None} | _sidecar_columns(columns.sidecars)
+    lengths = {name: len(values[name]) for name in _KNOWN if name in values}
+    return b"".join([_header(lengths), *(_bytes_of(name, values[name]) for name in lengths)])
+
+
+def joined_pieces(paths: Sequence[Path]) -> Iterator[bytes]:
+    """Yield the bytes of one index from those at `paths`, one after the other; the rows of path i are in shard i.
+
+    Files and columns are read one at a time, so that neither the memory nor the number of open files grows with `paths`.
+    """
+    rows, keys_bytes, optional = 0, 0, set[str]()
+    sidecar_parts: list[tuple[SidecarFiles | None, int]] = []
+    for path in paths:
+        part = read_columns(path)
+        rows, keys_bytes = rows + len(part), keys_bytes + len(part.keys)
+        optional |= {name for name in _OPTIONAL if getattr(part, name) is not None}
+        sidecar_parts.append((part.sidecars.in_memory() if part.sidecars is not None else None, len(part)))
+    sidecars = _sidecar_columns(SidecarFiles.joined(sidecar_parts))
+    others = {"key_start": rows + 1, "keys": keys_bytes} | {name: len(column) for name, column in sidecars.items()}
+    present = {*_EXPECTED, *optional, *sidecars}
+    lengths = {name: others.get(name, rows) for name in _KNOWN if name in present}
+    yield _header(lengths)
+    for name in lengths:
+        yield from [_bytes_of(name, sidecars[name])] if name in sidecars else _joined_column(name, paths)
+
+
+def _joined_column(name: str, paths: Sequence[Path]) -> Iterator[bytes]:
+    base = 0  # bytes of the keys before
+    for number, path in enumerate(paths):
+        part = read_columns(path)
+        column = getattr(part, name)
+        if name == "key_start":
+            column, base = column[:-1] + base, base + len(part.keys)
+        elif name == "shard":
+            column = np.full(len(part), number, dtype=np.int32)
+        yield _bytes_of(name, np.zeros(len(part), dtype=np.int64) if column is None else column)
+    if name == "key_start":
+        yield _bytes_of(name, np.array([base]))
+
+
+def _sidecar_columns(sidecars: SidecarFiles | None) -> dict[str, npt.NDArray[Any]]:
+    if sidecars is None:
+        return {}
+    text = "".join(f"{name}\n" for name in sidecars.names).encode("utf-8", "surrogateescape")
+    columns = {name: getattr(sidecars, name.removeprefix("extra_")) for name in _EXTRA}
+    return columns | {"extra_names": np.frombuffer(text, dtype=np.uint8)}
+
+
+def _header(lengths: Mapping[str, int]) -> bytes:
+    """Return the header of an index with columns of these lengths, in the order of the file."""
     table: dict[str, Any] = {"__metadata__": {"format": "headrace-index-1"}}
     end = 0
-    for name, array in arrays.items():
-        table[name] = {"dtype": present[name], "shape": list(array.shape), "data_offsets": [end, end + array.nbytes]}
-        end += array.nbytes
+    for name, length in lengths.items():
+        size = length * _DTYPES[_KNOWN[name]].itemsize
+        table[name] = {"dtype": _KNOWN[name], "shape": [length], "data_offsets": [end, end + size]}
+        end += size
     header = json.dumps(table, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    return b"".join([len(header).to_bytes(8, "little"), header, *(array.tobytes() for array in arrays.values())])
+    return len(header).to_bytes(8, "little") + header
+
+
+def _bytes_of(name: str, column: npt.NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(column, dtype=_DTYPES[_KNOWN[name]]).tobytes()
 
 
 def read_columns(path: Path) -> Columns:
@@ -179,24 +184,6 @@ def selected(columns: Columns, rows: npt.NDArray[np.int64], shard: npt.NDArray[n
     }
     rest["sidecars"] = columns.sidecars.selected(rows) if columns.sidecars is not None else None
     return Columns(key_start=start, keys=columns.keys[places], shard=shard, **rest)
-
-
-def concatenate(parts: Sequence[Columns]) -> Columns:
-    """Return the rows of all parts, one after the other. `parts` must not be empty."""
-    ends = np.cumsum([0, *(len(part.keys) for part in parts)])
-    starts = [part.key_start[:-1] + base for part, base in zip(parts, ends[:-1], strict=True)]
-    names = [name for name in _EXPECTED if name != "key_start"]
-    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    for name in _OPTIONAL:
-        if any(getattr(part, name) is not None for part in parts):
-            joined[name] = np.concatenate([_filled(part, name) for part in parts])
-    sidecars = SidecarFiles.joined([(part.sidecars, len(part)) for part in parts])
-    return Columns(key_start=np.concatenate([*starts, ends[-1:]]), sidecars=sidecars, **joined)
-
-
-def _filled(part: Columns, name: str) -> npt.NDArray[np.int64]:
-    column = getattr(part, name)
-    return np.zeros(len(part), dtype=np.int64) if column is None else column
 
 
 _HINT = "the index is damaged: pack the source again, or restore the file from a copy"

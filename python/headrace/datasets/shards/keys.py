@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+from headrace._native import keys_of_names
+from headrace.datasets.record_keys import Keys, repeated_values
 from headrace.errors import FormatError
 
 __all__ = ["escape", "keys_of", "name_of", "unescape"]
@@ -33,17 +37,35 @@ def unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), raw).decode("utf-8", "surrogateescape")
 
 
-def keys_of(names: Sequence[str]) -> list[str]:
+def keys_of(names: Sequence[str]) -> Keys:
     """Return a unique key for each of the relative file names: `n01/a.b.JPEG` -> `n01/a%2Eb`.
 
     Names that differ only in their extension get it after an equal sign: `n01/a.jpg`, `n01/a.png` -> `n01/a=jpg`,
     `n01/a=png`. A name without extension ends in an equal sign: `n01/a` -> `n01/a=`. Equal names give equal keys: the
     caller decides about duplicates.
     """
-    parts = [_split(name) for name in names]
-    different = set(zip(names, (stem for stem, _ in parts), strict=True))
-    shared = {stem for stem, count in Counter(stem for _, stem in different).items() if count > 1}
-    return [f"{escape(stem)}={escape(end)}" if stem in shared or not end else escape(stem) for stem, end in parts]
+    texts = names if isinstance(names, Keys) else Keys.of(names)
+    shared, at = _shares_stem(texts), 0
+    blob, lengths = bytearray(), bytearray()
+    for data, start in texts.chunks():
+        keys, sizes = keys_of_names(data, start, shared[at : at + len(start) - 1])
+        blob += keys
+        lengths += sizes
+        at += len(start) - 1
+    return Keys.of_lengths(blob, lengths)
+
+
+def _shares_stem(names: Keys) -> npt.NDArray[np.uint8]:
+    """Return 1 for each name whose stem is that of another name."""
+    shared = np.zeros(len(names), dtype=np.uint8)
+    rows = repeated_values(names.hashes(of_stems=True)).tolist()  # few: of these, equal hashes are compared as texts
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        name = names[row]
+        found.setdefault(_stem(name), set()).add(name)
+    for row in rows:
+        shared[row] = len(found[_stem(names[row])]) > 1
+    return shared
 
 
 def name_of(key: str, extension: str) -> str:
@@ -61,7 +83,6 @@ def _raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _split(name: str) -> tuple[str, str]:
-    """Return stem and extension: the name before and after the last dot of its last part; a leading dot starts no extension."""
-    stem, end = os.path.splitext(name)  # noqa: PTH122 (the names are not paths of this machine)
-    return stem, end[1:]
+def _stem(name: str) -> str:
+    """Return the name before the last dot of its last part; a leading dot starts no extension."""
+    return os.path.splitext(name)[0]  # noqa: PTH122 (the names are not paths of this machine)

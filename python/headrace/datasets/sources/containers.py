@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from headrace.datasets.record_keys import Keys
 from headrace.datasets.records import Dataset, RecordTable, fingerprint
-from headrace.datasets.shards.index import Columns, Keys
+from headrace.datasets.shards.index import Columns
 from headrace.datasets.sidecar_files import SidecarFile, SidecarFiles
 from headrace.datasets.sources.container_index_cache import Scan, cached_scan
 from headrace.errors import FormatError, SourceError
@@ -98,7 +99,7 @@ def _scanned(files: Sequence[Path], scan: Callable[[Path], ContainerRecords]) ->
 
 def merged(parts: Sequence[ContainerRecords]) -> Scan:
     """Concatenate the records of several containers."""
-    keys = Keys.of([key for part in parts for key in part.keys])
+    keys = Keys.of(key for part in parts for key in part.keys)
     labels, classes = numbered([label for part in parts for label in part.labels], _names(parts))
     shard = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part.keys) for part in parts])
     offset = np.array([offset for part in parts for offset in part.offsets], dtype=np.int64)

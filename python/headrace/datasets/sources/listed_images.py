@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headrace.datasets.record_keys import Keys
 from headrace.datasets.records import Dataset, RecordTable, fingerprint
 from headrace.errors import SourceError
 
@@ -32,11 +33,11 @@ def listed_dataset(
     """Return the dataset of the images `names` in `folder`, which the list at `path` names."""
     sizes = np.full(len(names), -1, dtype=np.int64)
     table = RecordTable(
-        files=tuple(os.path.join(folder, name) for name in names),  # noqa: PTH118 (a million Path objects are slow)
+        files=Keys.of(os.path.join(folder, name) for name in names),  # noqa: PTH118 (a million Path objects are slow)
         file=np.arange(len(names), dtype=np.int32),
         offset=np.zeros(len(names), dtype=np.int64),
         size=sizes,
         label=labels,
-        keys=tuple(names),
+        keys=Keys.of(names),
     )
     return Dataset(str(path), "lst", table, classes, fingerprint(names, sizes, labels))

@@ -117,7 +117,7 @@ def _selected(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
 
 
 def _table(
-    files: tuple[str, ...],
+    files: Sequence[str],
     file: npt.NDArray[np.int32],
     offset: npt.NDArray[np.int64],
     size: npt.NDArray[np.int64],
