@@ -19,7 +19,10 @@ __all__ = ["IMAGE_EXTENSIONS", "open_folder"]
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # Other extensions of images, which ImageFolder ignores silently; headrace reports them.
-_IGNORED_EXTENSIONS = (".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl")
+_IGNORED_EXTENSIONS = (
+    *(".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl"),
+    *(".pbm", ".pnm", ".dib", ".apng", ".hif", ".j2k", ".jpx", ".pcx", ".qoi", ".sgi", ".tga"),
+)
 
 
 def open_folder(root: Path, *, list_unreadable: bool = False) -> Dataset:
@@ -45,12 +48,13 @@ def open_folder(root: Path, *, list_unreadable: bool = False) -> Dataset:
         )
     files: list[str] = []
     strays: list[str] = []
+    others: list[int] = []
     sizes: list[int] = []
     labels: list[int] = []
     empty: list[str] = []
     for label, name in enumerate(classes):
         before = len(files)
-        for path, size in _images(root / name, strays, list_unreadable=list_unreadable):
+        for path, size in _images(root / name, strays, others, list_unreadable=list_unreadable):
             files.append(path)
             sizes.append(size)
             labels.append(label)
@@ -80,7 +84,13 @@ def open_folder(root: Path, *, list_unreadable: bool = False) -> Dataset:
     )
     mark = fingerprint(keys, np.asarray(sizes, dtype=np.int64), label_column)
     return Dataset(
-        root=str(root), kind="folder", table=table, classes=tuple(map(utf8_name, classes)), fingerprint=mark, strays=ignored
+        root=str(root),
+        kind="folder",
+        table=table,
+        classes=tuple(map(utf8_name, classes)),
+        fingerprint=mark,
+        strays=ignored,
+        other_files=sum(others),
     )
 
 
@@ -92,10 +102,10 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         raise SourceError(f"cannot list {folder}: {error.strerror}", hint=f"check the permissions:  ls -ld {folder}") from error
 
 
-def _images(folder: Path, strays: list[str], *, list_unreadable: bool) -> Iterator[tuple[str, int]]:
+def _images(folder: Path, strays: list[str], others: list[int], *, list_unreadable: bool) -> Iterator[tuple[str, int]]:
     """Yield path and size in bytes of each image below `folder`, in ImageFolder's order (by folder, then by name).
 
-    Images that ImageFolder ignores are added to `strays`.
+    Images that ImageFolder ignores are added to `strays`, the number of other files to `others`.
     """
 
     def fail(error: OSError) -> None:
@@ -107,6 +117,7 @@ def _images(folder: Path, strays: list[str], *, list_unreadable: bool) -> Iterat
             _refuse_loop(parent, name)
         found.append((parent, names))
     for parent, names in sorted(found):
+        others.append(sum(not name.lower().endswith((*IMAGE_EXTENSIONS, *_IGNORED_EXTENSIONS)) for name in names))
         for name in sorted(names):
             if name.lower().endswith(IMAGE_EXTENSIONS):
                 path = os.path.join(parent, name)  # noqa: PTH118 (a million Path objects are slow)
