@@ -199,6 +199,38 @@ impl<'a> Directory<'a> {
         sound && accepted
     }
 
+    /// Return whether Pillow misses an entry that `counts`: its values leave the data, or those of an entry before it do, at which
+    /// Pillow stops.
+    pub(crate) fn drops(&self, counts: impl Fn(u32) -> bool) -> bool {
+        let (mut total, mut stopped) = (0, false);
+        (0..self.count)
+            .map_while(|index| self.entry(index))
+            .any(|entry| {
+                let word = |at: usize, bytes: usize| self.number(entry + at, bytes).unwrap_or(0);
+                let size = u64::from(word(4, 4)) * unit(word(2, 2)).unwrap_or(0);
+                let mut is_lost = stopped;
+                if size > 4 && !stopped {
+                    total += size;
+                    let end = u64::from(word(8, 4)) + size;
+                    if total > self.tiff.len() as u64 {
+                        is_lost = true;
+                    } else if end > self.tiff.len() as u64 {
+                        (is_lost, stopped) = (true, true);
+                    }
+                }
+                is_lost && counts(word(0, 2))
+            })
+    }
+
+    /// Return whether two entries of a tag say different things.
+    pub(crate) fn contradicts_itself(&self, tag: u32) -> bool {
+        let mut entries = self
+            .entries(tag)
+            .map(|entry| self.tiff.get(entry..entry + 12));
+        let first = entries.next();
+        entries.any(|other| Some(other) != first)
+    }
+
     /// Return whether a tag stands in more than one entry.
     pub(crate) fn repeats(&self, tag: u32) -> bool {
         self.entries(tag).nth(1).is_some()

@@ -46,6 +46,35 @@ def open_folder(root: Path, *, list_unreadable: bool = False) -> Dataset:
             f"{root} holds {len(classes)} datasets, not classes: {', '.join(classes)}",
             hint=f"give one of them, for example {root / 'train'}",
         )
+    files, sizes, labels, strays, other_files = _listed(root, classes, list_unreadable=list_unreadable)
+    prefix_length = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
+    keys = tuple(path[prefix_length:] for path in files)
+    ignored = tuple(path[prefix_length:] for path in strays)  # with words in brackets behind it where it cannot be read
+    label_column = np.asarray(labels, dtype=np.int64)
+    table = RecordTable(
+        files=tuple(files),
+        file=np.arange(len(files), dtype=np.int32),
+        offset=np.zeros(len(files), dtype=np.int64),
+        size=np.full(len(files), -1, dtype=np.int64),
+        label=label_column,
+        keys=keys,
+    )
+    mark = fingerprint(keys, np.asarray(sizes, dtype=np.int64), label_column)
+    return Dataset(
+        root=str(root),
+        kind="folder",
+        table=table,
+        classes=tuple(map(utf8_name, classes)),
+        fingerprint=mark,
+        strays=ignored,
+        other_files=other_files,
+    )
+
+
+def _listed(
+    root: Path, classes: tuple[str, ...], *, list_unreadable: bool
+) -> tuple[list[str], list[int], list[int], list[str], int]:
+    """Return paths, sizes and labels of the images, the strays, and the number of other files. Raises as `open_folder`."""
     files: list[str] = []
     strays: list[str] = []
     others: list[int] = []
@@ -70,28 +99,7 @@ def open_folder(root: Path, *, list_unreadable: bool = False) -> Dataset:
             f"class folders without images in {root}: {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}",
             hint="add images or remove the empty folders (torchvision's ImageFolder refuses them too)",
         )
-    prefix_length = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
-    keys = tuple(path[prefix_length:] for path in files)
-    ignored = tuple(path[prefix_length:] for path in strays)  # with words in brackets behind it where it cannot be read
-    label_column = np.asarray(labels, dtype=np.int64)
-    table = RecordTable(
-        files=tuple(files),
-        file=np.arange(len(files), dtype=np.int32),
-        offset=np.zeros(len(files), dtype=np.int64),
-        size=np.full(len(files), -1, dtype=np.int64),
-        label=label_column,
-        keys=keys,
-    )
-    mark = fingerprint(keys, np.asarray(sizes, dtype=np.int64), label_column)
-    return Dataset(
-        root=str(root),
-        kind="folder",
-        table=table,
-        classes=tuple(map(utf8_name, classes)),
-        fingerprint=mark,
-        strays=ignored,
-        other_files=sum(others),
-    )
+    return files, sizes, labels, strays, sum(others)
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
