@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,3 +78,21 @@ def test_fax_data_of_a_long_side_are_decoded_or_of_an_unsupported_kind(size: tup
         assert ours == UNSUPPORTED
     else:
         assert outcome(file.getvalue()) == "equal"
+
+
+@pytest.mark.parametrize("compression", ["packbits", "lzw", "deflate"])
+@pytest.mark.parametrize("layout", [TiffLayout(rows_per_strip=4), TiffLayout(tile=(16, 16)), TiffLayout(planar=True)])
+def test_strips_that_hold_less_than_their_samples_are_refused(layout: TiffLayout, compression: Compression) -> None:
+    """The library fills up what is missing, or reads on behind the strip."""
+    layout = replace(layout, compression=compression)
+    data = tiff_file(layout, sample_values(layout, 15, 16))
+    assert outcome(data) == "equal"
+    counts = 325 if layout.tile else STRIP_BYTE_COUNTS
+    place = next(entry for entry in directory_entries(data) if entry[0] == counts)
+    at = int.from_bytes(place[3], "little")  # of several counts; one count stands in the entry
+    if place[2] == 1:
+        at = data.index(struct.pack("<HHI", *place[:3])) + 8
+    count = int.from_bytes(data[at : at + 4], "little")
+    for stated in (count // 2, count // 4, len(data) + 1):
+        odd = data[:at] + struct.pack("<I", stated) + data[at + 4 :]
+        assert isinstance(decoded(odd), int), stated

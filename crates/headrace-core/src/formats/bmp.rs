@@ -91,6 +91,35 @@ pub fn check(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Return whether Pillow reads a bitmap as it is read here, if at all: without run lengths, of which it refuses some; with a header
+/// and a mask of alpha that it knows; and, if its colours are fewer than its depth allows, with other ones than the first gray levels,
+/// which Pillow takes for a gray image of all levels.
+pub fn is_usual(data: &[u8]) -> bool {
+    let Some(header) = header(data) else {
+        return true;
+    };
+    let known = matches!(header.header_bytes, 40 | 52 | 56 | 108 | 124);
+    let alpha = data.get(14 + 52..14 + 56).unwrap_or(&[0; 4]);
+    let masks = match header.compression {
+        0 => true,
+        BITFIELDS => header.bits == 16 || matches!(alpha, [0, 0, 0, 0 | 0xFF]),
+        _ => false,
+    };
+    let colours = header.palette();
+    let at = 14 + header.header_bytes;
+    let ramp = (header.bits <= 8 && colours < 1 << header.bits)
+        .then(|| data.get(at..at + 4 * colours))
+        .flatten()
+        .is_some_and(|palette| {
+            let entries = palette.chunks_exact(4);
+            (0..).zip(entries).all(|(level, bgr)| {
+                let black_or_white = if level == 0 { 0 } else { 255 };
+                bgr[..3] == [level; 3] || (colours == 2 && bgr[..3] == [black_or_white; 3])
+            })
+        });
+    known && masks && !ramp
+}
+
 /// The longest side that the library reads.
 const LONGEST_SIDE: u32 = 65_535;
 

@@ -6,7 +6,7 @@
 //! TIFF with other colours than gray, RGB, CMYK and palettes, with 12 or 32 bits, signed numbers, floating point, or bits in
 //! reverse order, and with JPEG compression of anything but gray, RGB and YCbCr.
 
-mod bmp;
+pub(crate) mod bmp;
 mod gif;
 mod pnm;
 mod tiff;

@@ -13,6 +13,9 @@ pub fn check(data: &[u8]) -> Result<()> {
     if end > data.len() {
         return Err(Status::Truncated);
     }
+    if end < 20 {
+        return Err(Status::Truncated); // before the first chunk
+    }
     check_chunks(&data[..end], 12)
 }
 

@@ -1,6 +1,7 @@
 //! The first image of a TIFF file, decoded to the samples that Pillow reads.
 
 mod jpeg;
+mod strips;
 
 use std::io::Cursor;
 
@@ -58,6 +59,7 @@ fn decoded(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
         .map_err(|error| status_of(&error, Status::CorruptHeader))?;
     let facts = Facts::of(&mut reader)?;
     facts.check(kind)?;
+    strips::check(data, &mut open(data)?, size)?;
     let mut image = DecodingResult::U8(Vec::new());
     let layout = reader.read_image_to_buffer(&mut image).map_err(|error| {
         match status_of(&error, Status::CorruptData) {
