@@ -88,7 +88,7 @@ impl<'a> Bits<'a> {
     }
 
     fn flag(&mut self) -> bool {
-        let split = 1 + ((self.range - 1) * 128 >> 8);
+        let split = 1 + (((self.range - 1) * 128) >> 8);
         let set = self.value >= split << 8;
         if set {
             self.range -= split;

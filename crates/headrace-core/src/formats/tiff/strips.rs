@@ -111,7 +111,7 @@ fn runs_hold(data: &[u8], needed: u64) -> bool {
     true
 }
 
-/// LZW (TIFF 6.0, section 13): only the lengths of the strings are followed.
+/// LZW (TIFF 6.0, section 13), which begins with a code that clears the table: only the lengths of the strings are followed.
 fn codes_hold(data: &[u8], needed: u64) -> bool {
     const CLEAR: usize = 256;
     const END: usize = 257;
@@ -119,6 +119,9 @@ fn codes_hold(data: &[u8], needed: u64) -> bool {
     let (mut next, mut width, mut before) = (END + 1, 9, None);
     let (mut bits, mut held, mut bytes) = (0u32, 0, 0);
     let mut rest = data.iter();
+    if !matches!(data, [0x80, 0..=0x7F, ..]) {
+        return false;
+    }
     while bytes < needed {
         while held < width {
             let Some(&byte) = rest.next() else {
