@@ -96,3 +96,13 @@ def test_strips_that_hold_less_than_their_samples_are_refused(layout: TiffLayout
     for stated in (count // 2, count // 4, len(data) + 1):
         odd = data[:at] + struct.pack("<I", stated) + data[at + 4 :]
         assert isinstance(decoded(odd), int), stated
+
+
+@pytest.mark.parametrize(("kind", "count"), [(0, 1), (99, 1), (3, 0)])
+@pytest.mark.parametrize("tag", [258, 259, 277])
+def test_a_tag_of_the_pixels_without_values_of_a_known_type_is_refused(tag: int, kind: int, count: int) -> None:
+    """Pillow passes over it, and takes the default; so does libtiff, which then fails or not."""
+    layout = TiffLayout(BLACK_IS_ZERO, 1, 8, rows_per_strip=100, compression="packbits")
+    data = tiff_file(layout, sample_values(layout, 15, 16))
+    found = [(tag, kind, count, entry[3]) if entry[0] == tag else entry for entry in directory_entries(data)]
+    assert decoded(with_directory(data, found)) == CORRUPT_HEADER

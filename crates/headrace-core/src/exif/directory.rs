@@ -222,6 +222,14 @@ impl<'a> Directory<'a> {
             })
     }
 
+    /// Return whether an entry of a tag has no values, or values of a type that Pillow passes over.
+    pub(crate) fn is_void(&self, tag: u32) -> bool {
+        self.entries(tag).any(|entry| {
+            let known = self.number(entry + 2, 2).and_then(unit).is_some();
+            !known || self.number(entry + 4, 4) == Some(0)
+        })
+    }
+
     /// Return whether two entries of a tag say different things.
     pub(crate) fn contradicts_itself(&self, tag: u32) -> bool {
         let mut entries = self

@@ -293,7 +293,7 @@ const STORAGE_TAGS: [u32; 21] = [
 ];
 
 /// Refuse files of which Pillow does not see all tags that say how pixels are stored, and files where such a tag stands twice and
-/// contradicts itself.
+/// contradicts itself, or has no values of a known type.
 fn check_directory(data: &[u8]) -> Result<()> {
     let Some(directory) = Directory::first(data) else {
         return Ok(());
@@ -303,7 +303,7 @@ fn check_directory(data: &[u8]) -> Result<()> {
     }
     if STORAGE_TAGS
         .iter()
-        .any(|&tag| directory.contradicts_itself(tag))
+        .any(|&tag| directory.contradicts_itself(tag) || directory.is_void(tag))
     {
         return Err(Status::CorruptHeader);
     }
