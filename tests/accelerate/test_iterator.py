@@ -17,6 +17,7 @@ from headrace.accelerate import iterator
 from headrace.accelerate.iterator import NativeIterator
 from headrace.errors import HeadraceError
 from PIL import Image
+from refused_files import REFUSED
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -280,6 +281,20 @@ def test_a_bad_file_raises_the_scripts_own_error(folder: Path, taken_over: list[
     with pytest.raises(UnidentifiedImageError, match=r"cannot identify image file"):
         next(iterator)
     assert next(iterator)[1].tolist() == [2] * 5  # like the original, the pass goes on behind it
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_file_that_only_headrace_decodes_raises_pillows_error(kind: str, folder: Path, taken_over: list[str]) -> None:
+    data = ImageFolder(str(folder), EVALUATE)
+    Path(data.samples[7][0]).write_bytes(REFUSED[kind]())
+    with pytest.raises((OSError, ValueError)) as theirs:
+        pil_loader(data.samples[7][0])
+    iterator = iter(DataLoader(data, 5))
+    assert isinstance(iterator, NativeIterator)
+    next(iterator)
+    with pytest.raises(type(theirs.value)) as ours:
+        next(iterator)
+    assert str(ours.value).partition(" at 0x")[0] == str(theirs.value).partition(" at 0x")[0]
 
 
 def test_an_invalid_index_raises_as_in_the_script(folder: Path, taken_over: list[str]) -> None:

@@ -139,3 +139,16 @@ def _assembled(tags: list[tuple[int, str, list[int]]], chunks: list[bytes], orde
             outside += packed
     magic = b"II*\0" if order == "<" else b"MM\0*"
     return magic + struct.pack(f"{order}I", 8) + directory + bytes(4) + outside + b"".join(chunks)
+
+
+def directory_entries(data: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Return tag, type, count and value field of each entry of a little-endian file."""
+    at = int.from_bytes(data[4:8], "little")
+    count = int.from_bytes(data[at : at + 2], "little")
+    return [struct.unpack_from("<HHI4s", data, at + 2 + 12 * number) for number in range(count)]
+
+
+def with_directory(data: bytes, given: list[tuple[int, int, int, bytes]]) -> bytes:
+    """Return the file with another directory, at its end."""
+    directory = struct.pack("<H", len(given)) + b"".join(struct.pack("<HHI4s", *entry) for entry in given) + bytes(4)
+    return data[:4] + struct.pack("<I", len(data)) + data[8:] + directory

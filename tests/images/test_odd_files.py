@@ -15,7 +15,7 @@ from sample_images import photograph
 
 WIDTH, HEIGHT = 8, 4
 NOISE = np.random.default_rng(0).integers(0, 256, 4096).astype(np.uint8).tobytes()
-TRUNCATED, CORRUPT_HEADER, CORRUPT = 3, 4, 6
+TRUNCATED, CORRUPT_HEADER, CORRUPT, TOO_LARGE = 3, 4, 6, 9
 
 
 def assert_equals_pillow(data: bytes) -> None:
@@ -234,3 +234,70 @@ def test_a_png_that_ends_behind_its_pixels_is_refused() -> None:
     sizes = {len(data) - cut for cut in range(1, len(text) + len(end) + 1)}
     assert {size: decoded(data[:size]) for size in sizes} == dict.fromkeys(sizes, TRUNCATED)
     assert_equals_pillow(data + b"behind the end")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA"])
+@pytest.mark.parametrize("size", [(65_536, 1), (70_001, 3), (1, 65_536), (3, 70_001)])
+@pytest.mark.parametrize("from_the_top", [False, True])
+def test_bitmaps_with_a_side_beyond_16_bits(mode: str, size: tuple[int, int], from_the_top: bool) -> None:
+    values = np.random.default_rng(1).integers(0, 256, (size[1], size[0], 4)).astype(np.uint8)
+    image = Image.fromarray(values)
+    image = image.convert("RGB").quantize(7) if mode == "P" else image.convert(mode)
+    file = io.BytesIO()
+    image.save(file, "BMP")
+    data = bytearray(file.getvalue())
+    if from_the_top:
+        data[22:26] = struct.pack("<i", -size[1])
+    assert_equals_pillow(bytes(data))
+    assert decoded(bytes(data[:-4])) == TRUNCATED
+
+
+def test_bitmaps_of_four_bits_with_a_side_beyond_16_bits() -> None:
+    width = 65_541
+    stride = (width * 4 + 31) // 32 * 4
+    data = bytearray(bitmap(4, np.random.default_rng(2).integers(0, 256, stride).astype(np.uint8).tobytes(), colours=11))
+    data[18:26] = struct.pack("<ii", width, 1)
+    assert_equals_pillow(bytes(data))
+    data[22:26] = struct.pack("<i", 1 << 30)
+    assert decoded(bytes(data)) == TOO_LARGE
+
+
+def boolean_coded(bits: str) -> bytes:
+    """Return bits of equal probability as the boolean coder of VP8 writes them (RFC 6386, section 7.3)."""
+    out, low, span, left = bytearray(), 0, 255, 24
+    for bit in bits + "0" * 32:
+        split = 1 + ((span - 1) * 128 >> 8)
+        low, span = (low + split, span - split) if bit == "1" else (low, split)
+        while span < 128:
+            if low >> 31:  # a carry into the bytes before
+                out[:] = (int.from_bytes(out, "big") + 1).to_bytes(len(out), "big")
+            low, span, left = low << 1 & 0xFFFFFFFF, span << 1, left - 1
+            if left == 0:
+                out.append(low >> 24)
+                low, left = low & 0xFFFFFF, 8
+    return bytes(out)
+
+
+def signed(value: int) -> str:
+    """Return the bits of a number that is stated, of six bits and a sign (RFC 6386, section 9.6)."""
+    return f"1{abs(value):06b}{int(value < 0)}"
+
+
+@pytest.mark.parametrize("simple", [0, 1])
+@pytest.mark.parametrize(("level", "of_segments", "difference"), [(52, 34, -63), (3, -20, 30), (30, 10, -20), (63, 0, -40)])
+def test_a_filter_that_the_library_takes_otherwise_than_libwebp(
+    simple: int, level: int, of_segments: int, difference: int
+) -> None:
+    """A damaged frame header of a lossy WebP: the library limits levels to 0 to 63 earlier than libwebp."""
+    file = io.BytesIO()
+    photograph(150, 100).save(file, "WEBP", quality=60)
+    data = file.getvalue()
+    start = data.index(b"VP8 ") + 8 + 10
+    segments = "1" + "01" + "0" + "0000" + signed(of_segments) * 4  # their data without a map, added to those of the frame
+    header = "00" + segments + f"{simple}{level:06b}000" + "11" + signed(difference) + "000" + "0000" + "00" + f"{40:07b}00000"
+    coded = boolean_coded(header)
+    odd = data[:start] + coded + data[start + len(coded) :]
+    if 0 <= level + of_segments <= 63:
+        assert_equals_pillow(odd)
+    else:
+        assert decoded(odd) == UNSUPPORTED

@@ -14,6 +14,7 @@ import pytest
 from headrace._native import quiet_orientation
 from noisy_files import ON_OPENING, ON_TURNING, exif, large_png
 from PIL import Image, ImageCms, ImageOps, PngImagePlugin
+from refused_files import REFUSED
 from sample_images import photograph
 
 SIZE = (40, 30)
@@ -102,6 +103,15 @@ def test_files_of_which_pillow_warns_are_not(name: str) -> None:
 
 def test_two_orientations_are_not_quiet() -> None:
     assert quiet_orientation(encoded("JPEG", exif=exif((0x112, 3, 1, 6), (0x112, 3, 1, 3)))) is None
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_files_that_pillow_refuses_are_not_decoded_in_its_place(kind: str) -> None:
+    data = REFUSED[kind]()
+    with pytest.raises((OSError, ValueError)), Image.open(io.BytesIO(data)) as image:
+        image.load()
+    one = np.zeros((1, 1, 1, 3), dtype=np.uint8)
+    assert quiet_orientation(data, False) is None or headrace.decode_into([data], one, boxes=[(0, 0, 1, 1)])[0]
 
 
 def test_large_images_are_not_quiet() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from headrace import _native
 from headrace.errors import DecodeError, UsageError
+from headrace.images.decode import decode_into
 from headrace.images.restart_markers import restart_markers
 from PIL import Image, ImageOps
 from sample_images import jpeg, photograph
@@ -140,6 +141,27 @@ def test_the_tile_sets_the_restart_interval(tile: int, interval: int) -> None:
     marked = restart_markers(data, tile=tile)
     assert restart_interval(marked) == interval
     np.testing.assert_array_equal(pixels(marked), pixels(data))
+
+
+@pytest.mark.parametrize("interval", [0, 2, 8])
+@pytest.mark.parametrize("behind", [b"\xff\xd0", b"\xff\xd1", b"\xff\xd7", b"\xff\xd3\xff\xff\xd3", b"\xff\xdc\0\4\0\x28",
+                                    b"\xff\xd5\xff\xdc\0\4\0\x28"])  # fmt: skip
+def test_restart_markers_and_a_height_behind_the_scan_are_ignored(interval: int, behind: bytes) -> None:
+    """As libjpeg does: some cameras and scanners write them."""
+    sound = jpeg(60, 40, restart_marker_blocks=interval)
+    data = sound[:-2] + behind + sound[-2:]
+    out = np.zeros((1, 40, 60, 3), np.uint8)
+    assert int(decode_into([data], out)[0]) == 0
+    np.testing.assert_array_equal(out[0], pixels(data))
+    np.testing.assert_array_equal(out[0], pixels(sound))
+    np.testing.assert_array_equal(pixels(restart_markers(data)), pixels(sound))
+
+
+def test_a_restart_marker_inside_a_scan_without_an_interval_is_damage() -> None:
+    sound = jpeg(60, 40)
+    middle = len(sound) - 100
+    out = np.zeros((1, 40, 60, 3), np.uint8)
+    assert int(decode_into([sound[:middle] + b"\xff\xd1" + sound[middle:]], out)[0]) == 7
 
 
 def test_damage_raises_decode_errors_with_reason_and_status() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from headrace.datasets.shards.manifest import INDEX, MANIFEST, FileFacts, ShardF
 from headrace.errors import FormatError, HeadraceError, SourceError
 from headrace.inspection.verify import verify
 from headrace.packing import pack
+from sample_images import photograph
 
 
 @pytest.fixture
@@ -32,8 +35,6 @@ def change_byte(path: Path, at: int) -> None:
 
 def rewrite(folder: Path, **columns: object) -> None:
     """Replace columns of the index, and make the manifest agree with the new file."""
-    import hashlib
-
     index = serialized(replace(read_columns(folder / INDEX), **columns))
     manifest = replace(read_manifest(folder), index=FileFacts(INDEX, len(index), hashlib.sha256(index).hexdigest()))
     (folder / INDEX).write_bytes(index)
@@ -57,6 +58,31 @@ def test_a_changed_image_byte_names_the_record(packed: Path) -> None:
         ("shard-000000.tar", ""),
         ("shard-000000.tar", "class_0/image_000"),
     }
+
+
+@pytest.mark.parametrize("at", [0, 130, 511])
+def test_a_damaged_header_of_an_image_is_found_under_a_matching_digest(packed: Path, at: int) -> None:
+    """Loaders find images by the index, but tar does not read such a shard."""
+    shard = packed / "shard-000000.tar"
+    change_byte(shard, at)
+    manifest = read_manifest(packed)
+    digest = hashlib.sha256(shard.read_bytes()).hexdigest()
+    resealed = [replace(facts, sha256=digest) if facts.file == shard.name else facts for facts in manifest.shards]
+    (packed / MANIFEST).write_bytes(replace(manifest, shards=tuple(resealed)).serialized())
+    (problem,) = verify(packed).problems
+    assert (problem.file, problem.key) == (shard.name, "class_0/image_000")
+    assert "tar header" in problem.detail
+
+
+@pytest.mark.parametrize("name", ["ü" * 3, "n" * 120, "a.b"])
+def test_headers_of_long_and_foreign_names_are_known(tmp_path: Path, name: str) -> None:
+    (tmp_path / "in/x").mkdir(parents=True)
+    for extension in ("jpg", "PNG"):
+        file = io.BytesIO()
+        photograph(20, 10).save(file, extension.replace("jpg", "JPEG"))
+        (tmp_path / f"in/x/{name}.{extension}").write_bytes(file.getvalue())
+    pack(tmp_path / "in", tmp_path / "out")
+    assert verify(tmp_path / "out").problems == ()
 
 
 def test_a_wrong_label_in_the_shard_is_found(packed: Path) -> None:

@@ -20,6 +20,8 @@ pub struct Images {
     pub changed: Vec<i64>,
     /// Files of other image formats, which torchvision ignores.
     pub ignored: Vec<String>,
+    /// Number of files with other endings.
+    pub others: usize,
 }
 
 /// The endings of names, in lower case: of images, and of images that are ignored.
@@ -69,6 +71,8 @@ pub fn list_images(folder: &Path, class: &str, endings: Endings<'_>) -> Option<I
                 found.add(parent, name, &facts)?;
             } else if ends_in(name, endings.ignored) {
                 found.ignored.push(format!("{parent}/{name}"));
+            } else {
+                found.others += 1;
             }
         }
     }
@@ -140,6 +144,7 @@ mod tests {
         assert_eq!(found.names, names.replace(' ', "").into_bytes());
         assert_eq!(found.sizes, [5, 5, 7, 8]);
         assert_eq!(found.ignored, ["class/move.gif"]);
+        assert_eq!(found.others, 1);
         let total: i64 = found.lengths.iter().sum();
         assert_eq!(total as usize, found.names.len());
         fs::remove_dir_all(root).unwrap();

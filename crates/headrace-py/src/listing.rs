@@ -11,13 +11,15 @@ use pyo3::types::PyBytes;
 
 use crate::detach::{detached, guarded};
 
-/// Names, the bytes of each (int64), those of each file (int64), a number that changes with each file (int64), ignored files.
+/// Names, the bytes of each (int64), those of each file (int64), a number that changes with each file (int64), ignored files, and
+/// the number of files with other endings.
 type Listed<'py> = (
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
     Vec<String>,
+    usize,
 );
 
 /// List the images below `folder`, by folder and name; their names begin with `class_name`. Return None where the caller must look
@@ -44,6 +46,7 @@ pub fn list_images<'py>(
             column(py, &found.sizes),
             column(py, &found.changed),
             found.ignored,
+            found.others,
         )
     }))
 }

@@ -91,7 +91,7 @@ def require_own_functions() -> None:
 
 
 def foreign_reader() -> str | None:
-    """Return what Pillow asks, and is not its own, before the last of its readers that native code stands for. None: nothing."""
+    """Return what Pillow asks before the last of its readers that native code stands for, and is not its own; else None."""
     pillow: Any = sys.modules.get("PIL.Image")
     asked = [one for one in pillow.ID if one in pillow.OPEN] if pillow is not None else []
     last = max((number for number, one in enumerate(asked) if one in FORMATS), default=-1)

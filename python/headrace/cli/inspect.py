@@ -97,6 +97,8 @@ def _render_records(found: Inspection) -> None:
             _line("not read", f"{count_text(found.strays, 'image')} that ImageFolder ignores")
         else:
             _line("not read", f"{count_text(found.strays, 'archive member')} without an image")
+    if found.other_files:
+        _line("other files", f"{found.other_files:,} whose endings are no image's")
 
 
 def _render_sample(found: Inspection) -> None:

@@ -28,6 +28,7 @@ from headrace.cli import output
 from headrace.cli.interruption import ignore_from_now_on
 from headrace.cli.missing_packages import missing_package
 from headrace.errors import HeadraceError, UsageError
+from headrace.images.raster import keep_pillow_silent
 from headrace.system.redaction import redact_text
 
 __all__ = ["VERBS", "main"]
@@ -115,6 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process, which ends afterwards) and return the exit code."""
     if argv is not None:
         return _main(list(argv))
+    keep_pillow_silent()
     code = _main(sys.argv[1:])
     ignore_from_now_on()
     return code

@@ -168,6 +168,10 @@ def _render(result: PackResult) -> None:
         say(f"  sidecar files, unchanged: {kept}")
     if result.renamed:
         say(f"  {count_text(result.renamed, 'record')} with the key of another record: the new keys end in ~2, ~3, …")
+    if result.unmarked:
+        say(f"  {count_text(result.unmarked, 'JPEG')} kept byte for byte: restart markers cannot be written into such files")
+    if result.other_files:
+        say(f"  {count_text(result.other_files, 'other file')} left out: their endings are no image's")
     for part in result.parts or (result,):
         if part.errors:
             say(f"  {count_text(part.errors, 'record')} not packed: see {part.path}/{ERRORS}")

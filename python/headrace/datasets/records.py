@@ -134,6 +134,7 @@ class Dataset:
     fetcher: RecordFetcher | None = None  # None: everything is on local disk
     stream: Stream | None = None  # None: not a stream; the table of a stream is empty
     strays: tuple[str, ...] = ()  # members of archives without an image; images that ImageFolder ignores
+    other_files: int = 0  # in the class folders, with endings that are no image's
 
     def __len__(self) -> int:
         return len(self.table) if self.stream is None else self.stream.records()

@@ -5,6 +5,7 @@ JPEG and Netpbm headers are read by the native core, PNG (RFC 2083) here, others
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ _SIGNATURES = (
     (b"BM", "bmp"),
     (b"II*\0", "tiff"),
     (b"MM\0*", "tiff"),
+    (b"II+\0", "tiff"),  # BigTIFF
+    (b"MM\0+", "tiff"),
 )
 EXTENSIONS = {"jpeg": "jpg", "png": "png", "gif": "gif", "bmp": "bmp", "tiff": "tif", "webp": "webp"}
 EXTENSIONS |= {name: name for name in ("pbm", "pgm", "ppm")}
@@ -119,4 +122,7 @@ def _other(data: bytes, kind: str | None) -> ImageHeader:
         with open_raster(data) as image:
             return ImageHeader(kind or (image.format or "unknown").lower(), *image.size)
     except Exception as error:  # Pillow's plugins raise many kinds of errors: each means that Pillow cannot open the image
+        if data.startswith(b"MM\0+"):  # big-endian BigTIFF, which Pillow does not open
+            with contextlib.suppress(ValueError):
+                return ImageHeader("tiff", *image_size(data))
         raise DecodeError(f"not an image: it begins with {data[:8]!r}") from error

@@ -7,15 +7,18 @@ script's own calls of Pillow, those stay as they are.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
+import warnings
 from os import PathLike
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["RASTER_FORMATS", "open_raster"]
+__all__ = ["RASTER_FORMATS", "keep_pillow_silent", "open_raster"]
 
 RASTER_FORMATS = (
     *("BMP", "GIF", "JPEG", "PPM", "PNG", "TIFF", "WEBP"),
@@ -34,10 +37,40 @@ def open_raster(source: bytes | str | PathLike[str] | IO[bytes]) -> Image.Image:
     return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_registered())
 
 
+class _Silence:
+    """Whether Pillow's libtiff shall write nothing to stderr."""
+
+    wanted = False
+
+
+def keep_pillow_silent() -> None:
+    """Let Pillow and its libtiff write nothing to stderr in this process, which is a command of headrace's own.
+
+    What is wrong with an image is said by name in the command's own words. A script's process stays as it is.
+    """
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    _Silence.wanted = True
+
+
+def _silence_libtiff() -> None:
+    """Take libtiff's handlers of messages away, which write to the stream, past Python. On Linux; elsewhere nothing happens."""
+    import ctypes  # milliseconds, which most commands need not spend
+
+    with contextlib.suppress(OSError, AttributeError):
+        mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").split()
+        for path in {word for word in mapped if word.rpartition("/")[2].startswith("libtiff")}:
+            library = ctypes.CDLL(path)
+            for handler in (library.TIFFSetErrorHandler, library.TIFFSetWarningHandler):
+                handler.argtypes, handler.restype = [ctypes.c_void_p], ctypes.c_void_p
+                handler(None)
+
+
 @functools.cache
 def _registered() -> tuple[str, ...]:
     """Return those of the formats that this Pillow has: HEIF comes with a plugin, AVIF with newer versions."""
     from PIL import Image
 
     Image.init()
+    if _Silence.wanted:
+        _silence_libtiff()
     return tuple(name for name in RASTER_FORMATS if name in Image.OPEN)

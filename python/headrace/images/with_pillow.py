@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +17,7 @@ from headrace.images.raster import open_raster
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["decode_with_pillow", "pillow", "rgb_picture", "rgb_pixels"]
+__all__ = ["converted", "decode_with_pillow", "library_reason", "pillow", "rgb_picture", "rgb_pixels"]
 
 
 def rgb_pixels(data: bytes, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
@@ -34,7 +35,7 @@ def rgb_pixels(data: bytes, size: tuple[int, int] | None = None) -> npt.NDArray[
     pixels = np.empty((1, height, width, 3), dtype=np.uint8)
     status = int(decode_into([data], pixels)[0])
     if status in NOT_DECODED:
-        image = decode_with_pillow(data).convert("RGB")
+        image = converted(decode_with_pillow(data), "RGB")
         return np.asarray(image if size is None else image.resize(size, pillow().Resampling.BILINEAR))
     if status:
         raise DecodeError(reason(status), status=status)
@@ -56,8 +57,24 @@ def decode_with_pillow(data: bytes) -> Image.Image:
     except library.UnidentifiedImageError as error:  # its text names an address in memory
         raise DecodeError(f"not an image: it begins with {data[:8]!r}") from error
     except Exception as error:  # Pillow's plugins raise many kinds of errors for damaged images
-        raise DecodeError(f"cannot be decoded: {error}") from error
+        raise DecodeError(f"cannot be decoded: {library_reason(error)}") from error
     return image
+
+
+def converted(image: Image.Image, mode: str) -> Image.Image:
+    """Convert an image of any mode to `mode`, "L" or "RGB". Raise DecodeError with the image's mode if Pillow cannot."""
+    try:
+        if image.mode == "La":  # gray, multiplied by alpha: Pillow converts it to no other mode than LA
+            image = image.convert("LA")
+        return image.convert(mode)
+    except Exception as error:  # an error of a library is that of this image
+        raise DecodeError(f"an image of mode {image.mode} cannot become {mode}: {library_reason(error)}") from error
+
+
+def library_reason(error: Exception) -> str:
+    """Return what an exception of a library says, without addresses in memory, which differ from run to run."""
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(error))
+    return text if text and isinstance(error, OSError | SyntaxError | ValueError) else f"{type(error).__name__}: {text}"
 
 
 def pillow() -> ModuleType:

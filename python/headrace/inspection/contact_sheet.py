@@ -11,7 +11,7 @@ from headrace.errors import DecodeError, MissingDependencyError, SourceError
 from headrace.images.decode import decode_into
 from headrace.images.header import read_header
 from headrace.images.thumbnails import png
-from headrace.images.with_pillow import decode_with_pillow
+from headrace.images.with_pillow import converted, decode_with_pillow
 
 __all__ = ["PICTURES", "contact_sheet"]
 
@@ -42,7 +42,7 @@ def _square(dataset: Dataset, row: int) -> npt.NDArray[np.uint8]:
         x, y = (header.width - side) // 2, (header.height - side) // 2
         if decode_into([data], square[None], boxes=[(x, y, side, side)])[0]:
             square[:] = _MISSING
-            image = decode_with_pillow(data).convert("RGB")  # Pillow reads formats that decode_into does not
+            image = converted(decode_with_pillow(data), "RGB")  # Pillow reads formats that decode_into does not
             square[:] = np.asarray(image.resize((SIDE, SIDE), box=(x, y, x + side, y + side)))
     except (SourceError, DecodeError, MissingDependencyError):
         pass  # it stays grey; `inspect` lists the reason

@@ -59,6 +59,7 @@ class Inspection:
     unlabeled: int
     extras: Mapping[str, int]  # number of sidecar files by name
     strays: int  # members of archives without an image; images that ImageFolder ignores
+    other_files: int  # of a folder's classes, with endings that are no image's
     bytes: int | None  # of all images
     sampled: int
     unreadable: Mapping[str, str]  # key -> reason, in the sample
@@ -100,8 +101,7 @@ def inspect_dataset(
 
     path: path or URL for `headrace.open`, or an open dataset.
     sample: number of images to read. Default: 2,000.
-    sheet: PNG file to write a contact sheet to. Default: none.
-    workers: threads. Default: one for each core.
+    sheet: PNG file to write a contact sheet to (default: none). workers: threads (default: one for each core).
 
     Raises what `headrace.open` raises, UsageError for a sample below 1, HeadraceError if the sheet cannot be written.
     """
@@ -129,6 +129,7 @@ def inspect_dataset(
         unlabeled=int((dataset.table.label < 0).sum()),
         extras=dataset.table.sidecars.counts() if dataset.table.sidecars is not None else {},
         strays=len(dataset.strays),
+        other_files=dataset.other_files,
         bytes=_bytes(dataset, images),
         sampled=len(images),
         unreadable={dataset.table.keys[int(row)]: image.error for row, image in zip(rows, images, strict=True) if image.error},

@@ -5,7 +5,7 @@ Checks, in this order:
 2. The index agrees with the manifest: records, classes, counts, unique keys, places inside the shards (`_check_files`).
 3. errors.jsonl has the stated number of lines; the folder has no other files (`_check_files`).
 4. Each shard has the stated size and SHA-256 (`_ShardCheck`).
-5. Each record has its CRC-32C, its label and its sidecar files beside it (`_ShardCheck._check_record`).
+5. Each record has its CRC-32C, its tar header before it, its label and sidecar files behind it (`_ShardCheck._check_record`).
 6. With `decode`: each image decodes completely and has the stated width and height (`_ShardCheck._check_record`).
 """
 
@@ -191,6 +191,8 @@ class _ShardCheck:
         image = bytes(data[offset : offset + size])
         if crc32c(image) != int(self.columns.crc32c[row]):
             return "its CRC-32C is not the index's: the bytes have changed"
+        if not _is_headed(key, size, data[:offset]):
+            return "the tar header before it is not its own"
         label_at = offset + size + len(tar.padding(size))
         label = tar.member(f"{key}.cls", b"%d" % self.columns.label[row])
         if data[label_at : label_at + len(label)] != label:
@@ -210,3 +212,11 @@ class _ShardCheck:
         if (header.width, header.height) != expected:
             return f"is {header.width} x {header.height} pixels, the index says {expected[0]} x {expected[1]}"
         return None
+
+
+def _is_headed(key: str, size: int, before: memoryview) -> bool:
+    """Return whether the bytes before an image end in its tar header, whatever its file extension is."""
+    last = bytes(before[-tar.BLOCK :])  # its name ends in the extension, in which "_" may stand for what is not ASCII
+    extension = last[:100].rstrip(b"\0").rpartition(b".")[2].decode("ascii", "replace")
+    expected = tar.header(f"{key}.{extension}", size)
+    return before[-len(expected) :] == expected or ("_" in extension and last == expected[-tar.BLOCK :])

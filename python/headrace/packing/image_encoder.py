@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace._native import PackRecipe
-from headrace.packing.lossless import Encode, lossless_encoder
+from headrace.errors import DecodeError, HeadraceError
+from headrace.images.with_pillow import library_reason
+from headrace.packing.lossless import Encode, EncodedImage, lossless_encoder
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.packing.reencode import reencoder
 
@@ -25,7 +27,23 @@ def image_encoder(options: PackOptions) -> ImageEncoder:
     """Return the encoder for `options`. Raise UsageError for a malformed transform, MissingDependencyError without Pillow."""
     lossless = lossless_encoder(options)
     encode = reencoder(options, lossless) if options.reencodes else lossless
-    return ImageEncoder(encode, None if options.transform else _native_recipe(options), options.extras == "keep")
+    return ImageEncoder(
+        _for_one_record(encode), None if options.transform else _native_recipe(options), options.extras == "keep"
+    )
+
+
+def _for_one_record(encode: Encode) -> Encode:
+    """Return an encoder whose errors concern one image alone, errors of libraries included."""
+
+    def encoded(data: bytes) -> EncodedImage:
+        try:
+            return encode(data)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            raise DecodeError(f"cannot be packed: {library_reason(error)}") from error
+
+    return encoded
 
 
 def _native_recipe(options: PackOptions) -> PackRecipe:

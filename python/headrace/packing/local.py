@@ -61,7 +61,8 @@ class LocalEngine:
                             on_progress(writer.add(next(results), self.options), writer.size - before)
                         digest = writer.end()
                         change_digest = listing.change_digest(*plan.rows(number))
-                        work.finish(number, change_digest, file, writer.columns(), digest, writer.rejected)
+                        columns = writer.columns()
+                        work.finish(number, change_digest, file, columns, digest, writer.rejected, writer.unmarked)
             finally:
                 pool.shutdown(cancel_futures=True)
 

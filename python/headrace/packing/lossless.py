@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,10 +11,13 @@ from headrace._native import restart_markers
 from headrace.errors import DecodeError
 from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.images.header import EXTENSIONS, ImageHeader, read_header
-from headrace.images.with_pillow import decode_with_pillow
+from headrace.images.with_pillow import converted, decode_with_pillow
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 
-__all__ = ["Encode", "EncodedImage", "check_pixels", "lossless_encoder"]
+__all__ = ["MAX_SIDE", "Encode", "EncodedImage", "check_pixels", "lossless_encoder"]
+
+MAX_SIDE = 65500
+"""Pixels of the largest side of a JPEG (libjpeg's JPEG_MAX_DIMENSION)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class EncodedImage:
     extension: str | None  # None: the format has no extension of its own
     width: int
     height: int
+    is_unmarked: bool = False  # a JPEG that keeps its bytes because restart markers cannot be written
 
 
 Encode = Callable[[bytes], EncodedImage]
@@ -58,9 +62,10 @@ def _check_for_loaders(data: bytes, header: ImageHeader) -> None:
     except DecodeError as error:
         if error.status not in NOT_DECODED:
             raise
-        decode_with_pillow(data)  # raises its own reason if Pillow cannot decode the image either
+        converted(decode_with_pillow(data), "RGB")  # raises its own reason if Pillow cannot decode the image either
+        as_jpeg = f"--quality {DEFAULT_QUALITY} packs it as a JPEG, " if max(header.width, header.height) <= MAX_SIDE else ""
         raise DecodeError(
-            f"{header.format}: {reason(UNSUPPORTED)}; --quality {DEFAULT_QUALITY} packs it as a JPEG, --keep-bytes as it is",
+            f"{header.format}: {reason(UNSUPPORTED)}; {as_jpeg}--keep-bytes {'' if as_jpeg else 'packs it '}as it is",
             status=error.status,
         ) from error
 
@@ -85,10 +90,19 @@ def _with_restart_markers(data: bytes) -> EncodedImage:
     try:
         marked = restart_markers(data, RESTART_TILE)
     except DecodeError as error:
-        if error.status != UNSUPPORTED:
-            raise
-        return _checked(data)  # a valid JPEG that cannot have restart markers (12-bit, lossless)
+        return _unmarked(data, error)
     return _unchanged(marked, header)
+
+
+def _unmarked(data: bytes, refusal: DecodeError) -> EncodedImage:
+    """Keep a JPEG as it is that Loaders decode, though restart markers cannot be written into it.
+
+    So are files of 12 bits, those without Huffman tables (MJPEG), and those with deviations that libjpeg-turbo overlooks.
+    """
+    try:
+        return replace(_checked(data), is_unmarked=True)
+    except DecodeError as error:
+        raise (error if refusal.status == UNSUPPORTED else refusal) from None
 
 
 def _unchanged(data: bytes, header: ImageHeader) -> EncodedImage:

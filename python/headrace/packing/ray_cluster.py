@@ -43,6 +43,7 @@ class _Unit:
     columns: Columns | None
     digest: str
     rejected: list[Rejection]
+    unmarked: int
 
 
 class _Worker:
@@ -68,7 +69,7 @@ class _Worker:
                 for chunk in chunks(listing, begin, end):
                     writer.add(pack_chunk(listing, self.encoder, chunk), self.options)
                 digest = writer.end()
-            return _Unit(file.getvalue(), writer.columns(), digest, writer.rejected)
+            return _Unit(file.getvalue(), writer.columns(), digest, writer.rejected, writer.unmarked)
         except HeadraceError as error:
             return error
 
@@ -140,7 +141,7 @@ class RayEngine:
             raise unit
         with work.open_part(number) as file:
             file.write(unit.data)
-            work.finish(number, change_digest, file, unit.columns, unit.digest, unit.rejected)
+            work.finish(number, change_digest, file, unit.columns, unit.digest, unit.rejected, unit.unmarked)
         return len(unit.data)
 
 

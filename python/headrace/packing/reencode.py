@@ -12,8 +12,8 @@ from headrace._native import encode_jpeg, requantise_jpeg
 from headrace.errors import DecodeError
 from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.images.header import ImageHeader, format_of, read_header
-from headrace.images.with_pillow import decode_with_pillow, pillow
-from headrace.packing.lossless import Encode, EncodedImage
+from headrace.images.with_pillow import converted, decode_with_pillow, pillow
+from headrace.packing.lossless import MAX_SIDE, Encode, EncodedImage
 from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.packing.transform import parsed
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = ["reencoder"]
-
-_MAX_SIDE = 65500  # pixels; the largest side of a JPEG (libjpeg's JPEG_MAX_DIMENSION)
 
 
 def reencoder(options: PackOptions, lossless: Encode) -> Encode:
@@ -93,8 +91,8 @@ def _target(options: PackOptions, width: int, height: int) -> tuple[int, int] | 
 def _refuse_too_large(size: tuple[int, int]) -> None:
     """Raise DecodeError for a (width, height) that a JPEG cannot have or a Loader does not decode, after an enlargement."""
     would = f"would become {size[0]:,} x {size[1]:,} pixels"
-    if max(size) > _MAX_SIDE:
-        raise DecodeError(f"{would}; a JPEG has at most {_MAX_SIDE:,} on a side")
+    if max(size) > MAX_SIDE:
+        raise DecodeError(f"{would}; a JPEG has at most {MAX_SIDE:,} on a side")
     if size[0] * size[1] > MAX_PIXELS:
         raise DecodeError(f"{would}; Loaders decode at most {MAX_PIXELS:,}", status=TOO_LARGE)
 
@@ -127,7 +125,7 @@ def _plain(image: Image.Image) -> Image.Image:
     """Convert to grey or RGB, which a JPEG can hold and torchvision's loader gives."""
     if image.mode in ("RGB", "L"):
         return image
-    return image.convert("L" if image.mode in ("1", "I;16") else "RGB")
+    return converted(image, "L" if image.mode in ("1", "I;16", "La") else "RGB")
 
 
 def _encoded(image: Image.Image, quality: int, source: bytes, *, with_markers: bool) -> bytes:

@@ -32,6 +32,8 @@ class PackResult:
     extras: Mapping[str, int]  # number of sidecar files in the source by name
     parts: tuple[PackResult, ...] = ()  # one for each of train, val, test
     framing_bytes: int = 0  # share of `bytes` in tar headers, labels and padding; 0 while units are missing
+    unmarked: int = 0  # JPEGs that keep their bytes because restart markers cannot be written; 0 while units are missing
+    other_files: int = 0  # in the source's class folders, with endings that are no image's: left out, and not among `errors`
     repacked: int = 0  # shards of an earlier run that were packed again because source files have changed
 
 
@@ -51,6 +53,8 @@ def complete_result(destination: Path, manifest: Manifest, listing: Listing, pac
         source_bytes=int(listing.sizes.sum()),
         extras={} if manifest.options.get("extras") == "drop" else listing.sidecar_counts(),
         framing_bytes=_framing_bytes(destination, manifest),
+        unmarked=manifest.unmarked,
+        other_files=listing.dataset.other_files,
     )
 
 
@@ -90,6 +94,8 @@ def summed(path: str, parts: Sequence[PackResult]) -> PackResult:
         extras=dict(sum((Counter(part.extras) for part in parts), Counter())),
         parts=tuple(parts),
         framing_bytes=sum(part.framing_bytes for part in parts),
+        unmarked=sum(part.unmarked for part in parts),
+        other_files=parts[0].other_files,
         repacked=sum(part.repacked for part in parts),
     )
 

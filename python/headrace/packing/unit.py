@@ -39,6 +39,7 @@ class PackedRecords:
     # (0: the record has no JSON).
     rows: Sequence[tuple[int, int, int, int, int, int, int]]
     sidecars: Sequence[SidecarFile] = ()  # of a single record; offsets in `members`
+    unmarked: int = 0  # JPEGs that keep their bytes because restart markers cannot be written
 
 
 def pack_chunk(listing: Listing, encoder: ImageEncoder, positions: range) -> list[PackedRecords | Rejection]:
@@ -112,7 +113,7 @@ def pack_record(listing: Listing, encoder: ImageEncoder, at: int) -> PackedRecor
         placed.append((name, len(header) + len(image.data) + len(tail), len(data)))
         tail += data + tar.padding(len(data))
     facts = (len(header), len(image.data), image.width, image.height, native_crc32c(image.data), json_at, len(json))
-    return PackedRecords(at, header + image.data + tail, [facts], placed)
+    return PackedRecords(at, header + image.data + tail, [facts], placed, int(image.is_unmarked))
 
 
 def _own_extension(listing: Listing, at: int) -> str:
@@ -135,6 +136,7 @@ class UnitWriter:
         self.rows: list[tuple[int, ...]] = []  # position, offset, size, width, height, crc32c, JSON's offset and size
         self.sidecars: list[list[SidecarFile]] = []  # of each row
         self.rejected: list[Rejection] = []
+        self.unmarked = 0  # JPEGs without restart markers, where they were wanted
 
     def add(self, outcome: Sequence[PackedRecords | Rejection], options: PackOptions) -> int:
         """Write packed records and collect rejected ones; return the number of both together.
@@ -145,6 +147,7 @@ class UnitWriter:
         for one in outcome:
             if isinstance(one, PackedRecords):
                 self.seen += len(one.rows)
+                self.unmarked += one.unmarked
                 self._add(one)
                 continue
             self.seen += 1

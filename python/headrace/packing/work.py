@@ -165,16 +165,25 @@ class WorkFolder:
         self._facts_path(unit).unlink(missing_ok=True)
 
     def finish(
-        self, unit: int, change_digest: str, file: BinaryIO, columns: Columns | None, digest: str, rejected: Sequence[Rejection]
+        self,
+        unit: int,
+        change_digest: str,
+        file: BinaryIO,
+        columns: Columns | None,
+        digest: str,
+        rejected: Sequence[Rejection],
+        unmarked: int,
     ) -> None:
         """Put a unit's shard in place and mark the unit done.
 
         change_digest: that of the unit's source files when they were listed (`Listing.change_digest`).
         columns: the unit's part of the index; None: all of its records were rejected.
+        unmarked: its JPEGs that keep their bytes because restart markers cannot be written.
         """
         file.flush()
         part = self.folder / f"{shard_name(unit)}.part"
         facts: dict[str, object] = {"shard": None, "mark": change_digest, "rejected": [asdict(one) for one in rejected]}
+        facts["unmarked"] = unmarked
         if columns is None:
             part.unlink()
         else:
@@ -212,6 +221,7 @@ class WorkFolder:
             records=sum(per_class),
             image_bytes=image_bytes,
             rejected=len(rejected),
+            unmarked=sum(unit.get("unmarked", 0) for unit in units),
             classes=listing.classes,
             per_class=per_class,
             shards=tuple(shards),

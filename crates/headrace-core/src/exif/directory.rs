@@ -199,13 +199,44 @@ impl<'a> Directory<'a> {
         sound && accepted
     }
 
-    /// Return whether a tag stands in several entries that are not the same: readers differ in which one counts.
+    /// Return whether Pillow misses an entry that `counts`: its values leave the data, or those of an entry before it do, at which
+    /// Pillow stops.
+    pub(crate) fn drops(&self, counts: impl Fn(u32) -> bool) -> bool {
+        let (mut total, mut stopped) = (0, false);
+        (0..self.count)
+            .map_while(|index| self.entry(index))
+            .any(|entry| {
+                let word = |at: usize, bytes: usize| self.number(entry + at, bytes).unwrap_or(0);
+                let size = u64::from(word(4, 4)) * unit(word(2, 2)).unwrap_or(0);
+                let mut is_lost = stopped;
+                if size > 4 && !stopped {
+                    total += size;
+                    let end = u64::from(word(8, 4)) + size;
+                    if total > self.tiff.len() as u64 {
+                        is_lost = true;
+                    } else if end > self.tiff.len() as u64 {
+                        (is_lost, stopped) = (true, true);
+                    }
+                }
+                is_lost && counts(word(0, 2))
+            })
+    }
+
+    /// Return whether an entry of a tag has no values, or values of a type that Pillow passes over.
+    pub(crate) fn is_void(&self, tag: u32) -> bool {
+        self.entries(tag).any(|entry| {
+            let known = self.number(entry + 2, 2).and_then(unit).is_some();
+            !known || self.number(entry + 4, 4) == Some(0)
+        })
+    }
+
+    /// Return whether two entries of a tag say different things: readers differ in which one counts.
     ///
     /// QuickTime of Mac OS X 10.4 wrote the orientation twice, in equal entries.
-    pub(crate) fn contradicts(&self, tag: u32) -> bool {
+    pub(crate) fn contradicts_itself(&self, tag: u32) -> bool {
         let mut entries = self
             .entries(tag)
-            .map(|offset| self.tiff.get(offset..offset + 12));
+            .map(|entry| self.tiff.get(entry..entry + 12));
         let first = entries.next();
         entries.any(|other| Some(other) != first)
     }

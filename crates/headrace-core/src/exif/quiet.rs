@@ -36,7 +36,9 @@ pub(crate) fn block_is_quiet(blocks: &Blocks<'_>, upright: bool) -> bool {
                 tags::GPS_TAG,
             ];
             if !quiet
-                || decisive.into_iter().any(|tag| directory.contradicts(tag))
+                || decisive
+                    .into_iter()
+                    .any(|tag| directory.contradicts_itself(tag))
                 || (turns && !inner_are_quiet(&directory, true))
             {
                 return false;

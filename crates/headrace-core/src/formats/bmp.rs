@@ -1,5 +1,5 @@
-//! What the library does otherwise than Pillow in bitmaps: widening of 5 and 6 bits, wrong data offsets, odd depths and masks, and
-//! run-length compression, which is decoded here.
+//! What the library does otherwise than Pillow in bitmaps: widening of 5 and 6 bits, wrong data offsets, odd depths and masks.
+//! Run-length compression is decoded here, and so are bitmaps with a longer side than the library reads.
 
 use crate::error::{Result, Status};
 use crate::geometry::Size;
@@ -11,6 +11,9 @@ type Depths = [u32; 3];
 struct Header {
     data_at: usize,
     header_bytes: usize,
+    width: i32,
+    /// Negative if the first row is the top one.
+    height: i32,
     bits: u32,
     compression: u32,
     /// Entries of the palette; 0 means all that the depth allows.
@@ -31,11 +34,13 @@ fn header(data: &[u8]) -> Option<Header> {
             .rev()
             .fold(0, |value, &byte| value << 8 | u32::from(byte))
     };
-    // The information header follows the file header of 14 bytes: bits per pixel at 14, compression at 16, colours at 32, masks at 40.
+    // The information header follows the file header of 14 bytes: width and height at 4 and 8, bits per pixel at 14, compression at 16, colours at 32, masks at 40.
     let header_bytes = number(14, 4) as usize;
     (header_bytes >= 40).then(|| Header {
         data_at: number(10, 4) as usize,
         header_bytes,
+        width: number(14 + 4, 4) as i32,
+        height: number(14 + 8, 4) as i32,
         bits: number(14 + 14, 2),
         compression: number(14 + 16, 4),
         colours: number(14 + 32, 4) as usize,
@@ -86,6 +91,91 @@ pub fn check(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Return whether Pillow reads a bitmap as it is read here, if at all: without run lengths, of which it refuses some; with a header
+/// and a mask of alpha that it knows; and, if its colours are fewer than its depth allows, with other ones than the first gray levels,
+/// which Pillow takes for a gray image of all levels.
+pub fn is_usual(data: &[u8]) -> bool {
+    let Some(header) = header(data) else {
+        return true;
+    };
+    let known = matches!(header.header_bytes, 40 | 52 | 56 | 108 | 124);
+    let alpha = data.get(14 + 52..14 + 56).unwrap_or(&[0; 4]);
+    let masks = match header.compression {
+        0 => true,
+        BITFIELDS => header.bits == 16 || matches!(alpha, [0, 0, 0, 0 | 0xFF]),
+        _ => false,
+    };
+    let colours = header.palette();
+    let at = 14 + header.header_bytes;
+    let ramp = (header.bits <= 8 && colours < 1 << header.bits)
+        .then(|| data.get(at..at + 4 * colours))
+        .flatten()
+        .is_some_and(|palette| {
+            let entries = palette.chunks_exact(4);
+            (0..).zip(entries).all(|(level, bgr)| {
+                let black_or_white = if level == 0 { 0 } else { 255 };
+                bgr[..3] == [level; 3] || (colours == 2 && bgr[..3] == [black_or_white; 3])
+            })
+        });
+    known && masks && !ramp
+}
+
+/// The longest side that the library reads.
+const LONGEST_SIDE: u32 = 65_535;
+
+/// Return the size of a bitmap with a longer side than the library reads; `None` for other bitmaps.
+pub fn size_beyond_the_library(data: &[u8]) -> Option<Size> {
+    let header = header(data).filter(|header| header.width > 0 && header.height != 0)?;
+    let size = Size {
+        width: header.width as u32,
+        height: header.height.unsigned_abs(),
+    };
+    (size.width.max(size.height) > LONGEST_SIDE).then_some(size)
+}
+
+/// Decode a bitmap without compression and with a longer side than the library reads as RGB into `out`; return false for others.
+pub fn beyond_the_library(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<bool> {
+    let Some(header) = header(data).filter(|_| size.width.max(size.height) > LONGEST_SIDE) else {
+        return Ok(false);
+    };
+    if header.compression != 0 || header.bits == 16 {
+        return Err(Status::Unsupported);
+    }
+    let (width, height) = (size.width as usize, size.height as usize);
+    let bits = header.bits as usize;
+    let stride = (width * bits).div_ceil(32) * 4;
+    let end = header.data_at + stride * height; // the caller has checked the number of pixels
+    let pixels = data.get(header.data_at..end).ok_or(Status::Truncated)?;
+    let at = 14 + header.header_bytes;
+    let palette = data.get(at..at + 4 * header.palette());
+    let palette = palette.ok_or(Status::Truncated)?;
+    let colour = |index: u8| {
+        let entry = palette.chunks_exact(4).nth(usize::from(index));
+        entry.map_or([0; 3], |bgr| [bgr[2], bgr[1], bgr[0]])
+    };
+    out.clear();
+    out.reserve(3 * width * height);
+    for number in 0..height {
+        let stored = if header.height < 0 {
+            number
+        } else {
+            height - 1 - number
+        };
+        let row = &pixels[stored * stride..][..stride];
+        match bits {
+            24 | 32 => {
+                let samples = row.chunks_exact(bits / 8).take(width);
+                out.extend(samples.flat_map(|bgr| [bgr[2], bgr[1], bgr[0]]));
+            }
+            _ => out.extend((0..width).flat_map(|x| {
+                let behind = 8 - bits - x * bits % 8;
+                colour(row[x * bits / 8] >> behind & ((1u16 << bits) - 1) as u8)
+            })),
+        }
+    }
+    Ok(true)
+}
+
 /// Convert RGB or RGBA samples (`channels`) that were widened by rounding to Pillow's, which truncates value × 255 / maximum.
 pub fn truncate_like_pillow(data: &[u8], channels: usize, samples: &mut [u8]) -> Result<()> {
     let Some(depths) = header(data).map_or(Ok(None), |header| header.depths())? else {
@@ -115,7 +205,7 @@ pub fn rle(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<bool> {
     if header.bits != if nibbles { 4 } else { 8 } {
         return Err(Status::CorruptHeader);
     }
-    if header.data_at % 2 == 1 {
+    if header.data_at % 2 == 1 || header.height < 0 {
         return Err(Status::Unsupported);
     }
     let width = size.width as usize;

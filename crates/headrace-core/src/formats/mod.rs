@@ -6,11 +6,12 @@
 //! TIFF with other colours than gray, RGB, CMYK and palettes, with 12 or 32 bits, signed numbers, floating point, or bits in
 //! reverse order, and with JPEG compression of anything but gray, RGB and YCbCr.
 
-mod bmp;
+pub(crate) mod bmp;
 mod gif;
 mod pnm;
 mod tiff;
 mod webp;
+mod webp_filter;
 
 use std::io::{Cursor, ErrorKind};
 
@@ -77,7 +78,10 @@ fn stated_size(data: &[u8], format: Format) -> Result<Size> {
         Format::Pnm => return pnm::size(data),
         Format::Png => PngDecoder::with_limits(Cursor::new(data), limits()).map(|d| d.dimensions()),
         Format::WebP => WebPDecoder::new(Cursor::new(data)).map(|d| d.dimensions()),
-        Format::Bmp => BmpDecoder::new(Cursor::new(data)).map(|d| d.dimensions()),
+        Format::Bmp => match bmp::size_beyond_the_library(data) {
+            Some(size) => return Ok(size),
+            None => BmpDecoder::new(Cursor::new(data)).map(|d| d.dimensions()),
+        },
     }
     .map_err(|error| status_of(&error, Status::CorruptHeader))?;
     if width == 0 || height == 0 {
@@ -131,6 +135,7 @@ fn decode_region(
             read(WebPDecoder::new(Cursor::new(data.as_ref())), samples)?
         }
         Format::Bmp if bmp::rle(data, size, samples)? => Samples::Rgb8,
+        Format::Bmp if bmp::beyond_the_library(data, size, samples)? => Samples::Rgb8,
         Format::Bmp => {
             let kind = read(BmpDecoder::new(Cursor::new(data)), samples)?;
             if matches!(kind, Samples::Rgb8 | Samples::Rgba8) {

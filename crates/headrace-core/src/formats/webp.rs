@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use super::webp_filter;
 use crate::error::{Result, Status};
 
 /// Refuse a file that ends before its container or one of its chunks does, and a lossy frame whose header libwebp refuses.
@@ -11,6 +12,9 @@ pub fn check(data: &[u8]) -> Result<()> {
     let end = stated + 8;
     if end > data.len() {
         return Err(Status::Truncated);
+    }
+    if end < 20 {
+        return Err(Status::Truncated); // before the first chunk
     }
     check_chunks(&data[..end], 12)
 }
@@ -32,7 +36,8 @@ fn check_chunks(data: &[u8], mut at: usize) -> Result<()> {
     Ok(())
 }
 
-/// Check the frame tag of a key frame: shown, of a known version, with a first partition that is there (RFC 6386, section 9.1).
+/// Check the frame tag of a key frame: shown, of a known version, with a first partition that is there (RFC 6386, section 9.1),
+/// and with a filter that the library takes as libwebp does.
 fn check_frame(frame: &[u8]) -> Result<()> {
     let tag = frame.get(..3).map(little_endian).ok_or(Status::Truncated)?;
     let (inter_frame, version, shown, partition) = (tag & 1, tag >> 1 & 7, tag >> 4 & 1, tag >> 5);
@@ -42,7 +47,12 @@ fn check_frame(frame: &[u8]) -> Result<()> {
     if partition > frame.len().saturating_sub(10) {
         return Err(Status::Truncated);
     }
-    Ok(())
+    let first = frame.get(10..10 + partition).unwrap_or_default();
+    if webp_filter::is_filtered_alike(first) {
+        Ok(())
+    } else {
+        Err(Status::Unsupported)
+    }
 }
 
 fn little_endian(bytes: &[u8]) -> usize {

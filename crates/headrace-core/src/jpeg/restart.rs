@@ -524,9 +524,12 @@ fn destuff(
             0 if position > data_end + 1 => return Ok(None),
             0 => out.push(0xFF),
             0xD0..=0xD7 => {
-                // Marker numbers are counted modulo 8 (T.81 B.2.1).
+                // Marker numbers are counted modulo 8 (T.81 B.2.1). libjpeg ignores restart markers behind the last segment.
                 if usize::from(marker & 7) != segments.len() & 7 {
-                    return Err(Status::BadRestart);
+                    match jpeg.get(position..) {
+                        Some([0xFF, code, ..]) if *code != 0 => break position - 2,
+                        _ => return Err(Status::BadRestart),
+                    }
                 }
                 segments.push(segment_start..out.len());
                 segment_start = out.len();
@@ -548,7 +551,6 @@ fn ends_in_eoi(jpeg: &[u8], position: usize) -> Result<bool> {
         match segment.code {
             marker::EOI => return Ok(true),
             marker::SOS => return Ok(false),
-            0xDC => return Err(Status::Unsupported), // DNL: the height follows the first scan
             _ => {}
         }
     }

@@ -101,7 +101,8 @@ fn next_marker_plain(data: &[u8], from: usize) -> Option<usize> {
 }
 
 /// Find the restart segments of the scan whose data starts at `scan`; `starts` receives the offset of the first byte of each. Their
-/// number must be `expected`, their markers in order, and an end-of-image marker must follow.
+/// number must be `expected`, their markers in order, and an end-of-image marker must follow. Some encoders write a restart marker
+/// after the last segment too: libjpeg ignores such markers, whatever their numbers are.
 pub fn segments(
     extension: Extension,
     data: &[u8],
@@ -118,21 +119,36 @@ pub fn segments(
         if !(marker::RST0..=marker::RST7).contains(&code) {
             break at;
         }
+        if starts.len() == expected {
+            break behind_restart_markers(data, at).ok_or(Status::BadRestart)?;
+        }
         if usize::from(code - marker::RST0) != (starts.len() - 1) % 8 {
             return Err(Status::BadRestart);
         }
         at += 2;
         starts.push(at);
     };
-    // Some encoders write a restart marker after the last segment too; libjpeg ignores it.
-    let trailing = starts.len() == expected + 1 && starts.last() == Some(&end);
-    if trailing {
-        starts.pop();
-    }
     if starts.len() != expected {
         return Err(Status::BadRestart);
     }
     check_end(extension, data, end)
+}
+
+/// Return the offset of the marker that follows restart markers at `from`; `None` if anything but fill bytes stands between them.
+fn behind_restart_markers(data: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        let code = match data.get(at..)? {
+            [0xFF, 0xFF, ..] => 0xFF,
+            [0xFF, code, ..] if *code != 0 => *code,
+            _ => return None,
+        };
+        at += match code {
+            0xFF => 1,
+            marker::RST0..=marker::RST7 => 2,
+            _ => return Some(at),
+        };
+    }
 }
 
 /// Check that the segments from `from` on, further scans included, lead to an end-of-image marker.
@@ -206,6 +222,16 @@ mod tests {
         assert_eq!(
             starts(&[1, 0xFF, 0xD0, 2, 0xFF, 0xD1, 0xFF, 0xD9], 2),
             Ok(vec![0, 3])
+        );
+        for markers in [&[0xD0][..], &[0xD1], &[0xD7], &[0xD5, 0xFF, 0xFF, 0xD5]] {
+            let mut data = vec![1, 0xFF];
+            data.extend(markers);
+            data.extend([0xFF, 0xDC, 0, 4, 0, 1, 0xFF, 0xD9]); // the height once more
+            assert_eq!(starts(&data, 1), Ok(vec![0]), "{markers:x?}");
+        }
+        assert_eq!(
+            starts(&[1, 0xFF, 0xD1, 7, 0xFF, 0xD9], 1),
+            Err(Status::BadRestart)
         );
     }
 }

@@ -83,7 +83,10 @@ fn pictures_are_quiet(index: &[u8]) -> bool {
     });
     let complete =
         matches!((number, entries), (Some(number), Some(entries)) if number as usize <= entries);
-    quiet && complete && !directory.contradicts(NUMBER_TAG) && !directory.contradicts(ENTRIES_TAG)
+    quiet
+        && complete
+        && !directory.contradicts_itself(NUMBER_TAG)
+        && !directory.contradicts_itself(ENTRIES_TAG)
 }
 
 /// Walk through Photoshop's resources as Pillow does. It fails where the data ends behind the number of a resource.

@@ -60,6 +60,7 @@ class Manifest:
     options: Mapping[str, Any]  # the options that affect bytes
     source_kind: str
     source_fingerprint: str
+    unmarked: int = 0  # JPEGs that keep their bytes because restart markers cannot be written
 
     def serialized(self) -> bytes:
         """Return the file's bytes: JSON with fixed order and spacing, UTF-8, one line feed at the end."""
@@ -71,7 +72,8 @@ class Manifest:
                 "image_bytes": self.image_bytes,
                 "rejected": self.rejected,
                 "per_class": list(self.per_class),
-            },
+            }
+            | ({"unmarked": self.unmarked} if self.unmarked else {}),
             "classes": list(self.classes),
             "index": _facts(self.index),
             "shards": [_facts(shard) | {"records": shard.records} for shard in self.shards],
@@ -120,6 +122,7 @@ def _parsed(document: Mapping[str, Any]) -> Manifest:
         options=dict(document["options"]),
         source_kind=str(source["kind"]),
         source_fingerprint=str(source["fingerprint"]),
+        unmarked=_whole(counts.get("unmarked", 0), "unmarked"),
     )
     if sum(shard.records for shard in manifest.shards) != manifest.records:
         raise ValueError("the shards' records do not add up to counts.records")

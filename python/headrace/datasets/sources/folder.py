@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
@@ -31,7 +31,10 @@ OnListed = Callable[[int], None]
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # Other extensions of images, which ImageFolder ignores silently; headrace reports them.
-_IGNORED_EXTENSIONS = (".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl")
+_IGNORED_EXTENSIONS = (
+    *(".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl"),
+    *(".pbm", ".pnm", ".dib", ".apng", ".hif", ".j2k", ".jpx", ".pcx", ".qoi", ".sgi", ".tga"),
+)
 _THREADS = 16  # folders listed at a time: a network file system answers each request after a wait
 _SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8
 
@@ -60,6 +63,7 @@ def open_folder(root: Path, *, list_unreadable: bool = False, on_listed: OnListe
         )
     names, lengths, sizes, changes = bytearray(), bytearray(), bytearray(), bytearray()
     strays: list[str] = []
+    others = 0
     counts: list[int] = []
     with _listed_classes(root, classes, list_unreadable=list_unreadable) as found:
         for images in found:
@@ -68,13 +72,13 @@ def open_folder(root: Path, *, list_unreadable: bool = False, on_listed: OnListe
             sizes += images.sizes
             changes += images.changes
             strays += images.strays
+            others += images.others
             counts.append(len(images.sizes) // 8)
             if on_listed is not None:
                 on_listed(counts[-1])
     _refuse_empty(root, classes, counts)
-    return _dataset(
-        root, classes, np.repeat(np.arange(len(classes)), counts), Keys.of_lengths(names, lengths), sizes, changes, strays
-    )
+    label, keys = np.repeat(np.arange(len(classes)), counts), Keys.of_lengths(names, lengths)
+    return replace(_dataset(root, classes, label, keys, sizes, changes, strays), other_files=others)
 
 
 def _refuse_empty(root: Path, classes: Sequence[str], counts: Sequence[int]) -> None:
@@ -150,6 +154,7 @@ class _Images:
     sizes: bytes  # of the files, in bytes
     changes: bytes  # `change_of_file`
     strays: Sequence[str]  # with words in brackets behind it where it cannot be read
+    others: int  # files of other endings
 
 
 @contextlib.contextmanager
@@ -176,7 +181,8 @@ def _is_utf8(name: str) -> bool:
 def _looked_at(folder: Path, root: Path, *, list_unreadable: bool) -> _Images:
     """Return the images of a class that the native listing declines: their names, links or errors need a closer look."""
     strays: list[str] = []
-    found = list(_images(folder, strays, list_unreadable=list_unreadable))
+    others: list[int] = []
+    found = list(_images(folder, strays, others, list_unreadable=list_unreadable))
     prefix_length = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
     names = [os.fsencode(path[prefix_length:]) for path, _ in found]
     return _Images(
@@ -185,6 +191,7 @@ def _looked_at(folder: Path, root: Path, *, list_unreadable: bool) -> _Images:
         sizes=np.array([facts.st_size for _, facts in found], dtype=np.int64).tobytes(),
         changes=np.array([change_of_file(facts) for _, facts in found], dtype=np.int64).tobytes(),
         strays=[path[prefix_length:] for path in strays],
+        others=sum(others),
     )
 
 
@@ -209,10 +216,12 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         raise SourceError(f"cannot list {folder}: {error.strerror}", hint=f"check the permissions:  ls -ld {folder}") from error
 
 
-def _images(folder: Path, strays: list[str], *, list_unreadable: bool) -> Iterator[tuple[str, os.stat_result]]:
+def _images(
+    folder: Path, strays: list[str], others: list[int], *, list_unreadable: bool
+) -> Iterator[tuple[str, os.stat_result]]:
     """Yield path and facts of each image below `folder`, in ImageFolder's order (by folder, then by name).
 
-    Images that ImageFolder ignores are added to `strays`.
+    Images that ImageFolder ignores are added to `strays`, the number of other files to `others`.
     """
 
     def fail(error: OSError) -> None:
@@ -224,6 +233,7 @@ def _images(folder: Path, strays: list[str], *, list_unreadable: bool) -> Iterat
             _refuse_loop(parent, name)
         found.append((parent, names))
     for parent, names in sorted(found):
+        others.append(sum(not name.lower().endswith((*IMAGE_EXTENSIONS, *_IGNORED_EXTENSIONS)) for name in names))
         for name in sorted(names):
             if name.lower().endswith(IMAGE_EXTENSIONS):
                 path = os.path.join(parent, name)  # noqa: PTH118 (a million Path objects are slow)

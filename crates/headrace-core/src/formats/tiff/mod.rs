@@ -1,6 +1,7 @@
 //! The first image of a TIFF file, decoded to the samples that Pillow reads.
 
 mod jpeg;
+mod strips;
 
 use std::io::Cursor;
 
@@ -19,17 +20,31 @@ type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
 
 /// Return the stored size (before any orientation).
 pub fn size(data: &[u8]) -> Result<Size> {
-    let (width, height) = open(data)?
-        .dimensions()
-        .map_err(|error| status_of(&error, Status::CorruptHeader))?;
-    if width == 0 || height == 0 {
-        return Err(Status::CorruptHeader);
+    let dimensions = open(data).and_then(|mut reader| {
+        reader
+            .dimensions()
+            .map_err(|error| status_of(&error, Status::CorruptHeader))
+    });
+    match dimensions {
+        Ok((0, _) | (_, 0)) => Err(Status::CorruptHeader),
+        Ok((width, height)) => Ok(Size { width, height }),
+        Err(Status::TooLarge) => Err(Status::Unsupported), // a number that a tag states, not the size
+        Err(status) => Err(status),
     }
-    Ok(Size { width, height })
 }
 
 /// Decode the whole image, of the size that [`size`] found, into `out`.
 pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
+    check_directory(data)?;
+    let most_bytes = u64::from(size.width) * u64::from(size.height) * 8;
+    decoded(data, size, out).map_err(|status| match status {
+        // Not the image is too large, but a number that a tag states, or a side for the library's fax decoder. Others may read it.
+        Status::TooLarge if most_bytes <= MAX_BYTES => Status::Unsupported,
+        status => status,
+    })
+}
+
+fn decoded(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
     if Directory::first(data).is_none() && is_turned(data)? {
         return Err(Status::Unsupported); // a BigTIFF, whose orientation `exif` does not read
     }
@@ -44,6 +59,7 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
         .map_err(|error| status_of(&error, Status::CorruptHeader))?;
     let facts = Facts::of(&mut reader)?;
     facts.check(kind)?;
+    strips::check(data, &mut open(data)?, size)?;
     let mut image = DecodingResult::U8(Vec::new());
     let layout = reader.read_image_to_buffer(&mut image).map_err(|error| {
         match status_of(&error, Status::CorruptData) {
@@ -268,6 +284,30 @@ impl Facts {
             Ok(())
         }
     }
+}
+
+/// The tags that say how pixels are stored (TIFF 6.0, sections 3 to 21; 347 is that of JPEG tables).
+const STORAGE_TAGS: [u32; 21] = [
+    256, 257, 258, 259, 262, 266, 273, 274, 277, 278, 279, 284, 317, 320, 322, 323, 324, 325, 338,
+    339, 347,
+];
+
+/// Refuse files of which Pillow does not see all tags that say how pixels are stored, and files where such a tag stands twice and
+/// contradicts itself, or has no values of a known type.
+fn check_directory(data: &[u8]) -> Result<()> {
+    let Some(directory) = Directory::first(data) else {
+        return Ok(());
+    };
+    if directory.drops(|tag| STORAGE_TAGS.contains(&tag)) {
+        return Err(Status::Truncated);
+    }
+    if STORAGE_TAGS
+        .iter()
+        .any(|&tag| directory.contradicts_itself(tag) || directory.is_void(tag))
+    {
+        return Err(Status::CorruptHeader);
+    }
+    Ok(())
 }
 
 /// Whether the file states another orientation than upright.
