@@ -368,8 +368,8 @@ def test_a_reader_of_the_script_before_pillows_is_asked(both: Both, folder: Path
         return False
 
     Image.init()
-    Image.register_open("OWN", lambda file, name: None, accept)
-    monkeypatch.setattr(Image, "ID", ["OWN", *[one for one in Image.ID if one != "OWN"]])
+    monkeypatch.setattr(Image, "ID", ["OWN", *Image.ID])
+    monkeypatch.setitem(Image.OPEN, "OWN", (lambda file, name: None, accept))
 
     def script() -> Any:
         asked.clear()
@@ -377,10 +377,7 @@ def test_a_reader_of_the_script_before_pillows_is_asked(both: Both, folder: Path
             pass
         return len(asked)
 
-    try:
-        both(script)
-    finally:
-        del Image.OPEN["OWN"]
+    both(script)
 
 
 def test_a_method_of_pillows_jpegs_that_is_replaced(both: Both, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

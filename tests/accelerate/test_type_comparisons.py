@@ -23,8 +23,7 @@ NOT_FOUND = ["ok = isinstance(x, torch.Tensor)\n", "ok = type(x) is list\n", "ki
 @pytest.mark.parametrize("text", [*FOUND, *NOT_FOUND])
 def test_comparisons_are_found(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type_comparisons, "module_with", script_text.module_with)
-    known = dict.fromkeys([(file, type_comparisons._COMPARISON) for file in _files()], False)
-    monkeypatch.setattr(script_text, "_searched", known)
+    monkeypatch.setattr(script_text, "_without", {type_comparisons._COMPARISON: set(sys.modules)})
     (tmp_path / "own_script_part.py").write_text(
         "x = batch = torch = tv_tensors = None\ndef g():\n    " + text.replace("\n", "\n    ")
     )
@@ -34,10 +33,6 @@ def test_comparisons_are_found(text: str, tmp_path: Path, monkeypatch: pytest.Mo
         assert compares_tensor_types() == ("own_script_part" if text in FOUND else None)
     finally:
         sys.modules.pop("own_script_part", None)
-
-
-def _files() -> list[str]:
-    return [module.__file__ for module in [*sys.modules.values()] if isinstance(getattr(module, "__file__", None), str)]
 
 
 def test_installed_packages_and_headrace_are_not_searched() -> None:
