@@ -185,7 +185,7 @@ def _pointwise(func: Any, args: Any, kwargs: Any) -> Any:
         at, state = 1, described_state(args[1])
     if kwargs or state is None or not keeps_strides(state.shape, state.strides):
         return NotImplemented
-    if func is torch.Tensor.to and any(type(one) is bool for one in args):  # `copy`, which no other argument tells apart
+    if getattr(func, "__name__", "") == "to" and any(type(one) is bool for one in args):  # `copy` may be one of them
         return NotImplemented
     dimensions = len(state.shape)
     if any(number != at and isinstance(one, torch.Tensor) and one.ndim > dimensions for number, one in enumerate(args)):
