@@ -37,6 +37,9 @@ MOST_BYTES = 256 << 20
 MOST_CONTAINERS = 500_000
 """Copy at most so many lists and dicts that lie in one container: about 50 ms and 100 MB."""
 
+MOST_GAPS = 4
+"""Copy a part of an array or tensor with its strides if that takes at most so many times its bytes."""
+
 MOST_VISITS = 100_000
 """Look at most at so many values one by one: about 100 ms. Containers of plain values count as one."""
 
@@ -275,8 +278,14 @@ class DeepCopies:
         self._require_own_memory(thing.__array_interface__["data"][0])
         self._count(thing.nbytes)
         made = thing.copy(order="K")
-        if made.strides != thing.strides:  # sums are rounded by the order of values in memory
-            raise NotKept("a part of an array")
+        if made.strides != thing.strides and thing.size:  # sums are rounded by the order of values in memory
+            steps = [(count - 1) * step for count, step in zip(thing.shape, thing.strides, strict=True)]
+            span = sum(map(abs, steps)) + thing.itemsize
+            if span > MOST_GAPS * thing.nbytes:
+                raise NotKept("a small part of an array")
+            first = -sum(step for step in steps if step < 0)
+            made = np.ndarray(thing.shape, thing.dtype, np.empty(span, np.uint8), first, thing.strides)
+            made[...] = thing
         made.flags.writeable = thing.flags.writeable
         return made
 
@@ -293,8 +302,11 @@ class DeepCopies:
         self._require_own_memory(thing.data_ptr())
         self._count(thing.nbytes)
         made = thing.clone(memory_format=torch.preserve_format)
-        if made.stride() != thing.stride():
-            raise NotKept("a part of a tensor")
+        if made.stride() != thing.stride() and thing.numel():
+            steps = [(count - 1) * step for count, step in zip(thing.shape, thing.stride(), strict=True) if count > 1]
+            if 0 in steps or sum(steps) >= MOST_GAPS * thing.numel():
+                raise NotKept("a small part of a tensor, or one whose values share memory")
+            made = torch.empty_strided(thing.shape, thing.stride(), dtype=thing.dtype).copy_(thing)
         if thing.__dict__:
             raise NotKept("a tensor with attributes of its own")
         return made

@@ -242,8 +242,6 @@ def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
     `Unsupported` if the first transform has no native equivalent, or if an image comes out different.
     """
     dataset, replaced = _natively_decoded(loader)
-    if loader.num_workers == 0:  # the dataset would be a copy, and what the script's loop changes would not reach it
-        raise Unsupported("native decode without workers")
     operations = _operations(replaced)
     if loader not in _compared or _compared[loader][0] != operations:
         _compared[loader] = operations, _require_equal_images(replaced, max(images, COMPARED_IMAGES))
