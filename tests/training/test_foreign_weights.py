@@ -51,7 +51,10 @@ def weights(folder: Path, facts: object) -> Path:
 
 
 @pytest.mark.parametrize("verb", ["predict", "evaluate", "export"])
-def test_weights_that_name_code_run_nothing_unless_the_command_line_names_it(verb: str, code: Path, capsys) -> None:
+def test_weights_that_name_code_run_nothing_unless_the_command_line_names_it(
+    verb: str, code: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(code)  # where `export` writes
     path = weights(code, {**FACTS, "model": "planted:make"})
     more = {
         "predict": [str(code), "--device", "cpu"],
