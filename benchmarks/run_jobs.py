@@ -42,7 +42,7 @@ class Job:
 
 
 class Images(Dataset[Any]):
-    """A dataset of a script's own: paths, labels, a transform. `draws`: its items draw a random number of their own."""
+    """A dataset of a script's own: paths, numbers, a transform."""
 
     def __init__(self, root: Path, steps: list[Any], views: int = 1) -> None:
         self.paths = sorted(str(path) for path in root.rglob("*.*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,25 @@ from accelerate_helpers import own_batches
 from headrace.accelerate.lazy_loader import trial_of
 from headrace.accelerate.lazy_trial import TrialState
 from PIL import Image
+from torch.utils.data import Dataset
+
+
+class OwnImages(Dataset[Any]):
+    """A dataset as scripts write them: the paths below a folder, a transform, and a target by the number of the item."""
+
+    def __init__(self, root: Path, transform: Any) -> None:
+        self.paths = sorted(str(path) for path in root.rglob("*.jpg"))
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def target(self, index: int) -> Any:
+        """Return what stands beside the image."""
+        return index
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.open(self.paths[index]).convert("RGB")), self.target(index)
 
 
 def seeded(seed: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from deferred_helpers import OwnImages
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
@@ -30,19 +31,9 @@ def is_whole(lines: list[str]) -> bool:
     return any(WHOLE in line for line in lines)
 
 
-class Own(Dataset[Any]):
+class Own(OwnImages):
     def __init__(self, root: Path) -> None:
-        self.paths = sorted(str(path) for path in root.rglob("*.jpg"))
-        self.transform = transforms.Compose(STEPS)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def target(self, index: int) -> Any:
-        return index
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(Image.open(self.paths[index]).convert("RGB")), self.target(index)
+        super().__init__(root, transforms.Compose(STEPS))
 
 
 def as_tuples(batch: Any) -> Any:
@@ -98,6 +89,15 @@ class Same(Own):
         return int(self.rows[index] is self.hard)
 
 
+class Repeated(Own):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.rows = [[], [2]] * len(self.paths)
+
+    def target(self, index: int) -> Any:
+        return int(self.rows[index] is self.rows[index % 2])
+
+
 class Transposed(Own):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -129,7 +129,7 @@ class Marked(Own):
         return index + getattr(self.values, "shift", 0)
 
 
-@pytest.mark.parametrize("kind", [Named, Same, Transposed, Reversed, Columns, Marked])
+@pytest.mark.parametrize("kind", [Named, Same, Repeated, Transposed, Reversed, Columns, Marked])
 def test_objects_of_the_dataset_are_as_in_a_worker(kind: Any, both: Both, folder: Path) -> None:
     both(lambda: [[*batch] for batch in DataLoader(kind(folder), 5, num_workers=1)])
 

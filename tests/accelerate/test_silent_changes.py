@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from deferred_helpers import described
+from deferred_helpers import OwnImages, described
 from headrace.accelerate.worker_errors import Interrupted
 from PIL import Image, ImageOps
-from torch.utils.data import DataLoader, Dataset, Sampler, Subset
+from torch.utils.data import DataLoader, Sampler, Subset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -152,7 +152,7 @@ def test_a_current_folder_that_changes(workers: int, route: str, both: Both, fol
         os.chdir(folder.parent)
         try:
             steps = transforms.Compose([transforms.Resize((20, 20)), *FLOATS])
-            dataset = ImageFolder(folder.name, steps) if route == "folder" else Own(Path(folder.name), steps)
+            dataset = ImageFolder(folder.name, steps) if route == "folder" else OwnImages(Path(folder.name), steps)
             loader = DataLoader(dataset, 4, num_workers=workers)
             found = []
             for number, batch in enumerate(loader):
@@ -166,22 +166,7 @@ def test_a_current_folder_that_changes(workers: int, route: str, both: Both, fol
     both(script)
 
 
-class Own(Dataset[Any]):
-    def __init__(self, root: Path, transform: Any) -> None:
-        self.paths = sorted(str(path) for path in root.rglob("*.jpg"))
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def target(self, index: int) -> Any:
-        return index
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(Image.open(self.paths[index]).convert("RGB")), self.target(index)
-
-
-class Seen(Own):
+class Seen(OwnImages):
     """Its targets are counted in a list that a keyword-only argument hands on."""
 
     def __init__(self, root: Path, transform: Any) -> None:
@@ -213,14 +198,14 @@ class Counter:
         return self.count
 
 
-class Subtracts(Own):
+class Subtracts(OwnImages):
     counter: Any = None
 
     def target(self, index: int) -> Any:
         return self.counter - index
 
 
-class Decides(Own):
+class Decides(OwnImages):
     counter: Any = None
 
     def target(self, index: int) -> Any:
@@ -233,14 +218,14 @@ class Row(NamedTuple("Row", [("number", int)])):
         return float(torch.rand(1)) if self.number % 3 == 0 else 0.0
 
 
-class Rows(Own):
+class Rows(OwnImages):
     rows: Any = ()
 
     def target(self, index: int) -> Any:
         return self.rows[index].drawn
 
 
-class Exits(Own):
+class Exits(OwnImages):
     def __getitem__(self, index: int) -> Any:
         try:
             return super().__getitem__(index)
@@ -259,7 +244,7 @@ def test_code_of_the_script_runs_where_and_as_often_as_in_plain(kind: Any, worke
     both(script)
 
 
-class Streams(Own):
+class Streams(OwnImages):
     """Its targets take values from iterators that outlive the item."""
 
     def __init__(self, root: Path, transform: Any) -> None:
@@ -296,7 +281,7 @@ class Contains(Streams):
         return int(index in self.endless)
 
 
-class Summed(Own):
+class Summed(OwnImages):
     """Its targets take values from iterators of its own, and nothing else."""
 
     def target(self, index: int) -> Any:

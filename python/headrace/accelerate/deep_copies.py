@@ -174,7 +174,7 @@ class DeepCopies:
     # Containers
 
     def _container(self, thing: Any, kind: type) -> Any:
-        made = thing.copy()
+        made = self._set(thing) if kind is set else thing.copy()
         self._keep(thing, made)
         if isinstance(thing, dict):
             self._require_keys(thing)
@@ -193,8 +193,6 @@ class DeepCopies:
                 made[key] = value
         elif kind is set:
             self._require_keys(thing)
-            made = self._set(thing)
-            self._keep(thing, made)
         elif (copied := self._all(thing)) is not None:
             for number, value in enumerate(copied):
                 made[number] = value
@@ -230,9 +228,10 @@ class DeepCopies:
             if _are_kinds(set(map(type, inner))) and _are_kinds(set(map(type, keys))):
                 if len(values) > MOST_CONTAINERS:
                     raise NotKept(f"more than {MOST_CONTAINERS:,} lists or dicts")
-                made = [self._made.get(id(one), (None, None))[1] or one.copy() for one in values]
-                self._made.update((id(one), (one, copied)) for one, copied in zip(values, made, strict=True))
-                return made
+                for one in values:
+                    if id(one) not in self._made:
+                        self._keep(one, one.copy())
+                return [self._made[id(one)][1] for one in values]
         self._visits += len(values)
         return [self._copy(one) for one in values]
 
@@ -279,13 +278,7 @@ class DeepCopies:
         self._count(thing.nbytes)
         made = thing.copy(order="K")
         if made.strides != thing.strides and thing.size:  # sums are rounded by the order of values in memory
-            steps = [(count - 1) * step for count, step in zip(thing.shape, thing.strides, strict=True)]
-            span = sum(map(abs, steps)) + thing.itemsize
-            if span > MOST_GAPS * thing.nbytes:
-                raise NotKept("a small part of an array")
-            first = -sum(step for step in steps if step < 0)
-            made = np.ndarray(thing.shape, thing.dtype, np.empty(span, np.uint8), first, thing.strides)
-            made[...] = thing
+            made = _array_with_strides(thing)
         made.flags.writeable = thing.flags.writeable
         return made
 
@@ -303,10 +296,7 @@ class DeepCopies:
         self._count(thing.nbytes)
         made = thing.clone(memory_format=torch.preserve_format)
         if made.stride() != thing.stride() and thing.numel():
-            steps = [(count - 1) * step for count, step in zip(thing.shape, thing.stride(), strict=True) if count > 1]
-            if 0 in steps or sum(steps) >= MOST_GAPS * thing.numel():
-                raise NotKept("a small part of a tensor, or one whose values share memory")
-            made = torch.empty_strided(thing.shape, thing.stride(), dtype=thing.dtype).copy_(thing)
+            made = _tensor_with_strides(thing)
         if thing.__dict__:
             raise NotKept("a tensor with attributes of its own")
         return made
@@ -365,6 +355,26 @@ class DeepCopies:
                     raise error.at(f"{kind.__name__}.{name}") from None
             store(value)
         return made
+
+
+def _array_with_strides(thing: Any) -> Any:
+    """Return a copy of an array with its strides, which may be negative. Raise `NotKept` if it is mostly gaps."""
+    steps = [(count - 1) * step for count, step in zip(thing.shape, thing.strides, strict=True)]
+    span = sum(map(abs, steps)) + thing.itemsize
+    if span > MOST_GAPS * thing.nbytes:
+        raise NotKept("a small part of an array")
+    first = -sum(step for step in steps if step < 0)
+    made = np.ndarray(thing.shape, thing.dtype, np.empty(span, np.uint8), first, thing.strides)
+    made[...] = thing
+    return made
+
+
+def _tensor_with_strides(thing: Any) -> Any:
+    """Return a copy of a tensor with its strides. Raise `NotKept` if it is mostly gaps, or if values share memory."""
+    steps = [(count - 1) * step for count, step in zip(thing.shape, thing.stride(), strict=True) if count > 1]
+    if 0 in steps or sum(steps) >= MOST_GAPS * thing.numel():
+        raise NotKept("a small part of a tensor, or one whose values share memory")
+    return torch.empty_strided(thing.shape, thing.stride(), dtype=thing.dtype).copy_(thing)
 
 
 class BatchCopies(DeepCopies):

@@ -95,8 +95,7 @@ class ItemCalls:
 
     def run(self, function: Any, *arguments: Any) -> Any:
         """Return the result of a function of the script. Raise `Unsupported` if its code does something that is refused."""
-        self._iterators.clear()
-        result, refusal = refusal_of(lambda: self.call(function, *arguments))
+        result, refusal = self._refusal_of(lambda: self.call(function, *arguments))
         if refusal is not None:
             whose = f"functions of its collate_fn {called_name(function)} "
             raise Unsupported(refusal.replace("its items ", whose, 1) if refusal.startswith("its items ") else refusal)
@@ -132,11 +131,15 @@ class ItemCalls:
         return NotUnderstood(reason)
 
     def _understood(self, make: Callable[[], Any]) -> Any:
-        self._iterators.clear()
-        result, refusal = refusal_of(make)
+        result, refusal = self._refusal_of(make)
         if refusal is not None:
             raise Unsupported(refusal)
         return result
+
+    def _refusal_of(self, make: Callable[[], Any]) -> tuple[Any, str | None]:
+        """Begin an item, or a batch: return what is made, and why it is refused."""
+        self._iterators.clear()
+        return refusal_of(make)
 
     # The decisions of rewritten code
 

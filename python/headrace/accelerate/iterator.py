@@ -322,8 +322,9 @@ class NativeIterator(_BaseDataLoaderIter):
 
         With workers, that asks once for each batch that it delivers, and `times` at the start, whatever the sampler answers.
         """
-        while times > 0 if self._num_workers > 0 else len(self._pulled) + len(self._jobs) < self._lookahead:
-            times -= 1
+        if self._num_workers == 0:
+            times = self._lookahead - len(self._pulled) - len(self._jobs)
+        for _ in range(times):
             try:
                 self._pulled.append(list(self._next_index()))
             except StopIteration:

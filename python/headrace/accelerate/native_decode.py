@@ -34,7 +34,7 @@ from headrace.accelerate.recognise import (
     require_native_formats,
     require_seeding_only,
 )
-from headrace.accelerate.replaced_functions import foreign_reader
+from headrace.accelerate.replaced_functions import require_own_readers
 from headrace.accelerate.transform_names import TIMM, V1, V2, display_name, full_name, interpolation_name
 from headrace.accelerate.translate import PILLOW_FILTERS, Unsupported
 from headrace.system.sizes import count_text
@@ -243,8 +243,7 @@ def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
     `Unsupported` if the first transform has no native equivalent, or if an image comes out different.
     """
     dataset, replaced = _natively_decoded(loader)
-    if (reader := foreign_reader()) is not None:
-        raise Unsupported(f"{reader} is not Pillow's own")
+    require_own_readers()
     operations = _operations(replaced)
     if loader not in _compared or _compared[loader][0] != operations:
         _compared[loader] = operations, _require_equal_images(replaced, max(images, COMPARED_IMAGES))

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.accelerate.unsupported import Unsupported
 
-__all__ = ["foreign_reader", "is_own_function", "require_own_functions"]
+__all__ = ["foreign_reader", "is_own_function", "require_own_functions", "require_own_readers"]
 
 PACKAGES = frozenset(
     {"PIL", "headrace", "numpy", "timm", "torch", "torchvision", "typing_extensions"}
@@ -83,11 +83,16 @@ def require_own_functions() -> None:
         for held, own, value, place in functions:
             if held.get(own) is not value:
                 raise Unsupported(f"{place}.{own} is replaced")
-    if (reader := foreign_reader()) is not None:
-        raise Unsupported(f"{reader} is not Pillow's own")
+    require_own_readers()
     modules: Any = sys.modules.get("torch.nn.modules.module")
     if modules is not None and (modules._global_forward_hooks or modules._global_forward_pre_hooks):
         raise Unsupported("a hook is registered for the forward of all modules")
+
+
+def require_own_readers() -> None:
+    """Raise `Unsupported` if Pillow asks a reader of the script before its own (`foreign_reader`)."""
+    if (reader := foreign_reader()) is not None:
+        raise Unsupported(f"{reader} is not Pillow's own")
 
 
 def foreign_reader() -> str | None:

@@ -158,10 +158,12 @@ def _named(function: types.FunctionType) -> list[Any]:
         return []
     names = function.__code__.co_names
     values = [function.__globals__.get(name) for name in names]
-    for value in values:  # grows with the modules in modules
-        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES:
-            held = vars(value)
-            values += [held[name] for name in names if name in held and held[name] is not value and len(values) < MOST_VALUES]
+    seen: set[int] = set()
+    for value in values:  # grows by what the function may read of the script's modules, and of modules in them
+        is_own = isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES
+        if is_own and id(value) not in seen:
+            seen.add(id(value))
+            values += [vars(value)[name] for name in names if name in vars(value)]
     for cell in function.__closure__ or ():
         try:
             values.append(cell.cell_contents)

@@ -84,13 +84,11 @@ def _noted() -> Noted:
     A warning that is noted is shown. One that a script shows by a function of its own is not counted.
     """
     global _last
-    if not _are_counted():
-        _last = None
-    elif _last is not None and _last[0] == _shown:
+    counted = _are_counted()
+    if counted and _last is not None and _last[0] == _shown:
         return {**_last[1], "": warnings.onceregistry}  # type: ignore[attr-defined]
     found = _found_in_modules()
-    if _are_counted():
-        _last = _shown, found
+    _last = (_shown, found) if counted else None
     return found
 
 
