@@ -245,7 +245,7 @@ def test_code_of_the_script_runs_where_and_as_often_as_in_plain(kind: Any, worke
 
 
 class Streams(OwnImages):
-    """Its targets take values from iterators that outlive the item."""
+    """The dataset holds iterators, and the target of each item takes values from them."""
 
     def __init__(self, root: Path, transform: Any) -> None:
         super().__init__(root, transform)

@@ -10,7 +10,7 @@ use std::path::Path;
 /// Images in torchvision's order: by folder, then by name. The columns have one entry an image.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Images {
-    /// The names, one after the other, from the class on: `CLASS/image.jpg`.
+    /// The names without anything between them. Each begins with its class: `CLASS/image.jpg`.
     pub names: Vec<u8>,
     /// Bytes of each name.
     pub lengths: Vec<i64>,
@@ -18,7 +18,7 @@ pub struct Images {
     pub sizes: Vec<i64>,
     /// A number that changes with each file ([`change_number`]).
     pub changed: Vec<i64>,
-    /// Files of other image formats, which torchvision ignores.
+    /// Image files that torchvision does not read.
     pub ignored: Vec<String>,
     /// Number of files with other endings.
     pub others: usize,
@@ -29,7 +29,7 @@ pub struct Images {
 pub struct Endings<'a> {
     /// Endings of images.
     pub images: &'a [String],
-    /// Endings of images that torchvision ignores.
+    /// Endings of image files that torchvision does not read.
     pub ignored: &'a [String],
 }
 

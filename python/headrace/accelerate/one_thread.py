@@ -1,7 +1,7 @@
 """Torch with one thread in the training process, as a worker has it.
 
-Sums of many values are rounded as in a worker. And no other thread is woken: where native threads have the cores, torch's
-would wait for each other for milliseconds. MKL wakes them for a thousand values.
+Several threads would round the sum of many values otherwise than a worker, which has one. They would also wait for each other
+for milliseconds while native threads use the cores. MKL starts them for a thousand values already.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,15 @@ from headrace.accelerate.one_thread import one_thread
 
 __all__ = ["WorkerSettings", "current_folder"]
 
-SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""What tells a setting, and what sets it."""
+
+SETTINGS: tuple[Setting, ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (np.geterr, lambda options: np.seterr(**options)),
     (np.get_printoptions, lambda options: np.set_printoptions(**options)),
 )
-"""What tells a setting of torch or NumPy, and what sets it."""
+"""The settings of torch and NumPy."""
 
 VARIABLES = (("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES"), ("PIL.Image", "MAX_IMAGE_PIXELS"))
 
@@ -42,42 +46,36 @@ class WorkerSettings:
 
     def __init__(self) -> None:
         self.folder = current_folder()
-        self._values = _values()
-        self._settings = [read() for read, _ in SETTINGS]
+        self._values = [(setting, setting[0]()) for setting in _settings()]
         self._modes = _function_modes()
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """While the block runs, the process has these settings."""
-        folder, values = current_folder(), _values()
+        folder, before = current_folder(), [(setting, setting[0]()) for setting in _settings()]
         moves = self.folder is not None and folder is not None and self.folder != folder
-        for (module, name), value in self._values.items():
-            setattr(sys.modules[module], name, value)
+        _set(self._values)
         if moves:
             os.chdir(str(self.folder))
         try:
-            with one_thread(), self._settings_in_place(), ExitStack() as modes:
+            with one_thread(), ExitStack() as modes:
                 for _ in range(_function_modes() - self._modes):
                     modes.enter_context(torch.overrides._pop_mode_temporarily())
                 yield
         finally:
             if moves:
                 os.chdir(str(folder))
-            for (module, name), value in values.items():
-                setattr(sys.modules[module], name, value)
-
-    @contextmanager
-    def _settings_in_place(self) -> Iterator[None]:
-        before = [read() for read, _ in SETTINGS]
-        _set(self._settings)
-        try:
-            yield
-        finally:
             _set(before)
 
 
-def _set(values: list[Any]) -> None:
-    for (read, write), value in zip(SETTINGS, values, strict=True):
+def _settings() -> list[Setting]:
+    """Return all settings. Pillow's are those of its modules that are imported."""
+    imported = [(sys.modules[module], name) for module, name in VARIABLES if module in sys.modules]
+    return [*SETTINGS, *((partial(getattr, module, name), partial(setattr, module, name)) for module, name in imported)]
+
+
+def _set(values: list[tuple[Setting, Any]]) -> None:
+    for (read, write), value in values:
         if read() != value:
             write(value)
 
@@ -85,7 +83,3 @@ def _set(values: list[Any]) -> None:
 def _function_modes() -> int:
     """Return how many modes see each function of torch here, such as `with torch.device(…)`."""
     return int(torch._C._len_torch_function_stack())
-
-
-def _values() -> dict[tuple[str, str], Any]:
-    return {place: getattr(sys.modules[place[0]], place[1]) for place in VARIABLES if place[0] in sys.modules}

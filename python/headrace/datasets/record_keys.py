@@ -37,7 +37,7 @@ class Keys(Sequence[str]):
 
     @staticmethod
     def of_lengths(blob: bytes | bytearray, lengths: bytes | bytearray) -> Keys:
-        """Take keys that stand one after the other in `blob`, with their lengths in bytes (int64)."""
+        """Take the keys in `blob`, which has nothing between them. `lengths`: the bytes of each key (int64)."""
         sizes = np.frombuffer(lengths, dtype=np.int64)
         start = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=start[1:])

@@ -17,7 +17,7 @@ from headrace.packing.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 __all__ = ["MAX_SIDE", "Encode", "EncodedImage", "check_pixels", "lossless_encoder"]
 
 MAX_SIDE = 65500
-"""Pixels of the largest side of a JPEG (libjpeg's JPEG_MAX_DIMENSION)."""
+"""The largest width and height of a JPEG in pixels (libjpeg's JPEG_MAX_DIMENSION)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ def _with_restart_markers(data: bytes) -> EncodedImage:
 
 
 def _unmarked(data: bytes, refusal: DecodeError) -> EncodedImage:
-    """Keep a JPEG as it is that Loaders decode, though restart markers cannot be written into it.
+    """Return a JPEG unchanged. Loaders decode it, but restart markers cannot be written into it.
 
-    So are files of 12 bits, those without Huffman tables (MJPEG), and those with deviations that libjpeg-turbo overlooks.
+    Such are files of 12 bits, files without Huffman tables (MJPEG), and files with deviations that libjpeg-turbo overlooks.
     """
     try:
         return replace(_checked(data), is_unmarked=True)

@@ -12,7 +12,7 @@ struct Header {
     data_at: usize,
     header_bytes: usize,
     width: i32,
-    /// Negative if the first row is the top one.
+    /// Negative if the file begins with the top row of the image.
     height: i32,
     bits: u32,
     compression: u32,

@@ -111,7 +111,8 @@ fn runs_hold(data: &[u8], needed: u64) -> bool {
     true
 }
 
-/// LZW (TIFF 6.0, section 13), which begins with a code that clears the table: only the lengths of the strings are followed.
+/// Return whether LZW data (TIFF 6.0, section 13) hold as many bytes as needed. They must begin with the code that clears the table.
+/// Only the lengths of the strings are computed.
 fn codes_hold(data: &[u8], needed: u64) -> bool {
     const CLEAR: usize = 256;
     const END: usize = 257;
