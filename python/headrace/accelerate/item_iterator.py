@@ -213,7 +213,7 @@ class ItemIterator(NativeIterator):
 
     @staticmethod
     def _alone(pending: Pending, slot: int) -> list[torch.Tensor]:
-        """Return the image of each view as a tensor of its own, which nothing but its memory's owner joins to the others."""
+        """Return the image of each view as a tensor of its own, not as a part of the batch."""
         found = []
         for images, memory in zip(pending.images, pending.memory, strict=True):
             one = images[slot]

@@ -19,17 +19,17 @@ __all__ = ["state_of"]
 MOST_VALUES = 1024
 """Containers of more values are not looked into. Tensors of more are compared by identity and version."""
 
-DEPTH = 12
-"""Look this deep into attributes and containers."""
-
-_VALUES = (type(None), bool, int, float, complex, str, bytes)
-_IDENTITIES = (types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.dtype, torch.device)
 MOST_PLAIN = 65_536
 """Containers of more plain values are compared by identity and length."""
 
 MOST_BYTES = 1 << 20
 """Arrays of more bytes are compared by identity."""
 
+DEPTH = 12
+"""Look this deep into attributes and containers."""
+
+_VALUES = (type(None), bool, int, float, complex, str, bytes)
+_IDENTITIES = (types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.dtype, torch.device)
 _LIBRARIES = frozenset({"PIL", "numpy", "timm", "torch", "torchvision"})
 
 
@@ -46,7 +46,7 @@ class _Same:
         return isinstance(other, _Same) and self._thing is other._thing
 
 
-class _Values:
+class _PlainValues:
     """Plain values, compared at once."""
 
     __slots__ = ("_values",)
@@ -56,7 +56,7 @@ class _Values:
         self._values = values
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Values) and self._values == other._values
+        return isinstance(other, _PlainValues) and self._values == other._values
 
 
 def state_of(thing: Any) -> Any:
@@ -74,7 +74,7 @@ def state_of(thing: Any) -> Any:
 def _state(thing: Any, seen: dict[int, Any], depth: int) -> Any:
     if isinstance(thing, _VALUES):
         return type(thing), thing
-    if isinstance(thing, _Values):
+    if isinstance(thing, _PlainValues):
         return thing
     if depth == 0 or id(thing) in seen or isinstance(thing, _IDENTITIES):
         return _Same(thing)
@@ -93,7 +93,7 @@ def _contents(thing: Any) -> list[Any]:
         if len(thing) <= MOST_VALUES:
             inside = [*thing, *thing.values()] if isinstance(thing, dict) else [*thing]
         elif len(thing) <= MOST_PLAIN and _is_plain(thing):
-            inside = [_Values(tuple(dict.items(thing) if isinstance(thing, dict) else thing))]
+            inside = [_PlainValues(tuple(dict.items(thing) if isinstance(thing, dict) else thing))]
         return inside + _attributes(thing)
     if isinstance(thing, type):
         return [id(thing), *_of_class(thing)]
