@@ -17,7 +17,7 @@ import torch
 __all__ = ["state_of"]
 
 MOST_VALUES = 1024
-"""Containers of more values are not looked into. Tensors of more are compared by identity and version."""
+"""Containers of more values are looked into only if all are plain. Tensors of more are compared by identity and version."""
 
 MOST_PLAIN = 65_536
 """Containers of more plain values are compared by identity and length."""
