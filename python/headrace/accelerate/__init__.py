@@ -9,7 +9,7 @@ take-over.
   that pays.
 - `batch_memory`: The memory of batches: kept from one epoch to the next, and shared by all loaders of the process.
 - `check`: The comparison of native batches with the script's own, before a loader is taken over.
-- `compile`: Compile a recognised loader for the native engine: table of files, program, value table, threads.
+- `compile`: Compile a recognised loader for the native engine: table of files, program, value table.
 - `data_map`: `headrace run --data-map A=B`: files that the script opens for reading below A are read from B.
 - `deep_copies`: Deep copies of the script's data: nothing that is changed in the original later shows in the copy.
 - `deferred_batch`: A batch of a worker on its way to the training process.
@@ -19,6 +19,7 @@ take-over.
 - `deferred_tensor`: Deferred tensors: tensors whose values are described until something looks at them.
 - `deferred_values`: The values of deferred tensors: the result of the script's pointwise operations for each uint8 value.
 - `draws`: How the script's transforms draw their random numbers.
+- `engine`: The native engine of `headrace run`: one pool of threads for all loaders of the process, and its JPEG indexes.
 - `equality`: Whether two batches, items or planned items are equal bit for bit.
 - `explain`: The steps of a loader that is taken over: named in its line, and one line each for `headrace run --explain`.
 - `flat_transforms`: The transforms in nested containers, in order.

@@ -1,9 +1,8 @@
-"""Compile a recognised loader for the native engine: table of files, program, value table, threads."""
+"""Compile a recognised loader for the native engine: table of files, program, value table."""
 
 from __future__ import annotations
 
 import atexit
-import functools
 import operator
 import os
 from collections.abc import Iterator, Sequence
@@ -13,18 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace._native import DrawPlan, Engine, IndexStore, Store, Table
+from headrace._native import DrawPlan, Store, Table
 from headrace.accelerate.data_map import mapped
 from headrace.accelerate.deep_copies import are_unchangeable
 from headrace.accelerate.draws import FIXED, Draw, Erasing
+from headrace.accelerate.engine import index_limit_bytes
 from headrace.accelerate.pointwise import ValueTable
 from headrace.accelerate.recognise import FolderDataset, RecognisedLoader
 from headrace.accelerate.translate import NativeTransform, TransformParts, Unsupported
 from headrace.accelerate.worker_settings import current_folder
 from headrace.errors import UsageError
-from headrace.loading.feed import INDEX_BYTES
-from headrace.loading.jpeg_index_cache import index_file, shared_index_file
-from headrace.system.machine import cores, memory
+from headrace.loading.jpeg_index_cache import index_file
 from headrace.transforms.base import Transform
 from headrace.transforms.compile import Pipeline, compile_pipeline
 from headrace.transforms.composition import Compose, RandomApply
@@ -35,9 +33,6 @@ __all__ = [
     "CompiledView",
     "compile_loader",
     "compile_view",
-    "engine",
-    "index_limit_bytes",
-    "index_store",
     "transform_of",
 ]
 
@@ -176,41 +171,8 @@ def _are_same(copy: list[Any], samples: Sequence[Any]) -> bool:
     return len(copy) == len(samples) and all(map(operator.is_, copy, samples))
 
 
-def index_limit_bytes() -> int:
-    """Return the memory limit in bytes for JPEG indexes, with which a JPEG decodes faster from the second time on.
-
-    The limit is `feed.INDEX_BYTES`, or a sixteenth of the usable memory if that is less, divided by the number of the job's
-    processes on this host.
-    """
-    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    processes = int(local) if local.isdigit() and int(local) > 0 else 1
-    return min(INDEX_BYTES, memory().usable_bytes // 16) // processes
-
-
-@functools.cache
-def index_store() -> IndexStore:
-    """Return the JPEG indexes of this process for images that no table lists."""
-    return IndexStore(index_limit_bytes(), shared_index_file())
-
-
-_engines: dict[int, Engine] = {}
-
-
-def engine(threads: int) -> Engine:
-    """Return the pool of `threads` native threads that all loaders of this process share. Idle threads cost nothing.
-
-    They leave files to the script's own code of which Pillow warns (`quiet_files`).
-    """
-    if threads not in _engines:
-        _engines[threads] = Engine(threads, cores().parallel, quiet=True)
-    return _engines[threads]
-
-
-def _forget_engines() -> None:
-    """Abandon pools and tables in a forked child: the threads do not exist there, and may have held the locks of the tables."""
-    for pool in _engines.values():
-        pool.abandon()
-    _engines.clear()
+def _forget_tables() -> None:
+    """Abandon the tables in a forked child: the threads that do not exist there may have held their locks."""
     for _, table in _tables.values():
         table.abandon()
     _tables.clear()
@@ -222,5 +184,5 @@ def _flush_indexes() -> None:
         table.flush_indexes()
 
 
-os.register_at_fork(after_in_child=_forget_engines)
+os.register_at_fork(after_in_child=_forget_tables)
 atexit.register(_flush_indexes)

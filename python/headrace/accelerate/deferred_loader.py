@@ -28,8 +28,8 @@ from torch._utils import ExceptionWrapper
 
 from headrace._native import IndexStore
 from headrace.accelerate.batch_memory import batch_block, not_a_view, offer_free_blocks, similar_size
-from headrace.accelerate.compile import engine
 from headrace.accelerate.deferred_batch import DescribedBatch, HandedOver, PendingBatch, computed, cost_s, new_memory
+from headrace.accelerate.engine import engine
 from headrace.accelerate.iterator_watchers import looks_at_iterators
 from headrace.accelerate.lazy_loader import trial_of, with_lazy_images
 from headrace.accelerate.lazy_trial import Trial

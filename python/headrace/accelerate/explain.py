@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.accelerate.compile import CompiledLoader, index_limit_bytes
+from headrace.accelerate.compile import CompiledLoader
+from headrace.accelerate.engine import index_limit_bytes
 from headrace.accelerate.item_loader import CompiledItems
 from headrace.accelerate.transform_names import display_name
 from headrace.accelerate.translate import TransformParts

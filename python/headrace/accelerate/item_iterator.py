@@ -14,7 +14,7 @@ import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from headrace.accelerate.batch_memory import not_a_view
-from headrace.accelerate.compile import index_store
+from headrace.accelerate.engine import index_store
 from headrace.accelerate.equality import are_equal
 from headrace.accelerate.hf_datasets import rows_at_once
 from headrace.accelerate.item_loader import (

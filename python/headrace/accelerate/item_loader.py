@@ -20,8 +20,9 @@ import numpy as np
 import torch
 
 from headrace._native import DrawPlan, Job, Stream, Table
-from headrace.accelerate.compile import CompiledView, compile_view, engine, index_store
+from headrace.accelerate.compile import CompiledView, compile_view
 from headrace.accelerate.data_map import mapped
+from headrace.accelerate.engine import engine, index_store
 from headrace.accelerate.hf_datasets import is_rows_dataset, rows_at_once
 from headrace.accelerate.item_calls import ItemCalls, has_own_default_collate
 from headrace.accelerate.kept_state import KeptItems

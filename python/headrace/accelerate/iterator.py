@@ -30,7 +30,8 @@ from torch.utils.data import default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from headrace.accelerate.batch_memory import as_made_now, batch_block, not_a_view, offer_free_blocks
-from headrace.accelerate.compile import CompiledLoader, CompiledView, engine
+from headrace.accelerate.compile import CompiledLoader, CompiledView
+from headrace.accelerate.engine import engine
 from headrace.accelerate.plain_frames import initialise
 from headrace.accelerate.random_streams import GeneratorStates, RandomStream, next_seed, require_replayable, worker_states
 from headrace.accelerate.recognise import FolderDataset, locate

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from headrace._native import IndexStore
-from headrace.accelerate.compile import index_limit_bytes
+from headrace.accelerate.engine import index_limit_bytes
 from headrace.loading.jpeg_index_cache import shared_index_file
 
 __all__ = ["index_path", "process_indexes", "use_index_path"]
