@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import record
-from headrace.attach.stacks import STACKS_VARIABLE
+from headrace.attach.record.stacks import STACKS_VARIABLE
 from headrace.profiling.command import watch
 
 JOB = """
@@ -75,8 +75,8 @@ HOOK_ONLY = """
 import tempfile, time, torch
 from pathlib import Path
 from headrace.attach import steps
-from headrace.attach.device_clock import CudaClock, StepClock
-from headrace.attach.recorder import Recorder
+from headrace.attach.record.device_clock import CudaClock, StepClock
+from headrace.attach.record.recorder import Recorder
 
 class Iterator:
     _num_workers, _rcvd_idx, _task_info = 1, 0, {0: (0, 1)}

@@ -32,18 +32,18 @@ from typing import Any
 
 import record
 from headrace.cost.answer import Question, answer
-from headrace.cost.budget import Limits
-from headrace.cost.calibrate import FinishedRun, factor, leave_one_out
-from headrace.cost.estimate import exactly
-from headrace.cost.floors import Job, binding, floors
-from headrace.cost.prices import SERVICES, Instance, PriceTable
-from headrace.cost.runs import Purchase, Row
+from headrace.cost.estimates.budget import Limits
+from headrace.cost.estimates.calibrate import FinishedRun, factor, leave_one_out
+from headrace.cost.estimates.estimate import exactly
+from headrace.cost.estimates.floors import Job, binding, floors
+from headrace.cost.estimates.runs import Purchase, Row
+from headrace.cost.market.prices import SERVICES, Instance, PriceTable
 from headrace.datasets.open import open_stored
 from headrace.inspection.object_store_probe import probe_store
 from headrace.packing import pack
-from headrace.training.devices import open_device
+from headrace.training.distributed.devices import open_device
 from headrace.training.dry_run import measure_dry_run
-from headrace.training.options import Options
+from headrace.training.settings.options import Options
 from sample import photographs
 
 LOADERS = ("pytorch", "headrace", "headrace-packed")

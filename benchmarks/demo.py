@@ -15,7 +15,7 @@ import tempfile
 from typing import Any
 
 import record
-from headrace.training.devices import SIMULATED
+from headrace.training.distributed.devices import SIMULATED
 
 PACKAGES = ["headrace", "torch", "pillow"]
 

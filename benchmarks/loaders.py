@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import record
-from headrace.system import machine
+from headrace.system.hardware import machine
 from loader_data import prepare
 from loader_peers import BATCH, PEERS, SIDE
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.system import machine
+from headrace.system.hardware import machine
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

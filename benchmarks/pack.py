@@ -29,7 +29,7 @@ from typing import Any
 
 import headrace
 import record
-from headrace.system import machine
+from headrace.system.hardware import machine
 from sample import photographs
 
 PACKAGES = ["headrace", "pillow", "webdataset", "litdata", "ffcv", "numpy"]

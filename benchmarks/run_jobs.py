@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from headrace.system import machine
+from headrace.system.hardware import machine
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from torchvision import transforms

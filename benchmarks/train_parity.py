@@ -27,7 +27,7 @@ import record
 import torch
 from headrace.training.loop import Options, train
 from headrace.training.models import factory
-from headrace.training.optimization import OptimizationOptions
+from headrace.training.settings.optimization import OptimizationOptions
 from headrace.transforms import IMAGENET_MEAN, IMAGENET_STD
 from sample import REPOSITORY
 from torch.utils.data import DataLoader

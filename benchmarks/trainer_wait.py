@@ -23,13 +23,13 @@ from typing import Any
 import record
 import torch
 from headrace.datasets.open import open_stored
-from headrace.training.devices import open_device
+from headrace.training.distributed.devices import open_device
 from headrace.training.distributed.ranks import Ranks
-from headrace.training.input import TrainingInput
-from headrace.training.learner import Learner
+from headrace.training.inputs.input import TrainingInput
+from headrace.training.learning.learner import Learner
+from headrace.training.logs.step_timer import StepTimer
 from headrace.training.loop import Options, train
-from headrace.training.optimization import OptimizationOptions
-from headrace.training.step_timer import StepTimer
+from headrace.training.settings.optimization import OptimizationOptions
 from sample import photographs
 
 MARGINS = (1.1, 1.25, 2.0)  # ingest-only over compute-only

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import record
-from headrace.trials.cells import experiment_names, load
+from headrace.trials.experiment.cells import experiment_names, load
 from pages.document import DATA
 from pages.trials import COLUMNS, ordered
 

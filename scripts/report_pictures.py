@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headrace.report import html
-from headrace.report.session_folder import read_session_folder
+from headrace.report.pages import html
+from headrace.report.sessions.session_folder import read_session_folder
 from PIL import Image
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -18,7 +18,7 @@ import pytest
 from headrace import errors
 from headrace.cli import main as command_line
 from headrace.cli.main import VERBS
-from headrace.diagnosis.kinds import KINDS
+from headrace.diagnosis.result.kinds import KINDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = REPOSITORY / "docs" / "reference" / "cli.md"
@@ -80,7 +80,7 @@ def section_of(verb: str) -> str:
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_command_reference_is_up_to_date(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"headrace.cli.{verb}").add_arguments(parser)
+    importlib.import_module(VERBS[verb]).add_arguments(parser)
     for action in parser._actions:
         for option in action.option_strings or [action.metavar or action.dest]:
             assert str(option) in section_of(verb), (
@@ -107,7 +107,7 @@ def test_every_command_in_the_documents_parses(path: Path) -> None:
 def options_of(verb: str) -> frozenset[str]:
     """The option strings of a verb, and the names of its presets and sub-verbs."""
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"headrace.cli.{verb}").add_arguments(parser)
+    importlib.import_module(VERBS[verb]).add_arguments(parser)
     return frozenset(option for action in parser._actions for option in action.option_strings) | {
         "--json",
         "--",
@@ -255,7 +255,7 @@ def test_the_tree_of_errors_in_the_module_is_the_tree_of_the_classes() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_example_of_a_verb_parses(verb: str) -> None:
-    example = importlib.import_module(f"headrace.cli.{verb}").EXAMPLE.strip().replace("\\\n", " ")
+    example = importlib.import_module(VERBS[verb]).EXAMPLE.strip().replace("\\\n", " ")
     for line in example.splitlines():
         words = [word for word in shlex.split(line.split("  #")[0]) if word != "HEADRACE=off"]
         assert words[0] == "headrace" and words[1] in VERBS
@@ -264,11 +264,10 @@ def test_every_example_of_a_verb_parses(verb: str) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.parent.name)
-def test_each_folder_lists_its_modules(folder: Path) -> None:
+def test_each_folder_lists_its_rooms(folder: Path) -> None:
     text = ast.get_docstring(ast.parse(folder.read_text(encoding="utf-8"))) or ""
-    modules = sorted(path.stem for path in folder.parent.glob("*.py") if not path.stem.startswith("__"))
-    if folder.parent != REPOSITORY / "python" / "headrace":  # the face: its names are the public ones
-        assert [name for name in modules if f"`{name}`" not in text] == []
+    rooms = sorted(path.parent.name for path in folder.parent.glob("*/__init__.py") if path.parent.name != "site")
+    assert [name for name in rooms if f"`{name}`" not in text] == []
 
 
 def test_the_table_of_kinds_is_the_list_of_kinds() -> None:

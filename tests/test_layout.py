@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import headrace
+import pytest
 
 PACKAGE = Path(headrace.__file__).parent
 
@@ -41,6 +43,31 @@ ORDER = [
     "__main__",
 ]
 
+# The same inside a folder that has rooms: a room imports only from rooms above it, the modules beside the rooms are the top.
+ROOMS = {
+    "accelerate": ["runtime", "workers", "script", "transforms", "script_code", "whole", "lazy", "deferred"],
+    "attach": ["machine", "record", "training", "experiments", "batches"],
+    "cli": ["shared", "data", "profile", "train", "cloud"],
+    "cost": ["market", "estimates"],
+    "datasets": ["records", "shards", "sources"],
+    "datasets.sources": ["folders", "archives", "remote"],
+    "diagnosis": ["result", "measure", "rules", "fixes", "findings"],
+    "gpu": ["preparation", "resampling", "decoder", "peers", "augmentation"],
+    "launch": ["sagemaker", "job_request", "in_container", "local", "finished_job"],
+    "loading": ["statistics", "order", "feeding", "batches"],
+    "packing": ["planning", "encoding", "engines"],
+    "report": ["text", "sessions", "drawing", "pages", "exports"],
+    "system": ["text", "files", "processes", "hardware"],
+    "training": ["distributed", "models", "settings", "weights", "logs", "learning", "inputs", "tune"],
+    "trials": ["experiment", "inputs", "measuring", "results", "pages"],
+}
+
+OTHER_NAMES = {"json"}
+"""What stands behind `headrace.` in strings that are no modules: `headrace.json` is a file."""
+
+MOST_MODULES = 12
+"""A folder holds at most this many modules of its own level."""
+
 
 @functools.cache
 def modules() -> dict[str, Path]:
@@ -56,18 +83,9 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path) -> set[str]:
-    """Own modules that a file imports when it is imported (not those under TYPE_CHECKING)."""
-    tree = ast.parse(path.read_text())
-    guarded = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
+    """Own modules that a file imports, inside functions and for a type checker too."""
     found = set()
-    for node in ast.walk(tree):
-        if id(node) in guarded:
-            continue
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "headrace":
             base = node.module.removeprefix("headrace").removeprefix(".")
             for alias in node.names:
@@ -109,6 +127,44 @@ def test_imports_flow_one_way() -> None:
             assert ORDER.index(above) <= ORDER.index(folder), (
                 f"headrace.{name} imports headrace.{target}, which is further down"
             )
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_imports_between_the_rooms_of_a_folder_flow_one_way(folder: str) -> None:
+    """Each folder inside has a place in ROOMS, unless it holds no modules. Modules beside the rooms may import all of them."""
+    rooms = ROOMS[folder]
+    path = PACKAGE.joinpath(*folder.split("."))
+    found = {one.name for one in path.iterdir() if one.is_dir() and (one / "__init__.py").exists() and one.name != "site"}
+    assert found == set(rooms)
+
+    def place(name: str) -> int:
+        room = name.removeprefix(f"{folder}.").split(".")[0]
+        return rooms.index(room) if room in rooms else len(rooms)
+
+    for name, targets in graph().items():
+        for target in targets:
+            if name.startswith(f"{folder}.") and target.startswith(f"{folder}."):
+                assert place(target) <= place(name), f"headrace.{name} imports headrace.{target}, which is further down"
+
+
+def test_each_folder_with_rooms_has_an_order_and_no_folder_is_crowded() -> None:
+    for folder in [path.parent for path in PACKAGE.rglob("__init__.py")]:
+        name = ".".join(folder.relative_to(PACKAGE).parts)
+        has_rooms = any((one / "__init__.py").exists() for one in folder.iterdir() if one.is_dir() and one.name != "site")
+        assert not has_rooms or not name or name in ROOMS, f"headrace.{name} has rooms without an order in ROOMS"
+        own = [one for one in folder.glob("*.py") if one.name != "__init__.py"]
+        assert len(own) <= MOST_MODULES, f"headrace.{name} holds {len(own)} modules; give them rooms"
+
+
+def test_dotted_names_in_strings_exist() -> None:
+    """`sys.modules.get("headrace.…")` becomes None after a move, and nothing else tells."""
+    named = re.compile(r"headrace(\.[a-z_]+)+")
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and named.fullmatch(node.value):
+                name = node.value.removeprefix("headrace.")
+                known = name in modules() or name in OTHER_NAMES or name.split(".")[0] == "_native"
+                assert known, f"{path}, line {node.lineno}: {node.value} does not exist"
 
 
 def test_nothing_imports_the_package_face() -> None:
@@ -154,7 +210,7 @@ def test_what_runs_in_the_users_process_imports_the_standard_library_only() -> N
         for target in sorted(imports(path) & set(modules()) - used):
             used.add(target)
             own += [modules()[target]] if modules()[target] not in own else []
-    assert {"system.cgroup", "system.gpm", "system.nvml"} <= used
+    assert {"system.hardware.cgroup", "system.hardware.gpm", "system.hardware.nvml"} <= used
     assert {target.split(".")[0] for target in used} <= {"attach", "session", "system", "errors"}, used
     for path in own:
         for node in ast.parse(path.read_text()).body:

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import record
-from headrace.trials.loaders import missing
-from headrace.trials.runner import DROPPED, OTHER_WORK
+from headrace.trials.measuring.loaders import missing
+from headrace.trials.measuring.runner import DROPPED, OTHER_WORK
 from pages.gpu_trials import COMMAND
 from trials import PACKAGES, part_of
 

@@ -8,12 +8,14 @@ from typing import Any
 import headrace
 import numpy as np
 import torch
-from headrace.gpu.augment import OPERATIONS, augment, operations_on
-from headrace.gpu.augment_check import SAMPLES
-from headrace.gpu.choice import DECODERS
-from headrace.gpu.decoders import Place
-from headrace.gpu.prepare import Erase, Mix, prepare, prepare_torch
-from headrace.gpu.resample import batch_pixels, resample
+from headrace.gpu.augmentation.augment import OPERATIONS, augment, operations_on
+from headrace.gpu.augmentation.augment_check import SAMPLES
+from headrace.gpu.peers.choice import DECODERS
+from headrace.gpu.preparation.batch_steps import Erase, Mix
+from headrace.gpu.preparation.prepare import prepare, prepare_torch
+from headrace.gpu.resampling.decoders import Place
+from headrace.gpu.resampling.pixels import batch_pixels
+from headrace.gpu.resampling.resample import resample
 from headrace.images.decode import decode_into
 from headrace.transforms import (
     IMAGENET_MEAN,
@@ -163,7 +165,7 @@ def compute(run: Run) -> list[Row]:
 
 
 def _compute_rate(run: Run, model: str, batch_size: int, **options: Any) -> Row:
-    from headrace.training.options import Options
+    from headrace.training.settings.options import Options
     from headrace.training.tune.compute_rate import measure_compute_rate
 
     size = 32 if run.is_tiny else 224

@@ -28,8 +28,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import record
-from headrace.system.atomic_write import atomic_write
-from headrace.system.end_with_parent import end_with_parent
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.processes.end_with_parent import end_with_parent
 from pages import awaits_gpu
 from pages.document import DATA
 from render import measured, write

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from headrace.system import machine
-from headrace.system.atomic_write import atomic_write
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.hardware import machine
 
 __all__ = ["CORES", "MODELS", "Row", "Run", "endless", "trainer"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.system.sizes import count_text
+from headrace.system.text.sizes import count_text
 
 from pages import awaits_gpu
 from pages.document import Document, facts, page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.trials.cells import Cell, load
+from headrace.trials.experiment.cells import Cell, load
 
 from pages.document import Document, machine, page, percent, read, table
 

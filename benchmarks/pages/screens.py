@@ -82,7 +82,7 @@ class PlayedAWS:
 
 @contextlib.contextmanager
 def _played(aws: PlayedAWS) -> Iterator[None]:
-    from headrace.cli import launch
+    from headrace.cli.cloud import launch
 
     with tempfile.TemporaryDirectory() as prices, contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, {"HEADRACE_PRICES": prices, "NO_COLOR": "1"}))

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.system.sizes import count_text
-from headrace.trials.cells import load
-from headrace.trials.outputs import gain_text, loss_text
-from headrace.trials.rows import Row
-from headrace.trials.targets import targets_of
+from headrace.system.text.sizes import count_text
+from headrace.trials.experiment.cells import load
+from headrace.trials.results.outputs import gain_text, loss_text
+from headrace.trials.results.row import Row
+from headrace.trials.results.targets import targets_of
 
 from pages.document import Document, facts, note, page, table
 

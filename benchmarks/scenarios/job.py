@@ -102,7 +102,7 @@ class FakeDevice:
         begin_s = time.monotonic()
         time.sleep(max(0.0, self.done_s - begin_s))
         try:
-            from headrace.attach.transfers import note_wait
+            from headrace.attach.training.transfers import note_wait
         except ImportError:
             return
         note_wait(time.monotonic() - begin_s)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.session.model import Session
 
 from scenarios import baselines

@@ -18,9 +18,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.attach import procfs, sampler
+from headrace.attach import sampler
+from headrace.attach.machine import procfs
 from headrace.session.machine import GpuProperties, GpuSample
-from headrace.system.cgroup import Cgroup
+from headrace.system.hardware.cgroup import Cgroup
 
 PERIOD_S, STOPPED_S = 0.1, 0.04
 

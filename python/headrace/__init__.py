@@ -2,7 +2,8 @@
 
 Importing this package is light: torch, boto3 and numpy are imported when a name that needs them is first used.
 
-The folders, ground first. A folder imports only from folders above it in this list.
+The folders, ground first. A folder imports only from folders above it in this list. Large folders have rooms, in such an
+order too; their `__init__` lists them.
 
 - `system`: what the machine gives a process: cores, memory, disks, GPUs, open files; private and atomic files, redaction.
 - `images`: one image: decode it, read its header, insert restart markers.
@@ -12,12 +13,16 @@ The folders, ground first. A folder imports only from folders above it in this l
 - `attach`: hooks in the user's process that time the training and write the session.
 - `diagnosis`: from a session to causes and predicted fixes.
 - `packing`: `headrace pack`.
+- `gpu`: decoding, augmentation and the last steps of a batch on the GPU.
 - `loading`: `Loader`: order, caches, feed, resume.
 - `inspection`: `inspect`, `verify`, `doctor`.
 - `accelerate`: `headrace run`.
 - `training`: `headrace train`, `tune`, `evaluate`, `predict`, `export`.
 - `report`: a diagnosis as terminal screen, page, JSON and other formats.
 - `profiling`: `headrace diagnose` and `watch`: run a job, record, measure, diagnose, re-measure fixes.
+- `cost`: `headrace cost`: time and money of an epoch and a run.
+- `trials`: `headrace trials`: published experiments, repeated on this machine.
+- `launch`: `headrace launch`: training jobs for SageMaker, sent, followed, or run here.
 - `demo`, `callbacks`, `cli`: the demonstration, callbacks of other trainers, the command line.
 """
 
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
     from headrace import transforms
     from headrace._native import __version__
     from headrace.datasets.open import open
-    from headrace.datasets.records import Dataset
+    from headrace.datasets.records.dataset import Dataset
     from headrace.images.decode import checkpoint_index, decode_into
     from headrace.images.restart_markers import restart_markers
     from headrace.inspection.verify import verify
@@ -64,7 +69,7 @@ __all__ = [
 
 # A public name and the module that defines it; `transforms` is a module itself.
 _LAZY = {
-    "Dataset": "headrace.datasets.records",
+    "Dataset": "headrace.datasets.records.dataset",
     "Loader": "headrace.loading.loader",
     "__version__": "headrace._native",
     "checkpoint_index": "headrace.images.decode",

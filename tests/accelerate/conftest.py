@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from deferred_helpers import described, generator_states, seeded
-from headrace.accelerate import hook, iterator_watchers, type_comparisons
-from headrace.accelerate.awaited_line import AwaitedLine
-from headrace.accelerate.lazy_loader import native_steps
-from headrace.accelerate.translate import Unsupported
-from headrace.attach import unseen_frames
+from headrace.accelerate import hook
+from headrace.accelerate.lazy.awaited_line import AwaitedLine
+from headrace.accelerate.lazy.loader import native_steps
+from headrace.accelerate.script import iterator_watchers, type_comparisons
+from headrace.accelerate.transforms.translate import Unsupported
+from headrace.attach.record import unseen_frames
 from PIL import Image
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 

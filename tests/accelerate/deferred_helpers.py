@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate_helpers import own_batches
-from headrace.accelerate.lazy_loader import trial_of
-from headrace.accelerate.lazy_trial import TrialState
+from headrace.accelerate.lazy.loader import trial_of
+from headrace.accelerate.lazy.trial import TrialState
 from PIL import Image
 from torch.utils.data import Dataset
 

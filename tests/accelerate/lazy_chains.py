@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from headrace.accelerate.lazy_opening import lazy_images
+from headrace.accelerate.lazy.opening import lazy_images
 from PIL import Image, ImageChops, ImageEnhance, ImageFilter, ImageOps, ImageStat
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as v2

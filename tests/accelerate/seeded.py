@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from headrace.accelerate import hook
-from headrace.accelerate.compile import compile_loader
-from headrace.accelerate.equality import are_equal
-from headrace.accelerate.item_loader import compile_items, recognise_items
-from headrace.accelerate.random_streams import GeneratorStates
-from headrace.accelerate.recognise import recognise
+from headrace.accelerate.whole.compile import compile_loader
+from headrace.accelerate.whole.equality import are_equal
+from headrace.accelerate.whole.folders import recognise
+from headrace.accelerate.whole.items import compile_items, recognise_items
+from headrace.accelerate.workers.random_streams import GeneratorStates
 from torch.utils.data import dataloader
 
 Passes = tuple[list[list[Any]], GeneratorStates]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from headrace._native import pillow_affine
-from headrace.accelerate import affine_transform
-from headrace.accelerate.affine_transform import compare_first_transforms, pillows_transform, transforms_alike
-from headrace.accelerate.lazy_opening import lazy_images
-from headrace.accelerate.lazy_pillow import LazyImage
+from headrace.accelerate.lazy import affine_transform
+from headrace.accelerate.lazy.affine_transform import compare_first_transforms, pillows_transform, transforms_alike
+from headrace.accelerate.lazy.opening import lazy_images
+from headrace.accelerate.lazy.pillow import LazyImage
 from PIL import Image
 from torchvision.transforms import functional as v1
 
@@ -117,7 +117,7 @@ def test_a_lazy_image_stays_lazy_through_transforms(image_folder: Any) -> None:
 
 
 def test_an_image_is_decoded_once_for_several_transforms(image_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.accelerate import lazy_pillow
+    from headrace.accelerate.lazy import pillow as lazy_pillow
 
     decoded: list[Any] = []
     own = lazy_pillow.pixels

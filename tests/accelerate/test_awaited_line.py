@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from headrace.accelerate.awaited_line import AwaitedLine
-from headrace.accelerate.lazy_trial import Trial, TrialState
-from headrace.accelerate.native_work import work_words
-from headrace.attach import log
+from headrace.accelerate.lazy.awaited_line import AwaitedLine
+from headrace.accelerate.lazy.native_work import work_words
+from headrace.accelerate.lazy.trial import Trial, TrialState
+from headrace.attach.record import log
 
 WORDS = {
     "": (),

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from headrace._native import Ring
-from headrace.accelerate import batch_memory
-from headrace.accelerate.batch_memory import MOST_SIZES, batch_block, offer_free_blocks
+from headrace.accelerate.runtime import batch_memory
+from headrace.accelerate.runtime.batch_memory import MOST_SIZES, batch_block, offer_free_blocks
 from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder

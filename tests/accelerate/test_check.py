@@ -14,10 +14,10 @@ import pytest
 import torch
 from headrace.accelerate import check, hook
 from headrace.accelerate.check import BatchesDiffer, require_equal_batches
-from headrace.accelerate.compile import CompiledLoader, compile_loader
-from headrace.accelerate.recognise import recognise
 from headrace.accelerate.settings import CHECK
-from headrace.accelerate.translate import Unsupported
+from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.whole.compile import CompiledLoader, compile_loader
+from headrace.accelerate.whole.folders import recognise
 from seeded import taken_over_whole, torchs_own
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from headrace.accelerate import data_map
+from headrace.accelerate.runtime import data_map
 from headrace.cli.main import main
 from PIL import Image
 

@@ -17,15 +17,19 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import always_lazy, both_ways, described, seeded
-from headrace.accelerate import batch_memory, deferred_batch, deferred_loader, hook, lazy_trial
-from headrace.accelerate.deferred_batch import DescribedBatch
-from headrace.accelerate.deferred_functions import deferred_tensors
-from headrace.accelerate.deferred_tensor import real
-from headrace.accelerate.lazy_loader import trial_of
-from headrace.accelerate.lazy_opening import lazy_images
-from headrace.accelerate.lazy_trial import TrialState
-from headrace.accelerate.shared_bytes import SharedBytes
-from headrace.accelerate.translate import Unsupported
+from headrace.accelerate import hook
+from headrace.accelerate.deferred import batch as deferred_batch
+from headrace.accelerate.deferred import loader as deferred_loader
+from headrace.accelerate.deferred.batch import DescribedBatch
+from headrace.accelerate.deferred.functions import deferred_tensors
+from headrace.accelerate.deferred.shared_bytes import SharedBytes
+from headrace.accelerate.deferred.tensor import real
+from headrace.accelerate.lazy import trial as lazy_trial
+from headrace.accelerate.lazy.loader import trial_of
+from headrace.accelerate.lazy.opening import lazy_images
+from headrace.accelerate.lazy.trial import TrialState
+from headrace.accelerate.runtime import batch_memory
+from headrace.accelerate.transforms.translate import Unsupported
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torchvision import transforms as v1

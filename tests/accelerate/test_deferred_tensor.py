@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import described
-from headrace.accelerate import deferred_filling
-from headrace.accelerate.deferred_batch import computed
-from headrace.accelerate.deferred_functions import deferred_tensors
-from headrace.accelerate.deferred_tensor import DeferredTensor, is_deferred, real
-from headrace.accelerate.lazy_opening import lazy_images
-from headrace.attach import transfers
-from headrace.attach.device_clock import CudaClock, StepClock
+from headrace.accelerate.deferred import filling as deferred_filling
+from headrace.accelerate.deferred.batch import computed
+from headrace.accelerate.deferred.functions import deferred_tensors
+from headrace.accelerate.deferred.tensor import DeferredTensor, is_deferred, real
+from headrace.accelerate.lazy.opening import lazy_images
+from headrace.attach.record.device_clock import CudaClock, StepClock
+from headrace.attach.training import transfers
 from PIL import Image
 from torch.utils.data import default_collate
 from torchvision import transforms as v1

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from deferred_helpers import always_lazy, described, generator_states, seeded
 from equality_matrix import Case, cases, loader_of
-from headrace.accelerate import affine_transform
-from headrace.accelerate.deferred_loader import with_deferred_items
+from headrace.accelerate.deferred.loader import with_deferred_items
+from headrace.accelerate.lazy import affine_transform
 from PIL import Image
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
@@ -90,7 +90,7 @@ def test_nothing_differs_in_many_more_combinations(block: int, images: Path) -> 
 
 
 def test_the_matrix_has_descriptions_in_it(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.accelerate import deferred_filling
+    from headrace.accelerate.deferred import filling as deferred_filling
 
     counted: list[int] = []
     own = deferred_filling.fill_items

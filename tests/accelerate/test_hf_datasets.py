@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from headrace.accelerate import hook, item_loader
-from headrace.accelerate.item_iterator import ItemIterator
+from headrace.accelerate import hook
 from headrace.accelerate.settings import CHECK
+from headrace.accelerate.whole import items as item_loader
+from headrace.accelerate.whole.item_iterator import ItemIterator
 from PIL import Image
 from seeded import torchs_own
 from test_item_code import assert_equal, own_batches, states

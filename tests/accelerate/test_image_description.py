@@ -8,7 +8,7 @@ import random
 
 import numpy as np
 import pytest
-from headrace.accelerate.image_description import ImageDescription, pixels, pixels_by_pillow
+from headrace.accelerate.lazy.image_description import ImageDescription, pixels, pixels_by_pillow
 from headrace.errors import DecodeError
 from PIL import Image
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import own_batches
-from headrace.accelerate import item_iterator
-from headrace.accelerate.item_iterator import ItemIterator
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.settings import CHECK
-from headrace.accelerate.unsupported import Unsupported
+from headrace.accelerate.whole import item_iterator
+from headrace.accelerate.whole.item_iterator import ItemIterator
 from PIL import Image, ImageOps
 from seeded import torchs_own
 from torch.nn.functional import one_hot

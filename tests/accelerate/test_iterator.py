@@ -13,8 +13,8 @@ import numpy
 import pytest
 import torch
 from accelerate_helpers import assert_same, own_batches
-from headrace.accelerate import iterator
-from headrace.accelerate.iterator import NativeIterator
+from headrace.accelerate.whole import iterator
+from headrace.accelerate.whole.iterator import NativeIterator
 from headrace.errors import HeadraceError
 from PIL import Image
 from refused_files import REFUSED

@@ -8,8 +8,8 @@ import types
 from pathlib import Path
 
 import pytest
-from headrace.accelerate import iterator_watchers
-from headrace.accelerate.iterator_watchers import _LOOK, CLASSES, HARMLESS, looks_at_iterators
+from headrace.accelerate.script import iterator_watchers
+from headrace.accelerate.script.iterator_watchers import _LOOK, CLASSES, HARMLESS, looks_at_iterators
 from torch.utils.data import dataloader
 
 find_unknown_framework = iterator_watchers._unknown_framework  # the fixture of this folder replaces it

@@ -19,9 +19,9 @@ import pytest
 import torch
 from accelerate_helpers import own_batches
 from deferred_helpers import described
-from headrace.accelerate import deep_copies
-from headrace.accelerate.deep_copies import DeepCopies, NotKept
-from headrace.accelerate.item_iterator import ItemIterator
+from headrace.accelerate.script_code import deep_copies
+from headrace.accelerate.script_code.deep_copies import DeepCopies, NotKept
+from headrace.accelerate.whole.item_iterator import ItemIterator
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import transforms as v1

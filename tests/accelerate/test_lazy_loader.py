@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import assert_same, own_batches
-from headrace.accelerate import lazy_loader, lazy_pillow, lazy_trial
-from headrace.accelerate.lazy_opening import lazily_opened, lazy_images, require_equal_operations
-from headrace.accelerate.lazy_pillow import LazyImage, OpenedJpeg, description_of
-from headrace.accelerate.lazy_trial import Trial, TrialState
-from headrace.accelerate.translate import Unsupported
+from headrace.accelerate.lazy import loader as lazy_loader
+from headrace.accelerate.lazy import pillow as lazy_pillow
+from headrace.accelerate.lazy import trial as lazy_trial
+from headrace.accelerate.lazy.opening import lazily_opened, lazy_images, require_equal_operations
+from headrace.accelerate.lazy.pillow import LazyImage, OpenedJpeg, description_of
+from headrace.accelerate.lazy.trial import Trial, TrialState
+from headrace.accelerate.transforms.translate import Unsupported
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _DatasetKind

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.accelerate import affine_transform
-from headrace.accelerate.lazy_opening import lazy_images
-from headrace.accelerate.lazy_pillow import LazyImage, LoadedJpeg, OpenedJpeg
+from headrace.accelerate.lazy import affine_transform
+from headrace.accelerate.lazy.opening import lazy_images
+from headrace.accelerate.lazy.pillow import LazyImage, LoadedJpeg, OpenedJpeg
 from lazy_chains import compare_chain, jpeg_kinds
 from PIL import Image, ImageFile
 

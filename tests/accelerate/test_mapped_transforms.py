@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from accelerate_helpers import assert_same, own_batches
-from headrace.accelerate.item_iterator import ItemIterator
+from headrace.accelerate.whole.item_iterator import ItemIterator
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder

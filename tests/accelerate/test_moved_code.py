@@ -16,7 +16,7 @@ import pytest
 import torch
 from accelerate_helpers import own_batches
 from deferred_helpers import described
-from headrace.accelerate.iterator import NativeIterator
+from headrace.accelerate.whole.iterator import NativeIterator
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate, get_worker_info
 from torchvision import transforms as v1

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import assert_same, own_batches
-from headrace.accelerate import deferred_loader, hook, native_decode
-from headrace.accelerate.iterator import NativeIterator
-from headrace.accelerate.translate import Unsupported
+from headrace.accelerate import hook
+from headrace.accelerate.deferred import loader as deferred_loader
+from headrace.accelerate.lazy import native_decode
+from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.whole.iterator import NativeIterator
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter

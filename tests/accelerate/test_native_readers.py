@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import own_batches
-from headrace.accelerate import data_map, native_readers
-from headrace.accelerate.native_readers import Reader, natively_read, readers_imported
+from headrace.accelerate.lazy import native_readers
+from headrace.accelerate.lazy.native_readers import Reader, natively_read, readers_imported
+from headrace.accelerate.runtime import data_map
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import io as vision

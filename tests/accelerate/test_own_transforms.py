@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from headrace.accelerate import own_transforms, pillow_blur
-from headrace.accelerate.pillow_blur import blurs_alike
-from headrace.accelerate.translate import Unsupported, translate
+from headrace.accelerate.script_code import own_transforms
+from headrace.accelerate.transforms import pillow_blur
+from headrace.accelerate.transforms.pillow_blur import blurs_alike
+from headrace.accelerate.transforms.translate import Unsupported, translate
 from PIL import Image, ImageFilter, ImageOps
 from seeded import require_equal_passes
 from torch.utils.data import DataLoader

@@ -15,12 +15,13 @@ import pytest
 import torch
 from accelerate_helpers import own_batches
 from deferred_helpers import always_lazy, described, seeded
-from headrace.accelerate import deferred_loader, hook
-from headrace.accelerate.deferred_batch import DescribedBatch, HandedOver, new_memory
-from headrace.accelerate.lazy_loader import trial_of
-from headrace.accelerate.lazy_trial import TrialState
-from headrace.accelerate.shared_bytes import SharedBytes
-from headrace.accelerate.translate import Unsupported
+from headrace.accelerate import hook
+from headrace.accelerate.deferred import loader as deferred_loader
+from headrace.accelerate.deferred.batch import DescribedBatch, HandedOver, new_memory
+from headrace.accelerate.deferred.shared_bytes import SharedBytes
+from headrace.accelerate.lazy.loader import trial_of
+from headrace.accelerate.lazy.trial import TrialState
+from headrace.accelerate.transforms.translate import Unsupported
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
@@ -182,8 +183,8 @@ def test_a_batch_that_torchs_thread_takes_itself_is_complete(
 ) -> None:
     """It may wait in the queue when headrace takes its place there."""
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
-    from headrace.accelerate.deferred_functions import deferred_tensors
-    from headrace.accelerate.lazy_opening import lazy_images
+    from headrace.accelerate.deferred.functions import deferred_tensors
+    from headrace.accelerate.lazy.opening import lazy_images
 
     paths = sorted(str(path) for path in folder.rglob("*.jpg"))
     shared = SharedBytes(1, 3)
@@ -201,7 +202,7 @@ def test_a_batch_that_torchs_thread_takes_itself_is_complete(
 
 def test_objects_over_the_same_values_share_their_memory_as_without_headrace() -> None:
     image = Image.new("RGB", (96, 96), (1, 2, 3))
-    from headrace.accelerate.deferred_functions import deferred_tensors
+    from headrace.accelerate.deferred.functions import deferred_tensors
 
     shared = SharedBytes(1, 1)
     with deferred_tensors():
@@ -215,7 +216,7 @@ def test_objects_over_the_same_values_share_their_memory_as_without_headrace() -
 
 
 def test_a_reducer_that_the_script_has_put_in_place_of_torchs_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.accelerate.deferred_functions import deferred_tensors
+    from headrace.accelerate.deferred.functions import deferred_tensors
 
     monkeypatch.setitem(ForkingPickler._extra_reducers, torch.Tensor, lambda tensor: (str, (f"{tuple(tensor.shape)}",)))
     with deferred_tensors():

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from headrace.accelerate import recognise
 from headrace.accelerate.recognition_hook import ask
+from headrace.accelerate.whole import folders as recognise
 from headrace.diagnosis.diagnose import diagnose
 from headrace.profiling.command import watch
 from headrace.profiling.finish import finish

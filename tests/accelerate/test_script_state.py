@@ -12,8 +12,8 @@ import pytest
 import torch
 from accelerate_helpers import own_batches
 from deferred_helpers import described
-from headrace.accelerate.iterator import NativeIterator
-from headrace.accelerate.script_state import state_of
+from headrace.accelerate.script.state import state_of
+from headrace.accelerate.whole.iterator import NativeIterator
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision import transforms as v1

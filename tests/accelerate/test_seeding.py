@@ -15,7 +15,7 @@ import numpy
 import numpy as np
 import pytest
 import torch
-from headrace.accelerate.seeding import only_seeds
+from headrace.accelerate.script.seeding import only_seeds
 from torch.utils.data import get_worker_info
 
 SEED = 3

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.accelerate import shared_bytes
-from headrace.accelerate.shared_bytes import SharedBytes, received
+from headrace.accelerate.deferred import shared_bytes
+from headrace.accelerate.deferred.shared_bytes import SharedBytes, received
 
 
 def test_bytes_arrive_and_their_slot_is_free_when_nobody_refers_to_them() -> None:

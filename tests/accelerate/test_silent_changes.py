@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import OwnImages, described
-from headrace.accelerate.worker_errors import Interrupted
+from headrace.accelerate.workers.errors import Interrupted
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Sampler, Subset
 from torchvision import transforms

@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 from headrace._native import sound_jpeg
-from headrace.accelerate.image_description import ImageDescription, pixels
+from headrace.accelerate.lazy.image_description import ImageDescription, pixels
 from headrace.errors import DecodeError
 from lazy_chains import damaged, jpeg_kinds
 from PIL import Image

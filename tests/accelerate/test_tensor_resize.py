@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from headrace.accelerate import tensor_resize
-from headrace.accelerate.tensor_resize import resizes_tensors_alike
+from headrace.accelerate.transforms import tensor_resize
+from headrace.accelerate.transforms.tensor_resize import resizes_tensors_alike
 from headrace.images.decode import decode_into
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import own_batches
-from headrace.accelerate.iterator import NativeIterator
-from headrace.accelerate.translate import translate
+from headrace.accelerate.transforms.translate import translate
+from headrace.accelerate.whole.iterator import NativeIterator
 from seeded import require_equal_passes
 
 pytest.importorskip("timm")

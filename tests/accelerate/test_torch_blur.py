@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 from headrace._native import give_blur_weights
-from headrace.accelerate import iterator, torch_blur
-from headrace.accelerate.recognise import recognise
-from headrace.accelerate.torch_blur import blurs_alike
-from headrace.accelerate.translate import Unsupported, translate
+from headrace.accelerate.transforms import torch_blur
+from headrace.accelerate.transforms.torch_blur import blurs_alike
+from headrace.accelerate.transforms.translate import Unsupported, translate
+from headrace.accelerate.whole import iterator
+from headrace.accelerate.whole.folders import recognise
 from seeded import require_equal_passes
 from torch.utils.data import DataLoader, Subset, dataloader
 from torchvision import transforms as v1

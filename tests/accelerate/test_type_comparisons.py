@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from headrace.accelerate import script_text, type_comparisons
-from headrace.accelerate.type_comparisons import compares_tensor_types
+from headrace.accelerate.script import text as script_text
+from headrace.accelerate.script import type_comparisons
+from headrace.accelerate.script.type_comparisons import compares_tensor_types
 
 FOUND = [
     "def f(x):\n    return type(x) is torch.Tensor\n",

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 from accelerate_helpers import assert_same, own_batches
-from headrace.accelerate import hook, native_decode
-from headrace.accelerate.iterator import NativeIterator
+from headrace.accelerate import hook
+from headrace.accelerate.lazy import native_decode
 from headrace.accelerate.settings import CHECK
+from headrace.accelerate.whole.iterator import NativeIterator
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter

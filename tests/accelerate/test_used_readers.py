@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torchvision.io
-from headrace.accelerate.lazy_loader import native_steps
-from headrace.accelerate.used_readers import readers_used
+from headrace.accelerate.lazy.loader import native_steps
+from headrace.accelerate.lazy.used_readers import readers_used
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 from torchvision import transforms

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from accelerate_helpers import own_batches
-from headrace.accelerate import deferred_loader, hook, native_decode
-from headrace.accelerate.iterator import NativeIterator
-from headrace.accelerate.unheard_warnings import unheard_warnings
-from headrace.accelerate.worker_warnings import WorkerWarnings
+from headrace.accelerate import hook
+from headrace.accelerate.deferred import loader as deferred_loader
+from headrace.accelerate.lazy import native_decode
+from headrace.accelerate.whole.iterator import NativeIterator
+from headrace.accelerate.workers.unheard_warnings import unheard_warnings
+from headrace.accelerate.workers.warnings import WorkerWarnings
 from noisy_files import ON_OPENING, ON_TURNING, large_png, write_noisy_files
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset

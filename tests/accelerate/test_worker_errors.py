@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.accelerate import item_loader, recognise
-from headrace.accelerate.iterator import NativeIterator
+from headrace.accelerate.whole import folders as recognise
+from headrace.accelerate.whole import items as item_loader
+from headrace.accelerate.whole.iterator import NativeIterator
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from headrace.attach.environment import library_versions, speed_variables
+from headrace.attach.machine.environment import library_versions, speed_variables
 from headrace.profiling.command import watch
 from headrace.session.model import Session
 

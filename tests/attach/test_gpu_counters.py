@@ -6,9 +6,9 @@ import ctypes
 from typing import Any
 
 import pytest
-from headrace.attach.gpu_counters import as_json, open_counters
-from headrace.system import gpm
-from headrace.system.nvml import NvmlError, throttle_names
+from headrace.attach.machine.gpu_counters import as_json, open_counters
+from headrace.system.hardware import gpm
+from headrace.system.hardware.nvml import NvmlError, throttle_names
 
 
 class FakeNvml:

@@ -6,7 +6,7 @@ import builtins
 from typing import Any
 
 import pytest
-from headrace.attach.log import log_line
+from headrace.attach.record.log import log_line
 
 
 def test_lines_do_not_go_through_a_print_of_the_scripts_own(

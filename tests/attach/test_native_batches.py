@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from headrace.attach.native_batches import THREAD_NAME
+from headrace.attach.batches.native_batches import THREAD_NAME
 from headrace.diagnosis.measure import measure_ranks
 from headrace.profiling.command import watch
 from headrace.session.model import Session

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.attach import recorder as recorder_module
-from headrace.attach.device_clock import StepClock
-from headrace.attach.log import log_line
-from headrace.attach.recorder import Recorder
+from headrace.attach.record import recorder as recorder_module
+from headrace.attach.record.device_clock import StepClock
+from headrace.attach.record.log import log_line
+from headrace.attach.record.recorder import Recorder
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.attach.replay import MATCH_VARIABLE, PHASES
+from headrace.attach.experiments.replay import MATCH_VARIABLE, PHASES
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.profiling import verify_fixes as remeasure
 from headrace.profiling.command import watch
 from headrace.session.model import Event, Session

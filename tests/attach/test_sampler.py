@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from headrace.attach import procfs
-from headrace.attach.foreign_programs import ForeignPrograms
-from headrace.attach.recorder import Recorder
+from headrace.attach.machine import procfs
+from headrace.attach.machine.foreign_programs import ForeignPrograms
+from headrace.attach.record.recorder import Recorder
 from headrace.attach.sampler import Sampler
 from headrace.diagnosis.measure import measure_machine
 from headrace.session.machine import ForeignProgram, Sample
@@ -196,7 +196,7 @@ def test_a_program_that_is_fourth_in_a_sample_keeps_its_cores(tmp_path: Path) ->
 
 
 def test_programs_are_not_read_while_the_machine_is_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.attach.foreign_programs.ForeignPrograms._read", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("headrace.attach.machine.foreign_programs.ForeignPrograms._read", lambda *_: pytest.fail("read"))
     sampler = Sampler(100, proc=tmp_path, sys=tmp_path / "sys")
     for now_s in (0.0, 2.0, 4.0):
         put(tmp_path, machine((10.0, 10.0), 50.0 + now_s, own_s=1.0))

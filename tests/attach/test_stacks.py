@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from headrace.attach import stacks
-from headrace.attach.recorder import Recorder
+from headrace.attach.record import stacks
+from headrace.attach.record.recorder import Recorder
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.hot_functions import flame_charts, hot_functions, hot_words
+from headrace.diagnosis.measure.hot_functions import flame_charts, hot_functions, hot_words
 from headrace.profiling.command import watch
 from headrace.session.model import Session, Stack, StackFrame
 
@@ -39,7 +39,7 @@ def slow_collate(samples):
     return default_collate(samples)
 
 def is_sampled(least):  # on a busy machine a sample costs more, so fewer are taken a second
-    return any(sampler._samples >= least for sampler in sys.modules["headrace.attach.stacks"]._samplers)
+    return any(sampler._samples >= least for sampler in sys.modules["headrace.attach.record.stacks"]._samplers)
 
 def has_enough(what, folder, workers):
     if what == "loop" or not workers: return is_sampled(LEAST)
@@ -47,7 +47,7 @@ def has_enough(what, folder, workers):
 
 class Pictures(Dataset):
     def __init__(self, what, folder, workers): self.what, self.folder, self.least = what, folder, LEAST // max(1, workers)
-    def __len__(self): return 4 * (2000 if sys.modules["headrace.attach.stacks"]._samplers else 80)
+    def __len__(self): return 4 * (2000 if sys.modules["headrace.attach.record.stacks"]._samplers else 80)
     def __getitem__(self, index):
         if is_sampled(self.least): open(f"{self.folder}/enough-{os.getpid()}", "w").close()
         begin_s = time.monotonic()
@@ -296,7 +296,7 @@ class Pictures(Dataset):
 model = torch.nn.Linear(8, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(40):
-    if any(sampler._samples >= 100 for sampler in sys.modules["headrace.attach.stacks"]._samplers): break
+    if any(sampler._samples >= 100 for sampler in sys.modules["headrace.attach.record.stacks"]._samplers): break
     for batch in DataLoader(Pictures(120, augment), batch_size=1):
         model(batch).sum().backward()
         optimizer.step()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy
 import pytest
-from headrace.attach.operator_cpu import OperatorCpu
-from headrace.attach.overrides import OVERRIDES_VARIABLE
-from headrace.attach.recorder import Recorder
-from headrace.attach.thread_settings import thread_settings
+from headrace.attach.experiments.overrides import OVERRIDES_VARIABLE
+from headrace.attach.machine.thread_settings import thread_settings
+from headrace.attach.record.recorder import Recorder
+from headrace.attach.training.operator_cpu import OperatorCpu
 from headrace.profiling.command import watch
 from headrace.session.model import Session
 
@@ -93,7 +93,8 @@ def test_the_thread_that_hands_batches_over_is_no_pool(tmp_path: Path, monkeypat
 def test_threads_of_numpys_blas_are_read() -> None:
     """NumPy's wheels bring OpenBLAS, which reads its variable when it is loaded."""
     program = (
-        "import sys, numpy; from headrace.attach.thread_settings import thread_settings; print(thread_settings().get('blas'))"
+        "import sys, numpy; from headrace.attach.machine.thread_settings import thread_settings; "
+        "print(thread_settings().get('blas'))"
     )
     for number in ("1", "2"):
         environment = os.environ | {"OPENBLAS_NUM_THREADS": number}
@@ -110,7 +111,7 @@ def test_libraries_that_are_not_imported_stay_so(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_limit_of_threads_holds_against_the_script(tmp_path: Path) -> None:
-    hooks = ("headrace.attach.overrides", "headrace.attach.torch_hooks")
+    hooks = ("headrace.attach.experiments.overrides", "headrace.attach.torch_hooks")
     session = watched(tmp_path, "0", "2", hooks=hooks, env={OVERRIDES_VARIABLE: json.dumps({"threads": 2})})
     assert session.processes[0].torch_threads == 2
 

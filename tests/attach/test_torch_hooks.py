@@ -197,7 +197,7 @@ def test_overrides_change_only_the_loader_that_matches(tmp_path: Path, monkeypat
     monkeypatch.setenv("HEADRACE_OVERRIDES", '{"match": {"batch_size": 4, "num_workers": 2}, "set": {"num_workers": 1}}')
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
-    hooks = ("headrace.attach.overrides", "headrace.attach.torch_hooks")
+    hooks = ("headrace.attach.experiments.overrides", "headrace.attach.torch_hooks")
     finished = watch([sys.executable, str(file), "2", "-", "validate"], tmp_path / "session", hooks=hooks)
     assert finished.returncode == 0
     session = Session.load(tmp_path / "session")

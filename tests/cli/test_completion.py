@@ -118,7 +118,7 @@ def test_the_command_of_the_user_completes_as_a_command(shell: Shell) -> None:
 
 def actions(verb: str) -> list[argparse.Action]:
     parser = argparse.ArgumentParser(add_help=False)
-    importlib.import_module(f"headrace.cli.{verb}").add_arguments(parser)
+    importlib.import_module(VERBS[verb]).add_arguments(parser)
     return [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]
 
 

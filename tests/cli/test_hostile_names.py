@@ -14,8 +14,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from headrace.cli import output
 from headrace.cli.main import main
+from headrace.cli.shared import output
 from sample_images import jpeg
 
 HOSTILE = ["\x1b[2J", "\r", "\x9b31m", "\u202e", "\nerror: forged"]
@@ -115,8 +115,8 @@ def test_messages_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_options_file_keeps_names_that_are_not_utf8(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from headrace.training import options_file
-    from headrace.training.options import Options
+    from headrace.training.settings import options_file
+    from headrace.training.settings.options import Options
 
     for data in ("/d/caf\udce9/50%E9", "/d/50%E9", "/d/ü"):
         options = Options(model="resnet18", data=data, out="run")

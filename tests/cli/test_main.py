@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from headrace.cli import main as cli
-from headrace.cli import output
+from headrace.cli.shared import output
 from headrace.errors import HeadraceError, SourceError, UsageError
 
 
@@ -36,7 +36,7 @@ def make_verb(run: Callable[[argparse.Namespace], int], *, takes_command: bool =
 def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def do(run: Callable[[argparse.Namespace], int], *, takes_command: bool = False) -> None:
         monkeypatch.setitem(sys.modules, "headrace.cli.probe", make_verb(run, takes_command=takes_command))
-        monkeypatch.setattr(cli, "VERBS", ("probe",))
+        monkeypatch.setattr(cli, "VERBS", {"probe": "headrace.cli.probe"})
 
     return do
 
@@ -156,7 +156,7 @@ def run(args):
     output.emit(args, {"ok": True}, lambda: print("x" * 1_000_000))
     return 0
 probe.run = run
-sys.modules["headrace.cli.probe"], cli.VERBS = probe, ("probe",)
+sys.modules["headrace.cli.probe"], cli.VERBS = probe, {"probe": "headrace.cli.probe"}
 sys.exit(cli.main(sys.argv[1:]))
 """
 

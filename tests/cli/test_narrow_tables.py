@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from headrace.cli import compare, evaluate, output, predict
-from headrace.report import tables
-from headrace.training.evaluation import Scores
-from headrace.training.inference import Prediction
+from headrace.cli.profile import compare
+from headrace.cli.shared import output
+from headrace.cli.train.train import evaluate, predict
+from headrace.report.pages import tables
+from headrace.training.inputs.inference import Prediction
+from headrace.training.weights.evaluation import Scores
 from rich.console import Console
 
 LONG = "a_class_with_a_rather_long_name"

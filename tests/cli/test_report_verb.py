@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
-from headrace.diagnosis.model import SHARES
-from headrace.report.screen import first_screen
-from headrace.report.session_folder import diagnosis_from_json, read_session_folder
+from headrace.diagnosis.result.model import SHARES
+from headrace.report.sessions.session_folder import diagnosis_from_json, read_session_folder
+from headrace.report.text.screen import first_screen
 from session_factory import example_diagnosis, example_session
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from headrace.cli.main import main
 from headrace.datasets.sources.remote.store import Bucket, RetryPolicy
-from headrace.system.redaction import redact_text
-from headrace.training import options_file
-from headrace.training.options import Options
+from headrace.system.text.redaction import redact_text
+from headrace.training.settings import options_file
+from headrace.training.settings.options import Options
 
 SECRETS = {
     "--token=plantedA1x": "plantedA1x",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
-from headrace.system.near_paths import near_path_hint
+from headrace.system.files.near_paths import near_path_hint
 
 
 @pytest.mark.parametrize(

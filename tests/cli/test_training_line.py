@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from headrace.cli.training_line import TrainingLine
+from headrace.cli.train.training_line import TrainingLine
 from terminal import Terminal
 
 WORDS = "resnet50 epoch 12 step 123456/900000 loss 2.301 wait 13 % top-1 76.1 %"

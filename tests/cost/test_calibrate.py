@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
-from headrace.cost.calibrate import FinishedRun, calibrate, factor, factors, leave_one_out, read_run
+from headrace.cost.estimates.calibrate import FinishedRun, calibrate, factor, factors, leave_one_out, read_run
 from headrace.errors import UsageError
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from headrace.cli.main import main
 from headrace.cost.answer import Answer, Question, answer
-from headrace.cost.budget import Limits
 from headrace.cost.chart import pareto_figure
-from headrace.cost.floors import Job
-from headrace.cost.prices import PriceTable
-from headrace.cost.runs import Purchase
+from headrace.cost.estimates.budget import Limits
+from headrace.cost.estimates.floors import Job
+from headrace.cost.estimates.runs import Purchase
+from headrace.cost.market.prices import PriceTable
 from PIL import Image
 
 WORDS = ["cost", "--model", "resnet50", "--images", "1281167", "--epochs", "16"]

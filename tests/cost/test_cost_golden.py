@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
-from headrace.cost.prices import PriceTable
+from headrace.cost.market.prices import PriceTable
 
 Ask = Callable[..., dict[str, Any]]
 

@@ -6,13 +6,13 @@ import math
 from dataclasses import replace
 
 import pytest
-from headrace.cost.budget import Limits, choose, pareto
-from headrace.cost.estimate import Estimate, exactly, weakest
-from headrace.cost.floors import INPUT_MODES, Job, binding, cpu_ratio, floors, gpu_rate
-from headrace.cost.input_modes import plan_modes
-from headrace.cost.prices import SERVICES, Instance, PriceTable, Service
-from headrace.cost.runs import Purchase, estimate_row
-from headrace.cost.spot import break_even_hours, expected_run, hours_between_interruptions, young_interval_s
+from headrace.cost.estimates.budget import Limits, choose, pareto
+from headrace.cost.estimates.estimate import Estimate, exactly, weakest
+from headrace.cost.estimates.floors import INPUT_MODES, Job, binding, cpu_ratio, floors, gpu_rate
+from headrace.cost.estimates.input_modes import plan_modes
+from headrace.cost.estimates.runs import Purchase, estimate_row
+from headrace.cost.market.prices import SERVICES, Instance, PriceTable, Service
+from headrace.cost.market.spot import break_even_hours, expected_run, hours_between_interruptions, young_interval_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
-from headrace.cost.fix_effects import watched_cost
-from headrace.diagnosis.model import Diagnosis, Finding, Fix
+from headrace.cost.estimates.fix_effects import watched_cost
+from headrace.diagnosis.result.model import Diagnosis, Finding, Fix
 from session_factory import make_session
 
 FIXES = (

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
-from headrace.cost import live_prices, spot_advisor
-from headrace.cost.live_prices import overlaid, read_table, refresh, time_weighted
-from headrace.cost.prices import PriceTable
+from headrace.cost.market import live_prices, spot_advisor
+from headrace.cost.market.live_prices import overlaid, read_table, refresh, time_weighted
+from headrace.cost.market.prices import PriceTable
 from headrace.errors import SourceError, UsageError
 
 boto3 = pytest.importorskip("boto3")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
-from headrace.cli.price_options import add_price_options, gpu_usd_per_hour, machine_usd_per_hour
+from headrace.cli.shared.price_options import add_price_options, gpu_usd_per_hour, machine_usd_per_hour
 from headrace.errors import UsageError
 
 

@@ -225,7 +225,7 @@ def test_an_index_is_cached_until_the_file_changes(tmp_path: Path, cache: Path, 
     path = write_tar(tmp_path / "a.tar", webdataset_members(4))
     first = headrace.open(path)
     with monkeypatch.context() as patch:
-        patch.setattr("headrace.datasets.sources.tar.members", None)  # a second scan would fail
+        patch.setattr("headrace.datasets.sources.archives.tar.members", None)  # a second scan would fail
         again = headrace.open(path)
     assert again.fingerprint == first.fingerprint and contents(again) == contents(first)
     write_tar(path, webdataset_members(6))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import headrace
 import pytest
-from headrace.datasets import record_keys
-from headrace.datasets.sources import folder
+from headrace.datasets.records.dataset import keys as record_keys
+from headrace.datasets.sources.folders import folder
 from headrace.errors import SourceError
-from headrace.packing import listing, pack_plan
-from headrace.packing.options import PackOptions
+from headrace.packing.planning import listing, pack_plan
+from headrace.packing.planning.options import PackOptions
 
 MakeFolder = Callable[..., Path]
 
@@ -93,9 +93,9 @@ def test_an_unreadable_folder_is_an_error_that_names_it(image_folder: MakeFolder
 
 
 def test_splits_are_not_taken_for_classes(image_folder: MakeFolder, tmp_path: Path) -> None:
-    from headrace.datasets.splits import train_and_validation
-    from headrace.training.data import open_data
-    from headrace.training.options import Options
+    from headrace.datasets.records.splits import train_and_validation
+    from headrace.training.inputs.data import open_data
+    from headrace.training.settings.options import Options
 
     for part in ("train", "test"):
         image_folder(name=f"whole/{part}")

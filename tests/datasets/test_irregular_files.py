@@ -15,7 +15,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.errors import FormatError, HeadraceError, SourceError
 from headrace.inspection.inspect import inspect_dataset as inspect
-from headrace.system.regular_file import read_regular
+from headrace.system.files.regular_file import read_regular
 from sample_images import jpeg
 
 KINDS = ["pipe", "socket", "device", "dangling link", "link to itself", "folder", "link to a pipe", "link to a device"]
@@ -175,7 +175,7 @@ def test_what_stands_in_place_of_a_shard_is_said(image_folder: Callable[..., Pat
 @pytest.mark.parametrize("kind", KINDS)
 def test_config_checkpoint_and_session_are_refused(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
-    from headrace.training.checkpoint import load
+    from headrace.training.weights.checkpoint import load
 
     put(kind, tmp_path / "config.toml")
     words = ["train", "--model", "resnet18", "--data", str(tmp_path), "--config", str(tmp_path / "config.toml")]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import headrace
 import pytest
-from headrace.datasets.records import Dataset
+from headrace.datasets.records.dataset import Dataset
 from headrace.errors import HeadraceError, SourceError
-from headrace.system.foreign_errors import public_cause
+from headrace.system.text.foreign_errors import public_cause
 
 PLACES = [
     "https://me:planted@127.0.0.1:9/data",

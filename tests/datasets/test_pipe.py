@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from containers import EXPECTED, IMAGES, contents, image_record, recordio, webdataset_members, write_tar
 from headrace.datasets.open import open_stored
-from headrace.datasets.records import StreamRecord
+from headrace.datasets.records.table import StreamRecord
 from headrace.datasets.sources import pipe
 from headrace.datasets.sources.stream import ByteStream, stream_records
 from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UnknownLengthError
 from headrace.inspection.inspect import inspect_dataset
-from headrace.loading import streaming
+from headrace.loading.feeding import streaming
 from headrace.packing import pack
 from pipe_channel import channel, feed
 

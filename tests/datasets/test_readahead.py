@@ -11,7 +11,7 @@ from pathlib import Path
 import headrace
 import numpy as np
 import pytest
-from headrace.datasets.sources.readahead import readahead
+from headrace.datasets.sources.archives.readahead import readahead
 from headrace.packing import pack
 
 

@@ -20,7 +20,7 @@ from headrace.datasets.sources.remote import store as remote_store
 from headrace.datasets.sources.remote.retry import RetryPolicy
 from headrace.datasets.sources.remote.shards import RemoteShards
 from headrace.errors import SourceError
-from headrace.loading import feed
+from headrace.loading.feeding import feed
 from headrace.packing import pack
 from loader_batches import are_equal, batches
 from real_stores import RealStore, missing, running

@@ -11,13 +11,13 @@ import headrace
 import pytest
 from containers import IMAGES, write_tar
 from file_digests import file_digests
-from headrace.datasets.sources import recordio
+from headrace.datasets.sources.archives import recordio
 from headrace.errors import FormatError, HeadraceError, StateError, UsageError
 from headrace.inspection.inspect import inspect_dataset
 from headrace.packing.folder_copy import RECORD
-from headrace.system.regular_file import read_regular
-from headrace.system.size_limits import RECORD_LIMIT, record_limit
-from headrace.training import checkpoint
+from headrace.system.files.regular_file import read_regular
+from headrace.system.text.size_limits import RECORD_LIMIT, record_limit
+from headrace.training.weights import checkpoint
 from traced_memory import at_most
 
 HUGE = 200 << 30  # bytes of a sparse file, which takes no disk
@@ -75,7 +75,7 @@ def test_pax_headers_are_read_in_linear_time(tmp_path: Path) -> None:
     "raw", [b"6 a=b\n7", b"99 a=b\n", b"0 a=b\n", b"x a=b\n", b"6a=bc\n", b" 6 a=b\n", b"5 a=b\n", b"4 ab\n"]
 )
 def test_damaged_pax_headers_are_refused(raw: bytes) -> None:
-    from headrace.datasets.sources.tar import Headers
+    from headrace.datasets.sources.archives.tar import Headers
 
     with pytest.raises(FormatError, match="damaged pax header"):
         Headers(Path("a.tar")).extend(b"x", raw, 0)

@@ -15,7 +15,7 @@ from headrace.cli.main import main
 from headrace.demo import run_demo, steps
 from headrace.errors import CommandError, HeadraceError, SourceError
 from headrace.images import photographs
-from headrace.system.own_python import own_module
+from headrace.system.processes.own_python import own_module
 from PIL import Image
 
 OWN = own_module("headrace")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import Diagnosis
-from headrace.report import html, terminal
+from headrace.diagnosis.result.model import Diagnosis
+from headrace.report.pages import html
+from headrace.report.text import terminal
 from headrace.session.model import Event, Session, Step
 from session_factory import MAIN_PID, make_session
 

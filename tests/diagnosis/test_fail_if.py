@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.fail_if import Condition
+from headrace.diagnosis.result.fail_if import Condition
 from headrace.errors import HeadraceError, UsageError
 from headrace.session.model import Session
 from session_factory import example_session

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from diagnosis_checks import check, fix
-from headrace.attach.thread_settings import THREAD_VARIABLES
+from headrace.attach.machine.thread_settings import THREAD_VARIABLES
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.fixes.fix_kind import Rerun
 from headrace.diagnosis.fixes.registry import FIXES, needs_replay, propose_fixes, rerun_with
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.kinds import KINDS, SETTINGS
 from headrace.diagnosis.measure import measure_machine, measure_ranks
-from headrace.diagnosis.model import Fix
-from headrace.diagnosis.step_model import build_model
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.step_model import build_model
+from headrace.diagnosis.result.kinds import KINDS, SETTINGS
+from headrace.diagnosis.result.model import Fix
 from headrace.session.model import Event, Session
 from session_factory import MAIN_PID, make_session
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.kinds import SETTINGS
-from headrace.diagnosis.model import Diagnosis, Finding
+from headrace.diagnosis.result.kinds import SETTINGS
+from headrace.diagnosis.result.model import Diagnosis, Finding
 from headrace.profiling.command import watch
-from headrace.report import html
+from headrace.report.pages import html
 from headrace.session.model import Session
 from session_factory import make_session
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import Diagnosis, Fix
+from headrace.diagnosis.result.model import Diagnosis, Fix
 from headrace.session.model import Session
 
 from tests.helpers.session_factory import make_session

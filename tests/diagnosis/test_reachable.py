@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import Diagnosis, Fix
-from headrace.diagnosis.reachable import with_reachable
-from headrace.report import html, terminal
+from headrace.diagnosis.findings.reachable import with_reachable
+from headrace.diagnosis.result.model import Diagnosis, Fix
 from headrace.report.exports.json import document as json_document
-from headrace.report.screen import first_screen
-from headrace.report.share import without_places
+from headrace.report.pages import html
+from headrace.report.sessions.share import without_places
+from headrace.report.text import terminal
+from headrace.report.text.screen import first_screen
 from session_factory import example_diagnosis, example_session, make_session
 
 

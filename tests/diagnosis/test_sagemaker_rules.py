@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from headrace.diagnosis.sagemaker_rules import RULES, RuleResult, apply_rules
+from headrace.diagnosis.findings.sagemaker_rules import RULES, RuleResult, apply_rules
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import Session, Step
 from session_factory import example_session

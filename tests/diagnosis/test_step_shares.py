@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from diagnosis_checks import check_agreement
-from headrace.report import html, terminal
+from headrace.report.pages import html
+from headrace.report.text import terminal
 from headrace.session.model import Session
 from session_factory import make_session
 

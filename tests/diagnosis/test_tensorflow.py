@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.profiling.command import watch
 from headrace.session.model import Session
 from session_factory import make_session

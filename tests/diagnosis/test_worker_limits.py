@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from diagnosis_checks import fix
 from headrace.diagnosis.diagnose import diagnose
-from headrace.report import html
+from headrace.report.pages import html
 from headrace.session.model import Event, Session
 from session_factory import MAIN_PID, make_session
 

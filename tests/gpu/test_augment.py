@@ -9,8 +9,8 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-from headrace.gpu import augment as module
-from headrace.gpu.augment_check import SAMPLES, YieldingKernel, _checked, checked_operations, different_operations
+from headrace.gpu.augmentation import augment as module
+from headrace.gpu.augmentation.augment_check import SAMPLES, YieldingKernel, _checked, checked_operations, different_operations
 from headrace.transforms import (
     AutoAugment,
     CenterCrop,
@@ -316,7 +316,7 @@ def test_a_kernel_that_runs_out_of_memory_is_kept() -> None:
 def test_a_device_on_which_torch_differs_too_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     real = different_operations
     monkeypatch.setattr(
-        "headrace.gpu.augment_check.different_operations",
+        "headrace.gpu.augmentation.augment_check.different_operations",
         lambda device, operations: real(device, {name: fails if name == "hue" else one for name, one in operations.items()}),
     )
     assert _checked("cpu", module.OPERATIONS).refusal == "hue on this GPU gives other pixels than the CPU"

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 DRAWN = """
 import torch
 from headrace.gpu import augment_kernels
-from headrace.gpu.augment import OPERATIONS, augment
+from headrace.gpu.augmentation.augment import OPERATIONS, augment
 from headrace.transforms import CenterCrop, Compose
 from headrace.transforms.compile import compile_pipeline
 from test_augment import ALL, HEIGHT, SEED, WIDTH, pictures
@@ -38,8 +38,8 @@ print("equal")
 EDGES = """
 import numpy as np, torch
 from headrace.gpu import augment_kernels
-from headrace.gpu.augment import OPERATIONS
-from headrace.gpu.augment_check import SAMPLES, different_operations
+from headrace.gpu.augmentation.augment import OPERATIONS
+from headrace.gpu.augmentation.augment_check import SAMPLES, different_operations
 
 for name, kernel in augment_kernels.OPERATIONS.items():
     for row in SAMPLES[name]:

@@ -17,9 +17,9 @@ from pathlib import Path
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from headrace.gpu.augment_kernels import bilinear_kernel, blur_across_kernel, blur_down_kernel, hue_kernel
-from headrace.gpu.kernels import resample_kernel
-from headrace.gpu.prepare_kernel import prepare_kernel
+from headrace.gpu.augmentation.augment_kernels import bilinear_kernel, blur_across_kernel, blur_down_kernel, hue_kernel
+from headrace.gpu.resampling.kernels import resample_kernel
+from headrace.gpu.preparation.prepare_kernel import prepare_kernel
 
 def compiled(kernel, types, constants):
     source = ASTSource(fn=kernel, signature={**types, **dict.fromkeys(constants, "constexpr")}, constexprs=constants)

@@ -15,11 +15,11 @@ import pytest
 import torch
 from cuda_on_host import HostLauncher
 from headrace.errors import HeadraceError, MissingDependencyError, UsageError
-from headrace.gpu import choice
 from headrace.gpu.decoder import CudaJpegDecoder, available, batch_decoder, driver
 from headrace.gpu.decoder.arguments import KERNELS, BatchArguments
 from headrace.gpu.decoder.self_check import CHECKED_SIZE, check_pixels
-from headrace.gpu.decoders import NOT_DECODED, Place
+from headrace.gpu.peers import choice
+from headrace.gpu.resampling.decoders import NOT_DECODED, Place
 from headrace.images.restart_markers import restart_markers
 from sample_images import jpeg
 

@@ -11,8 +11,8 @@ import headrace
 import pytest
 import torch
 from cuda_on_host import HostLauncher
-from headrace.gpu import choice
 from headrace.gpu.decoder import CudaJpegDecoder
+from headrace.gpu.peers import choice
 from headrace.transforms import CenterCrop, Compose, RandomHorizontalFlip, Resize, imagenet_train
 
 TRANSFORMS = {

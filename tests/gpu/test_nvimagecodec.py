@@ -13,8 +13,8 @@ import fake_gpu
 import headrace
 import numpy as np
 import pytest
-from headrace.gpu import choice, nvimagecodec
-from headrace.gpu.decoders import NOT_DECODED, Place
+from headrace.gpu.peers import choice, nvimagecodec
+from headrace.gpu.resampling.decoders import NOT_DECODED, Place
 from headrace.images.decode import decode_into
 from headrace.transforms import RandAugment, imagenet_train
 from sample_images import jpeg

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headrace.gpu.prepare import Erase, Mix, prepare
+from headrace.gpu.preparation.batch_steps import Erase, Mix
+from headrace.gpu.preparation.prepare import prepare
 
 torch = pytest.importorskip("torch")
 
@@ -75,8 +76,8 @@ def test_bytes_stay_bytes_without_a_table() -> None:
 
 TRITON = """
 import torch
-from headrace.gpu.prepare import prepare_torch
-from headrace.gpu.prepare_kernel import prepare_triton
+from headrace.gpu.preparation.prepare import prepare_torch
+from headrace.gpu.preparation.prepare_kernel import prepare_triton
 from test_prepare import CASES, arguments, material
 images, table, _ = material()
 for case in CASES:

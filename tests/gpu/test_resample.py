@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from headrace.gpu.decoders import Place
+from headrace.gpu.resampling.decoders import Place
 from headrace.images.decode import decode_into
 from sample_images import jpeg
 
@@ -46,7 +46,7 @@ def decoded(file: bytes) -> np.ndarray:
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("layout", ["batch", "planar"])
 def test_torch_resamples_as_the_cpu_kernel_does(resample: str, layout: str) -> None:
-    from headrace.gpu import resample as module
+    from headrace.gpu.resampling import resample as module
 
     files = [jpeg(213, 160, seed) for seed in range(len(PLACES))]
     images = torch.from_numpy(np.stack([decoded(file) for file in files]))
@@ -56,7 +56,7 @@ def test_torch_resamples_as_the_cpu_kernel_does(resample: str, layout: str) -> N
 
 
 def test_both_directions_are_flipped() -> None:
-    from headrace.gpu import resample as module
+    from headrace.gpu.resampling import resample as module
 
     images = torch.from_numpy(decoded(jpeg(213, 160, 3)))[None]
     plain, turned = (

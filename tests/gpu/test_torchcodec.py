@@ -15,8 +15,8 @@ import headrace
 import numpy as np
 import pytest
 from headrace._native import image_size
-from headrace.gpu import choice, torchcodec_jpeg
-from headrace.gpu.decoders import NOT_DECODED, Place
+from headrace.gpu.peers import choice, torchcodec_jpeg
+from headrace.gpu.resampling.decoders import NOT_DECODED, Place
 from headrace.images.decode import decode_into
 from headrace.transforms import RandAugment, imagenet_train
 from PIL import Image

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
-from headrace.gpu import augment_check, triton_present
-from headrace.gpu.augment import OPERATIONS, operations_on
+from headrace.gpu.augmentation import augment_check
+from headrace.gpu.augmentation.augment import OPERATIONS, operations_on
+from headrace.gpu.preparation import triton_present
 
 torch = pytest.importorskip("torch")
 
@@ -50,7 +51,7 @@ def test_a_first_kernel_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatc
 
 
 def test_any_error_of_a_compiler_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare_kernel = pytest.importorskip("headrace.gpu.prepare_kernel")
+    prepare_kernel = pytest.importorskip("headrace.gpu.preparation.prepare_kernel")
 
     def failing(*arguments: object) -> object:
         raise FileNotFoundError("Failed to find C compiler. Please specify via CC environment variable.\nand more")
@@ -84,7 +85,7 @@ def test_a_full_gpu_leaves_it_open_whether_triton_runs(monkeypatch: pytest.Monke
 
 
 def test_out_of_memory_is_no_reason_against_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare_kernel = pytest.importorskip("headrace.gpu.prepare_kernel")
+    prepare_kernel = pytest.importorskip("headrace.gpu.preparation.prepare_kernel")
 
     def full(*arguments: object) -> object:
         raise RuntimeError("Triton Error [CUDA]: out of memory")
@@ -133,7 +134,7 @@ def test_out_of_memory_says_nothing_about_the_pixels(monkeypatch: pytest.MonkeyP
 
 def test_where_triton_runs_its_kernels_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr("headrace.gpu.augment.tried_triton", lambda device: True)
+    monkeypatch.setattr("headrace.gpu.augmentation.augment.tried_triton", lambda device: True)
     chosen = operations_on(DEVICE)
     assert set(chosen) == set(OPERATIONS)
     assert {name for name in chosen if chosen[name] is not OPERATIONS[name]} == {"blur", "hue", "bilinear"}

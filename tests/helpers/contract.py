@@ -52,8 +52,8 @@ def plain(value: Any) -> Any:
 def verbs() -> dict[str, Any]:
     """Every verb with its options and positional arguments."""
     found: dict[str, Any] = {}
-    for verb in importlib.import_module("headrace.cli.main").VERBS:
-        module = importlib.import_module(f"headrace.cli.{verb}")
+    for verb, name in importlib.import_module("headrace.cli.main").VERBS.items():
+        module = importlib.import_module(name)
         parser = argparse.ArgumentParser()
         module.add_arguments(parser)
         found[verb] = {

@@ -6,10 +6,10 @@ import re
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.kinds import KINDS
-from headrace.diagnosis.model import SHARES, Diagnosis, Fix
-from headrace.report.screen import first_screen
-from headrace.report.step_parts import WAITING, part_style
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import SHARES, Diagnosis, Fix
+from headrace.report.text.screen import first_screen
+from headrace.report.text.step_parts import WAITING, part_style
 from headrace.session.model import Session
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headrace.gpu import choice
-from headrace.gpu.decoders import Decoded, Place
+from headrace.gpu.peers import choice
+from headrace.gpu.resampling.decoders import Decoded, Place
 from headrace.images.decode import decode_into
-from headrace.loading import cuda_transfer
+from headrace.loading.batches import cuda_transfer
 
 
 @dataclass
@@ -49,7 +49,7 @@ def install(patch: pytest.MonkeyPatch, **settings: Any) -> list[FakeDecoder]:
 
     patch.setattr(cuda_transfer, "cuda_device", lambda name: torch.device("cpu"))
     patch.setattr(choice, "DECODERS", {"fake": make})
-    patch.setattr("headrace.loading.gpu_decode.on_gpu", lambda device: False)
+    patch.setattr("headrace.loading.feeding.gpu_decode.on_gpu", lambda device: False)
     return made
 
 

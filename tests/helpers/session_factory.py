@@ -10,9 +10,9 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any
 
-from headrace.diagnosis.model import Diagnosis, Finding, Fix
-from headrace.diagnosis.reachable import with_reachable
-from headrace.diagnosis.series import heat_map, percentiles, stages, timeline
+from headrace.diagnosis.findings.reachable import with_reachable
+from headrace.diagnosis.measure.series import heat_map, percentiles, stages, timeline
+from headrace.diagnosis.result.model import Diagnosis, Finding, Fix
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import Batch, Event, NotMeasured, ObservedLoader, Process, Session, Step
 

@@ -16,7 +16,7 @@ from headrace import _native
 from headrace.errors import DecodeError
 from headrace.images.decode import checkpoint_index
 from headrace.images.header import read_header
-from headrace.packing.lossless import check_pixels
+from headrace.packing.encoding.lossless import check_pixels
 from sample_images import photograph
 
 WIDTH, HEIGHT = 230, 150

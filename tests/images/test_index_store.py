@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from headrace._native import IndexStore, Store, fill_items
-from headrace.loading import jpeg_index_cache as index_cache
+from headrace.loading.feeding import jpeg_index_cache as index_cache
 from sample_images import jpeg
 
 SIDE = 24

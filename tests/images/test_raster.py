@@ -17,7 +17,7 @@ from headrace.inspection.inspect import inspect_dataset
 from PIL import EpsImagePlugin, Image
 
 PACKAGE = Path(headrace.__file__).parent
-PLAYED = {"accelerate/lazy_opening.py", "accelerate/recognise.py"}
+PLAYED = {"accelerate/lazy/opening.py", "accelerate/whole/folders.py"}
 """Modules of `run` that play the script's own call, and compare it."""
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 30\n%%EndComments\nshowpage\n%%EOF\n"

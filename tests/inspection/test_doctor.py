@@ -14,7 +14,8 @@ from headrace.cli.main import main
 from headrace.errors import SourceError, UsageError
 from headrace.inspection import doctor
 from headrace.inspection.object_store_probe import probe_store
-from headrace.system import disk, machine, nvml, software
+from headrace.system.hardware import disk, machine, nvml
+from headrace.system.processes import software
 from object_store import Bucket, TestCertificate, needs_obstore, serving
 
 A100 = nvml.Device("NVIDIA A100", 80 << 30, (8, 0))

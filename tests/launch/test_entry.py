@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from headrace.errors import HeadraceError
 from headrace.launch import entry
-from headrace.launch.container import read_container, sagemaker_variables, script_arguments
 from headrace.launch.entry import container_command
-from headrace.launch.request import training_image
-from headrace.system.own_python import own_module
+from headrace.launch.in_container.container import read_container, sagemaker_variables, script_arguments
+from headrace.launch.job_request.request import training_image
+from headrace.system.processes.own_python import own_module
 
 TOOLKIT: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "sagemaker_toolkit.json").read_text())
 WAIT_S = 60.0

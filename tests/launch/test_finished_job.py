@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.cli import finished_job as cli
 from headrace.cli.main import main
-from headrace.cost.prices import PriceTable
-from headrace.diagnosis.kinds import KINDS
-from headrace.diagnosis.model import Diagnosis
+from headrace.cli.profile import finished_job as cli
+from headrace.cost.market.prices import PriceTable
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import HeadraceError, SourceError
 from headrace.launch.finished_job.diagnose import JobDiagnosis, diagnose_job
 from headrace.launch.finished_job.documents import METRICS, read_documents
 from headrace.launch.finished_job.fetch import fetch_documents
-from headrace.report.session_folder import read_session_folder
+from headrace.report.sessions.session_folder import read_session_folder
 
 HERE = Path(__file__).parent / "finished_jobs"
 NAMES = sorted(path.parent.name for path in HERE.glob("*/truth.json"))

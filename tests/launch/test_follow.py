@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.cli import launch as cli
+from headrace.cli.cloud import launch as cli
 from headrace.cli.main import main
-from headrace.cost.prices import PriceTable
+from headrace.cost.market.prices import PriceTable
 from headrace.errors import HeadraceError
-from headrace.launch.follow import Prediction, finished_job, follow, recorded_prediction, stop, submit
-from headrace.launch.plan import Work, expected_cost
-from headrace.launch.request import Channel, TrainingJob, build_request
+from headrace.launch.job_request.request import Channel, TrainingJob, build_request
+from headrace.launch.sagemaker.follow import Prediction, finished_job, follow, recorded_prediction, stop, submit
+from headrace.launch.sagemaker.plan import Work, expected_cost
 
 boto3 = pytest.importorskip("boto3")
 stub = pytest.importorskip("botocore.stub")

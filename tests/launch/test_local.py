@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from headrace.cli.main import main
 from headrace.errors import SourceError
+from headrace.launch.job_request.request import Channel, InstanceGroup, TrainingJob, build_request
+from headrace.launch.job_request.request_code import chosen_code
 from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.job import LocalJob, run_local
 from headrace.launch.local.places import FolderPlace
 from headrace.launch.local.store import LocalStore
-from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
-from headrace.launch.request_code import chosen_code
 from object_store import Bucket, needs_obstore, serving
 
 pytestmark = pytest.mark.timeout(300)
@@ -578,7 +578,7 @@ def test_code_of_a_foreign_request_is_shown_and_needs_yes(
     name: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr("headrace.cli.launch.run_local", lambda request, *args, **more: started.append(request) or 1 / 0)
+    monkeypatch.setattr("headrace.cli.cloud.launch.run_local", lambda request, *args, **more: started.append(request) or 1 / 0)
     monkeypatch.chdir(tmp_path)
     words = ["launch", "local", "--request", str(foreign_request(tmp_path, **PLANTED[name])), "--channel", f"train={data}"]
     assert main(words) == 2

@@ -9,9 +9,9 @@ from typing import Any
 
 import headrace
 import pytest
+from headrace.launch.job_request.request import Channel, InstanceGroup, TrainingJob, build_request
 from headrace.launch.local.job import Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
-from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
 from headrace.packing import pack
 
 pytest.importorskip("torch")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.cli import launch as cli
+from headrace.cli.cloud import launch as cli
 from headrace.cli.main import main
 
 boto3 = pytest.importorskip("boto3")

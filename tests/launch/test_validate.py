@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
-from headrace.cost.prices import PriceTable
-from headrace.launch.metrics import METRICS
-from headrace.launch.plan import Work, expected_cost
-from headrace.launch.request import Channel, InstanceGroup, TrainingJob, build_request
-from headrace.launch.validate import check_request
+from headrace.cost.market.prices import PriceTable
+from headrace.launch.job_request.request import Channel, InstanceGroup, TrainingJob, build_request
+from headrace.launch.job_request.validate import check_request
+from headrace.launch.sagemaker.metrics import METRICS
+from headrace.launch.sagemaker.plan import Work, expected_cost
 
 validate = pytest.importorskip("botocore.validate")
 

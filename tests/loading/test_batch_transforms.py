@@ -11,8 +11,8 @@ import headrace
 import numpy as np
 import pytest
 from headrace.errors import StateError, UsageError
-from headrace.loading.batch_transforms import BatchKey
-from headrace.loading.batch_transforms import apply_batch_transforms as apply
+from headrace.loading.batches.batch_transforms import BatchKey
+from headrace.loading.batches.batch_transforms import apply_batch_transforms as apply
 from headrace.transforms import Compose, CutMix, MixUp, Normalize, RandomChoice, RandomErasing, RandomResizedCrop
 
 torch = pytest.importorskip("torch")

@@ -10,10 +10,10 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-from headrace.datasets.records import RecordTable
+from headrace.datasets.records.table import RecordTable
 from headrace.errors import StateError, UsageError
-from headrace.loading.block_shuffle import BlockLayout, window_bytes
-from headrace.loading.order import EpochOrder
+from headrace.loading.order.arithmetic import EpochOrder
+from headrace.loading.order.block_shuffle import BlockLayout, window_bytes
 from headrace.packing import pack
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ import headrace
 import numpy as np
 import pytest
 from headrace.errors import UsageError
-from headrace.loading import cuda_transfer
+from headrace.loading.batches import cuda_transfer
 from headrace.transforms import imagenet_train
 
 torch = pytest.importorskip("torch")

@@ -11,9 +11,9 @@ import fake_gpu
 import headrace
 import pytest
 from headrace.errors import DecodeError
-from headrace.gpu.augment import OPERATIONS
-from headrace.gpu.augment_check import CheckedOperations
-from headrace.gpu.cropping import Cropping, cropping
+from headrace.gpu.augmentation.augment import OPERATIONS
+from headrace.gpu.augmentation.augment_check import CheckedOperations
+from headrace.gpu.augmentation.cropping import Cropping, cropping
 from headrace.transforms import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -94,7 +94,7 @@ def test_batches_are_those_of_the_cpu(
     options = {"fuse": fuse, "dtype": "float32" if name == "mixed" else "uint8"}
     on_cpu = Epoch(root, transform, **options)
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr("headrace.loading.cuda_transfer.runs_triton", lambda device: True)
+    monkeypatch.setattr("headrace.loading.batches.cuda_transfer.runs_triton", lambda device: True)
     work = counted(monkeypatch)
     assert Epoch(root, transform, augmented, device="cuda", decode="cpu", **options).equals(on_cpu)
     assert work[0] == 44 if augmented == 1 else 0 < work[0] < 44
@@ -102,7 +102,7 @@ def test_batches_are_those_of_the_cpu(
 
 def counted(patch: pytest.MonkeyPatch) -> list[int]:
     """Return a list whose only number counts the images that the GPU augments."""
-    from headrace.loading import gpu_decode
+    from headrace.loading.feeding import gpu_decode
 
     real, count = gpu_decode.augment, [0]
 
@@ -159,7 +159,7 @@ def test_out_of_memory_is_said_once_and_the_cpu_augments(image_folder: MakeFolde
     on_cpu = Epoch(root, SIMCLR)
 
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr("headrace.loading.gpu_decode.augment", fake_gpu.fill_memory)
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.augment", fake_gpu.fill_memory)
     with pytest.warns(RuntimeWarning) as caught:
         found = Epoch(root, SIMCLR, 1.0, device="cuda", decode="cpu")
     assert found.equals(on_cpu)
@@ -190,7 +190,7 @@ def test_a_batch_whose_decoding_and_augmenting_fail_is_one_failure(
     on_cpu = Epoch(root, SIMCLR)
 
     made = fake_gpu.install(monkeypatch, trouble=fake_gpu.fill_memory)
-    monkeypatch.setattr("headrace.loading.gpu_decode.augment", fake_gpu.fill_memory)
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.augment", fake_gpu.fill_memory)
     with pytest.warns(RuntimeWarning) as caught:
         found = Epoch(root, SIMCLR, 1.0, device="cuda", decode="split")
     assert found.equals(on_cpu) and made[0].calls == [4]
@@ -206,7 +206,7 @@ def test_the_decoder_is_not_blamed_for_augmentation_that_fails(
     on_cpu = Epoch(root, SIMCLR)
 
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr("headrace.loading.gpu_decode.augment", fake_gpu.fill_memory)
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.augment", fake_gpu.fill_memory)
     for decode in ("split", "gpu"):
         with pytest.warns(RuntimeWarning) as caught:
             assert Epoch(root, SIMCLR, 1.0, device="cuda", decode=decode).equals(on_cpu)
@@ -221,7 +221,7 @@ def test_out_of_memory_while_operations_are_tried_is_tried_again(
     on_cpu = Epoch(root, SIMCLR)
     answers = [None, CheckedOperations(OPERATIONS)]
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr("headrace.loading.gpu_decode._tried", lambda device: answers.pop(0))
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode._tried", lambda device: answers.pop(0))
     work = counted(monkeypatch)
     with pytest.warns(RuntimeWarning, match="out of GPU memory") as caught:
         assert Epoch(root, SIMCLR, 1.0, device="cuda", decode="cpu").equals(on_cpu)
@@ -236,7 +236,7 @@ def test_a_gpu_with_other_pixels_leaves_augmenting_to_the_cpu(
     fake_gpu.install(monkeypatch)
     reason = "hue on this GPU gives other pixels than the CPU"
     monkeypatch.setattr(
-        "headrace.loading.gpu_decode.CheckedOperations", lambda *_: CheckedOperations(OPERATIONS, refusal=reason)
+        "headrace.loading.feeding.gpu_decode.CheckedOperations", lambda *_: CheckedOperations(OPERATIONS, refusal=reason)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")

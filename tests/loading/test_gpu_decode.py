@@ -11,11 +11,11 @@ import fake_gpu
 import headrace
 import pytest
 from headrace.errors import DecodeError, HeadraceError, UsageError
-from headrace.gpu import choice
-from headrace.gpu.augment import OPERATIONS
-from headrace.gpu.augment_check import CheckedOperations
+from headrace.gpu.augmentation.augment import OPERATIONS
+from headrace.gpu.augmentation.augment_check import CheckedOperations
 from headrace.gpu.decoder import batch_decoder
-from headrace.loading import cuda_transfer
+from headrace.gpu.peers import choice
+from headrace.loading.batches import cuda_transfer
 from headrace.transforms import (
     CenterCrop,
     ColorJitter,
@@ -110,7 +110,7 @@ def test_one_pass_over_the_batch_gives_the_batches_of_the_cpu(
     transform = Compose([imagenet_train(32, normalize=dtype != "uint8"), *steps])
     on_cpu = epoch(root, transform, dtype=dtype)
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr("headrace.loading.cuda_transfer.runs_triton", lambda device: True)
+    monkeypatch.setattr("headrace.loading.batches.cuda_transfer.runs_triton", lambda device: True)
     assert are_equal(epoch(root, transform, dtype=dtype, device="cuda", decode="split"), on_cpu)
 
 
@@ -150,7 +150,7 @@ def test_a_driver_that_refuses_a_launch_in_mid_epoch_leaves_the_batches_to_the_c
         raise HeadraceError("the CUDA driver: cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED")  # no RuntimeError, as torch's are
 
     fake_gpu.install(monkeypatch, trouble=trouble)
-    monkeypatch.setattr("headrace.loading.gpu_decode.MOST_CALLS", 4)
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.MOST_CALLS", 4)
     with pytest.warns(RuntimeWarning, match="CUDA_ERROR_LAUNCH_FAILED") as caught:
         found = epoch(root, TRANSFORMS["train"], device="cuda", decode="gpu")
     assert are_equal(found, on_cpu)
@@ -179,7 +179,7 @@ def test_out_of_memory_while_augmenting_is_said_once_and_the_cpu_makes_the_batch
     on_cpu = epoch(root, TRANSFORMS["RandAugment"])
 
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr("headrace.loading.gpu_decode.augment", fake_gpu.fill_memory)
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.augment", fake_gpu.fill_memory)
     with pytest.warns(RuntimeWarning, match="out of GPU memory") as caught:
         assert are_equal(epoch(root, TRANSFORMS["RandAugment"], device="cuda", decode="gpu"), on_cpu)
     assert len([one for one in caught if "GPU memory" in str(one.message)]) == 1
@@ -202,7 +202,7 @@ def test_out_of_memory_is_not_counted_as_files_that_the_decoder_left(
     image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = image_folder(classes=4, per_class=16)
-    monkeypatch.setattr("headrace.loading.gpu_decode.ENOUGH_FILES", 8)
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.ENOUGH_FILES", 8)
 
     fake_gpu.install(monkeypatch, trouble=fake_gpu.fill_memory)
     with headrace.Loader(root, 8, TRANSFORMS["train"], device="cuda", decode="gpu") as loader:
@@ -223,7 +223,7 @@ def test_other_pixels_that_are_found_late_leave_decoding_to_the_cpu_too(
     reason = "hue on this GPU gives other pixels than the CPU"
     answers = [None, CheckedOperations(OPERATIONS, refusal=reason)]
     made = fake_gpu.install(monkeypatch)
-    monkeypatch.setattr("headrace.loading.gpu_decode._tried", lambda device: answers.pop(0))
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode._tried", lambda device: answers.pop(0))
     options: dict[str, Any] = {"seed": 3, "threads": 2, "drop_last": False, "device": "cuda", "decode": decode}
     with headrace.Loader(root, 8, TRANSFORMS["colours"], **options) as loader, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -257,8 +257,8 @@ def test_a_gpu_with_other_pixels_does_not_augment(image_folder: MakeFolder, monk
     made = fake_gpu.install(monkeypatch)
     reason = "hue on this GPU gives other pixels than the CPU"
     refused = CheckedOperations(OPERATIONS, refusal=reason)
-    monkeypatch.setattr("headrace.loading.gpu_decode.checked_operations", lambda device: refused)
-    monkeypatch.setattr("headrace.loading.gpu_decode.on_gpu", lambda device: True)
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.checked_operations", lambda device: refused)
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.on_gpu", lambda device: True)
     with pytest.warns(RuntimeWarning, match=f"decode='gpu': the CPU decodes, because {reason}") as caught:
         assert are_equal(epoch(root, TRANSFORMS["colours"], device="cuda", decode="gpu"), on_cpu)
     assert len(caught) == 1 and not made[0].calls
@@ -293,7 +293,7 @@ def test_other_formats_are_decoded_by_the_cpu(image_folder: MakeFolder, monkeypa
 
 def test_a_decoder_that_leaves_most_files_is_given_up(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     root = image_folder(classes=2, per_class=8)
-    monkeypatch.setattr("headrace.loading.gpu_decode.ENOUGH_FILES", 8)
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.ENOUGH_FILES", 8)
     made = fake_gpu.install(monkeypatch, trouble=lambda files: set(range(len(files))))
     loader = headrace.Loader(root, 4, TRANSFORMS["train"], device="cuda", decode="gpu")
     with loader, pytest.warns(RuntimeWarning, match="decoded only 0 of"):
@@ -309,7 +309,7 @@ def test_the_next_decoder_takes_over_from_one_that_leaves_most_files(
     """As nvJPEG does after headrace's own decoder on files without restart markers."""
     root = image_folder(classes=2, per_class=8)
     on_cpu = epoch(root, TRANSFORMS["train"])
-    monkeypatch.setattr("headrace.loading.gpu_decode.ENOUGH_FILES", 8)
+    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.ENOUGH_FILES", 8)
     fake_gpu.install(monkeypatch)
     picky = fake_gpu.FakeDecoder((48, 48), trouble=lambda files: set(range(len(files))), name="a picky decoder")
     other = fake_gpu.FakeDecoder((48, 48), is_exact=False, name="another decoder")

@@ -10,7 +10,7 @@ from typing import Any
 
 import headrace
 import pytest
-from headrace.loading import jpeg_index_cache as index_cache
+from headrace.loading.feeding import jpeg_index_cache as index_cache
 from headrace.transforms import RandomResizedCrop
 
 MakeFolder = Callable[..., Path]

@@ -31,7 +31,7 @@ def test_a_batch_without_memory_is_an_error_and_no_crash(
         def counts(self) -> tuple[int, int]:
             return 0, 0
 
-    monkeypatch.setattr("headrace.loading.feed.Ring", Full)
+    monkeypatch.setattr("headrace.loading.feeding.feed.Ring", Full)
     loader = headrace.Loader(image_folder(), batch_size=4, transform=CROP, output="numpy", threads=1)
     with pytest.raises(UsageError, match="more than there is memory"):
         list(loader)

@@ -16,7 +16,7 @@ import headrace
 import numpy as np
 import pytest
 from headrace.errors import DecodeError, StateError, UsageError
-from headrace.loading.order import hashed
+from headrace.loading.order.arithmetic import hashed
 from headrace.transforms import (
     CenterCrop,
     Compose,

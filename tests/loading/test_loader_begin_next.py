@@ -10,8 +10,8 @@ import headrace
 import numpy as np
 import pytest
 from headrace import transforms
-from headrace.loading.feed import Feed
-from headrace.loading.views import View
+from headrace.loading.batches.views import View
+from headrace.loading.feeding.feed import Feed
 
 
 @pytest.fixture

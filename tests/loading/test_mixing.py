@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headrace.loading.batch_transforms import BatchKey, apply_batch_transforms
+from headrace.loading.batches.batch_transforms import BatchKey, apply_batch_transforms
 from headrace.transforms import CutMix, MixUp
 
 torch = pytest.importorskip("torch")
-from headrace.training.mixing import mix  # noqa: E402 (needs torch)
+from headrace.training.learning.mixing import mix  # noqa: E402 (needs torch)
 
 Rectangle = tuple[int, int, int, int]
 
@@ -59,7 +59,7 @@ def test_loader_mixes_as_before(batch: tuple[Any, Any], step: int) -> None:
 
 
 def hash_of(key: BatchKey) -> int:
-    from headrace.loading.order import hashed
+    from headrace.loading.order.arithmetic import hashed
 
     return hashed(key.seed, key.epoch, key.step, key.rank, key.view, 0)
 

@@ -9,7 +9,7 @@ from typing import Any
 import headrace
 import pytest
 from headrace.errors import UsageError
-from headrace.loading.options import LoaderOptions, resolve_rank
+from headrace.loading.feeding.options import LoaderOptions, resolve_rank
 
 
 def options(**changed: Any) -> LoaderOptions:

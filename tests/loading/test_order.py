@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from headrace.errors import UsageError
-from headrace.loading.order import EpochOrder, hashed, permutation
+from headrace.loading.order.arithmetic import EpochOrder, hashed, permutation
 from hypothesis import given
 from hypothesis import strategies as st
 

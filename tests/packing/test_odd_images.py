@@ -17,7 +17,7 @@ from headrace.images.decode import decode_into
 from headrace.images.with_pillow import converted, library_reason
 from headrace.inspection.inspect import inspect_dataset
 from headrace.inspection.verify import verify
-from headrace.packing import reencode
+from headrace.packing.encoding import reencode
 from PIL import Image
 from sample_images import jpeg, pixels
 from tiff_files import BLACK_IS_ZERO, TiffLayout, directory_entries, sample_values, tiff_file, with_directory

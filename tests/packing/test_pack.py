@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from file_digests import file_digests
 from headrace import transforms
-from headrace.datasets.record_keys import Keys
+from headrace.datasets.records.keys import Keys
 from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import INDEX, read_manifest
 from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
@@ -23,8 +23,8 @@ from headrace.images.header import read_header
 from headrace.inspection.verify import verify
 from headrace.loading.loader import Loader
 from headrace.packing import pack
-from headrace.packing.image_encoder import image_encoder
-from headrace.packing.options import PackOptions
+from headrace.packing.encoding.image_encoder import image_encoder
+from headrace.packing.planning.options import PackOptions
 from PIL import Image
 from sample_images import jpeg, photograph, pixels, with_junk
 

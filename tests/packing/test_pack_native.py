@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from headrace.datasets.open import open_stored
-from headrace.packing.image_encoder import image_encoder
-from headrace.packing.listing import Listing, Rejection, list_records
-from headrace.packing.options import PackOptions
-from headrace.packing.unit import PackedRecords, pack_chunk
+from headrace.packing.encoding.image_encoder import image_encoder
+from headrace.packing.engines.unit import PackedRecords, pack_chunk
+from headrace.packing.planning.listing import Listing, Rejection, list_records
+from headrace.packing.planning.options import PackOptions
 from PIL import Image
 from sample_images import jpeg, with_junk
 

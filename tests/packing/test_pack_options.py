@@ -7,7 +7,7 @@ import inspect
 import typing
 
 from headrace.packing import PackOptions, pack
-from headrace.packing.options import PackKeywords
+from headrace.packing.planning.options import PackKeywords
 
 
 def test_pack_declares_every_option_with_its_type() -> None:

@@ -18,7 +18,7 @@ from file_digests import file_digests
 from headrace.cli.main import main
 from headrace.errors import HeadraceError, UsageError
 from headrace.packing import pack
-from headrace.packing.work import WORK, WorkFolder
+from headrace.packing.engines.work import WORK, WorkFolder
 from PIL import Image
 from sample_images import jpeg
 

@@ -15,9 +15,9 @@ import pytest
 import safetensors.numpy
 from containers import write_tar
 from headrace.cli.main import main
-from headrace.datasets.record_keys import Keys
+from headrace.datasets.records.keys import Keys
+from headrace.datasets.records.sidecar_files import SidecarFiles
 from headrace.datasets.shards import index, tar
-from headrace.datasets.sidecar_files import SidecarFiles
 from headrace.errors import FormatError, SourceError
 from headrace.inspection.inspect import inspect_dataset
 from headrace.packing import pack

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from headrace import transforms as t
 from headrace.packing import pack
+from headrace.packing.encoding.transform import parsed
 from headrace.packing.estimate import Estimate
-from headrace.packing.transform import parsed
 from PIL import Image
 from sample_images import jpeg
 

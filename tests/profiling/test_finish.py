@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.profiling import finish as finish_module
 from headrace.profiling.finish import finish
-from headrace.report import html
-from headrace.report.session_folder import read_session_folder
+from headrace.report.pages import html
+from headrace.report.sessions.session_folder import read_session_folder
 from headrace.session.model import Session
 from session_factory import make_session
 
@@ -146,7 +146,7 @@ def train():
 PLAIN = "train()\n"
 IN_PROCESS = "import headrace\nwith headrace.watch('session', report=False): train()\n"
 AS_HEADRACE_TRAIN = """
-from headrace.cli.run_watch import RunWatch
+from headrace.cli.train.run_watch import RunWatch
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.loop import Options, TrainingStart
 run = RunWatch(Options("resnet18", sys.argv[1], "."))

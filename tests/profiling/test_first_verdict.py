@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.profiling.first_verdict import FirstVerdict
 from headrace.session.model import Session
 from session_factory import example_session

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from headrace.attach.experiments.overrides import OVERRIDES_VARIABLE
 from headrace.attach.launch import FinishedCommand
-from headrace.attach.overrides import OVERRIDES_VARIABLE
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.fixes.fix_kind import Rerun
-from headrace.diagnosis.model import Diagnosis, Fix
+from headrace.diagnosis.result.model import Diagnosis, Fix
 from headrace.profiling import verify_fixes
 from headrace.session.model import Session
 from session_factory import make_session
@@ -85,7 +85,7 @@ def test_only_fixes_that_need_no_edit_can_be_applied() -> None:
     headrace_run = verify_fixes.launch_with(Fix("headrace_run", ""), loader)
     assert headrace_run is not None and "headrace.accelerate.hook" in headrace_run.hooks
     threads = verify_fixes.launch_with(Fix("threads=1", ""), loader)
-    assert threads is not None and "headrace.attach.overrides" in threads.hooks
+    assert threads is not None and "headrace.attach.experiments.overrides" in threads.hooks
     assert json.loads(dict(threads.env)["HEADRACE_OVERRIDES"]) == {"threads": 1}
     assert dict(threads.env)["OMP_NUM_THREADS"] == dict(threads.env)["OPENBLAS_NUM_THREADS"] == "1"
     assert verify_fixes.launch_with(Fix("pack", ""), loader) is None

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
-from headrace.report import compare_page
-from headrace.report.compare_sessions import SessionComparison, compare_sessions
-from headrace.report.session_settings import LOADER_FIELDS, differences
+from headrace.report.pages import compare_page
+from headrace.report.sessions.compare_sessions import SessionComparison, compare_sessions
+from headrace.report.sessions.session_settings import LOADER_FIELDS, differences
 from headrace.session.model import ObservedLoader, Session
 from session_factory import make_session
 

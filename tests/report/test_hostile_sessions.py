@@ -10,7 +10,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
 from headrace.errors import SessionError
-from headrace.report.session_folder import DIAGNOSIS_FILE, read_session_folder, write_diagnosis
+from headrace.report.sessions.session_folder import DIAGNOSIS_FILE, read_session_folder, write_diagnosis
 from session_factory import example_session
 
 WRONG = ("x", -1, 1e308, float("nan"), 10**30, [[1]], {})
@@ -61,8 +61,8 @@ def changed_documents(value: Any, wrong: Any, levels: int = 3) -> list[Any]:
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_wrong_values_in_a_diagnosis_are_errors_in_words_or_harmless(wrong: Any, folder: Path) -> None:
-    from headrace.report import terminal
     from headrace.report.exports import openmetrics
+    from headrace.report.text import terminal
 
     file = folder / DIAGNOSIS_FILE
     document = json.loads(file.read_text())

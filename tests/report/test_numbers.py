@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from headrace.report import numbers
+from headrace.report.text import numbers
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.kinds import KINDS
-from headrace.diagnosis.model import SHARES, Diagnosis, Finding, Fix
-from headrace.diagnosis.sagemaker_rules import apply_rules
+from headrace.diagnosis.findings.sagemaker_rules import apply_rules
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding, Fix
 from headrace.errors import SessionError
-from headrace.report import html, numbers, terminal
-from headrace.report.screen import capitalised, first_screen
-from headrace.report.share import without_places
-from headrace.report.step_parts import STEP_PARTS
-from headrace.report.thresholds import thresholds
+from headrace.report.pages import html
+from headrace.report.sessions.share import without_places
+from headrace.report.text import numbers, terminal
+from headrace.report.text.screen import capitalised, first_screen
+from headrace.report.text.step_parts import STEP_PARTS
+from headrace.report.text.thresholds import thresholds
 from headrace.session.model import Session, Stack, StackFrame
 from rich.console import Console
 from session_factory import example_diagnosis, example_session, make_session
@@ -209,7 +210,7 @@ def test_a_simulated_device_is_recognised_in_the_command(device_arguments: tuple
 
 def test_a_long_run_on_many_cores_stays_below_two_megabytes() -> None:
     session = make_session(steps=4000, cores=192, workers=8, gpu_busy=0.4, compute_s=0.3)
-    from headrace.diagnosis.series import heat_map, stages, timeline
+    from headrace.diagnosis.measure.series import heat_map, stages, timeline
 
     diagnosis = replace(
         example_diagnosis(),

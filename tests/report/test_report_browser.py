@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
-from headrace.report import compare_page, html, learning_rate_page, training_page
-from headrace.report.compare_sessions import compare_sessions
+from headrace.report.pages import compare_page, html, learning_rate_page, training_page
+from headrace.report.sessions.compare_sessions import compare_sessions
 from headrace.session.model import Session
-from headrace.training.options import Options
+from headrace.training.settings.options import Options
 from headrace.training.tune.learning_rate import RangePoint, choose_rate, rate_at
-from headrace.trials import page as trials_page
-from headrace.trials.cells import load
-from headrace.trials.charts import charts_of
-from headrace.trials.rows import Row
+from headrace.trials.experiment.cells import load
+from headrace.trials.pages import page as trials_page
+from headrace.trials.pages.charts import charts_of
+from headrace.trials.results.row import Row
 from session_factory import example_diagnosis, example_session, make_session
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.exports import openmetrics, perfetto, tensorboard
 from headrace.report.exports.json import document, schema

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from headrace.errors import SessionError
-from headrace.report import training_page
+from headrace.report.pages import training_page
 
 START = {"resumed_from_step": None, "device": "CPU", "images": 1200, "classes": 12, "batch_size": 64, "world_size": 2}
 

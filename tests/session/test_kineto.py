@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
-from headrace.report.session_folder import read_session_folder
+from headrace.report.sessions.session_folder import read_session_folder
 from headrace.session.kineto import read_trace
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from headrace.system.atomic_write import TEMPORARY_PREFIX, atomic_write, replacing, sync_folder
+from headrace.system.files.atomic_write import TEMPORARY_PREFIX, atomic_write, replacing, sync_folder
 
 
 @pytest.mark.parametrize("sync", [False, True])

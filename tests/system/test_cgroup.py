@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.system.cgroup import find_cgroup
+from headrace.system.hardware.cgroup import find_cgroup
 
 
 def put(root: Path, files: dict[str, str]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from headrace.system import counter_files
-from headrace.system.counter_files import read_counters
+from headrace.system.hardware import counter_files
+from headrace.system.hardware.counter_files import read_counters
 
 
 @pytest.mark.parametrize("content", [b"", b"1 2 3\n", b"x" * 200_000])

@@ -12,7 +12,7 @@ import pytest
 
 PARENT = """
 import subprocess, sys, time
-from headrace.system.end_with_parent import started_to_end_with_parent
+from headrace.system.processes.end_with_parent import started_to_end_with_parent
 program = "import time; print(1, flush=True); time.sleep(600)"
 child = subprocess.Popen(started_to_end_with_parent([sys.executable, "-c", program]))
 print(child.pid, flush=True)

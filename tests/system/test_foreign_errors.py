@@ -7,7 +7,7 @@ from pathlib import Path
 
 import headrace
 import pytest
-from headrace.system.foreign_errors import MOST_CHARACTERS, first_line, message_lines
+from headrace.system.text.foreign_errors import MOST_CHARACTERS, first_line, message_lines
 
 
 @pytest.mark.parametrize(

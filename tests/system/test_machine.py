@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from headrace.system import machine
+from headrace.system.hardware import machine
 
 
 def write(root: Path, files: dict[str, str]) -> Path:

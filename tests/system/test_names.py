@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from headrace.report.markup import embedded_json, tag
-from headrace.system.printable import printable, printable_lines
-from headrace.system.utf8 import name_from_utf8, utf8_name, utf8_text
+from headrace.report.drawing.markup import embedded_json, tag
+from headrace.system.text.printable import printable, printable_lines
+from headrace.system.text.utf8 import name_from_utf8, utf8_name, utf8_text
 
 ACTIVE = ["\x1b[2J", "\r", "\x9b31m", "\u202e", "\x7f", "\x00", "\u2066", "\u200f", "\u2028", "\udcff", "\x85"]
 

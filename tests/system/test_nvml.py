@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from headrace.system import nvml
+from headrace.system.hardware import nvml
 
 
 class FakeNvml:

@@ -13,13 +13,14 @@ import pytest
 from headrace.cli.main import main
 from headrace.errors import HeadraceError, UsageError
 from headrace.inspection.inspect import inspect_dataset
-from headrace.packing.work import WORK, WorkFolder
-from headrace.system.atomic_write import atomic_write, write_output
-from headrace.system.private_files import make_output_folder, output_opener
-from headrace.training import options_file, preflight
-from headrace.training.loggers import TensorBoard
-from headrace.training.metrics import Metrics
-from headrace.training.options import Options
+from headrace.packing.engines.work import WORK, WorkFolder
+from headrace.system.files.atomic_write import atomic_write, write_output
+from headrace.system.files.private_files import make_output_folder, output_opener
+from headrace.training import preflight
+from headrace.training.logs.loggers import TensorBoard
+from headrace.training.logs.metrics import Metrics
+from headrace.training.settings import options_file
+from headrace.training.settings.options import Options
 
 STRANGER = 54321
 SHARD_SIZE = 65536

@@ -10,8 +10,8 @@ from pathlib import Path
 import headrace
 import pytest
 from headrace.attach import sampler
-from headrace.system.own_python import own_module, own_text
-from headrace.system.software import read_torch
+from headrace.system.processes.own_python import own_module, own_text
+from headrace.system.processes.software import read_torch
 
 PACKAGE = Path(headrace.__file__).parent
 PLANTED = ("json", "random", "platform", "subprocess", "warnings", "torch", "headrace")

@@ -10,9 +10,9 @@ from pathlib import Path
 import headrace
 import pytest
 from headrace.errors import SourceError
-from headrace.loading.byte_cache import open_cache, parse_cache
-from headrace.loading.jpeg_index_cache import INDEX_FOLDER, index_file
-from headrace.system.private_cache import make_cache_folder, owned_file
+from headrace.loading.feeding.byte_cache import open_cache, parse_cache
+from headrace.loading.feeding.jpeg_index_cache import INDEX_FOLDER, index_file
+from headrace.system.files.private_cache import make_cache_folder, owned_file
 
 STRANGER = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -13,9 +13,9 @@ from headrace.cli.main import main
 from headrace.errors import HeadraceError, SessionError, SourceError
 from headrace.packing.upload import staging_folder
 from headrace.profiling.command import begin_session
-from headrace.system.atomic_write import TEMPORARY_PREFIX, atomic_write, replacing
-from headrace.system.private_cache import make_cache_folder
-from headrace.system.private_files import foreign_part, make_private_folder, private_opener
+from headrace.system.files.atomic_write import TEMPORARY_PREFIX, atomic_write, replacing
+from headrace.system.files.private_cache import make_cache_folder
+from headrace.system.files.private_files import foreign_part, make_private_folder, private_opener
 
 STRANGER = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -154,7 +154,7 @@ def test_the_index_cache_leaves_links_and_files_of_others(
     image_folder: Callable[..., Path], shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They appear after the check, as when another user is quicker."""
-    from headrace.loading import jpeg_index_cache
+    from headrace.loading.feeding import jpeg_index_cache
 
     (shared / "document").write_bytes(b"mine")
     monkeypatch.setenv("HEADRACE_INDEX_CACHE", str(shared))
@@ -166,7 +166,7 @@ def test_the_index_cache_leaves_links_and_files_of_others(
         path.symlink_to("document")
         return path
 
-    monkeypatch.setattr("headrace.loading.feed.index_file", planted)
+    monkeypatch.setattr("headrace.loading.feeding.feed.index_file", planted)
     transform = headrace.transforms.CenterCrop(8)
     with headrace.Loader(image_folder(), batch_size=4, transform=transform, output="numpy") as loader:
         assert len(list(loader)) == 3

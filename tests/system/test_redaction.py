@@ -6,7 +6,7 @@ import time
 from base64 import b64encode
 
 import pytest
-from headrace.system.redaction import MASK, redact_text, redact_words
+from headrace.system.text.redaction import MASK, redact_text, redact_words
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"
 PLANTED = [

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from headrace.datasets.sources.remote import shards
-from headrace.system.scheduling import yield_to_running_threads
+from headrace.system.processes.scheduling import yield_to_running_threads
 
 
 def test_threads_that_fetch_from_a_store_get_the_batch_policy() -> None:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from headrace.system.scratch_folder import LEAST_AGE_S, LOCK_FILE, scratch_folder
+from headrace.system.files.scratch_folder import LEAST_AGE_S, LOCK_FILE, scratch_folder
 
 HOLDER = """
 import sys, time
-from headrace.system.scratch_folder import scratch_folder
+from headrace.system.files.scratch_folder import scratch_folder
 with scratch_folder("test") as folder:
     (folder / "data").write_text("x")
     print(folder, flush=True)

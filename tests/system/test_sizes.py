@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from headrace.system.sizes import count_text, number_text
+from headrace.system.text.sizes import count_text, number_text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from headrace.cli.main import main
 from headrace.errors import CommandError, UsageError
-from headrace.training.options import Options
+from headrace.training.settings.options import Options
 from headrace.training.tune import batch_size, compute_rate
 from headrace.training.tune.batch_size import candidate_sizes, choose_batch_size
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate

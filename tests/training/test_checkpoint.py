@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from headrace.errors import HeadraceError, StateError
-from headrace.training import checkpoint
+from headrace.training.weights import checkpoint
 
 TENSORS = {"a": torch.arange(100, dtype=torch.float32), "b": torch.tensor(3, dtype=torch.int64)}
 STATE = {"step": 7, "loader": {"epoch": 1}}

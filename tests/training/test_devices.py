@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from headrace.training import devices
+from headrace.training.distributed import devices
 
 
 def test_open_device_understands_each_name() -> None:

@@ -16,10 +16,11 @@ import pytest
 import torch
 from headrace.cli.main import main
 from headrace.errors import HeadraceError, SourceError, StateError, UsageError
-from headrace.training import checkpoint, preflight
 from headrace.training import loop as trainer
+from headrace.training import preflight
 from headrace.training.loop import Options, train
-from headrace.training.optimization import OptimizationOptions
+from headrace.training.settings.optimization import OptimizationOptions
+from headrace.training.weights import checkpoint
 from noise import noise_folder
 from safetensors.torch import load_file
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from headrace.cli.main import main
 from headrace.errors import HeadraceError, StateError, UsageError
-from headrace.training import checkpoint
-from headrace.training.checkpoint import Checkpoint
 from headrace.training.models import factory, pretrained
-from headrace.training.models.trained_weights import load_model
-from headrace.training.saved_state import read_saved_state, saved_step
-from headrace.trials import cells
+from headrace.training.weights import checkpoint
+from headrace.training.weights.checkpoint import Checkpoint
+from headrace.training.weights.saved_state import read_saved_state, saved_step
+from headrace.training.weights.trained_weights import load_model
+from headrace.trials.experiment import cells
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 FACTS: dict[str, Any] = {"model": "resnet20", "image_size": 16, "classes": ["a", "b"], "steps": 3, "simulated": False}

@@ -15,11 +15,11 @@ import torch
 from headrace import pack
 from headrace.cli.main import main
 from headrace.errors import HeadraceError, StateError
-from headrace.training.evaluation import model_scores
-from headrace.training.export import FORMATS, export
 from headrace.training.loop import Options, train
-from headrace.training.models.trained_weights import load_model
-from headrace.training.optimization import OptimizationOptions
+from headrace.training.settings.optimization import OptimizationOptions
+from headrace.training.weights.evaluation import model_scores
+from headrace.training.weights.export import FORMATS, export
+from headrace.training.weights.trained_weights import load_model
 from PIL import Image
 from torch import nn
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import UsageError
-from headrace.training import checkpoint
+from headrace.training.learning.mixing import mix
 from headrace.training.loop import Options, train
-from headrace.training.mixing import mix
-from headrace.training.optimization import OptimizationOptions
-from headrace.training.weight_average import WeightAverage
+from headrace.training.settings.optimization import OptimizationOptions
+from headrace.training.weights import checkpoint
+from headrace.training.weights.weight_average import WeightAverage
 from PIL import Image
 from safetensors.torch import load_file
 

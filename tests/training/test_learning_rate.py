@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
-from headrace.report import learning_rate_page
-from headrace.training.optimization import OptimizationOptions
-from headrace.training.options import Options
+from headrace.report.pages import learning_rate_page
+from headrace.training.settings.optimization import OptimizationOptions
+from headrace.training.settings.options import Options
 from headrace.training.tune.batch_size import batch_words
 from headrace.training.tune.compute_rate import ComputeRate
 from headrace.training.tune.learning_rate import RangePoint, choose_rate, rate_at

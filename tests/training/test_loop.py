@@ -17,12 +17,12 @@ import torch
 from headrace.cli.main import main
 from headrace.errors import DecodeError, HeadraceError, SourceError, StateError, UsageError
 from headrace.loading.loader import Loader
-from headrace.training import checkpoint
 from headrace.training import loop as trainer
-from headrace.training.evaluation import evaluate
 from headrace.training.loop import Options, TrainingProgress, train
 from headrace.training.models import factory
-from headrace.training.optimization import OptimizationOptions, learning_rate, make_optimizer
+from headrace.training.settings.optimization import OptimizationOptions, learning_rate, make_optimizer
+from headrace.training.weights import checkpoint
+from headrace.training.weights.evaluation import evaluate
 from headrace.transforms import CenterCrop
 from PIL import Image
 from safetensors.torch import load_file

@@ -15,10 +15,10 @@ from headrace.training.loop import train
 from headrace.training.models import factory
 from headrace.training.models.blurpool import add_blurpool
 from headrace.training.models.pretrained import classifier, load_pretrained
-from headrace.training.optimization import OPTIMIZERS, OptimizationOptions, learning_rate, make_optimizer
-from headrace.training.options import Options
-from headrace.training.presets import PRESETS
-from headrace.training.resolve_options import resolve_options, with_global_batch
+from headrace.training.settings.optimization import OPTIMIZERS, OptimizationOptions, learning_rate, make_optimizer
+from headrace.training.settings.options import Options
+from headrace.training.settings.presets import PRESETS
+from headrace.training.settings.resolve_options import resolve_options, with_global_batch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn

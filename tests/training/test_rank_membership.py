@@ -9,15 +9,15 @@ from pathlib import Path
 
 import headrace
 import pytest
-from headrace.system.own_python import own_text
+from headrace.system.processes.own_python import own_text
 from headrace.training.distributed.processes import run_processes
 
 PACKAGE = Path(headrace.__file__).parent
 
 _JOIN = """
 import json, os, sys
-from headrace.loading.rank_messages import gather_json
-from headrace.training.devices import open_device
+from headrace.loading.order.rank_messages import gather_json
+from headrace.training.distributed.devices import open_device
 from headrace.training.distributed import membership, ranks as module
 ranks = module.ranks_from_environment()
 """

@@ -60,7 +60,7 @@ def test_ranks_are_read_from_torchruns_variables(monkeypatch: pytest.MonkeyPatch
 def test_ranks_on_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    monkeypatch.setattr("headrace.system.machine.cores", lambda: SimpleNamespace(usable=8.0))
+    monkeypatch.setattr("headrace.system.hardware.machine.cores", lambda: SimpleNamespace(usable=8.0))
     assert [compute_threads(ranks) for ranks in (1, 2, 3, 16)] == [None, 4, 2, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert compute_threads(2) is None  # the user's choice

@@ -13,10 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from headrace.cli import run_watch
 from headrace.cli.main import main
+from headrace.cli.train.train import run_watch
 from headrace.errors import SessionError
-from headrace.report import html
+from headrace.report.pages import html
 from headrace.session.model import Session
 from headrace.training.stop_signal import StopRequest
 from sample_images import jpeg

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from headrace.errors import SourceError
-from headrace.training.sharded_data import common_classes, left_out_note
+from headrace.training.inputs.sharded_data import common_classes, left_out_note
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import types
 
 import pytest
-from headrace.training import step_timer
-from headrace.training.devices import Device
-from headrace.training.step_timer import StepTimer
+from headrace.training.distributed.devices import Device
+from headrace.training.logs import step_timer
+from headrace.training.logs.step_timer import StepTimer
 
 A100 = Device("simulated", "simulated A100", "cpu", 2470.0, "source")
 CPU = Device("cpu", "CPU", "cpu")

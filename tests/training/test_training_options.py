@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from headrace.cli.main import main
 from headrace.errors import CommandError, UsageError
-from headrace.training import options_file
-from headrace.training.devices import Device
-from headrace.training.loggers import Loggers, figures
-from headrace.training.optimization import OptimizationOptions
-from headrace.training.options import Options
-from headrace.training.resolve_options import KEYS, resolve_options
+from headrace.training.distributed.devices import Device
+from headrace.training.logs.loggers import Loggers, figures
+from headrace.training.settings import options_file
+from headrace.training.settings.optimization import OptimizationOptions
+from headrace.training.settings.options import Options
+from headrace.training.settings.resolve_options import KEYS, resolve_options
 from headrace.training.tune.compiling import choose_compile
 from headrace.training.tune.compute_rate import ComputeRate
 from PIL import Image

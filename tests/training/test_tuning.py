@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from headrace.cli.main import main
 from headrace.datasets.open import open_stored
-from headrace.datasets.records import Dataset
+from headrace.datasets.records.dataset import Dataset
 from headrace.training import dry_run as planning
-from headrace.training.devices import Device
+from headrace.training.distributed.devices import Device
 from headrace.training.dry_run import measure_dry_run
-from headrace.training.enlarging import enlargement_note
-from headrace.training.options import Options
-from headrace.training.resolve_options import resolve_options
+from headrace.training.inputs.enlarging import enlargement_note
+from headrace.training.settings.options import Options
+from headrace.training.settings.resolve_options import resolve_options
 from headrace.training.tune import rates
 from headrace.training.tune import tune as tuning
 from headrace.training.tune.deadline import Deadline, OutOfTime
@@ -266,7 +266,7 @@ def plan_of(given: dict[str, object], data: Dataset, val: Dataset | None) -> pla
 
 
 def test_a_dry_run_writes_nothing(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("headrace.cli.train.DRY_RUN_SECONDS", 0.05)
+    monkeypatch.setattr("headrace.cli.train.train.DRY_RUN_SECONDS", 0.05)
     words = [
         "train",
         "--model",
@@ -292,7 +292,7 @@ def test_a_dry_run_writes_nothing(images: Path, tmp_path: Path, monkeypatch, cap
 
 
 def test_a_note_is_logged_for_images_that_would_be_enlarged(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("headrace.cli.train.DRY_RUN_SECONDS", 0.05)
+    monkeypatch.setattr("headrace.cli.train.train.DRY_RUN_SECONDS", 0.05)
     words = [
         "train",
         "--model",

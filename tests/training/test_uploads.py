@@ -19,11 +19,11 @@ from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.retry import RetryPolicy
 from headrace.datasets.sources.remote.store import open_bucket
 from headrace.errors import HeadraceError, SourceError, StateError, UsageError
-from headrace.training import checkpoint, uploads
 from headrace.training import loop as trainer
 from headrace.training.loop import Options, TrainingProgress, train
-from headrace.training.optimization import OptimizationOptions
-from headrace.training.uploads import Uploads, load_remote_checkpoint, remote_names
+from headrace.training.settings.optimization import OptimizationOptions
+from headrace.training.weights import checkpoint, uploads
+from headrace.training.weights.uploads import Uploads, load_remote_checkpoint, remote_names
 from noise import noise_folder
 from real_stores import RealStore, missing, running
 

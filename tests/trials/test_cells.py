@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from headrace.cli import trials
+from headrace.cli.cloud import trials
 from headrace.errors import UsageError
-from headrace.trials import cells
+from headrace.trials.experiment import cells
 
 OWN = """
 title = "workers"

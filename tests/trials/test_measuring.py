@@ -14,17 +14,22 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from headrace.errors import HeadraceError, UsageError
-from headrace.trials import accelerator, cells, charts, containers, loaders, measure_input, outputs, runner
-from headrace.trials.cells import Cell, Experiment
-from headrace.trials.loaders import missing
-from headrace.trials.materials import Materials
-from headrace.trials.measure_input import ROUNDS, Pass, _Job, measure_pass, steady_part
-from headrace.trials.pixels import compare_pixels
-from headrace.trials.processes import GroupTimeout
-from headrace.trials.projection import Projection
-from headrace.trials.rows import Row, _with_gain
-from headrace.trials.source import Source
-from headrace.trials.verdicts import percentile
+from headrace.trials.experiment import accelerator, cells
+from headrace.trials.experiment.cells import Cell, Experiment
+from headrace.trials.experiment.pixels import compare_pixels
+from headrace.trials.experiment.source import Source
+from headrace.trials.experiment.verdicts import percentile
+from headrace.trials.inputs import containers
+from headrace.trials.inputs.materials import Materials
+from headrace.trials.measuring import loaders, measure_input, runner
+from headrace.trials.measuring.loaders import missing
+from headrace.trials.measuring.measure_input import ROUNDS, Pass, _Job, measure_pass, steady_part
+from headrace.trials.measuring.processes import GroupTimeout
+from headrace.trials.pages import charts
+from headrace.trials.results import outputs
+from headrace.trials.results.projection import Projection
+from headrace.trials.results.row import Row
+from headrace.trials.results.rows import _with_gain
 
 
 def test_rates_of_other_models_are_estimated_by_their_operations() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from headrace.errors import UsageError
-from headrace.trials import peers
-from headrace.trials.cells import Cell
-from headrace.trials.loaders import open_loader
-from headrace.trials.source import Source
+from headrace.trials.experiment.cells import Cell
+from headrace.trials.experiment.source import Source
+from headrace.trials.measuring import peers
+from headrace.trials.measuring.loaders import open_loader
 from PIL import Image
 from torchvision.transforms import RandomResizedCrop
 

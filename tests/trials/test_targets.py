@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.trials import page
-from headrace.trials.cells import Cell, Experiment, Published, load
-from headrace.trials.rows import Row
-from headrace.trials.targets import BEGINNINGS, targets_of
+from headrace.trials.experiment.cells import Cell, Experiment, Published, load
+from headrace.trials.pages import page
+from headrace.trials.results.row import Row
+from headrace.trials.results.targets import BEGINNINGS, targets_of
 
 DALI = load("dali")
 

@@ -13,18 +13,20 @@ from typing import Any
 
 import headrace
 import pytest
-from headrace.cli import trials
+from headrace.cli.cloud import trials
 from headrace.errors import HeadraceError
-from headrace.trials import charts, outputs, runner, summary
-from headrace.trials.cells import Cell, load
-from headrace.trials.measure_ranks import shared_batches
-from headrace.trials.measure_training import epochs_of, steady_rate, train_command
-from headrace.trials.object_server import ObjectServer
-from headrace.trials.outputs import gain_text, loss_text
-from headrace.trials.processes import _last_words
-from headrace.trials.rows import Row
-from headrace.trials.storage import open_stored
-from headrace.trials.worker_model import expected_rate, with_expected_rates
+from headrace.trials.experiment.cells import Cell, load
+from headrace.trials.inputs.object_server import ObjectServer
+from headrace.trials.inputs.storage import open_stored
+from headrace.trials.measuring import runner
+from headrace.trials.measuring.measure_ranks import shared_batches
+from headrace.trials.measuring.measure_training import epochs_of, steady_rate, train_command
+from headrace.trials.measuring.processes import _last_words
+from headrace.trials.pages import charts, summary
+from headrace.trials.results import outputs
+from headrace.trials.results.outputs import gain_text, loss_text
+from headrace.trials.results.row import Row
+from headrace.trials.results.worker_model import expected_rate, with_expected_rates
 from PIL import Image
 
 LINES = [
@@ -49,7 +51,7 @@ def test_epochs_are_read_from_the_metrics_of_a_run(tmp_path: Path) -> None:
 
 
 def test_the_command_of_a_training_parses() -> None:
-    from headrace.cli import train
+    from headrace.cli.train.train import train
 
     for name in ("batch-size", "amp", "ddp", "accuracy"):
         for cell in load(name).cells:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from headrace.errors import UsageError
-from headrace.trials.runner import only_run
+from headrace.trials.measuring.runner import only_run
 
 pytest.importorskip("torch")
 pytest.importorskip("skimage")
@@ -169,7 +169,7 @@ def test_a_run_that_is_killed_five_times_ends_with_every_row_and_keeps_what_was_
 #: Imported by each Python of the run: PyTorch's DataLoader kills the process that iterates it.
 CRASH = """
 import sys
-if "headrace.trials.measure_input" in sys.orig_argv:
+if "headrace.trials.measuring.measure_input" in sys.orig_argv:
     import os, signal, torch.utils.data
     torch.utils.data.DataLoader.__iter__ = lambda self: os.kill(os.getpid(), signal.SIGSEGV)
 """

@@ -1,4 +1,4 @@
-//! Passes over a finished crop as (name, numbers), for the device that makes them (`python/headrace/gpu/augment.py`).
+//! Passes over a finished crop as (name, numbers), for the device that makes them (`python/headrace/gpu/augmentation/augment.py`).
 
 use headrace_core::colour::neighbours::gaussian;
 use headrace_core::colour::ColourOp;

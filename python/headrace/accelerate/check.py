@@ -20,14 +20,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from headrace.accelerate.equality import are_equal
-from headrace.accelerate.forked_child import ForkedChildFailed, forked_child
-from headrace.accelerate.hf_datasets import rows_at_once
-from headrace.accelerate.item_loader import CompiledItems, plan_item, plan_items
-from headrace.accelerate.random_streams import GeneratorStates
-from headrace.accelerate.translate import Unsupported
-from headrace.attach.unseen_frames import unannounced
-from headrace.system.sizes import count_text
+from headrace.accelerate.script_code.hf_datasets import rows_at_once
+from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.whole.equality import are_equal
+from headrace.accelerate.whole.items import CompiledItems, plan_item, plan_items
+from headrace.accelerate.workers.forked_child import ForkedChildFailed, forked_child
+from headrace.accelerate.workers.random_streams import GeneratorStates
+from headrace.attach.record.unseen_frames import unannounced
+from headrace.system.text.sizes import count_text
 
 __all__ = ["BatchesDiffer", "check", "require_equal_batches", "require_rows_alone"]
 

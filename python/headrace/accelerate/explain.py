@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headrace.accelerate.compile import CompiledLoader
-from headrace.accelerate.engine import index_limit_bytes
-from headrace.accelerate.item_loader import CompiledItems
-from headrace.accelerate.transform_names import display_name
-from headrace.accelerate.translate import TransformParts
-from headrace.loading.jpeg_index_cache import index_folder
-from headrace.system.sizes import count_text
+from headrace.accelerate.runtime.engine import index_limit_bytes
+from headrace.accelerate.transforms.names import display_name
+from headrace.accelerate.transforms.translate import TransformParts
+from headrace.accelerate.whole.compile import CompiledLoader
+from headrace.accelerate.whole.items import CompiledItems
+from headrace.loading.feeding.jpeg_index_cache import index_folder
+from headrace.system.text.sizes import count_text
 
 __all__ = ["explain", "explain_items", "native_steps"]
 

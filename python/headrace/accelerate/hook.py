@@ -4,7 +4,7 @@ The hook replaces `DataLoader._get_iterator`. For each loader it tries, in this 
 
 1. Take over the whole loading: `recognise` accepts the loader and `compile_loader` compiles it. The script gets a
    `NativeIterator`. If `recognise` refuses the dataset, `recognise_items` looks into the code of its items
-   (`item_loader`), and a few items are compared. The script then gets an `ItemIterator`.
+   (`whole.items`), and a few items are compared. The script then gets an `ItemIterator`.
 2. If one of these raises `Unsupported`: take it over in part, by the first of `PARTIAL_WAYS` that does not raise it. The
    script's own iterator then runs over a changed copy of the loader.
 3. If all of them raise `Unsupported`: leave the loader alone.
@@ -28,38 +28,38 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
-from headrace.accelerate import data_map
-from headrace.accelerate.awaited_line import AwaitedLine
 from headrace.accelerate.check import BatchesDiffer, check, require_equal_batches, require_rows_alone
-from headrace.accelerate.compile import CompiledLoader, compile_loader
-from headrace.accelerate.deferred_loader import with_deferred_items
+from headrace.accelerate.deferred.loader import with_deferred_items
 from headrace.accelerate.explain import explain, explain_items, native_steps
-from headrace.accelerate.hf_datasets import rows_at_once
-from headrace.accelerate.item_iterator import ItemIterator
-from headrace.accelerate.item_loader import (
+from headrace.accelerate.lazy.awaited_line import AwaitedLine
+from headrace.accelerate.lazy.native_decode import cuts_tensors, with_native_decode
+from headrace.accelerate.lazy.partly_native import PartlyNative
+from headrace.accelerate.loop_waits import follow, waits_of, write_record
+from headrace.accelerate.loop_waits import install as count_waits
+from headrace.accelerate.refusal import both, own_iterators, refusal_text
+from headrace.accelerate.runtime import data_map
+from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
+from headrace.accelerate.script.replaced_functions import require_own_functions
+from headrace.accelerate.script_code.hf_datasets import rows_at_once
+from headrace.accelerate.settings import Settings
+from headrace.accelerate.whole.compile import CompiledLoader, compile_loader
+from headrace.accelerate.whole.folders import Unsupported, describe, recognise
+from headrace.accelerate.whole.item_iterator import ItemIterator
+from headrace.accelerate.whole.items import (
     CompiledItems,
     RecognisedItems,
     compile_items,
     recognise_items,
     require_known_batches,
 )
-from headrace.accelerate.iterator import NativeIterator
-from headrace.accelerate.loop_waits import follow, waits_of, write_record
-from headrace.accelerate.loop_waits import install as count_waits
-from headrace.accelerate.native_decode import cuts_tensors, with_native_decode
-from headrace.accelerate.partly_native import PartlyNative
-from headrace.accelerate.pillow_version import follow_installed_pillow
-from headrace.accelerate.recognise import Unsupported, describe, recognise
-from headrace.accelerate.refusal import both, own_iterators, refusal_text
-from headrace.accelerate.replaced_functions import require_own_functions
-from headrace.accelerate.settings import Settings
-from headrace.accelerate.unheard_warnings import unheard_warnings
-from headrace.attach.log import log_line
-from headrace.attach.steps import is_stand_in
-from headrace.attach.unseen_frames import drop_own_frames, when_made
-from headrace.system.machine import cores as usable_cores
-from headrace.system.printable import printable
-from headrace.system.sizes import count_text
+from headrace.accelerate.whole.iterator import NativeIterator
+from headrace.accelerate.workers.unheard_warnings import unheard_warnings
+from headrace.attach.batches.steps import is_stand_in
+from headrace.attach.record.log import log_line
+from headrace.attach.record.unseen_frames import drop_own_frames, when_made
+from headrace.system.hardware.machine import cores as usable_cores
+from headrace.system.text.printable import printable
+from headrace.system.text.sizes import count_text
 
 __all__ = ["install"]
 

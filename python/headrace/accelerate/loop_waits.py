@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from headrace.accelerate.lazy_trial import Trial
+from headrace.accelerate.lazy.trial import Trial
 from headrace.accelerate.settings import WAITS
-from headrace.attach.unseen_frames import drop_own_frames, left_out_of_warnings
-from headrace.system.private_files import private_opener
+from headrace.attach.record.unseen_frames import drop_own_frames, left_out_of_warnings
+from headrace.system.files.private_files import private_opener
 
 __all__ = ["LoopWaits", "follow", "install", "waits_of", "write_record"]
 

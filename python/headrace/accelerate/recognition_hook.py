@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from headrace.attach.recorder import Recorder, recorder
-from headrace.attach.steps import is_stand_in
-from headrace.attach.unseen_frames import drop_own_frames, when_made
+from headrace.attach.batches.steps import is_stand_in
+from headrace.attach.record.recorder import Recorder, recorder
+from headrace.attach.record.unseen_frames import drop_own_frames, when_made
 
 __all__ = ["Answer", "ask", "install"]
 
@@ -137,18 +137,18 @@ def _ask(loader: Any) -> Answer:
     if "numpy" not in sys.modules:
         return Answer("unknown", "the script does not use NumPy, which headrace run imports")
     # Imported here, so that a script without a DataLoader does not load the native module.
-    from headrace.accelerate.torch_blur import without_comparison
+    from headrace.accelerate.transforms.torch_blur import without_comparison
 
     with without_comparison():
         return _recognised(loader)
 
 
 def _recognised(loader: Any) -> Answer:
-    from headrace.accelerate.item_loader import recognise_items
-    from headrace.accelerate.lazy_loader import native_steps, recognise_lazy_images
-    from headrace.accelerate.native_decode import recognise_native_decode
-    from headrace.accelerate.recognise import Unsupported, recognise
+    from headrace.accelerate.lazy.loader import native_steps, recognise_lazy_images
+    from headrace.accelerate.lazy.native_decode import recognise_native_decode
     from headrace.accelerate.refusal import both
+    from headrace.accelerate.whole.folders import Unsupported, recognise
+    from headrace.accelerate.whole.items import recognise_items
 
     try:
         recognise(loader)

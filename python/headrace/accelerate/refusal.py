@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from headrace.accelerate.translate import Unsupported
-from headrace.attach.steps import is_stand_in
+from headrace.accelerate.transforms.translate import Unsupported
+from headrace.attach.batches.steps import is_stand_in
 
 __all__ = ["both", "own_iterators", "refusal_text"]
 

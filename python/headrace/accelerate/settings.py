@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.loading.jpeg_index_cache import INDEX_FOLDER
+from headrace.loading.feeding.jpeg_index_cache import INDEX_FOLDER
 
 __all__ = ["HOOK", "WAITS", "Settings"]
 
@@ -34,7 +34,7 @@ class Settings:
     `threads`: native threads for each loader; None: as many as the loader has workers. `check`: number of images to compare
     before a loader is taken over; 0: none. `explain`: print the stages of each loader. `folder`: where each process writes its
     decisions (`loaders-PID.jsonl`), or None. `index_cache`: the folder of JPEG indexes, "off", or None for the default folder
-    (headrace.loading.jpeg_index_cache).
+    (headrace.loading.feeding.jpeg_index_cache).
     """
 
     off: bool = False

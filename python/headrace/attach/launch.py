@@ -15,8 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from headrace.attach import procfs
-from headrace.attach.load_hooks import HOOKS_VARIABLE, SESSION_VARIABLE
+from headrace.attach.machine import procfs
+from headrace.attach.record.load_hooks import HOOKS_VARIABLE, SESSION_VARIABLE
 from headrace.errors import CommandError, UsageError
 
 __all__ = ["SITE_FOLDER", "FinishedCommand", "attached_environment", "attached_path", "spawn"]

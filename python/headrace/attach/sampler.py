@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.attach import gpu_counters, procfs
-from headrace.attach.foreign_programs import LEAST_FOREIGN_CORES, ForeignPrograms
-from headrace.attach.recorder import THINNED_TO
-from headrace.system.cgroup import Cgroup, find_cgroup
-from headrace.system.nvml import NvmlError
-from headrace.system.own_python import own_module
-from headrace.system.private_files import private_opener
+from headrace.attach.machine import gpu_counters, procfs
+from headrace.attach.machine.foreign_programs import LEAST_FOREIGN_CORES, ForeignPrograms
+from headrace.attach.record.recorder import THINNED_TO
+from headrace.system.files.private_files import private_opener
+from headrace.system.hardware.cgroup import Cgroup, find_cgroup
+from headrace.system.hardware.nvml import NvmlError
+from headrace.system.processes.own_python import own_module
 
 __all__ = ["Sampler", "main", "start"]
 

@@ -7,22 +7,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.attach import (
-    bare_loops,
-    fetch,
-    first_step,
-    load_hooks,
-    loss,
-    model_settings,
-    other_loaders,
-    pauses,
-    ranks,
-    stacks,
-    steps,
-    transfers,
-)
-from headrace.attach.device_clock import CudaClock, DeviceClock
-from headrace.attach.recorder import recorder
+from headrace.attach.batches import bare_loops, fetch, other_loaders, steps
+from headrace.attach.record import load_hooks, stacks
+from headrace.attach.record.device_clock import CudaClock, DeviceClock
+from headrace.attach.record.recorder import recorder
+from headrace.attach.training import first_step, loss, model_settings, pauses, ranks, transfers
 
 __all__ = ["DEVICE_CLOCK_VARIABLE", "install", "pause", "resume"]
 

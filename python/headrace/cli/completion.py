@@ -11,8 +11,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from headrace.cli import output
+from headrace.cli.shared import output
 
 __all__ = ["EXAMPLE", "SUMMARY", "add_arguments", "run"]
 
@@ -57,12 +58,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verbs() -> list[VerbWords]:
-    names: Sequence[str] = importlib.import_module("headrace.cli.main").VERBS
-    return [_verb(name) for name in names]
+    verbs: dict[str, str] = importlib.import_module("headrace.cli.main").VERBS
+    return [_verb(name, importlib.import_module(module)) for name, module in verbs.items()]
 
 
-def _verb(name: str) -> VerbWords:
-    module = importlib.import_module(f"headrace.cli.{name}")
+def _verb(name: str, module: Any) -> VerbWords:
     parser = argparse.ArgumentParser(prog=f"headrace {name}", allow_abbrev=False)
     module.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")

@@ -1,6 +1,6 @@
 """The `headrace` command: find the verb, parse its arguments, turn errors into messages and exit codes.
 
-A verb is a module `headrace.cli.VERB` with `SUMMARY` (one imperative line), `EXAMPLE` (one or more command lines),
+A verb is a module named in `VERBS`, with `SUMMARY` (one imperative line), `EXAMPLE` (one or more command lines),
 `add_arguments(parser)` and `run(args) -> int`. A verb that runs the user's command sets `TAKES_COMMAND = True`; everything
 after the first `--` is then in `args.command`, unchanged. An option of its `INSTEAD_OF_COMMAND` takes the place of the command.
 Every verb has `args.json`, and all words in `args.words`.
@@ -24,37 +24,37 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn, Protocol, cast
 
 from headrace._native import __version__
-from headrace.cli import output
 from headrace.cli.interruption import ignore_from_now_on
 from headrace.cli.missing_packages import missing_package
+from headrace.cli.shared import output
 from headrace.errors import HeadraceError, UsageError
 from headrace.images.raster import keep_pillow_silent
-from headrace.system.redaction import redact_text
+from headrace.system.text.redaction import redact_text
 
 __all__ = ["VERBS", "main"]
 
-# In the order of `headrace -h`.
-VERBS: tuple[str, ...] = (
-    "doctor",
-    "diagnose",
-    "report",
-    "watch",
-    "compare",
-    "run",
-    "pack",
-    "inspect",
-    "verify",
-    "train",
-    "tune",
-    "cost",
-    "trials",
-    "launch",
-    "evaluate",
-    "predict",
-    "export",
-    "demo",
-    "completion",
-)
+VERBS = {
+    "doctor": "headrace.cli.profile.doctor",
+    "diagnose": "headrace.cli.profile.diagnose",
+    "report": "headrace.cli.profile.report",
+    "watch": "headrace.cli.profile.watch",
+    "compare": "headrace.cli.profile.compare",
+    "run": "headrace.cli.profile.run",
+    "pack": "headrace.cli.data.pack",
+    "inspect": "headrace.cli.data.inspect",
+    "verify": "headrace.cli.data.verify",
+    "train": "headrace.cli.train.train",
+    "tune": "headrace.cli.train.tune",
+    "cost": "headrace.cli.cloud.cost",
+    "trials": "headrace.cli.cloud.trials",
+    "launch": "headrace.cli.cloud.launch",
+    "evaluate": "headrace.cli.train.evaluate",
+    "predict": "headrace.cli.train.predict",
+    "export": "headrace.cli.train.export",
+    "demo": "headrace.cli.profile.demo",
+    "completion": "headrace.cli.completion",
+}
+"""The verbs in the order of `headrace -h`, and their modules."""
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 # Options as PyTorch's scripts call them, and ours.
@@ -204,7 +204,7 @@ def _load(name: str) -> Verb:
         hint = f"did you mean `headrace {near[0]}`?" if near else "headrace -h lists the verbs"
         raise UsageError(f"there is no {what} {name!r}", hint=hint)
     with _no_blas_threads():
-        return cast(Verb, importlib.import_module(f"headrace.cli.{name}"))
+        return cast(Verb, importlib.import_module(VERBS[name]))
 
 
 @contextlib.contextmanager

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from headrace.cost.budget import Choice, Limits, choose, pareto
-from headrace.cost.fix_effects import WatchedCost, watched_cost
-from headrace.cost.floors import Job
-from headrace.cost.input_modes import ModePlan, PackPlan, pack_plan, plan_modes
-from headrace.cost.prices import Instance, PriceTable, Service
-from headrace.cost.runs import Purchase, Row, estimate_row, hours_row
-from headrace.cost.sensitivity import Change, sensitivity
-from headrace.diagnosis.model import Diagnosis
+from headrace.cost.estimates.budget import Choice, Limits, choose, pareto
+from headrace.cost.estimates.fix_effects import WatchedCost, watched_cost
+from headrace.cost.estimates.floors import Job
+from headrace.cost.estimates.input_modes import ModePlan, PackPlan, pack_plan, plan_modes
+from headrace.cost.estimates.runs import Purchase, Row, estimate_row, hours_row
+from headrace.cost.estimates.sensitivity import Change, sensitivity
+from headrace.cost.market.prices import Instance, PriceTable, Service
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import UsageError
 
 __all__ = ["Answer", "Question", "answer"]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cost.answer import Answer
+from headrace.cost.estimates.runs import Row
 from headrace.cost.page import LABELLED, row_name
-from headrace.cost.runs import Row
 from headrace.errors import MissingDependencyError, UsageError
-from headrace.system.atomic_write import atomic_write
+from headrace.system.files.atomic_write import atomic_write
 
 __all__ = ["pareto_figure", "write_png"]
 

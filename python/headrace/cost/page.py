@@ -7,13 +7,13 @@ from pathlib import Path
 
 from headrace._native import __version__
 from headrace.cost.answer import Answer
-from headrace.cost.runs import Row
+from headrace.cost.estimates.runs import Row
 from headrace.errors import UsageError
-from headrace.report import numbers
-from headrace.report.markup import Html, join, tag
-from headrace.report.page import figure, html_page, write_page
-from headrace.report.tables import table
-from headrace.system.sizes import number_text
+from headrace.report.drawing.markup import Html, join, tag
+from headrace.report.pages.page import figure, html_page, write_page
+from headrace.report.pages.tables import table
+from headrace.report.text import numbers
+from headrace.system.text.sizes import number_text
 
 __all__ = ["LABELLED", "render", "row_name", "write"]
 

@@ -13,23 +13,24 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from headrace.datasets.records import Dataset, Kind, existing
+from headrace.datasets.records.dataset import Dataset, existing
+from headrace.datasets.records.table import Kind
 from headrace.datasets.shards.manifest import ERRORS, INDEX, MANIFEST, read_manifest
-from headrace.datasets.sources.container_index_cache import cache_folder
-from headrace.datasets.sources.containers import ContainerRecords
+from headrace.datasets.sources.archives.container_index_cache import cache_folder
+from headrace.datasets.sources.archives.containers import ContainerRecords
+from headrace.datasets.sources.archives.recordio import open_recordio, scan_recordio
+from headrace.datasets.sources.archives.shards import is_packed, open_shards
+from headrace.datasets.sources.archives.tar import open_tar, scan_tar
+from headrace.datasets.sources.archives.tfrecord import open_tfrecord, scan_tfrecord
 from headrace.datasets.sources.fifo import find_pipe
-from headrace.datasets.sources.folder import OnListed, open_folder
+from headrace.datasets.sources.folders.folder import OnListed, open_folder
 from headrace.datasets.sources.lst import open_lst
-from headrace.datasets.sources.recordio import open_recordio, scan_recordio
 from headrace.datasets.sources.remote.store import Bucket, RemoteObject, is_url, is_web, open_bucket
-from headrace.datasets.sources.shards import is_packed, open_shards
 from headrace.datasets.sources.table import TABLES, open_table
-from headrace.datasets.sources.tar import open_tar, scan_tar
-from headrace.datasets.sources.tfrecord import open_tfrecord, scan_tfrecord
 from headrace.errors import SourceError, UsageError
-from headrace.system.arguments import suggest_arguments
-from headrace.system.private_cache import make_cache_folder
-from headrace.system.regular_file import check_regular
+from headrace.system.files.private_cache import make_cache_folder
+from headrace.system.files.regular_file import check_regular
+from headrace.system.text.arguments import suggest_arguments
 
 __all__ = ["LISTS", "local_copy", "open", "open_list", "open_stored"]
 

@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from headrace.datasets.open import open_stored
-from headrace.datasets.records import Dataset
-from headrace.datasets.splits import train_and_validation
+from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.records.splits import train_and_validation
 from headrace.demo import steps
 from headrace.errors import CommandError, HeadraceError, SourceError
 from headrace.images import photographs
 from headrace.loading.loader import Loader
-from headrace.system import nvml, software
-from headrace.system.private_files import foreign_part, make_private_folder, private_opener
-from headrace.training.devices import SIMULATED
+from headrace.system.files.private_files import foreign_part, make_private_folder, private_opener
+from headrace.system.hardware import nvml
+from headrace.system.processes import software
+from headrace.training.distributed.devices import SIMULATED
 from headrace.transforms.geometry import CenterCrop
 
 __all__ = ["DemoResult", "Measurement", "default_folder", "run_demo"]

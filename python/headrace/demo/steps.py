@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import CommandError
-from headrace.system.own_python import own_module
+from headrace.system.processes.own_python import own_module
 
 __all__ = ["headrace", "python", "run"]
 

@@ -8,28 +8,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace.diagnosis.confidence import confidence_of, noise_words
-from headrace.diagnosis.enough_steps import is_provisional, provisional_words
+from headrace.diagnosis.findings.confidence import confidence_of, noise_words
+from headrace.diagnosis.findings.gpu_settings import find_gpu_settings
+from headrace.diagnosis.findings.not_measured import missing_sources, why_no_steps
+from headrace.diagnosis.findings.notes import batch_size_notes, loss_notes
+from headrace.diagnosis.findings.reachable import with_reachable
+from headrace.diagnosis.findings.step_shares import share_of_step
+from headrace.diagnosis.findings.tables import environment, percentile_table, rank_rows
 from headrace.diagnosis.fixes.registry import add_fixes
-from headrace.diagnosis.gpu_settings import find_gpu_settings
-from headrace.diagnosis.hot_functions import flame_charts, hot_functions, training_stacks
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.measure import Machine, Rank, measure_machine, measure_ranks
-from headrace.diagnosis.model import SHARES, Diagnosis, Finding, command_ended
-from headrace.diagnosis.not_measured import missing_sources, why_no_steps
-from headrace.diagnosis.notes import batch_size_notes, loss_notes
-from headrace.diagnosis.prediction import ceiling_img_s
-from headrace.diagnosis.reachable import with_reachable
-from headrace.diagnosis.read_rate import best_rate
+from headrace.diagnosis.measure.enough_steps import is_provisional, provisional_words
+from headrace.diagnosis.measure.hot_functions import flame_charts, hot_functions, training_stacks
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.prediction import ceiling_img_s
+from headrace.diagnosis.measure.read_rate import best_rate
+from headrace.diagnosis.measure.series import heat_map, stages, timeline
+from headrace.diagnosis.measure.stats import percentile
+from headrace.diagnosis.measure.step_model import build_model
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding, command_ended
 from headrace.diagnosis.rules.finding import make_finding
 from headrace.diagnosis.rules.order import find_causes
-from headrace.diagnosis.series import heat_map, stages, timeline
-from headrace.diagnosis.startup import startup_parts_s
-from headrace.diagnosis.stats import percentile
-from headrace.diagnosis.step_model import build_model
-from headrace.diagnosis.step_shares import share_of_step
-from headrace.diagnosis.tables import environment, percentile_table, rank_rows
+from headrace.diagnosis.rules.startup import startup_parts_s
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import Session
 

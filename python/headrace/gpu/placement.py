@@ -22,8 +22,8 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from headrace.system.gpu_decoder_rates import NVJPEG_IMG_S
-from headrace.system.sizes import count_text, percent_text
+from headrace.system.hardware.gpu_decoder_rates import NVJPEG_IMG_S
+from headrace.system.text.sizes import count_text, percent_text
 
 __all__ = [
     "DECODE",

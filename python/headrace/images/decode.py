@@ -12,7 +12,7 @@ from headrace._native import Index, status_names
 from headrace._native import decode_into as native_decode_into
 from headrace.errors import DecodeError, UsageError
 from headrace.images.interpolation import interpolation_name
-from headrace.system.arguments import suggest_arguments
+from headrace.system.text.arguments import suggest_arguments
 
 __all__ = [
     "MAX_PIXELS",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from headrace.datasets.pictures import SIDE, spread_rows
-from headrace.datasets.records import Dataset
+from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.records.pictures import SIDE, spread_rows
 from headrace.errors import DecodeError, MissingDependencyError, SourceError
 from headrace.images.decode import decode_into
 from headrace.images.header import read_header

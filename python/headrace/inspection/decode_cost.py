@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.datasets.records import Dataset
+from headrace.datasets.records.dataset import Dataset
 from headrace.errors import DecodeError
 from headrace.images.decode import Index, checkpoint_index, decode_into
 from headrace.images.header import read_header

@@ -14,7 +14,8 @@ from typing import Literal
 
 from headrace.errors import SourceError
 from headrace.inspection.object_store_probe import StoreProbe, probe_store
-from headrace.system import disk, machine, nvml, software
+from headrace.system.hardware import disk, machine, nvml
+from headrace.system.processes import software
 
 __all__ = ["Advice", "Examination", "advise", "examine"]
 

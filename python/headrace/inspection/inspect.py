@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.datasets.open import open_stored
-from headrace.datasets.records import Dataset
+from headrace.datasets.records.dataset import Dataset
 from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
 from headrace.images.header import ImageHeader, read_header
 from headrace.inspection.contact_sheet import contact_sheet
 from headrace.inspection.decode_cost import measure_decode_cost
 from headrace.inspection.object_sizes import ObjectSizes, object_sizes
-from headrace.system import machine
-from headrace.system.atomic_write import write_output
+from headrace.system.files.atomic_write import write_output
+from headrace.system.hardware import machine
 
 __all__ = ["Inspection", "Spread", "inspect_dataset"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headrace.datasets.records import Dataset
-from headrace.system.sizes import count_text, percent_text, size_text
+from headrace.datasets.records.dataset import Dataset
+from headrace.system.text.sizes import count_text, percent_text, size_text
 
 __all__ = ["ObjectSizes", "SizeBin", "object_sizes"]
 

@@ -24,22 +24,22 @@ import numpy.typing as npt
 
 from headrace._native import crc32c
 from headrace.datasets.open import local_copy
-from headrace.datasets.record_keys import Keys
+from headrace.datasets.records.keys import Keys
+from headrace.datasets.records.sidecar_files import SidecarFile
 from headrace.datasets.shards import tar
 from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import ERRORS, MANIFEST, Manifest, ShardFacts, read_manifest
-from headrace.datasets.sidecar_files import SidecarFile
+from headrace.datasets.sources.archives.shards import contradiction, has_manifest, is_packed, no_manifest
 from headrace.datasets.sources.remote.store import is_url
-from headrace.datasets.sources.shards import contradiction, has_manifest, is_packed, no_manifest
 from headrace.errors import DecodeError, FormatError, SourceError, UsageError
 from headrace.images.header import read_header
 from headrace.inspection.problems import Problem, VerifyResult
 from headrace.inspection.verify_folder import is_folder_copy, verify_folder
-from headrace.packing.lossless import check_pixels
-from headrace.system import machine
-from headrace.system.arguments import suggest_arguments
-from headrace.system.regular_file import regular_opener
-from headrace.system.size_limits import lines_of
+from headrace.packing.encoding.lossless import check_pixels
+from headrace.system.files.regular_file import regular_opener
+from headrace.system.hardware import machine
+from headrace.system.text.arguments import suggest_arguments
+from headrace.system.text.size_limits import lines_of
 
 __all__ = ["Problem", "VerifyResult", "verify"]
 

@@ -11,11 +11,11 @@ from headrace._native import crc32c
 from headrace.errors import DecodeError, SourceError
 from headrace.images.header import read_header
 from headrace.inspection.problems import Problem, VerifyResult
+from headrace.packing.encoding.lossless import check_pixels
 from headrace.packing.folder_copy import RECORD, CopiedFile, read_record, tree_files
-from headrace.packing.lossless import check_pixels
-from headrace.packing.source_tree import SourceTree
-from headrace.system.regular_file import read_regular
-from headrace.system.utf8 import name_from_utf8
+from headrace.packing.planning.source_tree import SourceTree
+from headrace.system.files.regular_file import read_regular
+from headrace.system.text.utf8 import name_from_utf8
 
 __all__ = ["is_folder_copy", "verify_folder"]
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.launch.container import Container, read_container, sagemaker_variables, script_arguments
-from headrace.launch.first_process import Ended, run_first
-from headrace.system.own_python import own_module
+from headrace.launch.in_container.container import Container, read_container, sagemaker_variables, script_arguments
+from headrace.launch.in_container.first_process import Ended, run_first
+from headrace.system.processes.own_python import own_module
 
 __all__ = ["container_command", "main"]
 

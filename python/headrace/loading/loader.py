@@ -17,27 +17,28 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast, overloa
 import numpy as np
 import numpy.typing as npt
 
-from headrace.datasets.notebook import dataset_facts, dataset_strip, notebook_html
 from headrace.datasets.open import open as open_dataset
-from headrace.datasets.records import Dataset, Stream
+from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.records.notebook import dataset_facts, dataset_strip, notebook_html
+from headrace.datasets.records.table import Stream
 from headrace.datasets.sources.masks import with_masks
 from headrace.errors import FormatError, SourceError, UsageError
 from headrace.gpu.placement import Decode
-from headrace.loading.batch_transforms import BatchKey
-from headrace.loading.block_shuffle import WINDOW, BlockLayout, window_bytes
-from headrace.loading.feed import FeedPass, FilledBatch, IndexBatch, Masks
-from headrace.loading.options import OF_DATALOADER, LoaderOptions, OnError, Output, resolve_rank
-from headrace.loading.order import EpochOrder
+from headrace.loading.batches.batch_transforms import BatchKey
+from headrace.loading.batches.views import LoaderViews
+from headrace.loading.feeding.feed import FeedPass, FilledBatch, IndexBatch, Masks
+from headrace.loading.feeding.options import OF_DATALOADER, LoaderOptions, OnError, Output, resolve_rank
+from headrace.loading.feeding.streaming import BUFFER_SIZE, StreamOptions, StreamPass
+from headrace.loading.order.arithmetic import EpochOrder
+from headrace.loading.order.block_shuffle import WINDOW, BlockLayout, window_bytes
+from headrace.loading.order.shuffle_prefetch import prefetch_windows
+from headrace.loading.order.uneven_shards import Parts, RankPart, assign_part
 from headrace.loading.other_frameworks import FrameworkOutputs
 from headrace.loading.resume import make_state, read_position
-from headrace.loading.shuffle_prefetch import prefetch_windows
-from headrace.loading.stats import LoaderStats, ShuffleQuality
-from headrace.loading.streaming import BUFFER_SIZE, StreamOptions, StreamPass
-from headrace.loading.uneven_shards import Parts, RankPart, assign_part
-from headrace.loading.views import LoaderViews
-from headrace.system import machine
-from headrace.system.arguments import suggest_arguments
-from headrace.system.sizes import count_text, parse_size
+from headrace.loading.statistics.stats import LoaderStats, ShuffleQuality
+from headrace.system.hardware import machine
+from headrace.system.text.arguments import suggest_arguments
+from headrace.system.text.sizes import count_text, parse_size
 from headrace.transforms.base import Transform
 from headrace.transforms.compile import DctScale, Dtype, Fuse, Pipeline
 from headrace.transforms.composition import Views
@@ -555,11 +556,6 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     def _block_quality(self) -> ShuffleQuality | None:
         """How well a block shuffle shuffles the first epoch; None for another order."""
         return None if self._blocks is None else self._blocks.quality(self.dataset.table.label, self.seed, 0)
-
-    @property
-    def plan(self) -> Pipeline:
-        """Return the compiled pipeline; `pipeline` under the name that it had first."""
-        return self.pipeline
 
     def explain(self) -> str:
         """Return the compiled pipeline in words: what runs where, in which order, and the memory of a batch."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from headrace.errors import MissingDependencyError, StateError, UnknownLengthError, UsageError
-from headrace.loading.options import LoaderOptions
+from headrace.loading.feeding.options import LoaderOptions
 from headrace.transforms.batch import CutMix, MixUp, RandomChoice
 from headrace.transforms.compile import Pipeline
 from headrace.transforms.composition import Views

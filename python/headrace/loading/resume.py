@@ -1,7 +1,7 @@
 """Saved loader states: `make_state` describes the position of a loader, `read_position` reads it for a loader that continues.
 
 `Loader.state_dict` (`loader.py`) calls `make_state`, and `Loader.load_state_dict` calls `read_position`. A training run saves
-the state in its checkpoints; `headrace/training/resume.py` says how a run finds the checkpoint and continues.
+the state in its checkpoints; `headrace/training/weights/resume.py` says how a run finds the checkpoint and continues.
 
 A position is (epoch, step). `order.EpochOrder.batch(step)` computes the records of a step from seed, epoch and dataset, so the
 state needs only these two numbers. The state holds the step as records, `records_done = step *
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import StateError
-from headrace.loading.options import LoaderOptions
+from headrace.loading.feeding.options import LoaderOptions
 
 __all__ = ["make_state", "read_position"]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.datasets.pictures import spread_rows
-from headrace.datasets.records import Dataset
+from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.records.pictures import spread_rows
 from headrace.errors import MissingDependencyError, UsageError
 from headrace.images.with_pillow import rgb_pixels
 from headrace.loading.loader import Loader
-from headrace.system.arguments import suggest_arguments
+from headrace.system.text.arguments import suggest_arguments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

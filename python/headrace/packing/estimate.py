@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.packing.image_encoder import ImageEncoder
-from headrace.packing.listing import Listing
-from headrace.packing.unit import PackedRecords, pack_chunk
+from headrace.packing.encoding.image_encoder import ImageEncoder
+from headrace.packing.engines.unit import PackedRecords, pack_chunk
+from headrace.packing.planning.listing import Listing
 
 __all__ = ["Estimate", "estimate"]
 

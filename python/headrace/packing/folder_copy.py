@@ -25,18 +25,18 @@ from headrace._native import crc32c
 from headrace.datasets.shards.manifest import ERRORS
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UsageError
-from headrace.packing.image_encoder import image_encoder
-from headrace.packing.lossless import Encode
-from headrace.packing.options import PackOptions
-from headrace.packing.result import PackResult
-from headrace.packing.source_tree import SourceTree, TreeFile
-from headrace.packing.work import require_own_state
-from headrace.system import machine
-from headrace.system.atomic_write import atomic_write
-from headrace.system.private_files import make_output_folder, new_file, output_opener
-from headrace.system.regular_file import read_regular, regular_opener
-from headrace.system.size_limits import lines_of
-from headrace.system.utf8 import utf8_name
+from headrace.packing.encoding.image_encoder import image_encoder
+from headrace.packing.encoding.lossless import Encode
+from headrace.packing.engines.work import require_own_state
+from headrace.packing.planning.options import PackOptions
+from headrace.packing.planning.result import PackResult
+from headrace.packing.planning.source_tree import SourceTree, TreeFile
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.private_files import make_output_folder, new_file, output_opener
+from headrace.system.files.regular_file import read_regular, regular_opener
+from headrace.system.hardware import machine
+from headrace.system.text.size_limits import lines_of
+from headrace.system.text.utf8 import utf8_name
 
 __all__ = ["RECORD", "CopiedFile", "copy_folder", "read_record", "tree_files"]
 

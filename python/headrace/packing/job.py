@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 from headrace.datasets.open import open_stored
-from headrace.datasets.records import Dataset
-from headrace.datasets.sources.folder import OnListed
+from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.sources.folders.folder import OnListed
 from headrace.datasets.sources.remote.store import Bucket, is_url, open_bucket
 from headrace.errors import HeadraceError, UsageError
-from headrace.packing.engine import Engine, OnProgress
+from headrace.packing.encoding.image_encoder import image_encoder
+from headrace.packing.engines.engine import Engine, OnProgress
+from headrace.packing.engines.local import LocalEngine
+from headrace.packing.engines.ray_cluster import RayEngine
+from headrace.packing.engines.work import check_empty
 from headrace.packing.estimate import Estimate, estimate
 from headrace.packing.folder_copy import copy_folder
-from headrace.packing.image_encoder import image_encoder
-from headrace.packing.listing import Listing, list_records, split
-from headrace.packing.local import LocalEngine
-from headrace.packing.options import PackKeywords, PackOptions
-from headrace.packing.ray_cluster import RayEngine
-from headrace.packing.result import PackResult, relocated, summed
+from headrace.packing.planning.listing import Listing, list_records, split
+from headrace.packing.planning.options import PackKeywords, PackOptions
+from headrace.packing.planning.result import PackResult, relocated, summed
 from headrace.packing.resume import MissingUnits
 from headrace.packing.upload import check_free, staging_folder, upload
-from headrace.packing.work import check_empty
-from headrace.system import machine
-from headrace.system.arguments import unknown_argument
+from headrace.system.hardware import machine
+from headrace.system.text.arguments import unknown_argument
 
 __all__ = ["ENGINES", "pack"]
 

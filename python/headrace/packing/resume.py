@@ -17,13 +17,13 @@ from pathlib import Path
 
 from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
 from headrace.errors import FormatError, UsageError
-from headrace.packing.engine import Engine, OnProgress
+from headrace.packing.engines.engine import Engine, OnProgress
+from headrace.packing.engines.work import WorkFolder
 from headrace.packing.estimate import Estimate
-from headrace.packing.listing import Listing
-from headrace.packing.options import PackOptions
-from headrace.packing.pack_plan import PackPlan, make_pack_plan
-from headrace.packing.result import PackResult, complete_result, incomplete_result
-from headrace.packing.work import WorkFolder
+from headrace.packing.planning.listing import Listing
+from headrace.packing.planning.options import PackOptions
+from headrace.packing.planning.pack_plan import PackPlan, make_pack_plan
+from headrace.packing.planning.result import PackResult, complete_result, incomplete_result
 
 __all__ = ["MissingUnits"]
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headrace.datasets.shards.manifest import MANIFEST
-from headrace.datasets.sources.container_index_cache import cache_folder
+from headrace.datasets.sources.archives.container_index_cache import cache_folder
 from headrace.datasets.sources.remote.store import Bucket
 from headrace.errors import UsageError
-from headrace.system.private_cache import make_cache_folder
+from headrace.system.files.private_cache import make_cache_folder
 
 __all__ = ["check_free", "staging_folder", "upload"]
 

@@ -17,8 +17,8 @@ from headrace.attach import sampler
 from headrace.attach.launch import FinishedCommand, spawn
 from headrace.errors import CommandError, SessionError, UsageError
 from headrace.session.model import SESSION_VERSION
-from headrace.system.private_files import make_private_folder, private_opener
-from headrace.system.redaction import redact_words
+from headrace.system.files.private_files import make_private_folder, private_opener
+from headrace.system.text.redaction import redact_words
 
 __all__ = [
     "HOOK",
@@ -34,7 +34,7 @@ __all__ = [
 
 HOOK = "headrace.attach.torch_hooks"
 RECOGNITION_HOOK = "headrace.accelerate.recognition_hook"
-HOOKS = (HOOK, RECOGNITION_HOOK, "tensorflow:headrace.attach.tensorflow_hooks")
+HOOKS = (HOOK, RECOGNITION_HOOK, "tensorflow:headrace.attach.batches.tensorflow_hooks")
 
 SAMPLER_END_S = 3.0
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.profiling.image_benchmark import with_image_benchmark
 from headrace.profiling.read_sweep import with_read_sweep
 from headrace.profiling.verify_fixes import remeasure_fixes
-from headrace.report import html
-from headrace.report.session_folder import write_diagnosis
+from headrace.report.pages import html
+from headrace.report.sessions.session_folder import write_diagnosis
 from headrace.session.model import Session
 
 __all__ = ["REPORT_FILE", "finish"]

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.enough_steps import is_first_verdict_due
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.measure.enough_steps import is_first_verdict_due
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.session.model import Session
 

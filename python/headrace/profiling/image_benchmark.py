@@ -21,7 +21,7 @@ from headrace.images.decode import decode_into
 from headrace.images.raster import open_raster
 from headrace.profiling.command import add_fact
 from headrace.session.model import Session
-from headrace.system.regular_file import read_regular
+from headrace.system.files.regular_file import read_regular
 
 __all__ = ["ImageBenchmark", "measure_images", "with_image_benchmark"]
 

@@ -12,15 +12,16 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from headrace.attach import load_hooks, log, sampler, torch_hooks
+from headrace.attach import sampler, torch_hooks
 from headrace.attach.launch import attached_path
-from headrace.attach.processes import rank_from_environment
-from headrace.diagnosis.model import Diagnosis
+from headrace.attach.record import load_hooks, log
+from headrace.attach.record.processes import rank_from_environment
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import HeadraceError
 from headrace.profiling.command import HOOKS, begin_session, default_session_folder, end_sampler, end_session
 from headrace.profiling.finish import finish
-from headrace.report import numbers
-from headrace.system.private_files import make_private_folder
+from headrace.report.text import numbers
+from headrace.system.files.private_files import make_private_folder
 
 __all__ = ["Watch", "watch"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.profiling.command import add_fact
 from headrace.session.model import Session
-from headrace.system.regular_file import open_regular
+from headrace.system.files.regular_file import open_regular
 
 __all__ = ["sweep", "with_read_sweep"]
 

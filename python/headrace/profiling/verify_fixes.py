@@ -11,7 +11,7 @@ drift of the machine cancels. Each run is stopped after its window. The script w
 `verify_schedule` fits windows and fixes to the time that is left; what is left out is logged.
 
 `launch_with` applies a fix. The record of the fix gives a `Rerun` (`headrace.diagnosis.fixes.fix_kind`). `headrace_run` adds
-the hook of `headrace run`, `loader_arguments` and `threads` go to the hook `headrace.attach.overrides`, and
+the hook of `headrace run`, `loader_arguments` and `threads` go to the hook `headrace.attach.experiments.overrides`, and
 `environment` is set.
 """
 
@@ -25,14 +25,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.accelerate.settings import HOOK as RUN_HOOK
-from headrace.attach.overrides import OVERRIDES_VARIABLE
-from headrace.attach.replay import MATCH_VARIABLE
+from headrace.attach.experiments.overrides import OVERRIDES_VARIABLE
+from headrace.attach.experiments.replay import MATCH_VARIABLE
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.enough_steps import has_rate
+from headrace.diagnosis.findings.reachable import with_reachable
 from headrace.diagnosis.fixes.registry import needs_replay, rerun_with
 from headrace.diagnosis.measure import measure_ranks
-from headrace.diagnosis.model import Diagnosis, Finding, Fix
-from headrace.diagnosis.reachable import with_reachable
+from headrace.diagnosis.measure.enough_steps import has_rate
+from headrace.diagnosis.result.model import Diagnosis, Finding, Fix
 from headrace.profiling.command import HOOK, add_fact, watch
 from headrace.profiling.verify_schedule import (
     MAX_FIXES_MEASURED,
@@ -48,8 +48,8 @@ from headrace.session.model import ObservedLoader, Session
 
 __all__ = ["Launch", "launch_with", "remeasure_fixes"]
 
-OVERRIDES_HOOK = "headrace.attach.overrides"
-REPLAY_HOOK = "headrace.attach.replay"
+OVERRIDES_HOOK = "headrace.attach.experiments.overrides"
+REPLAY_HOOK = "headrace.attach.experiments.replay"
 
 MODEL_MISSED = 0.25
 """Lower the confidence when a prediction is off by more than this share."""

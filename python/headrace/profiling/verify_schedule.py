@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis
 
 __all__ = ["MAX_FIXES_MEASURED", "RUN_COST_S", "Schedule", "Windows", "needed_s", "run_windows", "schedule_runs"]
 

@@ -18,7 +18,7 @@ from typing import Any
 from headrace.errors import SessionError
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import NotMeasured, ObservedLoader, Process, Session, Step
-from headrace.system.regular_file import read_regular
+from headrace.system.files.regular_file import read_regular
 
 __all__ = ["FAMILY", "is_trace", "read_trace"]
 

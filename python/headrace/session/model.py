@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 from headrace.errors import SessionError
 from headrace.session.machine import ForeignProgram, GpuProperties, GpuSample, Host, Sample
 from headrace.session.typed_json import converter, field_converters
-from headrace.system.private_files import make_private_folder, private_opener
-from headrace.system.regular_file import read_regular
+from headrace.system.files.private_files import make_private_folder, private_opener
+from headrace.system.files.regular_file import read_regular
 
 __all__ = [
     "BATCH_FIELDS",

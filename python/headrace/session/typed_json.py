@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from headrace.system.printable import value_text
+from headrace.system.text.printable import value_text
 
 __all__ = ["LARGEST", "converter", "field_converters"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.datasets.records import Dataset
-from headrace.system import machine
-from headrace.training.data import check_batch_size
-from headrace.training.devices import Device
+from headrace.datasets.records.dataset import Dataset
+from headrace.system.hardware import machine
+from headrace.training.distributed.devices import Device
 from headrace.training.distributed.ranks import compute_threads
+from headrace.training.inputs.data import check_batch_size
 from headrace.training.models import factory
-from headrace.training.options import Options
+from headrace.training.settings.options import Options
 from headrace.training.tune.deadline import Deadline, OutOfTime
 from headrace.training.tune.machine_use import MachineMeter, MachineUse
 from headrace.training.tune.rates import InputRate, compute_rate, input_rate

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import DecodeError, HeadraceError
-from headrace.training import checkpoint
-from headrace.training.devices import Device
+from headrace.training.distributed.devices import Device
 from headrace.training.distributed.ranks import Ranks, leave_group, lost_ranks_reported
-from headrace.training.evaluation import Scores, evaluate
-from headrace.training.options import Options
 from headrace.training.prepare import prepare
+from headrace.training.settings.options import Options
 from headrace.training.state import TrainingProgress, TrainingRun, save
 from headrace.training.stop_signal import StopRequest
+from headrace.training.weights import checkpoint
+from headrace.training.weights.evaluation import Scores, evaluate
 
 if TYPE_CHECKING:
     import torch

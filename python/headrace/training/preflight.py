@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from headrace.errors import HeadraceError, UsageError
-from headrace.system.private_files import check_output_folder, make_output_folder, output_opener
-from headrace.system.sizes import count_text
-from headrace.training import checkpoint
-from headrace.training.devices import Device
+from headrace.system.files.private_files import check_output_folder, make_output_folder, output_opener
+from headrace.system.text.sizes import count_text
+from headrace.training.distributed.devices import Device
 from headrace.training.distributed.ranks import Ranks
-from headrace.training.learner import Learner
-from headrace.training.options import Options
+from headrace.training.learning.learner import Learner
+from headrace.training.settings.options import Options
+from headrace.training.weights import checkpoint
 
 __all__ = ["check_model", "claim_folder"]
 

@@ -8,26 +8,27 @@ from pathlib import Path
 
 from headrace.errors import UsageError
 from headrace.loading.loader import Loader
-from headrace.training import devices, options_file
-from headrace.training.checkpoint import Checkpoint, Writer
-from headrace.training.data import check_batch_size, open_data
-from headrace.training.devices import Device
+from headrace.training.distributed import devices
+from headrace.training.distributed.devices import Device
 from headrace.training.distributed.ranks import Ranks, RankVote, join_group, ranks_from_environment
-from headrace.training.enlarging import enlargement_note, short_side
-from headrace.training.environment import environment
-from headrace.training.input import TrainingInput, validation_loader
-from headrace.training.learner import Learner
-from headrace.training.loggers import Loggers
-from headrace.training.metrics import Metrics
-from headrace.training.nonfinite_loss import BadStep, LossMonitor
-from headrace.training.options import Options, check_options
+from headrace.training.inputs.data import check_batch_size, open_data
+from headrace.training.inputs.enlarging import enlargement_note, short_side
+from headrace.training.inputs.input import TrainingInput, validation_loader
+from headrace.training.inputs.sharded_data import agree_on_parts
+from headrace.training.learning.learner import Learner
+from headrace.training.learning.nonfinite_loss import BadStep, LossMonitor
+from headrace.training.logs.loggers import Loggers
+from headrace.training.logs.metrics import Metrics
+from headrace.training.logs.step_timer import StepTimer
 from headrace.training.preflight import check_model, claim_folder
-from headrace.training.resume import broadcast_checkpoint, find_checkpoint, loader_epoch
-from headrace.training.saved_state import saved_step
-from headrace.training.sharded_data import agree_on_parts
+from headrace.training.settings import options_file
+from headrace.training.settings.environment import environment
+from headrace.training.settings.options import Options, check_options
 from headrace.training.state import TrainingProgress, TrainingRun, restore
-from headrace.training.step_timer import StepTimer
-from headrace.training.uploads import Uploads
+from headrace.training.weights.checkpoint import Checkpoint, Writer
+from headrace.training.weights.resume import broadcast_checkpoint, find_checkpoint, loader_epoch
+from headrace.training.weights.saved_state import saved_step
+from headrace.training.weights.uploads import Uploads
 
 __all__ = ["prepare"]
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace.errors import HeadraceError, StateError
 from headrace.loading.loader import Loader
-from headrace.system.foreign_errors import first_line
-from headrace.training.checkpoint import Checkpoint, Writer
-from headrace.training.devices import Device
+from headrace.system.text.foreign_errors import first_line
+from headrace.training.distributed.devices import Device
 from headrace.training.distributed.ranks import Ranks, RankVote
-from headrace.training.evaluation import Scores
-from headrace.training.input import TrainingInput
-from headrace.training.learner import Learner
-from headrace.training.metrics import Metrics
-from headrace.training.nonfinite_loss import LossMonitor
-from headrace.training.options import Options
-from headrace.training.saved_state import read_saved_state
-from headrace.training.step_timer import StepTimer
-from headrace.training.uploads import Uploads
+from headrace.training.inputs.input import TrainingInput
+from headrace.training.learning.learner import Learner
+from headrace.training.learning.nonfinite_loss import LossMonitor
+from headrace.training.logs.metrics import Metrics
+from headrace.training.logs.step_timer import StepTimer
+from headrace.training.settings.options import Options
+from headrace.training.weights.checkpoint import Checkpoint, Writer
+from headrace.training.weights.evaluation import Scores
+from headrace.training.weights.saved_state import read_saved_state
+from headrace.training.weights.uploads import Uploads
 
 if TYPE_CHECKING:
     import torch

@@ -2,20 +2,6 @@
 
 A transform describes an operation; `headrace.transforms.compile` compiles a pipeline of them for the native engine. Where a
 result differs from torchvision's, docs/reference/exactness.md gives the size of the difference.
-
-- `arguments`: Checks of arguments that several transforms share. Each raises UsageError; `what` names the transform in the
-  message.
-- `base`: The base class of all transforms.
-- `batch`: Transforms of a finished batch, on the device that the batch is on: erasing and mixing.
-- `colour`: Transforms of colours and of small neighbourhoods of pixels. The size of the image stays as it is.
-- `compile`: Compile transforms into a `Pipeline`: what the native engine runs, and what follows in Python and torch.
-- `composition`: Transforms made of other transforms.
-- `geometry`: Transforms that move pixels: crops, resizes, flips, rotations, affines.
-- `native_operations`: Each transform on single images as operations of the native engine: name, numbers, interpolation.
-- `policies`: Automatic augmentation policies: random operations from a fixed list. The size of the image stays as it is.
-- `presets`: The usual pipelines for ImageNet, and its channel statistics.
-- `values`: Transforms from bytes to floats: data type and normalisation.
-- `written`: Transforms as one would write them: `RandomResizedCrop(224, scale=(0.08, 1.0))`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The parts of a pipeline, in the order in which they run:
     pixels     crops, resizes, flips, rotations and colours                    native, in as few passes as possible
     functions  the user's own functions on uint8 [H, W, 3]                     Python, one image at a time
     values     ToDtype and Normalize, as a table of 256 values a channel       native, or numpy after functions
-    batch      RandomErasing, MixUp, CutMix (headrace.loading.batch_transforms)   torch, on the device of the batch
+    batch      RandomErasing, MixUp, CutMix (headrace.loading.batches.batch_transforms)   torch, on the device of the batch
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headrace.cost.prices import PriceTable
+from headrace.cost.market.prices import PriceTable
+from headrace.launch.job_request.request import Channel, TrainingJob, build_request
 from headrace.launch.local.job import run_local
 from headrace.launch.local.store import LocalStore
-from headrace.launch.request import Channel, TrainingJob, build_request
 
 HERE = Path(__file__).parent
 STRETCH = 30.0

@@ -255,7 +255,7 @@ def without_dataset_downloads(module):
 
 
 def with_lazy_images_always(trial):
-    """headrace.accelerate.lazy_trial: every batch is made with lazy images, whatever it costs."""
+    """headrace.accelerate.lazy.trial: every batch is made with lazy images, whatever it costs."""
     if os.environ.get("SOAK_LAZY_PAYS"):
         trial.Trial.ordinary_items = lambda self, items: 0
         trial.Trial.next_is_lazy = lambda self: True
@@ -334,7 +334,7 @@ AFTER_IMPORT = {
     "timm.models.vision_transformer": with_old_blocks,
     "timm.optim._optim_factory": with_old_optimizers,
     "timm.optim.optim_factory": with_old_optimizers,
-    "headrace.accelerate.lazy_trial": with_lazy_images_always,
+    "headrace.accelerate.lazy.trial": with_lazy_images_always,
     "numpy": with_old_numpy,
     "PIL.Image": with_old_pillow,
     "torch": with_torch,

@@ -1,9 +1,9 @@
 # ruff: noqa: PTH100, PTH118, PTH120 -- runs in every Python below the command; pathlib would cost each 5 ms
 """Python itself runs this file in each process of a command that `headrace.attach.launch.spawn` has started.
 
-It removes its folder from `sys.path` (PYTHONPATH keeps it, for child processes), starts `headrace.attach.load_hooks`, and runs
-the `sitecustomize` that this file hides, if there is one. The user's Python may be another environment without headrace, so
-the package is then loaded from the folder of this file.
+It removes its folder from `sys.path` (PYTHONPATH keeps it, for child processes), starts `headrace.attach.record.load_hooks`,
+and runs the `sitecustomize` that this file hides, if there is one. The user's Python may be another environment without
+headrace, so the package is then loaded from the folder of this file.
 """
 
 import importlib.machinery
@@ -25,7 +25,7 @@ def _run_hidden_sitecustomize() -> None:
 
 
 def _start_headrace() -> None:
-    """Start `headrace.attach.load_hooks`, from this copy of the package if the environment has no headrace."""
+    """Start `headrace.attach.record.load_hooks`, from this copy of the package if the environment has no headrace."""
     if importlib.util.find_spec("headrace") is None:
         package = os.path.dirname(os.path.dirname(_HERE))
         spec = importlib.util.spec_from_file_location(
@@ -36,7 +36,7 @@ def _start_headrace() -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["headrace"] = module
         spec.loader.exec_module(module)
-    from headrace.attach import load_hooks
+    from headrace.attach.record import load_hooks
 
     load_hooks.start()
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 
-from headrace.datasets.sidecar_files import SidecarFiles
+from headrace.datasets.records.sidecar_files import SidecarFiles
 from headrace.errors import FormatError
-from headrace.system.regular_file import check_regular, regular_opener
+from headrace.system.files.regular_file import check_regular, regular_opener
 
 __all__ = ["Columns", "joined_pieces", "read_columns", "selected", "serialized"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._native import keys_of_names
-from headrace.datasets.record_keys import Keys, repeated_values
+from headrace.datasets.records.keys import Keys, repeated_values
 from headrace.errors import FormatError
 
 __all__ = ["escape", "keys_of", "name_of", "unescape"]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import FormatError
-from headrace.system.regular_file import read_regular
-from headrace.system.size_limits import DOCUMENT_BYTES
-from headrace.system.utf8 import utf8_text
+from headrace.system.files.regular_file import read_regular
+from headrace.system.text.size_limits import DOCUMENT_BYTES
+from headrace.system.text.utf8 import utf8_text
 
 __all__ = ["ERRORS", "FORMAT", "INDEX", "MANIFEST", "VERSION", "FileFacts", "Manifest", "ShardFacts", "read_manifest"]
 

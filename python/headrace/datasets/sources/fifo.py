@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from headrace.errors import SourceError
-from headrace.system.private_files import user_text
+from headrace.system.files.private_files import user_text
 
 __all__ = ["check_pipe", "find_pipe"]
 

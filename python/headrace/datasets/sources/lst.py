@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.datasets.records import Dataset
-from headrace.datasets.sources.containers import MAX_CLASSES, class_count
-from headrace.datasets.sources.listed_images import check_first_image, listed_dataset
+from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.sources.archives.containers import MAX_CLASSES, class_count
+from headrace.datasets.sources.folders.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError
-from headrace.system.regular_file import regular_opener
-from headrace.system.size_limits import lines_of
+from headrace.system.files.regular_file import regular_opener
+from headrace.system.text.size_limits import lines_of
 
 __all__ = ["open_lst"]
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headrace.datasets.records import Dataset, RecordTable, fingerprint
-from headrace.datasets.sources.folder import IMAGE_EXTENSIONS
-from headrace.datasets.sources.tar import TarMember, samples
+from headrace.datasets.records.dataset import Dataset, fingerprint
+from headrace.datasets.records.table import RecordTable
+from headrace.datasets.sources.archives.tar import TarMember, samples
+from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS
 from headrace.errors import SourceError, UsageError
 
 __all__ = ["with_masks"]

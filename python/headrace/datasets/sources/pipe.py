@@ -22,14 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.datasets.records import Dataset, RecordTable, StreamRecord, fingerprint
-from headrace.datasets.sources.container_index_cache import cache_folder
-from headrace.datasets.sources.containers import numbered
+from headrace.datasets.records.dataset import Dataset, fingerprint
+from headrace.datasets.records.table import RecordTable, StreamRecord
+from headrace.datasets.sources.archives.container_index_cache import cache_folder
+from headrace.datasets.sources.archives.containers import numbered
 from headrace.datasets.sources.fifo import check_pipe
 from headrace.datasets.sources.stream import ByteStream, stream_records
 from headrace.errors import SourceError, UnknownLengthError
-from headrace.system.printable import printable
-from headrace.system.private_cache import make_cache_folder
+from headrace.system.files.private_cache import make_cache_folder
+from headrace.system.text.printable import printable
 
 __all__ = ["PipeStream", "copy_pipe", "open_pipe"]
 

@@ -12,9 +12,9 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from headrace.datasets.records import StreamRecord
-from headrace.datasets.sources.recordio import MAGIC, image_header
-from headrace.datasets.sources.tar import (
+from headrace.datasets.records.table import StreamRecord
+from headrace.datasets.sources.archives.recordio import MAGIC, image_header
+from headrace.datasets.sources.archives.tar import (
     BLOCK,
     EXTENSIONS,
     MAX_META,

@@ -8,13 +8,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.datasets.records import Dataset
-from headrace.datasets.sources.containers import numbered
-from headrace.datasets.sources.listed_images import check_first_image, listed_dataset
+from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.sources.archives.containers import numbered
+from headrace.datasets.sources.folders.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError, MissingDependencyError
-from headrace.system.foreign_errors import first_line
-from headrace.system.regular_file import check_regular, regular_opener
-from headrace.system.size_limits import lines_of
+from headrace.system.files.regular_file import check_regular, regular_opener
+from headrace.system.text.foreign_errors import first_line
+from headrace.system.text.size_limits import lines_of
 
 __all__ = ["TABLES", "open_table"]
 

@@ -18,7 +18,8 @@ To add a fix:
 1. Write a function `(job, kind) -> Fix | None` in one of these modules, and a `FixKind` record below the function. The record
    also says how `diagnose --verify` applies the fix.
 2. Add the record to the tuple `_ALL` in `registry`; `registry.FIXES` is made from it.
-3. Add its name to `fixes` of each kind that offers the fix, in `headrace.diagnosis.kinds`: `_VERDICTS` for causes, `_SETTINGS`
+3. Add its name to `fixes` of each kind that offers the fix, in `headrace.diagnosis.result.kinds`: `_VERDICTS` for causes,
+`_SETTINGS`
    for settings of a job on a GPU.
 4. If the fix also exists for TensorFlow's pipelines or headrace's own loader, offer it in `tensorflow` or `native_loader`,
    which do not read `FIXES`.

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import Fix
-from headrace.diagnosis.prediction import predicted_fix, round_rate
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
+from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.input import SMALL_BATCH_BYTES
 from headrace.session.model import ObservedLoader
 

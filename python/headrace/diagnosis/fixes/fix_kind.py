@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import Fix
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.result.model import Fix
 from headrace.session.model import ObservedLoader
 
 __all__ = ["FixKind", "Rerun"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from headrace.diagnosis.fixes.fix_kind import FixKind
 from headrace.diagnosis.fixes.take_over import is_image_folder
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import Fix
-from headrace.diagnosis.prediction import predicted_fix
-from headrace.system.gpu_decoder_rates import JPEG_ENGINE, NVJPEG_IMG_S, NVJPEG_SOURCE
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.prediction import predicted_fix
+from headrace.diagnosis.result.model import Fix
+from headrace.system.hardware.gpu_decoder_rates import JPEG_ENGINE, NVJPEG_IMG_S, NVJPEG_SOURCE
 
 __all__ = ["GPU_DECODE"]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.fixes.take_over import is_closed, is_image_folder, run_command
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import Fix
-from headrace.diagnosis.prediction import predicted_fix
-from headrace.diagnosis.startup import LARGE_PART, startup_parts_s
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.prediction import predicted_fix
+from headrace.diagnosis.result.model import Fix
+from headrace.diagnosis.rules.startup import LARGE_PART, startup_parts_s
 from headrace.session.model import ObservedLoader
-from headrace.system.sizes import number_text, percent_text
+from headrace.system.text.sizes import number_text, percent_text
 
 __all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE", "READ_SHARDS", "image_benchmark", "pack_places", "places_words"]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.diagnosis.fixes.fix_kind import FixKind
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import Fix
-from headrace.diagnosis.prediction import predicted_fix
-from headrace.diagnosis.startup import LARGE_PART, startup_parts_s
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.prediction import predicted_fix
+from headrace.diagnosis.result.model import Fix
+from headrace.diagnosis.rules.startup import LARGE_PART, startup_parts_s
 
 __all__ = ["AMP", "CHANNELS_LAST", "COMPILE", "MORE_GPUS"]
 

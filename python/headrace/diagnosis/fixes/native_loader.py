@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.diagnosis.fixes.images import CACHE, LEAST_FILE_BYTES, PACKED_WAIT, image_benchmark, pack_places
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.kinds import KINDS
 from headrace.diagnosis.measure import has_native_threads
-from headrace.diagnosis.model import Finding, Fix
-from headrace.diagnosis.prediction import NO_HELP, predicted_fix
-from headrace.system.sizes import count_text, percent_text
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.prediction import NO_HELP, predicted_fix
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import Finding, Fix
+from headrace.system.text.sizes import count_text, percent_text
 
 __all__ = ["add_native_fixes", "is_native_input"]
 

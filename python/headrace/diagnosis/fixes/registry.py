@@ -16,9 +16,9 @@ from headrace.diagnosis.fixes.take_over import add_refusal
 from headrace.diagnosis.fixes.training_process import ASYNC_CHECKPOINT, GC_FREEZE, REMOVE_SYNC, THREADS
 from headrace.diagnosis.fixes.worker_limits import add_worker_limit
 from headrace.diagnosis.fixes.workers import NUM_WORKERS, PERSISTENT_WORKERS, PREFETCH, SPREAD_WORKERS
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.kinds import BLINDLY, KINDS
-from headrace.diagnosis.model import Finding, Fix
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.result.kinds import BLINDLY, KINDS
+from headrace.diagnosis.result.model import Finding, Fix
 from headrace.diagnosis.rules.input import is_cause_unseen
 from headrace.diagnosis.rules.ranks import straggler_input
 from headrace.session.model import ObservedLoader

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import Finding
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.result.model import Finding
 from headrace.session.model import ObservedLoader
 
 __all__ = ["add_refusal", "is_closed", "is_image_folder", "run_command"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.kinds import KINDS
-from headrace.diagnosis.model import Finding, Fix
-from headrace.diagnosis.prediction import predicted_fix
-from headrace.diagnosis.step_model import StepModel
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.prediction import predicted_fix
+from headrace.diagnosis.measure.step_model import StepModel
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import Finding, Fix
 
 __all__ = ["add_tensorflow_fixes", "is_tensorflow_input"]
 

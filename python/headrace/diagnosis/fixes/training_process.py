@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from headrace.attach.thread_settings import THREAD_VARIABLES
+from headrace.attach.machine.thread_settings import THREAD_VARIABLES
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import Fix
-from headrace.diagnosis.prediction import predicted_fix, round_rate
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
+from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.contention import Contention, measure_contention
 from headrace.session.model import ObservedLoader
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import Finding
-from headrace.system.sizes import size_text
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.result.model import Finding
+from headrace.system.text.sizes import size_text
 
 __all__ = ["WorkerLimit", "add_worker_limit", "worker_limits"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.fixes.worker_limits import WorkerLimit, worker_limits
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import Fix
-from headrace.diagnosis.prediction import predicted_fix, round_rate
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
+from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.contention import measure_contention
 from headrace.diagnosis.rules.input import workers_that_fit
 from headrace.session.model import ObservedLoader

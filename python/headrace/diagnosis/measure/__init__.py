@@ -1,11 +1,6 @@
 """Measure the quantities that decide a diagnosis from a session: per rank, per batch, and for the machine.
 
 Means are taken over steady steps. `step_model` combines these quantities into the time of a step.
-
-- `batch_cost`: The cost of making one batch: seconds on a core, queueing for a core, blocked, and collating.
-- `machine`: The machine while the steps ran: cores, other programs, GPU, network, memory.
-- `pauses`: Time lost to single long steps, and between epochs, by cause.
-- `rank`: One training process and its loader: mean times per steady step.
 """
 
 from headrace.diagnosis.measure.batch_cost import BatchCost

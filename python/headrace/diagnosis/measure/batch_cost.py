@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.diagnosis.stats import mean, mean_of_known, median, overlap_s, required
+from headrace.diagnosis.measure.stats import mean, mean_of_known, median, overlap_s, required
 from headrace.session.model import Batch, ObservedLoader, Process, Step
 
 __all__ = ["BatchCost", "measure_batch_cost"]

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.attach.foreign_programs import LEAST_FOREIGN_CORES
+from headrace.attach.machine.foreign_programs import LEAST_FOREIGN_CORES
 from headrace.diagnosis.measure.rank import Rank
-from headrace.diagnosis.stats import fit_line, mean, mean_of_known, median, required
+from headrace.diagnosis.measure.stats import fit_line, mean, mean_of_known, median, required
 from headrace.session.machine import ForeignProgram, Sample
 from headrace.session.model import Session
 

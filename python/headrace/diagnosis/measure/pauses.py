@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headrace.diagnosis.stats import mean, median, overlap_s, required
+from headrace.diagnosis.measure.stats import mean, median, overlap_s, required
 from headrace.session.model import Event, ObservedLoader, Step
 
 __all__ = ["EpochGaps", "Pauses", "is_start_of", "measure_epoch_gaps", "measure_pauses", "steps_by_epoch"]

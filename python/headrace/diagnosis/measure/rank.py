@@ -7,10 +7,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.diagnosis.enough_steps import TIMED_STEPS, has_rate
 from headrace.diagnosis.measure.batch_cost import BatchCost, measure_batch_cost
+from headrace.diagnosis.measure.enough_steps import TIMED_STEPS, has_rate
 from headrace.diagnosis.measure.pauses import EpochGaps, Pauses, is_start_of, measure_epoch_gaps, measure_pauses, steps_by_epoch
-from headrace.diagnosis.stats import mean, mean_of_known, median, overlap_s, percentile, required
+from headrace.diagnosis.measure.stats import mean, mean_of_known, median, overlap_s, percentile, required
 from headrace.session.model import Batch, Event, ObservedLoader, Process, Session, Step
 
 __all__ = ["Rank", "exposed_waits_s", "has_native_threads", "measure_ranks"]

@@ -12,18 +12,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.measure import BatchCost, Rank, has_native_threads
-from headrace.diagnosis.model import Finding
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.stats import mean_of_known, percentile
+from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
-from headrace.diagnosis.stats import mean_of_known, percentile
 from headrace.session.model import Process
-from headrace.system.sizes import count_text, number_text, percent_text
+from headrace.system.text.sizes import count_text, number_text, percent_text
 
 __all__ = ["Contention", "measure_contention", "thread_contention"]
 
 POOLS = ("torch", "cv2", "numba", "blas")
-"""Libraries with pools of threads, as `headrace.attach.thread_settings` names them; "blas" is NumPy's OpenBLAS, MKL or BLIS."""
+"""Libraries with pools of threads, as `headrace.attach.machine.thread_settings` names them; "blas" is NumPy's OpenBLAS, MKL or
+BLIS."""
 
 POOL_SHARE = 0.25
 """Look for contention where other threads than the working one use at least this share of a process's CPU time."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.diagnosis.kinds import KINDS
-from headrace.diagnosis.model import Finding
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import Finding
 
 __all__ = ["duration", "make_finding"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.diagnosis.hot_functions import hot_words
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.model import Finding
+from headrace.diagnosis.measure.hot_functions import hot_words
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import is_small_handover
-from headrace.system.sizes import percent_text
+from headrace.system.text.sizes import percent_text
 
 __all__ = ["compute_bound", "h2d_bound", "overhead_bound", "sync_bound"]
 

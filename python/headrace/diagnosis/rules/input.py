@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from headrace.diagnosis.hot_functions import hot_words
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.kinds import KINDS, verdict_kind
 from headrace.diagnosis.measure import BatchCost, Rank, has_native_threads
-from headrace.diagnosis.model import Finding
+from headrace.diagnosis.measure.hot_functions import hot_words
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.stats import mean
+from headrace.diagnosis.result.kinds import KINDS, verdict_kind
+from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
-from headrace.diagnosis.stats import mean
-from headrace.system.sizes import count_text, percent_text
+from headrace.system.text.sizes import count_text, percent_text
 
 __all__ = [
     "INPUT_SHARE",

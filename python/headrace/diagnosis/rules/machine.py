@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.measure import Rank, has_native_threads
-from headrace.diagnosis.model import Finding
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.stats import median
+from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE, input_wait_s, workers_are_needed
-from headrace.diagnosis.stats import median
-from headrace.system.sizes import count_text, number_text, percent_text
+from headrace.system.text.sizes import count_text, number_text, percent_text
 
 __all__ = ["cpu_oversubscribed", "cpu_quota", "external_cpu", "hours_until_full", "memory_growth", "thermal_throttle"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.diagnosis.job import MeasuredJob
-from headrace.diagnosis.kinds import KINDS
-from headrace.diagnosis.model import Finding
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.gpu import compute_bound, h2d_bound, overhead_bound, sync_bound
 from headrace.diagnosis.rules.input import INPUT_SHARE, slow_input

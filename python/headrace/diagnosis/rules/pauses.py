@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.measure import Pauses
-from headrace.diagnosis.model import Finding
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE
-from headrace.diagnosis.startup import START_WORDS, startup_parts_s
-from headrace.system.sizes import number_text, percent_text
+from headrace.diagnosis.rules.startup import START_WORDS, startup_parts_s
+from headrace.system.text.sizes import number_text, percent_text
 
 __all__ = ["gc_pause", "periodic_stall", "startup"]
 

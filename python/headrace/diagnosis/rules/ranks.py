@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.diagnosis.job import MeasuredJob
 from headrace.diagnosis.measure import Rank
-from headrace.diagnosis.model import Finding
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.stats import median
+from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import input_kind
-from headrace.diagnosis.stats import median
 
 __all__ = ["communication", "rank_straggler", "slow_phase", "straggler_input"]
 

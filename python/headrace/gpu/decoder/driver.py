@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError, MissingDependencyError
 from headrace.gpu.decoder.arguments import KERNELS, BatchArguments
 from headrace.gpu.decoder.nvrtc import cubin_for, target_for
-from headrace.system.foreign_errors import first_line
+from headrace.system.text.foreign_errors import first_line
 
 if TYPE_CHECKING:
     import torch

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.datasets.sources.container_index_cache import cache_folder
+from headrace.datasets.sources.archives.container_index_cache import cache_folder
 from headrace.errors import HeadraceError, MissingDependencyError, SourceError
 from headrace.gpu.decoder.arguments import SOURCE
-from headrace.system.atomic_write import atomic_write
-from headrace.system.foreign_errors import first_line
-from headrace.system.private_cache import make_cache_folder, owned_file
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.private_cache import make_cache_folder, owned_file
+from headrace.system.text.foreign_errors import first_line
 
 __all__ = ["OLDEST_CAPABILITY", "Usage", "compile_cubin", "cubin_for", "resource_usage", "target_for"]
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
 from headrace._native import encode_jpeg
 from headrace.errors import HeadraceError
 from headrace.images.decode import decode_into
-from headrace.system.foreign_errors import first_line
-from headrace.system.sizes import percent_text
-
-if TYPE_CHECKING:
-    from headrace.gpu.decoder.batch_decoder import CudaJpegDecoder
+from headrace.system.text.foreign_errors import first_line
+from headrace.system.text.sizes import percent_text
 
 __all__ = ["CHECKED_SIZE", "check_pixels"]
 
@@ -23,7 +20,14 @@ CHECKED_SIZE = (48, 40)
 _TILE = 32  # pixels between restart markers, as the packer writes them
 
 
-def check_pixels(decoder: CudaJpegDecoder) -> None:
+class Decoder(Protocol):
+    """What is checked: `CudaJpegDecoder`."""
+
+    def decode(self, files: Any, boxes: Any, flips: Any, /) -> Any:
+        """Return a batch with `statuses()` and `images`."""
+
+
+def check_pixels(decoder: Decoder) -> None:
     """Decode a few small images with `decoder`, whose size is `CHECKED_SIZE`. Raise `HeadraceError` if a pixel is wrong.
 
     check_pixels(CudaJpegDecoder("cuda", CHECKED_SIZE))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.diagnosis.fixes.images import READ_SHARDS, places_words
-from headrace.diagnosis.model import Fix
-from headrace.system.redaction import redact_words, without_url_secrets
+from headrace.diagnosis.result.model import Fix
+from headrace.system.text.redaction import redact_words, without_url_secrets
 
 __all__ = ["pack_fix", "run_fix", "shrink_fix", "training_words"]
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from headrace.cost.prices import PriceTable
-from headrace.diagnosis.model import Diagnosis, HeatMap, Percentiles
-from headrace.diagnosis.series import heat_map, percentiles
-from headrace.diagnosis.tables import environment
+from headrace.cost.market.prices import PriceTable
+from headrace.diagnosis.findings.tables import environment
+from headrace.diagnosis.measure.series import heat_map, percentiles
+from headrace.diagnosis.result.model import Diagnosis, HeatMap, Percentiles
 from headrace.launch.finished_job.commands import training_words
 from headrace.launch.finished_job.documents import JobDocuments, Series, host_names
 from headrace.launch.finished_job.rules import RuleAnswer, apply_job_rules
@@ -23,11 +23,11 @@ from headrace.launch.finished_job.steady import Steady, steady_use
 from headrace.launch.finished_job.times import JobTimes, job_times
 from headrace.launch.finished_job.use import HostUse, instance_types, uses_of
 from headrace.launch.finished_job.verdict import find_findings, input_wait_share
-from headrace.launch.follow import ENDED, usd_per_hour_of
+from headrace.launch.sagemaker.follow import ENDED, usd_per_hour_of
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import Session
-from headrace.system.redaction import redact_text
-from headrace.system.sizes import count_text, percent_text
+from headrace.system.text.redaction import redact_text
+from headrace.system.text.sizes import count_text, percent_text
 
 __all__ = ["JobAccount", "JobDiagnosis", "diagnose_job"]
 

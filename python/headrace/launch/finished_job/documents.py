@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import SourceError
-from headrace.system.regular_file import read_regular
+from headrace.system.files.regular_file import read_regular
 
 __all__ = ["METRICS", "InputWait", "JobDocuments", "Series", "host_names", "moment_s", "read_documents"]
 

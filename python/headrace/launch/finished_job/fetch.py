@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, SourceError
-from headrace.launch.aws import error_code, patiently
 from headrace.launch.finished_job.documents import METRICS, host_names
 from headrace.launch.finished_job.times import job_times
-from headrace.system.atomic_write import atomic_write
-from headrace.system.private_files import make_private_folder
-from headrace.system.redaction import redact_text
-from headrace.system.size_limits import record_limit, too_large
+from headrace.launch.sagemaker.aws import error_code, patiently
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.private_files import make_private_folder
+from headrace.system.text.redaction import redact_text
+from headrace.system.text.size_limits import record_limit, too_large
 
 __all__ = ["fetch_documents"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headrace.launch.finished_job.steady import Steady
 from headrace.launch.finished_job.times import JobTimes
-from headrace.system.sizes import percent_text
+from headrace.system.text.sizes import percent_text
 
 __all__ = ["CPU_FULL", "CPU_LOW", "GPU_BUSY", "RuleAnswer", "apply_job_rules", "start_share"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.diagnosis.stats import mean, mean_of_known, percentile
+from headrace.diagnosis.measure.stats import mean, mean_of_known, percentile
 from headrace.launch.finished_job.documents import Series
 from headrace.launch.finished_job.times import JobTimes, Spans
 from headrace.launch.finished_job.use import HostUse

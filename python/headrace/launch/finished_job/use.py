@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.cost.prices import PREFIX, Instance, PriceTable
-from headrace.diagnosis.stats import mean, median
+from headrace.cost.market.prices import PREFIX, Instance, PriceTable
+from headrace.diagnosis.measure.stats import mean, median
 from headrace.errors import UsageError
 from headrace.launch.finished_job.documents import JobDocuments, Series, host_names
 from headrace.launch.finished_job.times import JobTimes
-from headrace.system.sizes import percent_text
+from headrace.system.text.sizes import percent_text
 
 __all__ = ["HostUse", "instance_types", "uses_of"]
 

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from headrace.diagnosis.kinds import KINDS, verdict_kind
-from headrace.diagnosis.model import Finding, Fix
+from headrace.diagnosis.result.kinds import KINDS, verdict_kind
+from headrace.diagnosis.result.model import Finding, Fix
 from headrace.launch.finished_job.commands import pack_fix, run_fix, shrink_fix
 from headrace.launch.finished_job.documents import JobDocuments
 from headrace.launch.finished_job.rules import CPU_FULL, CPU_LOW, GPU_BUSY, RuleAnswer, start_share
 from headrace.launch.finished_job.steady import Steady
 from headrace.launch.finished_job.times import JobTimes
-from headrace.system.sizes import percent_text
+from headrace.system.text.sizes import percent_text
 
 __all__ = ["MOST_CONFIDENCE", "find_findings", "input_wait_share"]
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.launch.container import BASE_VARIABLE
+from headrace.launch.in_container.container import BASE_VARIABLE
+from headrace.launch.job_request.request_code import container_words, own_entry
 from headrace.launch.local.channels import Input, PipeFeeder
 from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.watchdog import MARKER, kill_marked
-from headrace.launch.request_code import container_words, own_entry
-from headrace.system.own_python import own_module
-from headrace.system.private_files import output_opener
+from headrace.system.files.private_files import output_opener
+from headrace.system.processes.own_python import own_module
 
 __all__ = ["Host"]
 

@@ -25,9 +25,9 @@ from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.host import DEFAULT_GROUP, Host
 from headrace.launch.local.store import LocalStore
 from headrace.launch.local.watchdog import Watchdog
-from headrace.system.atomic_write import atomic_write
-from headrace.system.private_files import check_output_folder, make_private_folder
-from headrace.system.redaction import MASK, redact_words
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.private_files import check_output_folder, make_private_folder
+from headrace.system.text.redaction import MASK, redact_words
 
 __all__ = ["GRACE_S", "Interruption", "LocalJob", "run_local"]
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from headrace.datasets.sources.remote.mirror import copy_object
 from headrace.datasets.sources.remote.store import open_bucket
-from headrace.system.atomic_write import replacing
-from headrace.training.uploads import check_writable
+from headrace.system.files.atomic_write import replacing
+from headrace.training.weights.uploads import check_writable
 
 __all__ = ["FolderPlace", "Place", "StorePlace"]
 

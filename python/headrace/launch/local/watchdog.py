@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from headrace.system.own_python import own_module
+from headrace.system.processes.own_python import own_module
 
 __all__ = ["MARKER", "Watchdog", "kill_marked", "main"]
 

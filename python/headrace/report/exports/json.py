@@ -9,8 +9,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.diagnosis.kinds import KINDS
-from headrace.diagnosis.model import SHARES, Diagnosis
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import SHARES, Diagnosis
 
 __all__ = ["FORMAT_VERSION", "PANELS", "document", "schema"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from headrace.diagnosis.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.session.model import Session
-from headrace.system.printable import printable_lines
+from headrace.system.text.printable import printable_lines
 
 __all__ = ["BUCKETS_S", "render"]
 

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from headrace.errors import SessionError
 from headrace.session.machine import Sample
 from headrace.session.model import Batch, Event, Session, Step
-from headrace.system.atomic_write import write_output
-from headrace.system.private_files import make_output_folder
+from headrace.system.files.atomic_write import write_output
+from headrace.system.files.private_files import make_output_folder
 
 __all__ = ["trace", "write"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from headrace.errors import SessionError
 from headrace.session.machine import Sample
 from headrace.session.model import Session
-from headrace.system.atomic_write import write_output
-from headrace.system.private_files import make_output_folder
-from headrace.training import tensorboard_events as tfevents
+from headrace.system.files.atomic_write import write_output
+from headrace.system.files.private_files import make_output_folder
+from headrace.training.logs import tensorboard_events as tfevents
 
 __all__ = ["FILE_NAME", "scalars", "write"]
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from headrace.errors import UsageError
-from headrace.system.nvml import find_driver
-from headrace.system.scratch_folder import scratch_folder
+from headrace.system.files.scratch_folder import scratch_folder
+from headrace.system.hardware.nvml import find_driver
 from headrace.training.distributed.ranks import SECRET, SPAWNED
 
 __all__ = ["rank_count", "run_processes"]

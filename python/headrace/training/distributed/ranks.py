@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, UsageError
-from headrace.system import machine
-from headrace.system.end_with_parent import end_with_parent
-from headrace.system.foreign_errors import first_line
-from headrace.system.regular_file import read_regular
-from headrace.training.devices import Device
+from headrace.system.files.regular_file import read_regular
+from headrace.system.hardware import machine
+from headrace.system.processes.end_with_parent import end_with_parent
+from headrace.system.text.foreign_errors import first_line
+from headrace.training.distributed.devices import Device
 from headrace.training.distributed.membership import check_members
 from headrace.training.distributed.rendezvous import agree_on_group_name
 

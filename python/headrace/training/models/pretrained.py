@@ -8,7 +8,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import MissingDependencyError, StateError, UsageError
-from headrace.system.regular_file import check_regular
+from headrace.system.files.regular_file import check_regular
 
 if TYPE_CHECKING:
     import torch

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from headrace.errors import UsageError
-from headrace.system.sizes import count_text, size_text
-from headrace.training.optimization import DEFAULTS
-from headrace.training.options import Options
+from headrace.system.text.sizes import count_text, size_text
+from headrace.training.settings.optimization import DEFAULTS
+from headrace.training.settings.options import Options
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
 from headrace.training.tune.deadline import OutOfTime
-from headrace.training.tune.memory_limit import memory_limit_bytes, predicted_bytes
+from headrace.training.tune.memory_growth import predicted_bytes
+from headrace.training.tune.memory_limit import memory_limit_bytes
 
 __all__ = ["CPU_SECONDS", "BatchSizeChoice", "batch_words", "candidate_sizes", "choose_batch_size"]
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from headrace.datasets.sources.container_index_cache import cache_folder
+from headrace.datasets.sources.archives.container_index_cache import cache_folder
 from headrace.errors import CommandError, SourceError
-from headrace.system.atomic_write import atomic_write
-from headrace.system.private_cache import make_cache_folder, owned_file
-from headrace.training.devices import Device
-from headrace.training.options import COMPILE, Compile, Options
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.private_cache import make_cache_folder, owned_file
+from headrace.training.distributed.devices import Device
+from headrace.training.settings.options import COMPILE, Compile, Options
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate
 
 __all__ = ["LEAST_GAIN", "CompileChoice", "choose_compile"]

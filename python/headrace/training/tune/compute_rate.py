@@ -18,13 +18,13 @@ import time
 from dataclasses import asdict, dataclass, replace
 
 from headrace.errors import CommandError
-from headrace.system.own_python import own_module
-from headrace.training.devices import open_device
+from headrace.system.processes.own_python import own_module
+from headrace.training.distributed.devices import open_device
 from headrace.training.distributed.processes import run_processes
 from headrace.training.distributed.ranks import Ranks, join_group, leave_group, ranks_from_environment
-from headrace.training.learner import Learner
-from headrace.training.optimization import OptimizationOptions
-from headrace.training.options import Options
+from headrace.training.learning.learner import Learner
+from headrace.training.settings.optimization import OptimizationOptions
+from headrace.training.settings.options import Options
 from headrace.training.tune.deadline import OutOfTime
 from headrace.training.tune.memory_limit import limit_this_process
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from headrace.datasets.records import Dataset
+from headrace.datasets.records.dataset import Dataset
 from headrace.errors import UsageError
-from headrace.system.sizes import percent_text
-from headrace.training.data import check_batch_size
-from headrace.training.devices import Device
+from headrace.system.text.sizes import percent_text
+from headrace.training.distributed.devices import Device
 from headrace.training.distributed.ranks import Ranks
-from headrace.training.input import TrainingInput
-from headrace.training.learner import Learner
-from headrace.training.optimization import DEFAULTS
-from headrace.training.options import Options
+from headrace.training.inputs.data import check_batch_size
+from headrace.training.inputs.input import TrainingInput
+from headrace.training.learning.learner import Learner
+from headrace.training.settings.optimization import DEFAULTS
+from headrace.training.settings.options import Options
 from headrace.training.tune.deadline import Deadline
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What used the machine during a measurement: this program's threads, other programs, storage and network.
 
-The counters are those that a diagnosis uses (`headrace.attach.procfs`): time on a core, time in the run queue, bytes that came
-from storage and not from the page cache. None stands for a counter that the kernel does not have.
+The counters are those that a diagnosis uses (`headrace.attach.machine.procfs`): time on a core, time in the run queue, bytes
+that came from storage and not from the page cache. None stands for a counter that the kernel does not have.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.attach import procfs
+from headrace.attach.machine import procfs
 
 __all__ = ["QUIET_SHARE", "MachineMeter", "MachineUse"]
 

@@ -12,16 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headrace.datasets.records import Dataset
+from headrace.datasets.records.dataset import Dataset
 from headrace.errors import CommandError
-from headrace.system.own_python import own_module
-from headrace.system.scratch_folder import scratch_folder
-from headrace.training import options_file
-from headrace.training.devices import Device
+from headrace.system.files.scratch_folder import scratch_folder
+from headrace.system.processes.own_python import own_module
+from headrace.training.distributed.devices import Device
 from headrace.training.distributed.ranks import Ranks
-from headrace.training.input import TrainingInput
-from headrace.training.options import Options
-from headrace.training.step_timer import WARM_UP_STEPS
+from headrace.training.inputs.input import TrainingInput
+from headrace.training.logs.step_timer import WARM_UP_STEPS
+from headrace.training.settings import options_file
+from headrace.training.settings.options import Options
 from headrace.training.tune.compute_rate import measure_compute_rate
 from headrace.training.tune.deadline import Deadline, OutOfTime
 from headrace.training.tune.machine_use import MachineMeter, MachineUse

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.datasets.records import Dataset
+from headrace.datasets.records.dataset import Dataset
 from headrace.errors import UsageError
-from headrace.system import machine
-from headrace.system.sizes import count_text, percent_text
-from headrace.training.data import check_batch_size
-from headrace.training.devices import Device
-from headrace.training.options import Options
-from headrace.training.resolve_options import ResolvedOptions, with_global_batch
+from headrace.system.hardware import machine
+from headrace.system.text.sizes import count_text, percent_text
+from headrace.training.distributed.devices import Device
+from headrace.training.inputs.data import check_batch_size
+from headrace.training.settings.options import Options
+from headrace.training.settings.resolve_options import ResolvedOptions, with_global_batch
 from headrace.training.tune.batch_size import CPU_SECONDS, BatchSizeChoice, batch_words, choose_batch_size
 from headrace.training.tune.compiling import CompileChoice, choose_compile
 from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rate

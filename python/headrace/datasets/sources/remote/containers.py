@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace._native import crc32c as native_crc32c
-from headrace.datasets.records import Dataset, fingerprint
+from headrace.datasets.records.dataset import Dataset, fingerprint
 from headrace.datasets.shards.index import Columns, read_columns, serialized
 from headrace.datasets.shards.manifest import INDEX, MANIFEST, FileFacts, Manifest, ShardFacts, read_manifest
-from headrace.datasets.sources.containers import ContainerRecords, merged, record_table
+from headrace.datasets.sources.archives.containers import ContainerRecords, merged, record_table
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some
 from headrace.datasets.sources.remote.mirror import copy_object
 from headrace.datasets.sources.remote.shard_cache import boot, no_room
 from headrace.datasets.sources.remote.shards import RemoteShards, empty_files, overhead
 from headrace.datasets.sources.remote.store import Bucket, RemoteObject
 from headrace.errors import SourceError
-from headrace.system import open_files
-from headrace.system.atomic_write import atomic_write
-from headrace.system.private_cache import make_cache_folder
-from headrace.system.private_files import private_opener
+from headrace.system.files import open_files
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.private_cache import make_cache_folder
+from headrace.system.files.private_files import private_opener
 
 if TYPE_CHECKING:
-    from headrace.datasets.records import Kind
+    from headrace.datasets.records.table import Kind
 
 __all__ = ["open_remote_containers"]
 

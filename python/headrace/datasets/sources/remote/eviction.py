@@ -12,8 +12,8 @@ import shutil
 from pathlib import Path
 
 from headrace.errors import SourceError, UsageError
-from headrace.system.private_files import private_opener
-from headrace.system.sizes import parse_size, size_text
+from headrace.system.files.private_files import private_opener
+from headrace.system.text.sizes import parse_size, size_text
 
 __all__ = ["cache_limit_bytes", "mark_in_use", "reserve", "reserve_some", "reserved_bytes"]
 

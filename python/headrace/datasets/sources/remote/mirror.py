@@ -15,8 +15,8 @@ from pathlib import Path
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve
 from headrace.datasets.sources.remote.store import Bucket, RemoteObject
 from headrace.errors import SourceError
-from headrace.system.private_cache import make_cache_folder
-from headrace.system.private_files import private_opener
+from headrace.system.files.private_cache import make_cache_folder
+from headrace.system.files.private_files import private_opener
 
 __all__ = ["copy_object", "mirror"]
 

@@ -2,7 +2,8 @@
 
 Every request of `store.Bucket` goes through `with_retries`. obstore retries broken connections and server errors by itself
 inside each try (`client_retries`); the tries here add answers that are incomplete or have a wrong checksum. Checkpoints have a
-second layer above this one: `headrace/training/uploads.py` reads each uploaded file back and sends it again if it differs.
+second layer above this one: `headrace/training/weights/uploads.py` reads each uploaded file back and sends it again if it
+differs.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.system.foreign_errors import public_cause
-from headrace.system.redaction import without_url_secrets
+from headrace.system.text.foreign_errors import public_cause
+from headrace.system.text.redaction import without_url_secrets
 
 __all__ = ["DEFAULT", "IncompleteError", "RetryPolicy", "request_errors", "with_retries"]
 

@@ -25,7 +25,7 @@ from headrace._native import crc32c
 from headrace.datasets.shards.index import Columns
 from headrace.datasets.shards.manifest import Manifest
 from headrace.errors import SourceError
-from headrace.system.atomic_write import atomic_write
+from headrace.system.files.atomic_write import atomic_write
 
 __all__ = ["WRITING", "Reservation", "ShardCache", "boot", "no_room"]
 

@@ -23,21 +23,21 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headrace.datasets.records import Dataset
+from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import MANIFEST, Manifest, read_manifest
+from headrace.datasets.sources.archives.shards import open_shards
 from headrace.datasets.sources.remote.eviction import mark_in_use, reserve_some, reserved_bytes
 from headrace.datasets.sources.remote.locks import PATIENCE_S, claim, claim_free
 from headrace.datasets.sources.remote.mirror import copy_object
 from headrace.datasets.sources.remote.shard_cache import WRITING, Reservation, ShardCache, boot, no_room
 from headrace.datasets.sources.remote.store import Bucket, open_bucket
-from headrace.datasets.sources.shards import open_shards
 from headrace.errors import FormatError
-from headrace.system import open_files
-from headrace.system.atomic_write import atomic_write
-from headrace.system.private_cache import make_cache_folder
-from headrace.system.private_files import private_opener
-from headrace.system.scheduling import yield_to_running_threads
+from headrace.system.files import open_files
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.private_cache import make_cache_folder
+from headrace.system.files.private_files import private_opener
+from headrace.system.processes.scheduling import yield_to_running_threads
 
 __all__ = ["RemoteShards", "empty_files", "open_remote_shards", "overhead"]
 

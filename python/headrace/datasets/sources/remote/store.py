@@ -20,10 +20,10 @@ from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.access import access_options, credentials_hint, is_unknown_user
 from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy, request_errors, with_retries
 from headrace.errors import MissingDependencyError, SourceError
-from headrace.system.foreign_errors import first_line, public_cause
-from headrace.system.scheduling import yield_to_running_threads
-from headrace.system.size_limits import DOCUMENT_BYTES, record_limit, too_large
-from headrace.system.sizes import size_text
+from headrace.system.processes.scheduling import yield_to_running_threads
+from headrace.system.text.foreign_errors import first_line, public_cause
+from headrace.system.text.size_limits import DOCUMENT_BYTES, record_limit, too_large
+from headrace.system.text.sizes import size_text
 
 __all__ = ["Bucket", "RemoteObject", "is_url", "is_web", "open_bucket"]
 

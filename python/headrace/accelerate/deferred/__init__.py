@@ -1,0 +1,1 @@
+"""Tensors of lazy images that native threads compute in the training process."""

@@ -1,0 +1,392 @@
+"""A batch of a worker on its way to the training process.
+
+A worker hands over a `HandedOver` in place of its batch. Torch's queue pickles that in its own thread, as it pickles a batch:
+the batch is pickled once, by the reducers of the script and of torch, and deferred tensors in it become numbers. What the
+training process gets is a `DescribedBatch`: that pickle, and a description of each deferred tensor; the encoded bytes of its
+images are in shared memory (`shared_bytes`). There it is opened as soon as it arrives (`DescribedBatch.open`): native threads
+fill the tensors. The pickle is opened in the thread in which torch would open it (`PendingBatch.unpickled`).
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import math
+import os
+import sys
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterator, MutableMapping
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+
+from headrace._native import IndexStore, Job
+from headrace.accelerate.deferred import values as deferred_values
+from headrace.accelerate.deferred.filling import Filling, compute, layout_of, threads_for
+from headrace.accelerate.deferred.shared_bytes import Place, SharedBytes, received
+from headrace.accelerate.deferred.tensor import DeferredTensor, DescribedImage, Part, State, is_deferred, real
+from headrace.accelerate.lazy.image_description import Encoded, ImageDescription
+from headrace.accelerate.runtime.shared_indexes import process_indexes
+from headrace.attach.record.unseen_frames import drop_own_frames
+
+__all__ = [
+    "DescribedBatch",
+    "HandedOver",
+    "PendingBatch",
+    "Target",
+    "computed",
+    "cost_s",
+    "new_memory",
+    "packed",
+    "reduced_by_torch",
+]
+
+MOST_TENSORS = 0.5
+"""Compute a tensor in the worker if more than this share of its blocks is computed already."""
+
+HEAD_BYTES = 32
+"""What the bytes of an image may have beyond its pixels, and still count as no more than these: the head of a PPM file."""
+
+SAMPLED_IMAGES = 16
+"""Measure what a batch costs the training process by so many of its images."""
+
+MOST_OBJECTS = 100_000
+"""Look at so many objects of a batch at most, to find its deferred tensors when its cost is measured."""
+
+Memory = Callable[[list[tuple[tuple[int, ...], torch.dtype]]], list[torch.Tensor]]
+"""Makes contiguous tensors for a batch, each of a shape and type."""
+
+Target = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, list[Any], torch.Tensor | None]
+"""Shape, strides and type of a deferred tensor; its blocks, each (number of the source, geometry, number of the values) or the
+number of a computed block; and the computed blocks."""
+
+
+class HandedOver:
+    """What a worker hands to torch's queue in place of a batch. `shared`: where the encoded bytes of its images go."""
+
+    def __init__(self, batch: Any, shared: SharedBytes, worker: int) -> None:
+        self.batch = batch
+        self.shared = shared
+        self.worker = worker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        try:
+            return packed(self.batch, self.shared, self.worker).__reduce__()
+        except BaseException as error:  # the script's own, which torch's queue prints
+            drop_own_frames(error)
+            raise
+
+
+class _SetAside:
+    """The deferred tensors of a batch, in the order in which its pickler meets them.
+
+    It does not know the pickler: that holds the whole batch, which must be gone as soon as it is pickled.
+    """
+
+    def __init__(self) -> None:
+        self.states: list[State] = []
+        self._numbers: dict[int, int] = {}
+
+    def pickled(self, batch: Any) -> bytes:
+        """Return what torch's queue would make of a batch, but for deferred tensors: they become numbers."""
+        file = io.BytesIO()
+        pickler = ForkingPickler(file)
+        kinds = (DeferredTensor, *DeferredTensor.__subclasses__())
+        pickler.dispatch_table.update(dict.fromkeys(kinds, self._reduced))
+        pickler.dump(batch)
+        return file.getvalue()
+
+    def _reduced(self, tensor: DeferredTensor) -> tuple[Any, ...]:
+        if not is_deferred(tensor) or ForkingPickler._extra_reducers.get(torch.Tensor) is not reduce_tensor:  # type: ignore[attr-defined]
+            return reduced_by_torch(tensor)
+        state: State = tensor.__dict__["_state"]
+        number = self._numbers.setdefault(id(state), len(self.states))
+        if number == len(self.states):
+            self.states.append(state)
+        kind = type(tensor)._plain
+        return _filled, (number,) if kind is torch.Tensor else (number, kind)
+
+
+def reduced_by_torch(tensor: DeferredTensor) -> tuple[Any, ...]:
+    """Return what the plain tensor in place of a deferred one is pickled as."""
+    plain = real(tensor)
+    reducer = ForkingPickler._extra_reducers.get(type(plain))  # type: ignore[attr-defined]
+    return reducer(plain) if reducer is not None else plain.__reduce_ex__(2)  # type: ignore[no-any-return]
+
+
+_opened = threading.local()
+
+
+def _filled(number: int, kind: type = torch.Tensor) -> torch.Tensor:
+    """Return the tensor of a number while a pickle is opened. A second object over the same memory is a tensor of its own."""
+    tensor: torch.Tensor = _opened.tensors[number]
+    if number in _opened.seen:
+        tensor = torch.empty(0, dtype=tensor.dtype).set_(tensor)
+    _opened.seen.add(number)
+    return tensor if kind is torch.Tensor else tensor.as_subclass(kind)
+
+
+class DescribedBatch:
+    """A packed batch. It can be pickled.
+
+    `data`: the pickled batch without its deferred tensors. `tensors`: these, each a `Target` or computed. `sources`: where the
+    encoded bytes of each image begin and end at `place` (None: nothing is described). `values`: the tables of the targets.
+    """
+
+    __slots__ = ("data", "place", "sources", "tensors", "values")
+
+    def __init__(
+        self, data: bytes, tensors: list[Any], sources: list[tuple[int, int]], values: list[Any], place: Place | None
+    ) -> None:
+        self.data = data
+        self.tensors = tensors
+        self.sources = sources
+        self.values = values
+        self.place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DescribedBatch, (self.data, self.tensors, self.sources, self.values, self.place)
+
+    def open(self, engine: Any | None, memory: Memory, indexes: IndexStore | None = None) -> PendingBatch:
+        """Let native threads fill the tensors of the batch. Without an `engine` they are filled at once."""
+        blocks_of = self._parts()
+        filling = Filling()
+        tensors = []
+        own = iter(memory([(one[0], one[2]) for one in self.tensors if not isinstance(one, torch.Tensor)]))
+        for one in self.tensors:
+            if isinstance(one, torch.Tensor):
+                tensors.append(one)
+                continue
+            shape, strides, dtype, blocks, computed = one
+            tensor = next(own)
+            if tensor.stride() != strides:
+                tensor = tensor.as_strided(shape, strides)
+            if not filling.add(blocks_of(blocks, computed), tensor):
+                raise RuntimeError(f"a deferred tensor {shape} of strides {strides} and type {dtype} has no native form")
+            tensors.append(tensor)
+        if engine is None:
+            filling.run(threads_for(len(self.sources)), indexes)
+            return PendingBatch(self.data, tensors, filling, None)
+        return PendingBatch(self.data, tensors, filling, filling.start(engine, indexes))
+
+    def _parts(self) -> Callable[[list[Any], torch.Tensor | None], tuple[Part, ...]]:
+        """Return what makes the parts of a target from its blocks and its computed blocks."""
+        encoded = received(self.place) if self.place is not None else memoryview(b"")
+        sources = [encoded[start:end] for start, end in self.sources]
+        values = [deferred_values.from_bytes(*one) for one in self.values]
+
+        def parts(blocks: list[Any], computed: torch.Tensor | None) -> tuple[Part, ...]:
+            return tuple(
+                computed[block]  # type: ignore[index]
+                if isinstance(block, int)
+                else DescribedImage(ImageDescription(sources[block[0]], *block[1]), values[block[2]])
+                for block in blocks
+            )
+
+        return parts
+
+    def pin_memory(self) -> Any:
+        """Return the batch in pinned memory. Torch's thread calls it for a batch that it has taken from the queue itself."""
+        batch = self.open(None, new_memory, process_indexes()).unpickled()
+        return torch.utils.data._utils.pin_memory.pin_memory(batch)
+
+
+def new_memory(wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
+    """Return tensors in memory of their own."""
+    return [torch.empty(shape, dtype=dtype) for shape, dtype in wanted]
+
+
+class PendingBatch:
+    """A batch whose tensors are being filled. `filled_bytes`: their size."""
+
+    def __init__(self, data: bytes, tensors: list[Any], filling: Filling, job: Job | None) -> None:
+        self.filled_bytes = sum(tensor.nbytes for tensor in tensors)
+        self._data = data
+        self._tensors = tensors
+        self._filling = filling
+        self._job = job
+        _pending.add(self)
+
+    def wait(self) -> None:
+        """Wait for the native threads. Torch's signal handler raises its error here if a worker has died."""
+        while self._job is not None and not self._job.wait(None):
+            pass
+
+    def fill(self) -> None:
+        """Make what native threads have not made, behind `wait`. Raises what Pillow raises for an image."""
+        if self._job is not None:
+            self._filling.finish(self._job.statuses())
+
+    def unpickled(self) -> Any:
+        """Return the batch, behind `fill`. The script's own code may run: how its classes are unpickled is its own."""
+        before = dict(vars(_opened))
+        _opened.tensors, _opened.seen = self._tensors, set()
+        try:
+            return ForkingPickler.loads(self._data)
+        finally:
+            vars(_opened).clear()
+            vars(_opened).update(before)
+
+    def is_filled(self) -> bool:
+        """Return whether `wait` need not wait."""
+        return self._job is None or self._job.wait(0)
+
+
+_pending: weakref.WeakSet[PendingBatch] = weakref.WeakSet()
+_left_to_the_parent: list[Any] = []
+
+
+def _leave_batches_to_the_parent() -> None:
+    """Keep unfinished jobs for ever in a forked child: ending one would wait for threads that only the parent has."""
+    _left_to_the_parent.extend(batch._job for batch in _pending)
+
+
+os.register_at_fork(after_in_child=_leave_batches_to_the_parent)
+
+
+def packed(batch: Any, shared: SharedBytes, worker: int) -> DescribedBatch:
+    """Return what crosses the queue for a batch of a worker. Raises what pickling it raises."""
+    aside, packing = _SetAside(), _Packing()
+    data = aside.pickled(batch)
+    tensors = [packing.target(state) for state in aside.states]
+    place = shared.put(worker, packing.sources) if packing.sources else None
+    if packing.sources and place is None:
+        packing, tensors = _Packing(), [state.computed() for state in aside.states]
+    return DescribedBatch(data, tensors, packing.extents, packing.values, place)
+
+
+def cost_s(batch: Any) -> float:
+    """Return the CPU time in seconds that computing the deferred tensors of a batch takes, from that of some of its images."""
+    images = [part for state in _states_in(batch) for part in state.parts if not isinstance(part, torch.Tensor)]
+    sample = images[:: -(-len(images) // SAMPLED_IMAGES)] if images else []
+    began_s = time.process_time()
+    for image in sample:
+        height, width = image.description.height, image.description.width
+        compute((image,), torch.empty((1, 3, height, width), dtype=image.values.dtype), comparing=False)
+    return (time.process_time() - began_s) * len(images) / max(1, len(sample))
+
+
+def _states_in(batch: Any) -> Iterator[State]:
+    """Find the deferred tensors of a batch, without calling anything of the script."""
+    left: list[Any] = [batch]
+    seen: set[int] = set()
+    while left and len(seen) < MOST_OBJECTS:
+        one = left.pop()
+        kind = type(one)
+        if id(one) in seen or issubclass(kind, type | types.ModuleType | types.FunctionType):
+            continue
+        seen.add(id(one))
+        if issubclass(kind, DeferredTensor):
+            if (state := one.__dict__["_state"]).tensor is None:
+                yield state
+        elif not issubclass(kind, torch.Tensor):
+            left += gc.get_referents(one)
+
+
+def computed(value: Any, depth: int = 4) -> Any:
+    """Return a batch with the computed tensor in place of each deferred one, in containers and in attributes of objects.
+
+    Lazy images in it become ordinary ones.
+
+    A container that can be changed is changed. What lies deeper than `depth` stays deferred until it is used.
+    """
+    kind = type(value)
+    if issubclass(kind, DeferredTensor):
+        return real(value)
+    if depth == 0 or isinstance(value, torch.Tensor | str | bytes):
+        return value
+    lazy_pillow = sys.modules.get("headrace.accelerate.lazy.pillow")
+    if lazy_pillow is not None and isinstance(value, lazy_pillow.Image.Image):
+        return lazy_pillow.ordinary(value)
+    if isinstance(value, tuple):
+        found = [computed(one, depth - 1) for one in value]
+        if all(one is other for one, other in zip(found, value, strict=True)):
+            return value
+        return kind(*found) if hasattr(value, "_fields") else kind(found)
+    if kind is list or isinstance(value, MutableMapping):
+        _compute_entries(value, list(enumerate(value) if kind is list else value.items()), depth)
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        _compute_entries(value.__dict__, list(value.__dict__.items()), depth)
+    return value
+
+
+def _compute_entries(container: Any, entries: list[tuple[Any, Any]], depth: int) -> None:
+    for key, one in entries:
+        found = computed(one, depth - 1)
+        if found is not one:
+            container[key] = found
+
+
+class _Packing:
+    """The sources and values of the targets of one batch. `extents`: where each source begins and ends among all of them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._length = 0
+        self.sources: list[Encoded] = []
+        self.extents: list[tuple[int, int]] = []
+        self._values: list[deferred_values.Values] = []
+
+    @property
+    def values(self) -> list[Any]:
+        """The tables of the targets, in bytes."""
+        return [values.to_bytes() for values in self._values]
+
+    def target(self, state: State) -> Target | torch.Tensor:
+        """Return the target of a deferred tensor.
+
+        The computed tensor, if native code would not write it, or if the bytes of its images are more than its own.
+        """
+        parts, shape, strides = state.parts, state.shape, state.strides
+        if state.tensor is not None:  # the script has looked at it meanwhile
+            return state.tensor
+        computed = [part for part in parts if isinstance(part, torch.Tensor)]
+        if len(computed) > MOST_TENSORS * len(parts) or not _is_native(parts, shape, strides):
+            return state.computed()
+        new = {id(source): len(source) for source in _sources(parts) if id(source) not in self._numbers}
+        if sum(new.values()) > math.prod(shape) * state.dtype.itemsize + HEAD_BYTES * len(parts):
+            return state.computed()
+        blocks: list[Any] = []
+        number = 0
+        for part in parts:
+            if isinstance(part, torch.Tensor):
+                blocks.append(number)
+                number += 1
+            else:
+                source, *place = part.description
+                blocks.append((self._source(source), tuple(place), self._number(part.values)))
+        return shape, strides, state.dtype, blocks, torch.stack(computed) if computed else None
+
+    def _source(self, source: Encoded) -> int:
+        number = self._numbers.setdefault(id(source), len(self.sources))
+        if number == len(self.sources):
+            self.sources.append(source)
+            self.extents.append((self._length, self._length + len(source)))
+            self._length += len(source)
+        return number
+
+    def _number(self, values: deferred_values.Values) -> int:
+        number = self._numbers.setdefault(id(values), len(self._values))
+        if number == len(self._values):
+            self._values.append(values)
+        return number
+
+
+def _sources(parts: Any) -> Iterator[Encoded]:
+    return (part.description.source for part in parts if not isinstance(part, torch.Tensor))
+
+
+def _is_native(parts: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether native code writes a tensor with these blocks and strides."""
+    layout = layout_of(shape, strides)
+    return layout is not None and all(
+        part.values.store(layout) is not None for part in parts if not isinstance(part, torch.Tensor)
+    )
+
+
+ForkingPickler.register(DeferredTensor, reduced_by_torch)

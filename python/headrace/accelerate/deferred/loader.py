@@ -1,0 +1,339 @@
+"""Deferred items: lazy images whose tensors are not computed in the worker, but by native threads in the training process.
+
+This goes on from lazy images (`lazy.loader`). A worker makes its items and its batch as the script does. Where nothing has
+looked at a tensor of an image, its description crosses the queue, and the encoded bytes that the worker has read lie in shared
+memory. In the training process a thread takes the batches from torch's queue as they arrive, and gives them to native threads.
+Whoever reads from torch's queue without headrace gets them from that thread: the script's iterator, or torch's own thread for
+pinned memory. There a batch is waited for and unpickled.
+
+Without workers, the batch is computed by native threads when it is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._utils import ExceptionWrapper
+
+from headrace._native import IndexStore
+from headrace.accelerate.deferred.batch import DescribedBatch, HandedOver, PendingBatch, computed, cost_s, new_memory
+from headrace.accelerate.deferred.shared_bytes import SharedBytes
+from headrace.accelerate.lazy.loader import trial_of, with_lazy_images
+from headrace.accelerate.lazy.native_decode import require_equal_lazy_images
+from headrace.accelerate.lazy.partly_native import PartlyNative
+from headrace.accelerate.lazy.trial import Trial
+from headrace.accelerate.runtime.batch_memory import batch_block, not_a_view, offer_free_blocks, similar_size
+from headrace.accelerate.runtime.engine import engine
+from headrace.accelerate.runtime.shared_indexes import index_path, process_indexes, use_index_path
+from headrace.accelerate.script.iterator_watchers import looks_at_iterators
+from headrace.accelerate.script.type_comparisons import compares_tensor_types
+from headrace.attach.record.unseen_frames import drop_own_frames
+from headrace.system.hardware.machine import cores
+
+__all__ = ["ComputedItems", "DeferredItems", "with_deferred_items"]
+
+POLL_S = 5.0
+"""A thread that waits for batches looks so often whether the loader has ended. A loader that ends wakes it at once."""
+
+ALIGNMENT = 64
+"""Tensors that share a block begin at multiples of so many bytes."""
+
+BATCHES_AHEAD = 3
+"""Fill at least so many batches ahead, and more while they have fewer than `BYTES_AHEAD` bytes. What arrives further ahead
+waits in its encoded form."""
+
+BYTES_AHEAD = 128 << 20
+"""See `BATCHES_AHEAD`."""
+
+
+class DeferredItems:
+    """What a worker does beyond lazy images (`lazy.loader.Extension`).
+
+    `shared`: the memory for the encoded bytes of images. `indexes`: the file of JPEG indexes, or None.
+    """
+
+    def __init__(self, shared: SharedBytes, indexes: Path | None) -> None:
+        self.shared = shared
+        self.indexes = indexes
+
+    def around(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the block in which a batch is made."""
+        use_index_path(self.indexes)
+        return _deferred_tensors()
+
+    def finish(self, batch: Any) -> Any:
+        """Return the batch: torch's queue packs it when it pickles what is handed over."""
+        return batch
+
+    def cost_s(self, batch: Any) -> float | None:
+        """Return the CPU time in seconds that the batch takes in the training process."""
+        return cost_s(batch)
+
+    def handed_over(self, batch: Any) -> Any:
+        """Return what the worker hands to torch's queue."""
+        return HandedOver(batch, self.shared, torch.utils.data.get_worker_info().id)
+
+
+class ComputedItems:
+    """What a loader without workers does beyond lazy images (`lazy.loader.Extension`): native threads compute its batches."""
+
+    def around(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the block in which a batch is made."""
+        return _deferred_tensors()
+
+    def finish(self, batch: Any) -> Any:
+        """Return the batch without deferred tensors."""
+        return computed(batch)
+
+    def cost_s(self, batch: Any) -> float | None:
+        """Return None: the clock of this thread does not see what native threads do."""
+        return None
+
+    def handed_over(self, batch: Any) -> Any:
+        """Return the batch."""
+        return batch
+
+
+def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
+    if "PIL.Image" not in sys.modules:
+        return contextlib.nullcontext()
+    from headrace.accelerate.deferred.functions import deferred_tensors
+
+    return deferred_tensors()
+
+
+def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
+    """Return a copy of the DataLoader whose images are lazy, and whose tensors are computed by native threads.
+
+    A script that compares `type(…)` with a class of tensors, or looks inside torch's iterators, gets lazy images only.
+    `images`: compare so many images of a folder first; each process compares the first images that it makes. Raise
+    `Unsupported` as `with_lazy_images` does.
+    """
+    if images and (equal := require_equal_lazy_images(loader, images)):
+        changed = with_deferred_items(loader)
+        return replace(changed, check=f"{equal}; {changed.check}")
+    if compares_tensor_types() or looks_at_iterators():
+        return with_lazy_images(loader, images)
+    if loader.num_workers == 0:
+        return with_lazy_images(loader, images, ComputedItems())
+    _deferred_tensors()  # what this imports, the workers of each epoch need not
+    shared = SharedBytes(loader.num_workers, loader.prefetch_factor + 1)
+    changed = with_lazy_images(loader, images, DeferredItems(shared, index_path()))
+    return replace(changed, prepare=functools.partial(_receive_deferred, trial=trial_of(loader)))
+
+
+def _receive_deferred(iterator: Any, trial: Trial) -> Any:
+    """Make the iterator of a loader with workers compute the batches that arrive. `trial`: gets what they cost here."""
+    threads = min(iterator._num_workers, max(1, int(cores().usable)))
+    batches = 2 + iterator._num_workers * iterator._prefetch_factor
+    receiver = _Receiver(engine(threads), process_indexes(), batches, pinned=iterator._pin_memory)
+    arrived: queue.Queue[Any] = queue.Queue()
+    ahead = _Ahead()
+    source = iterator._worker_result_queue
+    finishing = _Finishing(arrived, ahead, trial)
+    if iterator._pin_memory:  # torch's own thread for pinned memory reads from here, until this event
+        ended = iterator._pin_memory_thread_done_event
+        thread = _ReceivingThread(source.get, arrived, ended, receiver, ahead, trial)
+        source.get = finishing.get
+    else:  # torch ends a thread of these names when it ends the workers, before it closes their queue
+        ended = _Ended(ahead)
+        thread = _ReceivingThread(source.get, arrived, ended, receiver, ahead, trial)
+        iterator._data_queue = finishing
+        iterator._pin_memory_thread, iterator._pin_memory_thread_done_event = thread, ended
+    thread.start()
+    return iterator
+
+
+class _ReceivingThread(threading.Thread):
+    """The thread that moves batches from torch's queue to another, and has them filled, until the loader ends."""
+
+    def __init__(
+        self,
+        take: Callable[..., Any],
+        target: queue.Queue[Any],
+        ended: threading.Event,
+        receiver: _Receiver,
+        ahead: _Ahead,
+        trial: Trial,
+    ) -> None:
+        super().__init__(name="headrace-receive", daemon=True)
+        self._take, self._target, self._ended, self._receiver, self._ahead = take, target, ended, receiver, ahead
+        self._trial = trial
+
+    def run(self) -> None:
+        """Receive until the loader ends, or until torch's queue raises an error, which is passed on."""
+        try:
+            self._receive()
+        finally:
+            self._target.put((None, None))  # wakes torch's thread for pinned memory
+            offer_free_blocks()
+
+    def _receive(self) -> None:
+        while not self._ended.is_set():
+            begun_s = time.thread_time()
+            try:
+                number, data = self._take(timeout=POLL_S)
+            except queue.Empty:
+                continue
+            except Exception as error:
+                self._target.put(error)
+                return
+            lazy = isinstance(data, DescribedBatch)
+            data = self._opened(data)
+            self._trial.add_received(lazy=lazy, cpu_s=time.thread_time() - begun_s)
+            self._target.put((number, data))
+            del data
+
+    def _opened(self, data: Any) -> Any:
+        if not isinstance(data, DescribedBatch):
+            return data
+        self._ahead.wait_for_room(self._ended)
+        if not self._ended.is_set():
+            try:
+                data = self._receiver.open(data)
+                self._ahead.add(data, 1)
+            except Exception:
+                data = ExceptionWrapper(where="in headrace's thread that receives batches")
+        return data
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end of the thread, unless it runs this itself: it may collect the garbage that holds the iterator."""
+        if threading.current_thread() is not self:
+            super().join(timeout)
+
+
+class _Receiver:
+    """What fills the batches of one loader: native threads, memory that is used again, JPEG indexes."""
+
+    def __init__(self, pool: Any, indexes: IndexStore | None, batches: int, *, pinned: bool) -> None:
+        self._pinned = pinned
+        self._engine = pool
+        self._indexes = indexes
+        self._batches = batches
+
+    def open(self, batch: DescribedBatch) -> PendingBatch:
+        """Start to fill a batch."""
+        return batch.open(self._engine, self._memory, self._indexes)
+
+    def _memory(self, wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
+        """Return tensors over one block of memory, which is used again when nobody refers to any of them."""
+        if self._pinned:  # torch keeps pinned memory, and waits for unfinished copies
+            return [_pinned_tensor(shape, dtype) for shape, dtype in wanted]
+        starts = [0]
+        for shape, dtype in wanted:
+            starts.append(starts[-1] + -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT)
+        if not starts[-1]:
+            return new_memory(wanted)
+        size = starts[-1] if len(wanted) == 1 else similar_size(starts[-1])
+        block = batch_block(size, self._batches)
+        return [
+            not_a_view(torch.frombuffer(block, dtype=dtype, count=math.prod(shape), offset=start), shape)
+            if math.prod(shape)
+            else torch.empty(shape, dtype=dtype)
+            for start, (shape, dtype) in zip(starts, wanted, strict=False)
+        ]
+
+
+def _pinned_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+
+class _Ahead:
+    """What is being filled, or filled, and has not been taken yet: its number of batches, and their bytes."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._batches = 0
+        self._bytes = 0
+
+    def add(self, batch: PendingBatch, sign: int) -> None:
+        """Count a batch (`sign` 1), or count it no more (-1)."""
+        with self._changed:
+            self._batches += sign
+            self._bytes += sign * batch.filled_bytes
+            self._changed.notify_all()
+
+    def wait_for_room(self, ended: threading.Event) -> None:
+        """Wait until another batch may be filled, or until the loader has ended."""
+        with self._changed:
+            while self._batches >= BATCHES_AHEAD and self._bytes >= BYTES_AHEAD and not ended.is_set():
+                self._changed.wait(POLL_S)
+
+    def wake(self) -> None:
+        """Have a thread that waits look whether the loader has ended."""
+        with self._changed:
+            self._changed.notify_all()
+
+
+class _Ended(threading.Event):
+    """The end of a loader, which wakes the thread that waits for room."""
+
+    def __init__(self, ahead: _Ahead) -> None:
+        super().__init__()
+        self._ahead = ahead
+
+    def set(self) -> None:
+        """Note the end."""
+        super().set()
+        self._ahead.wake()
+
+
+class _Finishing:
+    """The end of the queue from which torch takes batches: in the order of their arrival, complete.
+
+    It has the methods of `queue.Queue` that torch, and whoever watches the loader, call.
+    """
+
+    def __init__(self, arrived: queue.Queue[Any], ahead: _Ahead, trial: Trial) -> None:
+        self._arrived = arrived
+        self._ahead = ahead
+        self._trial = trial
+        self._error: Exception | None = None
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the number and data of a batch, as torch's queue does, and raise its errors."""
+        if self._error is not None:
+            raise self._error
+        found = self._arrived.get(block, timeout)
+        if isinstance(found, Exception):
+            self._error = found
+            raise found
+        number, data = found
+        if isinstance(data, PendingBatch):
+            data.wait()
+            self._ahead.add(data, -1)
+            begun_s = time.thread_time()
+            try:
+                data.fill()
+            except Exception:
+                return number, ExceptionWrapper(where="while headrace computed a batch")
+            try:
+                data = data.unpickled()
+            except BaseException as error:  # the script's own
+                drop_own_frames(error)
+                raise
+            self._trial.add_received(lazy=True, cpu_s=time.thread_time() - begun_s, batches=0)
+        return number, data
+
+    def empty(self) -> bool:
+        """Return whether `get` would wait: no batch has arrived, or the next one is still being filled."""
+        with self._arrived.mutex:
+            first = self._arrived.queue[0] if self._arrived.queue else None
+        if isinstance(first, tuple) and isinstance(first[1], PendingBatch):
+            return not first[1].is_filled()
+        return first is None
+
+    def qsize(self) -> int:
+        """Return the number of batches that arrived."""
+        return self._arrived.qsize()

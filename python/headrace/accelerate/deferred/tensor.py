@@ -1,0 +1,354 @@
+"""Deferred tensors: tensors whose values are described, not computed, until something looks at them.
+
+A deferred tensor holds images in order, each a block [3, height, width]: the description of a lazy image
+(`image_description`) and what the script's pointwise operations make of its pixels (`deferred.values`), or a tensor. Shape,
+type and strides are those of the tensor that the script would have. Pointwise operations, flips, `torch.stack` and `torch.cat`
+go on with the description. All else, from Python or from C++, gets the exact values: they are computed once, and from then on
+the object passes every use on to them.
+
+The class is a subclass of `torch.Tensor` (`DeferredImage` in `deferred.functions`: of torchvision's `Image`); `__class__` and
+pickles name the plain class.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch.utils._pytree import tree_map
+
+from headrace.accelerate.deferred.values import Values
+from headrace.accelerate.lazy.image_description import ImageDescription
+
+__all__ = [
+    "DeferredTensor",
+    "DescribedImage",
+    "Part",
+    "State",
+    "contiguous_strides",
+    "continued",
+    "described_state",
+    "is_deferred",
+    "joined",
+    "keeps_strides",
+    "real",
+]
+
+Fill = Callable[[Sequence["Part"], torch.Tensor], None]
+
+
+class DescribedImage(NamedTuple):
+    """A block [3, height, width] of a deferred tensor: pixels, and the values that stand for them."""
+
+    description: ImageDescription
+    values: Values
+
+
+Part: TypeAlias = DescribedImage | torch.Tensor
+"""A block [3, height, width] of a deferred tensor."""
+
+
+class State:
+    """What a deferred tensor stands for. Tensors that share memory share it.
+
+    `parts`: the blocks in order, until they are computed. `shape`, `strides` (in values), `dtype`: of the tensor. `fill`: what
+    computes the blocks into a tensor. `tensor`: the result, or None.
+    """
+
+    __slots__ = ("dtype", "fill", "parts", "shape", "strides", "tensor")
+
+    def __init__(
+        self, parts: tuple[Part, ...], shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, fill: Fill
+    ) -> None:
+        self.parts = parts
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self.fill = fill
+        self.tensor: torch.Tensor | None = None
+
+    def computed(self) -> torch.Tensor:
+        """Return the tensor with its values. They are computed the first time. Threads that ask at once get the same."""
+        parts = self.parts  # before the tensor is looked at: they go once it is there
+        if self.tensor is None:
+            tensor = torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
+            self.fill(parts, tensor)
+            if self.tensor is None:
+                self.tensor, self.parts = tensor, ()
+        return self.tensor
+
+
+class DeferredTensor(torch.Tensor):
+    """A tensor [..., 3, height, width] that is not computed yet. See the module."""
+
+    _plain: type = torch.Tensor
+    _state: State
+
+    @staticmethod
+    def __new__(cls, state: State) -> DeferredTensor:
+        """Return a tensor that stands for `state`."""
+        made: DeferredTensor = _make(cls, state.shape, strides=state.strides, dtype=state.dtype)
+        made.__dict__["_state"] = state
+        return made
+
+    def __init__(self, *arguments: Any) -> None:
+        """Do nothing: `__new__` has made the tensor."""
+
+    __class__ = property(lambda self: type(self)._plain)
+
+    __hash__ = object.__hash__
+
+    def as_subclass(self, cls: Any) -> Any:
+        """Return a tensor of another class that shares the memory, as torch's method does. Torch does not ask this class."""
+        kind = DeferredTensor if cls is torch.Tensor else cls
+        if is_deferred(self) and issubclass(kind, DeferredTensor):
+            return kind(self._state)
+        return self._state.computed().as_subclass(kind._plain if issubclass(kind, DeferredTensor) else kind)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer a use of the tensor from Python."""
+        own = inspect.unwrap(func, stop=_HANDLERS.__contains__)  # the hooks of `headrace diagnose` wrap methods of a tensor
+        handler = _HANDLERS.get(own)
+        if handler is not None:
+            found = handler(own, args, kwargs or {})
+            if found is not NotImplemented:
+                return found
+        return func(*tree_map(real, args), **tree_map(real, kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer a use of the tensor from C++."""
+        return func(*tree_map(real, args), **tree_map(real, kwargs or {}))
+
+
+_make: Any = torch.Tensor._make_wrapper_subclass
+_subclass_off = torch._C.DisableTorchFunctionSubclass
+
+
+def is_deferred(value: Any) -> bool:
+    """Whether a value is a tensor that is not computed yet."""
+    return issubclass(type(value), DeferredTensor) and value.__dict__["_state"].tensor is None
+
+
+def described_state(value: Any) -> State | None:
+    """Return what a tensor of the plain class stands for, if it is not computed yet. None for all else."""
+    if type(value) is not DeferredTensor:
+        return None
+    state: State = value.__dict__["_state"]
+    return state if state.tensor is None else None
+
+
+def real(value: Any) -> Any:
+    """Return the computed tensor that a deferred tensor stands for; any other value as it is."""
+    kind = type(value)
+    if not issubclass(kind, DeferredTensor):
+        return value
+    tensor = value.__dict__["_state"].computed()
+    return tensor if kind is DeferredTensor else tensor.as_subclass(kind._plain)
+
+
+@functools.lru_cache(4096)
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides, in values, of a contiguous tensor of a shape."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))
+
+
+@functools.lru_cache(4096)
+def keeps_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether a pointwise operation gives a tensor of the same strides: the memory is dense, and its order is unambiguous."""
+    reach = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    return strides == contiguous_strides(shape) or (min(shape) > 1 and math.prod(shape) == 1 + reach)
+
+
+def _from_metadata(func: Any, args: Any, kwargs: Any) -> Any:
+    """Answer what shape, strides and type tell."""
+    if not is_deferred(args[0]) or len(args) + len(kwargs) > 2:
+        return NotImplemented
+    with _subclass_off():
+        return func(*args, **kwargs)
+
+
+def _pointwise(func: Any, args: Any, kwargs: Any) -> Any:
+    """Apply a pointwise operation to the values."""
+    at = 0
+    state = described_state(args[0]) if args else None
+    if state is None and len(args) > 1:
+        at, state = 1, described_state(args[1])
+    if kwargs or state is None or not keeps_strides(state.shape, state.strides):
+        return NotImplemented
+    if getattr(func, "__name__", "") == "to" and any(type(one) is bool for one in args):  # `copy` may be one of them
+        return NotImplemented
+    dimensions = len(state.shape)
+    if any(number != at and isinstance(one, torch.Tensor) and one.ndim > dimensions for number, one in enumerate(args)):
+        return NotImplemented
+    return continued(args[at], lambda values: values.after(func, args, at), func in _IN_PLACE, func in _CONVERSIONS)
+
+
+def continued(value: Any, after: Callable[[Values], Values | None], in_place: bool = False, conversion: bool = False) -> Any:
+    """Return a deferred tensor after a pointwise operation, which makes other values of `Values`.
+
+    `in_place`: change the tensor itself. `conversion`: return the tensor itself if it has the type already. `NotImplemented` if
+    the operation has no values.
+    """
+    state: State = value.__dict__["_state"]
+    known: dict[Values, Values] = {}
+    parts: list[Part] = []
+    for part in state.parts:
+        if type(part) is not DescribedImage:
+            return NotImplemented
+        values = known.get(part.values)
+        if values is None:
+            found = after(part.values)
+            if found is None:
+                return NotImplemented
+            values = known[part.values] = found
+        parts.append(DescribedImage(part.description, values))
+    types = {values.dtype for values in known.values()}
+    if len(types) != 1 or (in_place and types != {state.dtype}):
+        return NotImplemented
+    if in_place:
+        state.parts = tuple(parts)
+        return value
+    if conversion and types == {state.dtype}:
+        return value
+    return type(value)(State(tuple(parts), state.shape, state.strides, types.pop(), state.fill))
+
+
+def _cloned(func: Any, args: Any, kwargs: Any) -> Any:
+    state = described_state(args[0])
+    if len(args) != 1 or kwargs or state is None or not keeps_strides(state.shape, state.strides):
+        return NotImplemented
+    return DeferredTensor(State(state.parts, state.shape, state.strides, state.dtype, state.fill))
+
+
+def _contiguous(func: Any, args: Any, kwargs: Any) -> Any:
+    state = described_state(args[0])
+    if len(args) != 1 or kwargs or state is None:
+        return NotImplemented
+    return args[0] if state.strides == contiguous_strides(state.shape) else NotImplemented
+
+
+def _flipped(func: Any, args: Any, kwargs: Any) -> Any:
+    """Flip the images left to right, or top to bottom."""
+    state = described_state(args[0])
+    axes = args[1] if len(args) == 2 and type(args[1]) in (list, tuple) else args[1:]
+    if state is None or kwargs or len(axes) != 1 or type(axes[0]) is not int or not keeps_strides(state.shape, state.strides):
+        return NotImplemented
+    axis = axes[0] if axes[0] < 0 else axes[0] - len(state.shape)
+    if axis not in (-1, -2) or not all(type(part) is DescribedImage for part in state.parts):
+        return NotImplemented
+    flips = {"left_right": axis == -1, "top_bottom": axis == -2}
+    parts = (DescribedImage(part.description.flipped(**flips), part.values) for part in state.parts)
+    return DeferredTensor(State(tuple(parts), state.shape, state.strides, state.dtype, state.fill))
+
+
+def _stack(func: Any, args: Any, kwargs: Any) -> Any:
+    """Stack images, in front of all axes."""
+    tensors, dim = _arguments(args, kwargs)
+    return NotImplemented if dim != 0 or not tensors else joined(tensors, torch.stack)
+
+
+def _cat(func: Any, args: Any, kwargs: Any) -> Any:
+    """Join batches of images along the first axis."""
+    tensors, dim = _arguments(args, kwargs)
+    if dim != 0 or not tensors or any(tensor.ndim < 4 for tensor in tensors):
+        return NotImplemented
+    return joined(tensors, torch.cat)
+
+
+def _arguments(args: Any, kwargs: Any) -> tuple[Sequence[torch.Tensor], Any]:
+    """Return tensors and axis of a call of `stack` or `cat`. No tensors: it has further arguments, or others."""
+    if not args or len(args) + len(kwargs) > 2 or not set(kwargs) <= {"dim"} or type(args[0]) not in (list, tuple):
+        return (), 0
+    return args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
+
+
+def joined(tensors: Sequence[Any], function: Any, *, contiguous: bool = False) -> Any:
+    """Return the deferred `function(tensors)`, `torch.stack` or `torch.cat`. `contiguous`: whatever the strides of the tensors.
+
+    `NotImplemented` if nothing of it is deferred, or if the tensors do not fit.
+    """
+    first: State | None = next((tensor.__dict__["_state"] for tensor in tensors if is_deferred(tensor)), None)
+    if first is None:
+        return NotImplemented
+    shape, dtype = first.shape, first.dtype
+    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    parts: list[Part] = []
+    for tensor in tensors:
+        if is_deferred(tensor):
+            state: State = tensor.__dict__["_state"]
+            parts += state.parts
+            own_shape, strides, own_dtype = state.shape, state.strides, state.dtype
+        else:
+            tensor = real(tensor)
+            if not _is_plain(tensor):
+                return NotImplemented
+            own_shape, strides, own_dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
+            # A copy, as `stack` makes one: the script may change its tensor afterwards.
+            copied = tensor.as_subclass(torch.Tensor).clone(memory_format=torch.contiguous_format)
+            parts += copied.reshape(-1, *own_shape[-3:]).unbind() if len(own_shape) >= 3 else ()
+        if own_dtype != dtype or (own_shape != shape if function is torch.stack else own_shape[1:] != shape[1:]):
+            return NotImplemented
+        seen.append((own_shape, strides))
+    whole = (len(tensors), *shape) if function is torch.stack else (sum(one[0][0] for one in seen), *shape[1:])
+    strides = contiguous_strides(whole) if contiguous else _joined_strides(function, tuple(seen), whole)
+    return DeferredTensor(State(tuple(parts), whole, strides, dtype, first.fill))
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether a tensor can be a block: torch's own, or a retyped one, on the CPU, without a gradient."""
+    known = {torch.Tensor, *(kind._plain for kind in DeferredTensor.__subclasses__())}
+    return type(tensor) in known and tensor.device.type == "cpu" and not tensor.requires_grad and not tensor.is_sparse
+
+
+@functools.lru_cache(256)
+def _joined_strides(function: Any, seen: tuple[tuple[Any, Any], ...], whole: tuple[int, ...]) -> tuple[int, ...]:
+    if all(strides == contiguous_strides(shape) for shape, strides in seen) and min(whole) > 1:
+        return contiguous_strides(whole)
+    found: tuple[int, ...] = function([torch.empty_strided(*one, device="meta") for one in seen]).stride()
+    return found
+
+
+_METADATA = (
+    "shape dtype device layout ndim names itemsize nbytes grad requires_grad is_leaf is_nested is_sparse is_sparse_csr"
+    " is_quantized is_cuda is_cpu is_mps is_meta is_mkldnn is_xpu grad_fn size dim ndimension numel nelement element_size"
+    " stride is_floating_point is_complex is_contiguous storage_offset get_device __len__"
+)
+_POINTWISE = (
+    "add add_ sub sub_ mul mul_ div div_ true_divide to float half bfloat16 double neg clamp clamp_ __add__ __radd__ __iadd__"
+    " __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__"
+)
+_IN_PLACE = frozenset(
+    getattr(torch.Tensor, name)
+    for name in _POINTWISE.split()
+    if (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+)
+_CONVERSIONS = frozenset(getattr(torch.Tensor, name) for name in ("to", "float", "half", "bfloat16", "double"))
+_POINTWISE_FUNCTIONS = "add sub mul div true_divide clamp"
+
+
+def _handlers() -> dict[Any, Callable[[Any, Any, Any], Any]]:
+    """Return the uses of a tensor that do not compute it."""
+    found: dict[Any, Callable[[Any, Any, Any], Any]] = {}
+    for name in _METADATA.split():
+        use = getattr(torch.Tensor, name, None)
+        if use is not None:
+            found[use if callable(use) else use.__get__] = _from_metadata
+    for space, names in ((torch.Tensor, _POINTWISE), (torch, _POINTWISE_FUNCTIONS)):
+        found |= {getattr(space, name): _pointwise for name in names.split() if hasattr(space, name)}
+    found |= {torch.is_floating_point: _from_metadata, torch.Tensor.clone: _cloned, torch.clone: _cloned}
+    found |= {torch.Tensor.contiguous: _contiguous, torch.stack: _stack, torch.cat: _cat, torch.concat: _cat}
+    found |= {torch.Tensor.flip: _flipped, torch.flip: _flipped}
+    return found
+
+
+_HANDLERS = _handlers()

@@ -1,0 +1,169 @@
+"""The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
+
+A lazy image (`lazy.pillow`) is such a description until its pixels are needed. A worker process can pass it on, with the bytes
+that it has read, in place of pixels: no file is read a second time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace._native import IndexStore, Store, fill_items
+from headrace.accelerate.workers.unheard_warnings import unheard_warnings
+from headrace.errors import DecodeError
+from headrace.images.decode import reason
+
+__all__ = [
+    "Box",
+    "Encoded",
+    "ImageDescription",
+    "pixels",
+    "pixels_by_pillow",
+    "plain_pixels",
+    "plain_source",
+    "ppm_head",
+    "whole_image",
+]
+
+Box = tuple[int, int, int, int]
+"""Left, top, width and height in pixels."""
+
+_HWC = Store("hwc")
+
+COMMUTE_WITH_FLIPS = frozenset({"bilinear", "hamming", "bicubic", "lanczos"})
+"""Filters that give the same pixels whether the image is flipped before or after the resize. The others round to one side."""
+
+Encoded = bytes | memoryview
+"""The bytes of a JPEG file, or pixels that are decoded already, as the bytes of a PPM file (`plain_source`)."""
+
+
+class ImageDescription(NamedTuple):
+    """The pixels of `Image.open(source).convert("RGB").crop(box).resize(size, resample).crop(window)`, then flipped.
+
+    source: the bytes of the JPEG. Descriptions of one image hold the same object.
+    box: the crop (left, top, width, height) before the resize, in pixels of the JPEG. It lies in the image.
+    size: width and height that the box is resized to. Equal to the box's: nothing is resized.
+    resample: Pillow's filter in lower case ("bilinear").
+    window: the crop after the resize, in pixels of `size`. It lies in `size`.
+    flip_x, flip_y: whether the window is flipped left to right, top to bottom, after all else.
+    """
+
+    source: Encoded
+    box: Box
+    size: tuple[int, int]
+    resample: str
+    window: Box
+    flip_x: bool = False
+    flip_y: bool = False
+
+    @property
+    def width(self) -> int:
+        """Width of the pixels described."""
+        return self.window[2]
+
+    @property
+    def height(self) -> int:
+        """Height of the pixels described."""
+        return self.window[3]
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether the box is resized."""
+        return self.size != self.box[2:]
+
+    def item(self) -> tuple[Encoded, Box, tuple[int, int] | None, str, Box | None, bool, bool]:
+        """Return the item of the native `fill_items` that fills these pixels."""
+        source, box, size, resample, window, flip_x, flip_y = self
+        if size != box[2:]:
+            return source, box, size, resample, window, flip_x, flip_y
+        inside = (box[0] + window[0], box[1] + window[1], window[2], window[3])
+        return source, inside, None, resample, None, flip_x, flip_y
+
+    def cropped(self, left: int, top: int, width: int, height: int) -> ImageDescription:
+        """Describe a crop of the described pixels. It lies inside them."""
+        source, box, size, resample, window, flip_x, flip_y = self
+        left = window[0] + (window[2] - left - width if flip_x else left)
+        top = window[1] + (window[3] - top - height if flip_y else top)
+        if size != box[2:]:
+            return ImageDescription(source, box, size, resample, (left, top, width, height), flip_x, flip_y)
+        box = (box[0] + left, box[1] + top, width, height)
+        return ImageDescription(source, box, (width, height), resample, (0, 0, width, height), flip_x, flip_y)
+
+    def resized(self, width: int, height: int, resample: str) -> ImageDescription | None:
+        """Describe a resize to a size that differs. None where one decode and one resize do not give the same pixels."""
+        if self.is_resized or ((self.flip_x or self.flip_y) and resample not in COMMUTE_WITH_FLIPS):
+            return None
+        size = (width, height)
+        return ImageDescription(self.source, self.box, size, resample, (0, 0, width, height), self.flip_x, self.flip_y)
+
+    def flipped(self, *, left_right: bool, top_bottom: bool) -> ImageDescription:
+        """Describe the pixels flipped."""
+        return self._replace(flip_x=self.flip_x != left_right, flip_y=self.flip_y != top_bottom)
+
+
+def whole_image(source: Encoded, width: int, height: int) -> ImageDescription:
+    """Describe all pixels of a JPEG of a size."""
+    return ImageDescription(source, (0, 0, width, height), (width, height), "bilinear", (0, 0, width, height))
+
+
+def plain_source(image: Any) -> bytes:
+    """Return a copy of the pixels of an RGB image of Pillow's. They need no decoding."""
+    return ppm_head(*image.size) + image.tobytes()  # type: ignore[no-any-return]
+
+
+def ppm_head(width: int, height: int) -> bytes:
+    """Return the bytes before the pixels in a PPM file of a size."""
+    return b"P6\n%d %d\n255\n" % (width, height)
+
+
+def plain_pixels(description: ImageDescription) -> memoryview | None:
+    """Return the bytes of the pixels if they are all those of a PPM file as they are. None for every other description."""
+    source, box, size, _, window, flip_x, flip_y = description
+    if flip_x or flip_y or not box[:2] == window[:2] == (0, 0) or not box[2:] == size == window[2:]:
+        return None
+    head = ppm_head(*size)
+    if len(source) != len(head) + 3 * size[0] * size[1] or source[: len(head)] != head:
+        return None
+    return memoryview(source)[len(head) :]
+
+
+def pixels(description: ImageDescription, indexes: IndexStore | None = None) -> npt.NDArray[np.uint8]:
+    """Return the pixels, uint8 [height, width, 3], bit for bit those of Pillow.
+
+    `indexes`: JPEG indexes that are used and added to (default: none).
+
+    Raises `DecodeError` where the image is not decoded natively.
+
+        pixels(ImageDescription(data, (0, 0, 60, 40), (30, 20), "bilinear", (0, 0, 30, 20)))
+    """
+    out = np.empty((description.height, description.width, 3), dtype=np.uint8)
+    (status,) = fill_items([description.item()], [(_HWC, out)], indexes=indexes)
+    if status:
+        raise DecodeError(f"the image is not decoded natively: {reason(status)}", status=status)
+    return out
+
+
+def pixels_by_pillow(description: ImageDescription) -> npt.NDArray[np.uint8]:
+    """Return the pixels as Pillow makes them, step by step. Raises what Pillow raises."""
+    import io
+
+    from PIL import Image
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.PpmImagePlugin import PpmImageFile
+
+    source, (left, top, width, height), size, resample, window, flip_x, flip_y = description
+    kind = PpmImageFile if source[:2] == b"P6" else JpegImageFile
+    with unheard_warnings():  # Pillow has given them when the script opened the image
+        image: Any = kind(io.BytesIO(source)).convert("RGB").crop((left, top, left + width, top + height))
+    if description.is_resized:
+        image = image.resize(size, Image.Resampling[resample.upper()])
+    left, top, width, height = window
+    image = image.crop((left, top, left + width, top + height))
+    if flip_x:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if flip_y:
+        image = image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+    return np.array(image)

@@ -1,0 +1,325 @@
+"""Lazy Pillow images in the script's own items: a way to take a loader over in part, whatever its dataset is.
+
+The script's dataset, transforms and collate function run as before, in its own workers or in the main process. While they make
+a batch, JPEGs that Pillow opens are lazy (`lazy.pillow`), so only the pixels that something looks at are decoded. JPEGs that
+OpenCV and torchvision.io read are decoded natively (`native_readers`). No code of the script runs for a proof: Pillow's
+operations are compared on a test image, and the first images of each process are decoded both ways as they are made. Some of
+the first items are made without lazy images, and CPU times are compared (`lazy.trial`). Where lazy images do not save CPU time,
+the loader goes on without them, and its line says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data import TensorDataset
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+from torch.utils.data.dataloader import _DatasetKind
+
+from headrace.accelerate.lazy.native_readers import compare_first_reads, native_readers, natively_read, readers_imported
+from headrace.accelerate.lazy.native_work import WORK, native_work, work_words
+from headrace.accelerate.lazy.partly_native import PartlyNative
+from headrace.accelerate.lazy.trial import Trial, TrialState
+from headrace.accelerate.lazy.used_readers import readers_used
+from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
+from headrace.accelerate.transforms.translate import Unsupported
+from headrace.attach.record.log import print_by
+from headrace.attach.record.unseen_frames import drop_own_frames
+
+__all__ = [
+    "Extension",
+    "LazyFetcher",
+    "LazyItems",
+    "native_steps",
+    "recognise_lazy_images",
+    "trial_of",
+    "trial_reason",
+    "with_lazy_images",
+]
+
+WARM_UP_BATCHES = 1
+"""The first batches of a process are not measured: modules are imported, and images are compared."""
+
+BATCHES_WITHOUT_JPEG = 3
+"""Give up when a process has opened no JPEG in so many batches."""
+
+_trials: WeakKeyDictionary[Any, Trial] = WeakKeyDictionary()
+
+
+class Extension(Protocol):
+    """What goes on from lazy images, in the process that makes the items. It must be possible to pickle it."""
+
+    def around(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the block in which a batch is made."""
+
+    def finish(self, batch: Any) -> Any:
+        """Return the batch that was made in the block, or what takes its place."""
+
+    def cost_s(self, batch: Any) -> float | None:
+        """Return the CPU time in seconds that the batch takes elsewhere. None: it cannot be measured."""
+
+    def handed_over(self, batch: Any) -> Any:
+        """Return what the process hands over in place of a batch, however that was made."""
+
+
+def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None = None) -> PartlyNative:
+    """Return a copy of the DataLoader whose items are made with lazy images.
+
+    `images`: not used here: each process compares the first images that it makes. `extension`: what goes on from lazy images
+    (default: nothing). Raise `Unsupported` if Pillow is not imported or not supported, or if lazy images were no faster.
+    """
+    recognise_lazy_images(loader)
+    trial = trial_of(loader)
+    if trial.state in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
+        raise Unsupported(trial_reason(trial))
+    check = "each process compares its first images"
+    if "PIL.Image" in sys.modules:
+        from headrace.accelerate.lazy.opening import require_equal_operations
+
+        require_equal_operations()
+        check = f"Pillow's operations equal on a test image; {check}"
+    if loader.num_workers == 0:
+        return PartlyNative(loader, "", check, lambda iterator: _fetch_lazily(iterator, trial, extension), trial)
+    changed = copy.copy(loader)
+    changed.__dict__["worker_init_fn"] = LazyItems(loader.worker_init_fn, trial, extension)
+    return PartlyNative(changed, "", check, trial=trial)
+
+
+def recognise_lazy_images(loader: Any) -> None:
+    """Raise `Unsupported` if it is known, without running the script's code, that the items of a loader open no JPEG."""
+    if "PIL.Image" not in sys.modules and not readers_imported():
+        raise Unsupported("the script imports neither Pillow nor OpenCV")
+    if isinstance(loader.dataset, TensorDataset):
+        raise Unsupported("its dataset is a TensorDataset")
+
+
+def native_steps(loader: Any) -> str:
+    """Return in words what lazy images can make native, by the libraries that the code of a loader's items names."""
+    return work_words([*readers_used(loader), "crop", "resize"])
+
+
+def trial_of(loader: Any) -> Trial:
+    """Return what is known about a loader of the script, in all its epochs. `give_up(TrialState.LAZY)` ends the measuring."""
+    if loader not in _trials:
+        _trials[loader] = Trial(loader.num_workers)
+    return _trials[loader]
+
+
+def _fetch_lazily(iterator: Any, trial: Trial, extension: Extension | None) -> Any:
+    """Make the iterator of a loader without workers fetch with lazy images, in the thread that iterates."""
+    iterator._dataset_fetcher = LazyFetcher(iterator._dataset_fetcher, trial, 0, extension, time.thread_time)
+    return iterator
+
+
+class LazyItems:
+    """The `worker_init_fn` of a loader with lazy images. It calls the script's own first."""
+
+    def __init__(self, own: Callable[[int], Any] | None, trial: Trial, extension: Extension | None) -> None:
+        self.own = own
+        self.trial = trial
+        self.extension = extension
+
+    def __call__(self, worker: int) -> None:
+        """Let this worker process make its items with lazy images."""
+        if self.own is not None:
+            self.own(worker)
+        follow_installed_pillow()
+        create = _DatasetKind.create_fetcher
+        info = torch.utils.data.get_worker_info()
+
+        def create_fetcher(kind: Any, dataset: Any, *arguments: Any) -> Any:
+            fetcher = create(kind, dataset, *arguments)
+            if info is None or dataset is not info.dataset:
+                return fetcher  # a loader that the script makes inside its worker
+            return LazyFetcher(fetcher, self.trial, worker, self.extension, time.process_time)
+
+        _DatasetKind.create_fetcher = staticmethod(create_fetcher)
+
+
+class LazyFetcher:
+    """A fetcher of torch's that makes its batches with lazy images, unless the trial says that they do not pay.
+
+    `clock`: the CPU time of what makes the items, in seconds.
+    """
+
+    def __init__(
+        self, fetcher: Any, trial: Trial, worker: int, extension: Extension | None, clock: Callable[[], float]
+    ) -> None:
+        self._fetcher = fetcher
+        self._trial = trial
+        self._worker = worker
+        self._extension = extension
+        self._clock = clock
+        self._batches = 0
+        self._cannot_be_measured = False
+        compare_first_reads()
+        if "PIL.Image" in sys.modules:
+            from headrace.accelerate.lazy.affine_transform import compare_first_transforms
+            from headrace.accelerate.lazy.pillow import compare_first_images
+
+            compare_first_images()
+            compare_first_transforms()
+        self._opened_before = _opened_natively()
+        self._work = native_work()
+        if torch.utils.data.get_worker_info() is not None:
+            print_by(trial.hand_over)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_fetcher"], name)
+
+    def fetch(self, index: Any) -> Any:
+        """Return the batch of torch's own fetcher, or what takes its place on the way to the training process.
+
+        An error of an item has the traceback that it would have there.
+        """
+        try:
+            batch = self._fetch(index)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+        finally:
+            self._note_work()
+        return batch if self._extension is None else self._extension.handed_over(batch)
+
+    def _fetch(self, index: Any) -> Any:
+        state = self._trial.state
+        if state is TrialState.LAZY:
+            return self._lazily(index)
+        if state is not TrialState.MEASURING:
+            return self._fetcher.fetch(index)
+        self._batches += 1
+        warm_up = self._batches <= WARM_UP_BATCHES
+        ordinary = 0 if warm_up else self._ordinary_items(index)
+        if ordinary:
+            batch = self._divided(index, ordinary)
+        else:
+            lazy = warm_up or self._trial.next_is_lazy()
+            batch, spent_s = self._measured(index, lazy=lazy)
+            items = len(index) if isinstance(index, list | tuple) else 1
+            if not warm_up:
+                self._trial.add(self._worker, lazy=lazy, items=items, cpu_s=spent_s)
+        undecided = self._trial.state is TrialState.MEASURING  # another worker may have decided
+        if undecided and self._batches == BATCHES_WITHOUT_JPEG and _opened_natively() == self._opened_before:
+            self._trial.give_up(TrialState.NO_JPEG)
+        return batch
+
+    def _ordinary_items(self, index: Any) -> int:
+        """Return how many of the first items of a batch are to be ordinary. 0: torch's fetcher does not ask for one by one."""
+        fetcher = self._fetcher
+        if type(fetcher) not in (_MapDatasetFetcher, _IterableDatasetFetcher) or type(index) is not list:
+            return 0
+        if not fetcher.auto_collation or getattr(fetcher.dataset, "__getitems__", None):
+            return 0
+        return self._trial.ordinary_items(len(index))
+
+    def _divided(self, index: list[Any], ordinary: int) -> Any:
+        """Return a batch whose first `ordinary` items are made without lazy images, and measure both parts."""
+        extension = None if self._cannot_be_measured else self._extension
+        begun_s: list[float] = []
+        with contextlib.ExitStack() as around, contextlib.ExitStack() as lazily:
+
+            def begin() -> None:
+                begun_s.append(self._clock())
+                if extension is not None:
+                    around.enter_context(extension.around())
+                lazily.enter_context(self._lazy_images())
+
+            divided = _Divided(index, ordinary, begin)
+            start_s = self._clock()
+            batch = self._fetcher.fetch(divided)
+            lazily.close()
+            if begun_s and extension is not None:
+                batch = extension.finish(batch)
+            end_s = self._clock()
+        if begun_s and self._cannot_be_measured and self._extension is not None:
+            batch = self._extension.finish(batch)
+        if not begun_s:
+            return batch  # the data ended early
+        further_s = extension.cost_s(batch) if extension is not None else None
+        lazy_s = end_s - begun_s[0] + (further_s or 0.0)
+        measured = (begun_s[0] - start_s, ordinary), (lazy_s, divided.made - ordinary)
+        self._trial.add_divided(self._worker, *measured)
+        return batch
+
+    def _measured(self, index: Any, *, lazy: bool) -> tuple[Any, float]:
+        """Return a batch and the CPU time in seconds that it takes, here and elsewhere."""
+        start = self._clock()
+        if not lazy:
+            return self._fetcher.fetch(index), self._clock() - start
+        if self._extension is None:
+            return self._fetch_lazily(index), self._clock() - start
+        if self._cannot_be_measured:
+            return self._extension.finish(self._fetch_lazily(index)), self._clock() - start
+        batch = self._lazily(index)
+        spent_s = self._clock() - start
+        further_s = self._extension.cost_s(batch)
+        self._cannot_be_measured = further_s is None
+        return batch, spent_s + (further_s or 0.0)
+
+    def _lazily(self, index: Any) -> Any:
+        if self._extension is None:
+            return self._fetch_lazily(index)
+        with self._extension.around():
+            return self._extension.finish(self._fetch_lazily(index))
+
+    def _fetch_lazily(self, index: Any) -> Any:
+        with self._lazy_images():
+            return self._fetcher.fetch(index)
+
+    def _lazy_images(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the block in which an item is made with lazy images. It has begun."""
+        with contextlib.ExitStack() as blocks:
+            blocks.enter_context(native_readers())
+            if "PIL.Image" in sys.modules:
+                from headrace.accelerate.lazy.opening import lazy_images
+
+                blocks.enter_context(lazy_images())
+            return blocks.pop_all()
+
+    def _note_work(self) -> None:
+        """Note what has become native since the last batch, in the memory that all processes of the loader share."""
+        work = native_work()
+        if work != self._work:
+            self._trial.note(name for name, now, before in zip(WORK, work, self._work, strict=True) if now > before)
+            self._work = work
+
+
+class _Divided:
+    """The indices of a batch, which torch's fetcher iterates over once. `begin` is called behind the first `ordinary` ones.
+
+    `made`: the number of items that have been made.
+    """
+
+    def __init__(self, indices: list[Any], ordinary: int, begin: Callable[[], None]) -> None:
+        self._indices = indices
+        self._ordinary = ordinary
+        self._begin = begin
+        self.made = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, index in enumerate(self._indices):
+            if number == self._ordinary:
+                self._begin()
+            yield index
+            self.made += 1
+
+
+def _opened_natively() -> int:
+    """Return how many JPEGs this process has opened natively: lazily by Pillow, or by a reader of another library."""
+    opening = sys.modules.get("headrace.accelerate.lazy.opening")
+    return natively_read() + (opening.lazily_opened() if opening else 0)
+
+
+def trial_reason(trial: Trial) -> str:
+    """Return in words why items are not made with lazy images."""
+    if trial.state is TrialState.NO_JPEG:
+        return "its items open no JPEG with Pillow, OpenCV or torchvision.io"
+    saves = "saves too little" if trial.cpu_share() < 1 else "does not save"
+    return f"native decode {saves} CPU time here (measured: {trial.cpu_share():.2f} × that of the script's own items)"

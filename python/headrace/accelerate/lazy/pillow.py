@@ -1,0 +1,450 @@
+"""Lazy Pillow images: images of Pillow's own classes whose pixels are decoded when something looks at them.
+
+An opened JPEG goes through three stages. Each is a subclass of the class that the script sees (`isinstance`, `__class__`):
+
+1. `OpenedJpeg`: Pillow has read the header. Everything but the operations below works as in Pillow.
+2. `LoadedJpeg`: an operation needed pixels. The file is read, checked and closed, as Pillow's `load` does, but not decoded.
+3. `LazyImage`: the result of an operation: a description of the pixels (`image_description`).
+
+`convert("RGB")`, `crop`, `resize`, `transpose` and `copy` of a lazy image give a lazy image, where one decode, one crop and one
+resize give the pixels bit for bit. Whatever else needs pixels finds `_im`, a property that decodes them once. The object then
+becomes an ordinary image of Pillow's class for good. A file that Pillow would not decode without an error never becomes lazy:
+its error is raised where Pillow raises it.
+
+Operations that the script itself has replaced (`Image.Image.resize = …`) are not lazy. Versions: Pillow 11.3 and later.
+"""
+
+from __future__ import annotations
+
+import io
+import operator
+import os
+import stat
+import types
+from typing import Any
+
+from PIL import Image, ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+
+from headrace._native import sound_jpeg
+from headrace.accelerate.lazy.image_description import (
+    ImageDescription,
+    pixels,
+    pixels_by_pillow,
+    plain_pixels,
+    ppm_head,
+    whole_image,
+)
+from headrace.accelerate.lazy.native_work import note_native
+from headrace.accelerate.runtime.shared_indexes import process_indexes
+from headrace.accelerate.script.replaced_functions import foreign_reader, is_own_function
+from headrace.accelerate.workers.unheard_warnings import unheard_warnings
+from headrace.attach.record.log import log_line
+from headrace.errors import HeadraceError
+
+__all__ = [
+    "OPERATIONS",
+    "LazyImage",
+    "LoadedJpeg",
+    "OpenedJpeg",
+    "compare_first_images",
+    "derived",
+    "description_of",
+    "first_images_equal",
+    "ordinary",
+    "pixel_source",
+    "unchanged_operations",
+]
+
+OPERATIONS = ("convert", "crop", "resize", "transpose", "copy", "load")
+"""The methods of Pillow's class that lazy images imitate."""
+
+LARGEST = 1 << 26
+"""Results of more pixels are made by Pillow at once, which may find that the memory is not there."""
+
+LONGEST = 1 << 20
+"""As `LARGEST`, for the side of a resized image."""
+
+COMPARED_IMAGES = 3
+"""Each process decodes so many images with Pillow too, and goes on without lazy images if one differs."""
+
+_STATE = "_undecoded"
+"""The attribute that holds the description of a lazy image, in place of Pillow's `_im`."""
+
+_FILTERS = {
+    int(getattr(Image.Resampling, name.upper())): name
+    for name in ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+}
+_FLIPS = {
+    int(Image.Transpose.FLIP_LEFT_RIGHT): (True, False),
+    int(Image.Transpose.FLIP_TOP_BOTTOM): (False, True),
+    int(Image.Transpose.ROTATE_180): (True, True),
+}
+_MODES = {1: "L", 3: "RGB"}
+_pillows_own = {name: getattr(Image.Image, name) for name in OPERATIONS}
+_copied_info = getattr(Image.Image, "_copy_info", None) or (lambda image: image.info.copy())
+_set_class = object.__dict__["__class__"].__set__
+
+
+def unchanged_operations() -> str | None:
+    """Return None if Pillow's operations are its own, or the name of one that the script or a package has replaced."""
+    for name, function in _pillows_own.items():
+        found = getattr(Image.Image, name)
+        if found is not function or getattr(found, "__module__", "") != "PIL.Image" or not is_own_function(found):
+            return f"PIL.Image.Image.{name}"
+    if (reader := foreign_reader()) is not None:
+        return reader
+    for kind in (JpegImageFile, ImageFile.ImageFile):  # a method of theirs comes before that of all images
+        for name, function in vars(kind).items():
+            if isinstance(function, types.FunctionType) and not is_own_function(function):
+                return f"{kind.__module__}.{kind.__name__}.{name}"
+    return None if JpegImageFile.load is ImageFile.ImageFile.load else "PIL.JpegImagePlugin.JpegImageFile.load"
+
+
+def description_of(image: Any) -> ImageDescription | None:
+    """Return the description of a lazy RGB image whose pixels nobody has looked at. None for any other object."""
+    kind = type(image)
+    if kind is OpenedJpeg and image._mode == "RGB":
+        return _loaded(image)
+    if kind is LazyImage or (kind is LoadedJpeg and image._mode == "RGB"):
+        found: ImageDescription | None = image.__dict__.get(_STATE)
+        return found
+    return None
+
+
+class _Operations(Image.Image):
+    """The operations of Pillow that stay lazy. Everything that is not a plain case goes to Pillow's own method."""
+
+    def convert(self: Any, mode: Any = None, *arguments: Any, **options: Any) -> Any:
+        """Pillow's `convert`: lazy to "RGB" and without a mode."""
+        if not arguments and not options and (mode == "RGB" or (mode is None and self._mode == "RGB")):
+            description = _lazily(self, "convert", any_mode=True)
+            if description is not None:
+                return derived(self, description)
+        return _plain(self).convert(mode, *arguments, **options)
+
+    def copy(self: Any) -> Any:
+        """Pillow's `copy`."""
+        description = _lazily(self, "copy")
+        return derived(self, description) if description is not None else _plain(self).copy()
+
+    __copy__ = copy
+
+    def crop(self: Any, box: Any = None) -> Any:
+        """Pillow's `crop`: lazy where the box lies inside the image."""
+        cut = _inside(box, *self._size)
+        if cut is not None:
+            description = _lazily(self, "crop")
+            if description is not None:
+                note_native("crop")
+                return derived(self, description.cropped(*cut))
+        return _plain(self).crop(box)
+
+    def resize(self: Any, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
+        """Pillow's `resize`: lazy for the first resize, without a part of the image and without a reduction beforehand."""
+        target = _target(self._size, size, resample, box, reducing_gap)
+        if target is not None:
+            description = _lazily(self, "resize")
+            if description is not None and target[:2] != self._size:
+                description = description.resized(*target)
+            if description is not None:
+                note_native("resize")
+                return derived(self, description)
+        return _plain(self).resize(size, resample, box, reducing_gap)
+
+    def transpose(self: Any, method: Any) -> Any:
+        """Pillow's `transpose`: lazy for flips and the half turn."""
+        flips = _FLIPS.get(method) if isinstance(method, int) else None
+        if flips is not None:
+            description = _lazily(self, "transpose")
+            if description is not None:
+                return derived(self, description.flipped(left_right=flips[0], top_bottom=flips[1]))
+        return _plain(self).transpose(method)
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        return _plain(self).__reduce_ex__(protocol)
+
+
+class _Undecoded(_Operations):
+    """What an image without pixels has in place of them."""
+
+    @property
+    def _im(self) -> Any:
+        return _decoded(self)
+
+    @_im.setter
+    def _im(self, core: Any) -> None:
+        self.__dict__["_im"] = core
+        _set_class(self, _PLAIN.get(type(self), type(self)))
+        self.__dict__.pop(_STATE, None)
+
+    @property
+    def readonly(self: Any) -> Any:
+        """Pillow's attribute. Pixels that are decoded later can be written to."""
+        return self.__dict__["_readonly"]
+
+    @readonly.setter
+    def readonly(self: Any, readonly: Any) -> None:
+        self.__dict__["_readonly"] = readonly
+
+    def load(self: Any) -> Any:
+        """Pillow's `load`: the pixels are decoded when the result is used."""
+        if Image.Image.load is not _pillows_own["load"]:
+            return _plain(self).load()
+        return PixelAccess(self)
+
+    @property
+    def __array_interface__(self: Any) -> Any:
+        description = self.__dict__.get(_STATE)
+        if description is None or self._mode != "RGB":
+            return _plain(self).__array_interface__
+        values = _pixels(description)
+        return {"version": 3, "data": values.tobytes(), "shape": values.shape, "typestr": "|u1"}
+
+
+class LazyImage(_Undecoded):
+    """An RGB image whose pixels are described, not decoded. Its class is `PIL.Image.Image` to everyone."""
+
+    __class__ = property(lambda self: Image.Image)
+
+
+class LoadedJpeg(_Undecoded, JpegImageFile):
+    """A JPEG after `load`: its bytes are read and checked, its file is closed. It is decoded when its own pixels are needed."""
+
+    __class__ = property(lambda self: JpegImageFile)
+
+
+class OpenedJpeg(_Operations, JpegImageFile):
+    """A JPEG whose header Pillow has read."""
+
+    __class__ = property(lambda self: JpegImageFile)
+
+    def load(self: Any) -> Any:
+        """Pillow's `load`: the file is read, checked and closed; its pixels are decoded when the result is used."""
+        if Image.Image.load is _pillows_own["load"] and _loaded(self) is not None:
+            return PixelAccess(self)
+        return _plain(self).load()
+
+
+_PLAIN: dict[type, type] = {LazyImage: Image.Image, LoadedJpeg: JpegImageFile, OpenedJpeg: JpegImageFile}
+for _kind, _plain_kind in _PLAIN.items():  # a script may print or compare the name of `type(image)`
+    _kind.__name__, _kind.__qualname__, _kind.__module__ = (
+        _plain_kind.__name__,
+        _plain_kind.__qualname__,
+        _plain_kind.__module__,
+    )
+
+
+class PixelAccess:
+    """The result of `load`, which hardly anyone uses: the pixels, decoded at the first look."""
+
+    __slots__ = ("_image",)
+
+    def __init__(self, image: Any) -> None:
+        self._image = image
+
+    def __getitem__(self, position: Any) -> Any:
+        return Image.Image.load(_plain(self._image))[position]
+
+    def __setitem__(self, position: Any, colour: Any) -> None:
+        Image.Image.load(_plain(self._image))[position] = colour
+
+    def getpixel(self, position: Any) -> Any:
+        """Pillow's `getpixel`."""
+        return self[position]
+
+    def putpixel(self, position: Any, colour: Any) -> None:
+        """Pillow's `putpixel`."""
+        self[position] = colour
+
+
+def _plain(image: Any) -> Any:
+    """Make an image one of Pillow's own class, with its pixels if it has been loaded, and return it."""
+    if type(image) is OpenedJpeg:
+        _set_class(image, JpegImageFile)
+    elif type(image) in _PLAIN:
+        _decoded(image)
+    return image
+
+
+def _decoded(image: Any) -> Any:
+    """Return Pillow's pixel object of an image. The image becomes an ordinary one. Threads that ask at once get the same."""
+    fields = image.__dict__
+    description = fields.get(_STATE)
+    if "_im" not in fields and description is not None:
+        fields.setdefault("_im", _core(image, description))
+    _set_class(image, _PLAIN.get(type(image), type(image)))
+    fields.pop(_STATE, None)
+    return fields["_im"]
+
+
+def _core(image: Any, description: ImageDescription) -> Any:
+    if type(image) is LoadedJpeg:
+        with unheard_warnings():  # they were given when the image was opened
+            whole: Any = JpegImageFile(io.BytesIO(description.source))
+            JpegImageFile.load(whole)
+        return whole._im
+    values = plain_pixels(description) or _pixels(description).data
+    decoded: Any = Image.frombytes("RGB", (description.width, description.height), values)
+    return decoded._im
+
+
+def _pixels(description: ImageDescription) -> Any:
+    """Return the pixels, natively decoded. The first ones of a process are compared with Pillow's."""
+    try:
+        found = pixels(description, process_indexes())
+    except HeadraceError:
+        return pixels_by_pillow(description)
+    if not _comparison.left:
+        return found
+    _comparison.left -= 1
+    expected = pixels_by_pillow(description)
+    if not (found == expected).all():
+        _comparison.equal = False
+        log_line(f"headrace run: an image came out different; this process decodes with Pillow: {description[1:]}")
+    return expected
+
+
+class _Comparison:
+    """The comparison of the first images of this process with Pillow's."""
+
+    left = COMPARED_IMAGES
+    equal = True
+
+
+_comparison = _Comparison()
+
+
+def compare_first_images() -> None:
+    """Compare the next images of this process with Pillow's."""
+    _comparison.left = COMPARED_IMAGES
+
+
+def first_images_equal() -> bool:
+    """Whether the images of this process that have been compared were equal to Pillow's."""
+    return _comparison.equal
+
+
+def _lazily(image: Any, operation: str, *, any_mode: bool = False) -> ImageDescription | None:
+    """Return the description that an operation continues, or None if Pillow's own method must do it."""
+    if getattr(Image.Image, operation) is not _pillows_own[operation] or not (any_mode or image._mode == "RGB"):
+        return None
+    if type(image) is OpenedJpeg:
+        return _loaded(image)
+    found: ImageDescription | None = image.__dict__.get(_STATE)
+    return found
+
+
+def derived(image: Any, description: ImageDescription) -> LazyImage:
+    """Return the new image that an operation makes of `image`, as Pillow's `_new` does."""
+    new = object.__new__(LazyImage)
+    fields = new.__dict__
+    fields["_mode"] = "RGB"
+    fields["_size"] = description.window[2:]
+    fields["palette"] = None
+    fields["info"] = _copied_info(image)
+    fields["_readonly"] = 0
+    fields["_exif"] = None
+    fields[_STATE] = description
+    return new
+
+
+def ordinary(value: Any) -> Any:
+    """Return an ordinary image of Pillow's class in place of a lazy one. All else is returned unchanged."""
+    return _plain(value) if type(value) in _PLAIN else value
+
+
+def pixel_source(image: Any) -> bytes:
+    """Return bytes that end in the pixels of an RGB image. A lazy image keeps them, undecoded."""
+    if type(image) is not LazyImage or _STATE not in image.__dict__:
+        found: bytes = _plain(image).tobytes()
+        return found
+    description = image.__dict__[_STATE]
+    if plain_pixels(description) is None:
+        data = ppm_head(description.width, description.height) + _pixels(description).tobytes()
+        description = whole_image(data, description.width, description.height)
+        image.__dict__[_STATE] = description
+    return description.source  # type: ignore[no-any-return]
+
+
+def _inside(box: Any, width: int, height: int) -> tuple[int, int, int, int] | None:
+    """Return left, top, width and height of a crop, as Pillow rounds them. None where Pillow does more than cut."""
+    if box is None:
+        return 0, 0, width, height
+    if type(box) not in (tuple, list):
+        return None
+    try:
+        left, top, right, bottom = map(int, map(round, box))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+        return None
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and (right - left) * (bottom - top) > limit:
+        return None
+    return left, top, right - left, bottom - top
+
+
+def _target(own: tuple[int, int], size: Any, resample: Any, box: Any, reducing_gap: Any) -> tuple[int, int, str] | None:
+    """Return width, height and filter of a resize. None where Pillow does more than resize the whole image."""
+    if (box is not None and (type(box) is not tuple or box != (0, 0, *own))) or not isinstance(resample, int | None):
+        return None
+    name = _FILTERS.get(int(Image.Resampling.BICUBIC) if resample is None else resample)
+    try:
+        width, height = map(operator.index, size)
+        if reducing_gap is not None and (
+            reducing_gap < 1.0 or own[0] / width / reducing_gap >= 2 or own[1] / height / reducing_gap >= 2
+        ):
+            return None
+    except (TypeError, ValueError, ZeroDivisionError):
+        return None
+    if name is None or not (0 < width <= LONGEST and 0 < height <= LONGEST and width * height <= LARGEST):
+        return None
+    return width, height, name
+
+
+def _loaded(image: Any) -> ImageDescription | None:
+    """Read, check and close the file of an opened JPEG, as Pillow's `load` does. None: Pillow must load it."""
+    tile = image.tile
+    if image._im is not None or len(tile) != 1 or image.decoderconfig != () or "transparency" in image.info:
+        return None
+    width, height = image._size
+    if tuple(tile[0]) != ("jpeg", (0, 0, width, height), 0, (image._mode, "")):
+        return None
+    source = _source(image.fp)
+    facts = sound_jpeg(source) if source is not None else None
+    if source is None or facts is None or facts[:2] != (width, height) or _MODES[facts[2]] != image._mode:
+        return None
+    file = image.fp
+    fields = image.__dict__
+    if image._exclusive_fp:
+        file.close()
+    else:  # Pillow reads block by block until the decoder has found the end
+        block = image.decodermaxblock
+        file.seek(min(len(source), -(-facts[3] // block) * block))
+    image.fp = None
+    image.tile = []
+    fields["map"] = None
+    fields["_readonly"] = 0
+    description = whole_image(source, width, height)
+    fields[_STATE] = description
+    del fields["_im"]
+    _set_class(image, LoadedJpeg)
+    note_native("Pillow")
+    return description
+
+
+def _source(file: Any) -> bytes | None:
+    """Return the bytes behind an open file, or None if it is not a plain one."""
+    try:
+        if type(file) is io.BytesIO:
+            return file.getvalue()
+        if type(file) is not io.BufferedReader or type(file.raw) is not io.FileIO:
+            return None
+        number = file.fileno()
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return os.pread(number, found.st_size, 0)
+    except (ValueError, OSError):
+        return None

@@ -1,0 +1,194 @@
+"""The comparison of lazy with ordinary items during the first batches: CPU time an item, on the script's own data.
+
+The items are equal either way, so a process may make some items with lazy images and others without. At first each process
+makes a few ordinary items at the beginning of a batch. Where lazy items clearly cost less, that is enough. Otherwise whole
+batches are made in turn, and their collate function counts too, and so does what receiving such a batch costs the training
+process. The processes of a loader add what they measure to memory that they share. The first process that knows enough decides
+for all, and for later epochs.
+"""
+
+from __future__ import annotations
+
+import enum
+import multiprocessing.sharedctypes
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headrace.accelerate.lazy.native_work import WORK
+
+__all__ = ["ENOUGH_ITEMS", "FEWEST_TO_DIVIDE", "Trial", "TrialState"]
+
+ENOUGH_ITEMS = 24
+"""Decide when so many items of each kind have been measured, and one kind clearly costs less."""
+
+MOST_ITEMS = 96
+"""Decide at the latest when so many items of each kind have been measured."""
+
+FEWEST_TO_DIVIDE = 16
+"""Batches of fewer items are made lazily as a whole, or not."""
+
+CLEAR = 0.8
+"""Lazy items are clearly faster below this share of the ordinary CPU time."""
+
+WORTHWHILE = 0.95
+"""Keep lazy items if they take less than this share of the ordinary CPU time.
+
+The rest is for the error of so few items, and for what is not measured: the first use of a batch's memory.
+"""
+
+LONGEST_TEXT = 4096
+"""Processes hand so many bytes of lines to the training process."""
+
+_FIELDS = 4
+
+
+class TrialState(enum.IntEnum):
+    """What is known about a loader."""
+
+    MEASURING = 0
+    LAZY = 1
+    NOT_FASTER = 2
+    NO_JPEG = 3
+
+
+class Trial:
+    """What the processes of one loader have measured, in shared memory. It can be passed to a process that is being started.
+
+    `workers`: number of processes that make items; 0: the main process does.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._rows = max(1, workers)
+        self._state = multiprocessing.sharedctypes.RawValue("i", TrialState.MEASURING)
+        self._values = multiprocessing.sharedctypes.RawArray("d", self._rows * _FIELDS)
+        self._batches = multiprocessing.sharedctypes.RawArray("i", self._rows)
+        self._received = multiprocessing.sharedctypes.RawArray("d", _FIELDS)
+        self._divided = multiprocessing.sharedctypes.RawArray("d", self._rows * _FIELDS)
+        self._work = multiprocessing.sharedctypes.RawArray("b", len(WORK))
+        self._lines = multiprocessing.sharedctypes.RawArray("c", LONGEST_TEXT)
+
+    @property
+    def state(self) -> TrialState:
+        """The decision so far."""
+        return TrialState(self._state.value)
+
+    def ordinary_items(self, items: int) -> int:
+        """Return how many items of the next batch of `items` are to be made without lazy images. 0: do not divide it."""
+        left = ENOUGH_ITEMS - _sums(self._divided)[1]
+        if left <= 0 or items < FEWEST_TO_DIVIDE:
+            return 0
+        return min(items // 2, -(-ENOUGH_ITEMS // self._rows))
+
+    def next_is_lazy(self) -> bool:
+        """Whether the next whole batch that is measured is to be lazy: the kind of which fewer items have been measured.
+
+        Workers of short epochs make two or three batches each, and the next epoch's go on from there.
+        """
+        _, ordinary, _, lazy = _sums(self._values)
+        return lazy <= ordinary
+
+    def add(self, worker: int, *, lazy: bool, items: int, cpu_s: float) -> TrialState | None:
+        """Add a measured batch of a process. Return the decision if this batch made it, else None."""
+        self._batches[worker % self._rows] += 1
+        return self._add(self._values, worker, [0.0, 0, cpu_s, items] if lazy else [cpu_s, items, 0.0, 0], self._decision)
+
+    def add_received(self, *, lazy: bool, cpu_s: float, batches: int = 1) -> None:
+        """Add the CPU time in seconds that a batch took in the training process. `batches`: 0 for more time of the same one."""
+        at = 2 if lazy else 0
+        self._received[at] += cpu_s
+        self._received[at + 1] += batches
+
+    def add_divided(self, worker: int, ordinary: tuple[float, int], lazy: tuple[float, int]) -> TrialState | None:
+        """Add a batch whose first items were ordinary: CPU time in seconds and number of items of both parts.
+
+        Return the decision if this batch made it, else None. It can only be that lazy items clearly cost less: the collate
+        function counts with them alone.
+        """
+        return self._add(self._divided, worker, [*ordinary, *lazy], self._early_decision)
+
+    def _add(self, values: Any, worker: int, measured: list[float], decision: Callable[[], TrialState]) -> TrialState | None:
+        at = worker % self._rows * _FIELDS
+        for field, value in enumerate(measured):
+            values[at + field] += value
+        if self.state is not TrialState.MEASURING:
+            return None
+        state = decision()
+        self._state.value = state
+        return None if state is TrialState.MEASURING else state
+
+    def give_up(self, state: TrialState) -> TrialState:
+        """Record and return a decision that needs no measurement."""
+        self._state.value = state
+        return state
+
+    def note(self, work: Iterable[str]) -> None:
+        """Note what of `native_work.WORK` a process has made natively."""
+        for name in work:
+            self._work[WORK.index(name)] = 1
+
+    def work(self) -> set[str]:
+        """Return what of `native_work.WORK` the processes have made natively."""
+        return {name for name, noted in zip(WORK, self._work, strict=True) if noted}
+
+    def hand_over(self, line: str) -> None:
+        """Hand a line of a worker to the training process, which prints it. What does not fit is lost."""
+        lines = self._lines.value
+        self._lines.value = (lines + line.encode() + b"\n")[: LONGEST_TEXT - 1]
+
+    def lines(self) -> list[str]:
+        """Return the lines that processes have handed over since the last call."""
+        lines: bytes = self._lines.value
+        if lines:
+            self._lines.value = b""
+        return lines.decode(errors="replace").splitlines()
+
+    def measured(self) -> tuple[float, int] | None:
+        """Return the CPU time of a lazy item as a share of an ordinary one's, and how many items of each kind tell it.
+
+        None if too few were measured.
+        """
+        values = self._values if _fewest(self._values) >= ENOUGH_ITEMS else self._divided
+        fewest = int(_fewest(values))
+        return (self._share_of(values), fewest) if fewest >= ENOUGH_ITEMS else None
+
+    def cpu_share(self) -> float:
+        """Return the CPU time of a lazy item as a share of an ordinary one's. Not a number before both are measured."""
+        return self._share_of(self._values)
+
+    def _share_of(self, values: Any) -> float:
+        """Return the cost of a lazy item as a share of an ordinary one's, by what has been measured of each."""
+        plain_s, plain_items, lazy_s, lazy_items = _sums(values)
+        if not plain_s or not lazy_items:
+            return float("nan")
+        plain_received_s, lazy_received_s = self._received_s()
+        return (lazy_s / lazy_items + lazy_received_s) / (plain_s / plain_items + plain_received_s)
+
+    def _received_s(self) -> tuple[float, float]:
+        """Return what an ordinary and a lazy item cost the training process, in seconds. Zeros unless both are known."""
+        plain_s, plain_batches, lazy_s, lazy_batches = self._received
+        items, batches = sum(_sums(self._values)[1::2]), sum(self._batches)
+        if not (plain_batches and lazy_batches and batches):
+            return 0.0, 0.0
+        return plain_s / plain_batches * batches / items, lazy_s / lazy_batches * batches / items
+
+    def _early_decision(self) -> TrialState:
+        enough = _fewest(self._divided) >= ENOUGH_ITEMS
+        return TrialState.LAZY if enough and self._share_of(self._divided) < CLEAR else TrialState.MEASURING
+
+    def _decision(self) -> TrialState:
+        fewest, share = _fewest(self._values), self._share_of(self._values)
+        if fewest >= ENOUGH_ITEMS and share < CLEAR:
+            return TrialState.LAZY
+        if fewest < MOST_ITEMS:
+            return TrialState.MEASURING
+        return TrialState.LAZY if share < WORTHWHILE else TrialState.NOT_FASTER
+
+
+def _sums(values: Any) -> list[float]:
+    """Return CPU time and number of ordinary items, and of lazy ones, over all processes."""
+    return [sum(values[field::_FIELDS]) for field in range(_FIELDS)]
+
+
+def _fewest(values: Any) -> float:
+    _, plain_items, _, lazy_items = _sums(values)
+    return min(plain_items, lazy_items)

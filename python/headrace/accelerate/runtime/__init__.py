@@ -1,0 +1,1 @@
+"""What all loaders of the process share: the native engine, JPEG indexes, memory of batches, `--data-map`."""

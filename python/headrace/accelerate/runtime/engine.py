@@ -1,0 +1,53 @@
+"""The native engine of `headrace run`: one pool of threads for all loaders of the process, and its JPEG indexes."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from headrace._native import Engine, IndexStore
+from headrace.loading.feeding.feed import INDEX_BYTES
+from headrace.loading.feeding.jpeg_index_cache import shared_index_file
+from headrace.system.hardware.machine import cores, memory
+
+__all__ = ["engine", "index_limit_bytes", "index_store"]
+
+
+def index_limit_bytes() -> int:
+    """Return the memory limit in bytes for JPEG indexes, with which a JPEG decodes faster from the second time on.
+
+    The limit is `feed.INDEX_BYTES`, or a sixteenth of the usable memory if that is less, divided by the number of the job's
+    processes on this host.
+    """
+    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    processes = int(local) if local.isdigit() and int(local) > 0 else 1
+    return min(INDEX_BYTES, memory().usable_bytes // 16) // processes
+
+
+@functools.cache
+def index_store() -> IndexStore:
+    """Return the JPEG indexes of this process for images that no table lists."""
+    return IndexStore(index_limit_bytes(), shared_index_file())
+
+
+_engines: dict[int, Engine] = {}
+
+
+def engine(threads: int) -> Engine:
+    """Return the pool of `threads` native threads that all loaders of this process share. Idle threads cost nothing.
+
+    They leave files to the script's own code of which Pillow warns (`quiet_files`).
+    """
+    if threads not in _engines:
+        _engines[threads] = Engine(threads, cores().parallel, quiet=True)
+    return _engines[threads]
+
+
+def _forget_engines() -> None:
+    """Abandon the pools in a forked child, where their threads do not exist."""
+    for pool in _engines.values():
+        pool.abandon()
+    _engines.clear()
+
+
+os.register_at_fork(after_in_child=_forget_engines)

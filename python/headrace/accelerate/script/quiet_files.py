@@ -1,0 +1,50 @@
+"""Files that Pillow reads without a warning, and without an error over their metadata: only those are decoded without Pillow.
+
+The native threads find out about each file ("unsupported"), and the script's own code makes its item: Pillow warns, or raises,
+as ever. A dataset with many such files is not taken over as a whole, because the main process would make their items.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace._native import quiet_orientation
+from headrace.accelerate.runtime.data_map import mapped
+from headrace.accelerate.runtime.unsupported import Unsupported
+
+__all__ = ["is_quiet", "require_quiet_files"]
+
+READ_FILES = 32
+"""Read so many files of a dataset, spread over it."""
+
+MOST_OTHERS = 1
+"""Accept so many of them that are not quiet: a share that costs little."""
+
+
+def is_quiet(data: bytes) -> bool:
+    """Whether Pillow opens the image of these bytes and converts it to RGB quietly. False for what is not decoded natively."""
+    return quiet_orientation(data, upright=False) is not None
+
+
+def require_quiet_files(paths: Sequence[str]) -> None:
+    """Raise `Unsupported` if Pillow would warn of some of these files or refuse them.
+
+    Files that cannot be read do not count.
+    """
+    step = max(1, len(paths) // READ_FILES)
+    found = [_is_quiet_file(path) for path in paths[::step][:READ_FILES]]
+    others = found.count(False)
+    if others > MOST_OTHERS:
+        reason = f"Pillow warns of {others} of {len(found)} files that were looked at, or reads them otherwise than headrace"
+        raise Unsupported(reason, "files without damaged or unusual metadata")
+
+
+@functools.lru_cache(maxsize=64 * READ_FILES)  # the next epoch need not read them again
+def _is_quiet_file(path: str) -> bool | None:
+    """Return whether a file is quiet; None if it cannot be read."""
+    try:
+        return is_quiet(Path(mapped(path)).read_bytes())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,153 @@
+"""Functions of libraries that the script, or a package, has replaced: native code then does something else than plain loading.
+
+Known by where a function's code comes from: its variables are those of its own module, whatever name it bears
+(`functools.wraps` copies names). And a function is not another one than it was when a loader was first looked at.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import random
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headrace.accelerate.runtime.unsupported import Unsupported
+
+__all__ = ["foreign_reader", "is_own_function", "require_own_functions", "require_own_readers"]
+
+PACKAGES = frozenset(
+    {"PIL", "headrace", "numpy", "timm", "torch", "torchvision", "typing_extensions"}
+) | sys.stdlib_module_names - {"__main__"}
+"""Packages whose functions may stand in the modules that follow."""
+
+NOT_THEIRS = frozenset({"unittest"})
+"""Packages of Python whose objects take the place of functions."""
+
+GENERATED = ("_cython_", "namedtuple_")
+"""What the names of the modules begin with that stand for code which Cython and `namedtuple` make."""
+
+MODULES = (
+    *("PIL.BmpImagePlugin", "PIL.GifImagePlugin", "PIL.PngImagePlugin", "PIL.PpmImagePlugin", "PIL.TiffImagePlugin"),
+    *("PIL.Image", "PIL.ImageOps", "PIL.ImageEnhance", "PIL.ImageFilter", "PIL.ImageFile", "PIL.JpegImagePlugin"),
+    *("PIL.WebPImagePlugin", "torch.utils.data._utils.collate", "torch.utils.data._utils.fetch"),
+    "torch.utils.data.dataset",
+    *("torch.utils.data._utils.worker", "torchvision.datasets.folder", "torchvision.datasets.vision"),
+    *("torchvision.transforms.transforms", "torchvision.transforms.autoaugment", "torchvision.transforms.functional"),
+    *("torchvision.transforms._functional_pil", "torchvision.transforms._functional_tensor"),
+    *("torchvision.transforms.v2._transform", "torchvision.transforms.v2._container", "torchvision.transforms.v2._geometry"),
+    *("torchvision.transforms.v2._color", "torchvision.transforms.v2._misc", "torchvision.transforms.v2._meta"),
+    *("torchvision.transforms.v2._type_conversion", "torchvision.transforms.v2._auto_augment"),
+    *("torchvision.transforms.v2._augment", "torchvision.transforms.v2.functional"),
+    *("torchvision.transforms.v2.functional._geometry", "torchvision.transforms.v2.functional._color"),
+    *("torchvision.transforms.v2.functional._misc", "torchvision.transforms.v2.functional._meta"),
+    *("torchvision.transforms.v2.functional._type_conversion", "torchvision.transforms.v2.functional._augment"),
+    *("timm.data.transforms", "timm.data.auto_augment", "timm.data.random_erasing", "timm.data.readers.reader_image_folder"),
+    *("timm.data.dataset", "random"),
+)
+"""Modules whose functions, and those of whose classes, native loading stands for."""
+
+NAMES = {
+    "torch": ("as_tensor", "empty", "from_numpy", "rand", "randint", "randperm", "stack", "tensor", "where", "zeros"),
+    "torch.utils.data": ("default_collate",),
+    "torch.utils.data.dataloader": ("default_collate",),
+    "numpy": ("array", "asarray"),
+    "numpy.random": ("choice", "normal", "rand", "randint", "random", "uniform"),
+}
+"""Functions of modules that have many others."""
+
+FORMATS = frozenset({"BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"})
+"""Pillow's names of the formats that native code reads."""
+
+_known: dict[str, list[tuple[Any, str, Any, str]]] = {
+    "": [(vars(builtins), "open", builtins.open, "builtins"), (vars(random), "random", random.random, "random")]
+}
+"""The functions of each module: the dict that holds one, its name there, the function, and where it stands."""
+
+
+def require_own_functions() -> None:
+    """Raise `Unsupported` if a library's function that native loading stands for is not the library's own any more."""
+    for name in (*MODULES, *NAMES):
+        if name not in _known and name in sys.modules:
+            found = []
+            for one in _functions(name, vars(sys.modules[name])):
+                _, own, value, place = one
+                if is_own_function(value):
+                    found.append(one)
+                elif _is_defined(name, place, own):
+                    raise Unsupported(f"{place}.{own} is replaced")
+            _known[name] = found
+    for functions in _known.values():
+        for held, own, value, place in functions:
+            if held.get(own) is not value:
+                raise Unsupported(f"{place}.{own} is replaced")
+    require_own_readers()
+    modules: Any = sys.modules.get("torch.nn.modules.module")
+    if modules is not None and (modules._global_forward_hooks or modules._global_forward_pre_hooks):
+        raise Unsupported("a hook is registered for the forward of all modules")
+
+
+def require_own_readers() -> None:
+    """Raise `Unsupported` if Pillow asks a reader of the script before its own (`foreign_reader`)."""
+    if (reader := foreign_reader()) is not None:
+        raise Unsupported(f"{reader} is not Pillow's own")
+
+
+def foreign_reader() -> str | None:
+    """Return what Pillow asks before the last of its readers that native code stands for, and is not its own; else None."""
+    pillow: Any = sys.modules.get("PIL.Image")
+    asked = [one for one in pillow.ID if one in pillow.OPEN] if pillow is not None else []
+    last = max((number for number, one in enumerate(asked) if one in FORMATS), default=-1)
+    foreign = (one for one in asked[: last + 1] if not is_own_function(pillow.OPEN[one][0]))
+    return next((f"PIL.Image.OPEN[{one!r}]" for one in foreign), None)
+
+
+def _functions(module: str, names: Mapping[str, Any]) -> Iterator[tuple[Any, str, Any, str]]:
+    wanted = NAMES.get(module)
+    for own, value in list(names.items()):
+        if isinstance(value, type):
+            if value.__module__ == module and wanted is None:
+                place = f"{module}.{own}"
+                yield from ((vars(value), key, one, place) for key, one in list(vars(value).items()) if _may_run(one))
+        elif _may_run(value) and (wanted is None or own in wanted):
+            yield names, own, value, module
+
+
+def _is_defined(module: str, place: str, own: str) -> bool:
+    """Whether a module itself defines a name, as far as its code tells. Packages add methods of their own to Pillow's images.
+
+    `place`: the module, or the class in it.
+    """
+    try:
+        code = sys.modules[module].__spec__.loader.get_code(module)  # type: ignore[union-attr]
+    except Exception:
+        return True
+    kind = place[len(module) + 1 :]
+    codes = [one for one in code.co_consts if isinstance(one, types.CodeType) and one.co_name == kind] if kind else [code]
+    return not codes or any(own in one.co_names for one in codes)
+
+
+def _may_run(value: Any) -> bool:
+    return callable(value) or isinstance(value, staticmethod | classmethod | property)
+
+
+def is_own_function(value: Any) -> bool:
+    """Whether what runs when a value is called, or read, is code of a known package."""
+    if isinstance(value, property):
+        return all(is_own_function(part) for part in (value.fget, value.fset, value.fdel) if part is not None)
+    if isinstance(value, staticmethod | classmethod | types.MethodType):
+        return is_own_function(value.__func__)
+    if isinstance(value, functools.partial):
+        return is_own_function(value.func)
+    if isinstance(value, types.FunctionType):
+        return _is_of_package(value.__globals__.get("__name__"))
+    kind = value if isinstance(value, type) else type(value)
+    wrapped = None if isinstance(value, type) else getattr(value, "__wrapped__", None)
+    return _is_of_package(kind.__module__) and (wrapped is None or is_own_function(wrapped))
+
+
+def _is_of_package(name: Any) -> bool:
+    package = name.partition(".")[0] if isinstance(name, str) else ""
+    return (package in PACKAGES and package not in NOT_THEIRS) or package.startswith(GENERATED)

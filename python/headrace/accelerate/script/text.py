@@ -1,0 +1,73 @@
+"""The text of the script's own modules: a search for what the script may notice.
+
+Installed packages, Python's own modules and headrace are not searched.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["is_installed", "module_with", "modules_beside"]
+
+LONGEST_TEXT = 1 << 20
+"""Search no file of more bytes: it holds data."""
+
+_without: dict[re.Pattern[str], set[str]] = {}
+"""The modules in which a pattern was not found."""
+
+
+def module_with(pattern: re.Pattern[str]) -> str | None:
+    """Return the name of a module of the script whose text holds the pattern, or None.
+
+    The script's worker functions and datasets are in modules that are imported by now.
+    """
+    for name, module in modules_beside(_without.setdefault(pattern, set())):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and path.endswith(".py") and not is_installed(path) and _holds(Path(path), pattern):
+            return name
+    return None
+
+
+def modules_beside(known: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each imported module that is not known, and the module. Behind it the module is known.
+
+    So each module is looked at once, and not in each epoch: a job has thousands. One whose import has not ended stays unknown.
+    """
+    for name in [name for name in list(sys.modules) if name not in known]:
+        module = sys.modules.get(name)
+        yield name, module
+        if not getattr(getattr(module, "__spec__", None), "_initializing", False):
+            known.add(name)
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file of Python code is that of an installed package, of Python itself or of headrace."""
+    return path.startswith((*_installed(), "<frozen ", "<__")) or "/site-packages/" in path or "/dist-packages/" in path
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Return the folders of installed packages, of Python itself and of this package."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return tuple({str(Path(path)) for path in [*paths, *site.getsitepackages(), *_own_folders()] if path})
+
+
+def _own_folders() -> list[str]:
+    user = site.getusersitepackages()
+    return [user, str(Path(__file__).parents[2])]
+
+
+def _holds(path: Path, pattern: re.Pattern[str]) -> bool:
+    try:
+        if path.stat().st_size > LONGEST_TEXT:
+            return False
+        return pattern.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+    except OSError:
+        return False

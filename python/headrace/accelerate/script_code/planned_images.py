@@ -1,0 +1,285 @@
+"""Images that are planned, not opened: what stands for them while the script's own code makes an item.
+
+`PlannedImage` stands for a Pillow image of a file, `PlannedView` for the tensor that the script's transforms make of it. Both
+know the file and the chain of transforms. Whatever else the code asks of them is refused, so that it never computes with them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn
+
+from headrace.accelerate.script_code.written_calls import written_reason
+from headrace.accelerate.transforms.translate import is_known, is_random, makes_tensor
+
+__all__ = [
+    "Chain",
+    "NotUnderstood",
+    "PlannedFile",
+    "PlannedImage",
+    "PlannedMode",
+    "PlannedView",
+    "Source",
+    "path_text",
+    "refusal_of",
+    "source_name",
+    "with_mode",
+]
+
+#: Where an image comes from: the path of its file, or the bytes of the file.
+Source = str | bytes
+
+PlannedMode = Literal["RGB", "L"]
+"""The mode of an image in Pillow's words: colours or gray."""
+
+#: The first bytes of image files (the specifications of the formats), and the ending of such files.
+SIGNATURES = (
+    (b"\xff\xd8\xff", ".jpg"),
+    (b"\x89PNG\r\n\x1a\n", ".png"),
+    (b"GIF8", ".gif"),
+    (b"BM", ".bmp"),
+    (b"II*\0", ".tif"),
+    (b"MM\0*", ".tif"),
+)
+
+
+class _Refusals(threading.local):
+    """The first refusal of this thread since `refusal_of` was called last."""
+
+    first: str | None = None
+
+
+_refusals = _Refusals()
+
+
+class NotUnderstood(BaseException):
+    """The item's code does what headrace does not look into. The message is the reason in words.
+
+    Not an `Exception`, which the code might catch. It is also noted for `refusal_of`: the code may catch everything.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        _refusals.first = _refusals.first or written_reason(reason, refusal_of.__code__)
+
+
+def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
+    """Call a function. Return its result, and the first reason for which something in it was refused. Calls may be nested."""
+    outer, _refusals.first = _refusals.first, None
+    try:
+        return make(), _refusals.first
+    except NotUnderstood:
+        return None, _refusals.first
+    finally:
+        _refusals.first = outer
+
+
+class _Looks(threading.local):
+    """The mode that files have for the code of this thread's item, the files whose mode it looked at, and the number of draws.
+
+    A draw is the application of a transform that draws random numbers.
+    """
+
+    def __init__(self) -> None:
+        self.mode: PlannedMode = "RGB"
+        self.sources: list[Source] = []
+        self.draws = 0
+
+
+_looks = _Looks()
+
+
+def with_mode(mode: PlannedMode, make: Callable[[], Any]) -> tuple[Any, list[Source], int]:
+    """Call a function to which all opened files have a mode.
+
+    Return its result, the files whose mode it looked at, and the number of draws.
+    """
+    outer, outer_sources, outer_draws = _looks.mode, _looks.sources, _looks.draws
+    _looks.mode, _looks.sources, _looks.draws = mode, [], 0
+    try:
+        made = make()
+        return made, _looks.sources, _looks.draws
+    finally:
+        _looks.mode, _looks.sources, _looks.draws = outer, outer_sources, outer_draws
+
+
+class Chain:
+    """The transforms that were applied to an image, in order.
+
+    Equal chains are one object: `after` returns the same one for the same transform. `draws`: whether the last transform draws
+    random numbers.
+    """
+
+    __slots__ = ("_next", "draws", "is_tensor", "operations")
+
+    def __init__(self, operations: tuple[Any, ...] = (), *, is_tensor: bool = False, draws: bool = False) -> None:
+        self.operations = operations
+        self.is_tensor = is_tensor
+        self.draws = draws
+        self._next: dict[int, tuple[Any, Chain | None]] = {}  # the transform is kept, so that its id stays its own
+
+    def after(self, operation: Any) -> Chain | None:
+        """Return the chain with one more transform. None if headrace does not know the transform."""
+        known = self._next.get(id(operation))
+        if known is None:
+            chain = None
+            if is_known(operation):
+                tensor = self.is_tensor or makes_tensor(operation)
+                chain = Chain((*self.operations, operation), is_tensor=tensor, draws=is_random(operation))
+            known = self._next[id(operation)] = (operation, chain)
+        return known[1]
+
+
+class _Planned:
+    """What may be asked of a planned object: nothing. The special methods that Python calls by itself are refused."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise NotUnderstood(f"its items look at {self.words()}")
+
+    def words(self) -> str:
+        """Name what the object stands for, in the plural."""
+        return "images"
+
+    __array__ = __bytes__ = __eq__ = __format__ = __getitem__ = __index__ = __int__ = __iter__ = __len__ = _refuse
+    __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __truediv__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
+    __repr__ = __str__ = __hash__ = __contains__ = __reduce_ex__ = __copy__ = __deepcopy__ = __fspath__ = _refuse
+
+
+class PlannedFile(_Planned):
+    """An opened image file, or its bytes."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def words(self) -> str:
+        """Name what the object stands for, in the plural."""
+        return "the bytes of files"
+
+    def __enter__(self) -> PlannedFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: no file is open."""
+
+
+class PlannedImage(_Planned):
+    """A Pillow image of a file.
+
+    `is_rgb`: the code has converted it to RGB. Otherwise its mode is RGB only if that of the file is.
+    `is_upright`: the code has turned it by its EXIF orientation. `draws`: the numbers of the draws that made it.
+    """
+
+    __slots__ = ("chain", "draws", "is_rgb", "is_upright", "source")
+
+    def __init__(
+        self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False, draws: tuple[int, ...] = ()
+    ) -> None:
+        self.source = source
+        self.chain = chain
+        self.is_rgb = is_rgb
+        self.is_upright = is_upright
+        self.draws = draws
+
+    def __bool__(self) -> bool:
+        return True  # as Pillow's images
+
+    def __enter__(self) -> PlannedImage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: no file is open."""
+
+    def method(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return the result of a method of Pillow's image."""
+        if name == "convert" and (*arguments, *named.values()) == ("RGB",) and set(named) <= {"mode"}:
+            if (
+                self.chain.operations and not self.is_rgb
+            ):  # of an RGB image it changes nothing, of others not the same as at first
+                if _looks.mode != "RGB":
+                    raise NotUnderstood("its items convert images behind a transform")
+                return self
+            return PlannedImage(self.source, self.chain, is_rgb=True, is_upright=self.is_upright, draws=self.draws)
+        if name == "copy" and not (arguments or named):
+            return self
+        if name in ("load", "close") and not (arguments or named):
+            return None
+        raise NotUnderstood(f"its items use Image.{name}")
+
+    def attribute(self, name: str) -> Any:
+        """Return an attribute of Pillow's image: its mode, which the native decoder then compares with that of the file."""
+        if name == "mode" and self.is_rgb:
+            return "RGB"
+        if name == "mode" and not self.chain.operations:
+            _looks.sources.append(self.source)
+            return _looks.mode
+        raise NotUnderstood(f"its items use Image.{name}")
+
+    def transformed(self, operation: Any) -> PlannedImage | PlannedView | None:
+        """Return the result of a transform. None if headrace does not know it."""
+        chain = self.chain.after(operation)
+        if chain is None:
+            return None
+        made = PlannedView if chain.is_tensor else PlannedImage
+        draws = _drawn(self.draws, chain)
+        return made(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright, draws=draws)
+
+    def upright(self) -> PlannedImage:
+        """Return the image turned by its EXIF orientation."""
+        if self.chain.operations:
+            raise NotUnderstood("its items turn images by their EXIF orientation behind a transform")
+        return PlannedImage(self.source, self.chain, is_rgb=self.is_rgb, is_upright=True)
+
+
+class PlannedView(_Planned):
+    """The tensor that a chain of transforms makes of an image."""
+
+    __slots__ = ("chain", "draws", "is_rgb", "is_upright", "source")
+
+    def __init__(
+        self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False, draws: tuple[int, ...] = ()
+    ) -> None:
+        self.source = source
+        self.chain = chain
+        self.is_rgb = is_rgb
+        self.is_upright = is_upright
+        self.draws = draws
+
+    def words(self) -> str:
+        """Name what the object stands for, in the plural."""
+        return "the tensors of their images"
+
+    def transformed(self, operation: Any) -> PlannedView | None:
+        """Return the result of a transform. None if headrace does not know it."""
+        chain = self.chain.after(operation)
+        if chain is None:
+            return None
+        draws = _drawn(self.draws, chain)
+        return PlannedView(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright, draws=draws)
+
+
+def _drawn(before: tuple[int, ...], chain: Chain) -> tuple[int, ...]:
+    """Return the draws of what the last transform of a chain makes, behind those `before` it."""
+    if not chain.draws:
+        return before
+    _looks.draws += 1
+    return (*before, _looks.draws - 1)
+
+
+def path_text(path: Any) -> str | None:
+    """Return a path as text. None for what is no path."""
+    return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else None
+
+
+def source_name(source: Source) -> str:
+    """Name a source: its path, or `bytes.jpg` with the ending that files of such bytes have (`bytes` if that is not known)."""
+    if isinstance(source, str):
+        return source
+    if source[:4] == b"RIFF" and source[8:12] == b"WEBP":
+        return "bytes.webp"
+    return "bytes" + next((ending for begin, ending in SIGNATURES if source.startswith(begin)), "")

@@ -1,0 +1,494 @@
+"""The code that makes a dataset's items, compiled again so that headrace decides about each of its calls.
+
+`rewritten` returns a copy of a Python function of the script, or of a library, with the same statements. Each call, each item
+of something and each attribute of something other than the function's own object goes through a `Decisions` object, which makes
+it, puts something else in its place, or refuses it. Apart from calls, the copy can change nothing but its own variables: a
+function that stores an attribute, a global variable or an item of an object that it did not make itself is refused.
+
+The source must be that of the running code: it is compiled, and the code objects are compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import linecache
+import sys
+import types
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.accelerate.script.library_code import is_constant, is_of_library, nested_codes
+from headrace.accelerate.transforms.translate import Unsupported
+
+__all__ = ["Decisions", "RewrittenCode", "rewritten"]
+
+
+class Decisions(Protocol):
+    """What decides about the calls of a rewritten function."""
+
+    def call(self, function: Any, /, *arguments: Any, **named: Any) -> Any:
+        """Return the result of a call."""
+
+    def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
+        """Return the result of calling a method."""
+
+    def item(self, thing: Any, index: Any, /) -> Any:
+        """Return `thing[index]`."""
+
+    def attribute(self, thing: Any, name: str, /) -> Any:
+        """Return `thing.name`."""
+
+    def immutable(self, value: Any, /) -> Any:
+        """Return the value before `+=` and its like. Refuse one that they would change in place."""
+
+    def formatted(self, value: Any, /) -> Any:
+        """Return a value of an f-string. Refuse one whose text code of the script makes."""
+
+    def operand(self, value: Any, /) -> Any:
+        """Return a value that an operator, or a decision, takes. Refuse one for which code of the script would run."""
+
+    def iterated(self, value: Any, /) -> Any:
+        """Return what a loop goes over. Refuse what the loop would change or call."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenCode:
+    """The copy of a function, and the names of the attributes that it reads from its own object (`self`).
+
+    `called`: what its calls name, as far as the text tells: functions, also in branches that are seldom taken. `own_methods`:
+    the names of the methods of its own object that it calls.
+    """
+
+    function: types.FunctionType
+    own_attributes: frozenset[str]
+    called: tuple[Any, ...]
+    own_methods: frozenset[str]
+
+
+#: The names in a rewritten function for the methods of `Decisions`. No script has them.
+NAMES = {
+    name: f"_headrace_{name}"
+    for name in ("call", "method", "item", "attribute", "immutable", "formatted", "operand", "iterated", "slice")
+}
+
+#: The statements and expressions that change nothing but variables of the function.
+ALLOWED = frozenset(
+    {
+        *(ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.If, ast.For, ast.While),
+        *(
+            ast.Try,
+            ast.ExceptHandler,
+            ast.With,
+            ast.withitem,
+            ast.Expr,
+            ast.Pass,
+            ast.Break,
+            ast.Continue,
+            ast.Raise,
+            ast.Assert,
+        ),
+        *(
+            ast.BoolOp,
+            ast.BinOp,
+            ast.UnaryOp,
+            ast.IfExp,
+            ast.Dict,
+            ast.Set,
+            ast.ListComp,
+            ast.SetComp,
+            ast.DictComp,
+            ast.comprehension,
+        ),
+        *(ast.GeneratorExp, ast.Compare, ast.Call, ast.keyword, ast.FormattedValue, ast.JoinedStr, ast.Constant, ast.Attribute),
+        *(ast.Subscript, ast.Starred, ast.Name, ast.List, ast.Tuple, ast.Slice, ast.Import, ast.ImportFrom, ast.alias),
+    }
+)
+
+#: A field of function definitions from Python 3.12 on.
+_NO_TYPES: dict[str, Any] = {"type_params": []}
+
+#: Expressions whose value is an object that nothing else refers to.
+DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+MAKERS = frozenset({"dict", "list", "set"})
+
+#: Methods that change an object. They are refused on others than these, also in a branch that is never taken.
+CHANGES = frozenset(
+    {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
+)
+
+
+def rewritten(
+    function: types.FunctionType, decisions: Decisions, *, is_method: bool, fresh: int | None = None
+) -> RewrittenCode:
+    """Return the copy of a function. `is_method`: its first argument is its own object.
+
+    `fresh`: the number of an argument that nothing else refers to, such as a batch that was made for this call. The function
+    may store into it, as into what it has made itself.
+
+    Raise `Unsupported` if its source is not found, or if it stores something outside of its own variables.
+    """
+    node = _as_function(copy.deepcopy(_definition(function)))
+    own_map = "map" in function.__globals__ or "map" in function.__code__.co_freevars
+    rewriter = _Rewriter(node, decisions, is_method=is_method, owner=_owner(function), fresh=fresh, own_map=own_map)
+    body = [rewriter.visit(statement) for statement in node.body]
+    inner = ast.FunctionDef("inner", _plain_arguments(node.args), body, [], None, **_NO_TYPES)
+    captured = [*NAMES.values(), *function.__code__.co_freevars]
+    arguments = ast.arguments([], [ast.arg(name) for name in captured], None, [], [], None, [])
+    outer = ast.FunctionDef("outer", arguments, [inner], [], None, **_NO_TYPES)
+    module = ast.fix_missing_locations(ast.Module([ast.copy_location(outer, node)], []))
+    compiled = compile(module, function.__code__.co_filename, "exec", dont_inherit=True)
+    code = next(one for one in nested_codes(compiled) if one.co_name == "inner").replace(co_name=function.__name__)
+    own = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    own |= {given: types.CellType(getattr(decisions, name, slice)) for name, given in NAMES.items()}
+    closure = tuple(own[name] for name in code.co_freevars)
+    made = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
+    called = tuple(_resolved(function, path) for path in rewriter.called)
+    return RewrittenCode(made, frozenset(rewriter.own_attributes), called, frozenset(rewriter.own_methods))
+
+
+def _resolved(function: types.FunctionType, path: tuple[Any, ...]) -> Any:
+    """Return what a dotted name in a function stands for. None if that is not known without calling something."""
+    found = path[0]
+    if isinstance(found, str):
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        try:
+            found = cells[found].cell_contents if found in cells else function.__globals__[found]
+        except (KeyError, ValueError):
+            return None
+    for name in path[1:]:
+        if type(found) is not types.ModuleType:
+            return None
+        found = vars(found).get(name)
+    return found
+
+
+def _definition(function: types.FunctionType) -> ast.FunctionDef | ast.Lambda:
+    """Return the syntax tree of a function. Raise `Unsupported` if there is none, or not of this code."""
+    code = function.__code__
+    unknown = Unsupported(f"the source of {function.__qualname__} is not known")
+    source = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    try:
+        tree, codes = _parsed(source)
+    except (SyntaxError, ValueError) as error:
+        raise unknown from error
+    if code not in codes:
+        raise unknown
+    found = [node for node in ast.walk(tree) if _begins(node, code)]
+    if len(found) > 1:
+        found = _innermost(found, code)
+    if len(found) != 1 or not isinstance(found[0], ast.FunctionDef | ast.Lambda):
+        raise unknown
+    return found[0]
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(source: str) -> tuple[ast.Module, tuple[types.CodeType, ...]]:
+    return ast.parse(source), tuple(nested_codes(compile(source, "source", "exec", dont_inherit=True)))
+
+
+def _begins(node: ast.AST, code: types.CodeType) -> bool:
+    if isinstance(node, ast.Lambda):
+        return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != code.co_name:
+        return False
+    return code.co_firstlineno == min(node.lineno, *(one.lineno for one in node.decorator_list), node.lineno)
+
+
+def _innermost(nodes: list[Any], code: types.CodeType) -> list[Any]:
+    """Return the innermost of several lambdas on a line whose body holds all instructions."""
+    places = [(line, column, end_line, end) for line, end_line, column, end in code.co_positions() if column != end]
+    begin = min((line or 0, column or 0) for line, column, _, _ in places)
+    end = max((line or 0, column or 0) for _, _, line, column in places)
+    holding = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Lambda)
+        and (node.body.lineno, node.body.col_offset) <= begin
+        and end <= (node.body.end_lineno or 0, node.body.end_col_offset or 0)
+    ]
+    return holding[-1:]  # ast.walk goes from the outer to the inner ones
+
+
+def _as_function(node: ast.FunctionDef | ast.Lambda) -> ast.FunctionDef:
+    if isinstance(node, ast.FunctionDef):
+        return node
+    statement = ast.copy_location(ast.Return(node.body), node.body)
+    return ast.copy_location(ast.FunctionDef("inner", node.args, [statement], [], None, **_NO_TYPES), node)
+
+
+def _plain_arguments(given: ast.arguments) -> ast.arguments:
+    """Return the arguments without annotations and defaults, which the function object has."""
+    for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        if argument is not None:
+            argument.annotation = None
+    given.defaults, given.kw_defaults = [], [None] * len(given.kwonlyargs)
+    return given
+
+
+def _owner(function: types.FunctionType) -> str:
+    """Return the name of the class that a function is defined in, which is part of its private names (`__name`)."""
+    before = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    return "" if before == "<locals>" else before
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Rewrite the statements of one function. Raise `Unsupported` for one that may change something outside of it."""
+
+    def __init__(
+        self, node: ast.FunctionDef, decisions: Decisions, *, is_method: bool, owner: str, fresh: int | None, own_map: bool
+    ) -> None:
+        self._decisions = decisions
+        self._name = f"{owner}.{node.name}" if is_method and owner else node.name
+        self._owner = owner.lstrip("_")
+        arguments = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
+        bound = _bound_names(node)
+        self._own = arguments[0] if is_method and arguments and arguments[0] not in bound else None
+        given = {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}  # what the caller may know, too
+        self._fresh = _made_here(node) - given
+        if fresh is not None and fresh < len(arguments) and arguments[fresh] not in bound:
+            self._fresh.add(arguments[fresh])
+        self._own_map = own_map or "map" in bound or "map" in arguments
+        self._local = bound | given
+        self._imported: dict[str, Any] = {}
+        self.own_attributes: set[str] = set()
+        self.own_methods: set[str] = set()
+        self.called: list[tuple[Any, ...]] = []
+
+    def _refuse(self, what: str) -> Unsupported:
+        return Unsupported(f"its {self._name if self._name != 'inner' else 'function'} {what}")
+
+    def visit(self, node: ast.AST) -> Any:
+        """Rewrite a node."""
+        if (
+            not isinstance(node, ast.expr_context | ast.operator | ast.boolop | ast.unaryop | ast.cmpop)
+            and type(node) not in ALLOWED
+        ):
+            raise self._refuse(f"has a statement that is not looked into ({type(node).__name__.lower()})")
+        return super().visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        """Refuse functions inside the function."""
+        raise self._refuse("defines a function")
+
+    def visit_Import(self, node: ast.Import) -> Any:
+        """Refuse to load a module: its code would run. Of one that is loaded, the statement only takes the name."""
+        for one in node.names:
+            if one.name not in sys.modules:
+                raise self._refuse("imports a module that is not loaded yet")
+            first = one.name if one.asname else one.name.partition(".")[0]
+            self._imported[one.asname or first] = sys.modules[first]
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
+        """Refuse to load a module, or what a module makes when it is asked for."""
+        known = {} if node.level else vars(sys.modules.get(node.module or "", types.ModuleType("absent")))
+        if not all(one.name in known for one in node.names):
+            raise self._refuse("imports a name that is not loaded yet")
+        for one in node.names:
+            if is_of_library(node.module) and not is_constant(known, one.name):
+                raise self._refuse(f"imports {node.module}.{one.name}")
+            self._imported[one.asname or one.name] = self._decisions.attribute(sys.modules[node.module or ""], one.name)
+        return node
+
+    def visit_With(self, node: ast.With) -> Any:
+        """Rewrite a block whose object is the result of a call."""
+        if not all(isinstance(one.context_expr, ast.Call) for one in node.items):
+            raise self._refuse("enters a block of an object")
+        return self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        """Rewrite what several variables are taken from."""
+        takes_apart = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
+        node.value = self._iterated(node.value) if takes_apart else self.visit(node.value)
+        node.targets = [self.visit(target) for target in node.targets]
+        return node
+
+    def visit_For(self, node: ast.For) -> Any:
+        """Rewrite what a loop goes over."""
+        node.target, node.iter = self.visit(node.target), self._iterated(node.iter)
+        node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
+        return node
+
+    def visit_comprehension(self, node: ast.comprehension) -> Any:
+        """Rewrite what a comprehension goes over."""
+        node.target, node.iter = self.visit(node.target), self._iterated(node.iter)
+        node.ifs = [self._operand(one) for one in node.ifs]
+        return node
+
+    def visit_Starred(self, node: ast.Starred) -> Any:
+        """Rewrite the values behind `*`."""
+        node.value = self._iterated(node.value) if isinstance(node.ctx, ast.Load) else self.visit(node.value)
+        return node
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> Any:
+        """Rewrite a value of an f-string."""
+        node.value = self._decided("formatted", [self.visit(node.value)], node.value)
+        node.format_spec = None if node.format_spec is None else self.visit(node.format_spec)
+        return node
+
+    def _iterated(self, node: ast.expr) -> ast.expr:
+        if isinstance(node, ast.GeneratorExp | ast.List | ast.Tuple | ast.ListComp | ast.Constant):
+            return self.visit(node)  # type: ignore[no-any-return]
+        return self._decided("iterated", [self.visit(node)], node)  # type: ignore[no-any-return]
+
+    def visit_BinOp(self, node: ast.BinOp) -> Any:
+        """Refuse products of matrices: a worker computes them with one thread."""
+        if isinstance(node.op, ast.MatMult):
+            raise self._refuse("multiplies matrices")
+        node.left, node.right = self._operand(node.left), self._operand(node.right)
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
+        """Rewrite the operand of an operator."""
+        node.operand = self._operand(node.operand)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        """Rewrite what `and` and `or` decide about."""
+        node.values = [self._operand(one) for one in node.values]
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        """Rewrite what is compared, unless only identities are."""
+        looks = any(not isinstance(one, ast.Is | ast.IsNot) for one in node.ops)
+        rewritten = self._operand if looks else self.visit
+        node.left, node.comparators = rewritten(node.left), [rewritten(one) for one in node.comparators]
+        return node
+
+    def visit_If(self, node: ast.If) -> Any:
+        """Rewrite the condition of an `if`."""
+        node.test = self._operand(node.test)
+        node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
+        return node
+
+    def visit_While(self, node: ast.While) -> Any:
+        """Rewrite the condition of a `while` loop."""
+        node.test = self._operand(node.test)
+        node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        """Rewrite the condition of `a if condition else b`, and both values."""
+        node.test, node.body, node.orelse = self._operand(node.test), self.visit(node.body), self.visit(node.orelse)
+        return node
+
+    def _operand(self, node: ast.expr) -> Any:
+        made = self.visit(node)
+        if isinstance(node, (ast.Constant, ast.Compare, ast.BoolOp, ast.JoinedStr, *DISPLAYS)):  # plain data
+            return made
+        return self._decided("operand", [made], node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        """Rewrite `name += value` as `name = name + value` for values that this cannot change in place."""
+        if isinstance(node.op, ast.MatMult):
+            raise self._refuse("multiplies matrices")
+        if not isinstance(node.target, ast.Name):
+            raise self._refuse("changes something outside of its own variables")
+        before = self._decided("immutable", [ast.Name(node.target.id, ast.Load())], node)
+        value = ast.BinOp(before, node.op, self._operand(node.value))
+        return ast.copy_location(ast.Assign([node.target], value), node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        """Rewrite a call."""
+        if (mapped := self._mapped(node)) is not None:
+            return self.visit(mapped)
+        function = node.func
+        self._note(function)
+        arguments = [self.visit(argument) for argument in node.args]
+        named = [self.visit(argument) for argument in node.keywords]
+        if isinstance(function, ast.Attribute):
+            base = function.value
+            if function.attr in CHANGES:
+                if not isinstance(base, ast.Name) or base.id not in self._fresh:
+                    raise self._refuse(f"calls {function.attr} on something outside of its own variables")
+                return ast.copy_location(ast.Call(function, arguments, named), node)
+            name = ast.Constant(self._whole(function.attr))
+            return self._decided("method", [self.visit(base), name, *arguments], node, named)
+        if isinstance(function, ast.Name) and function.id == "super" and not (arguments or named):
+            return node
+        return self._decided("call", [self.visit(function), *arguments], node, named)
+
+    def _note(self, function: ast.expr) -> None:
+        """Note what a call names: a dotted name, or a method of the function's own object."""
+        path: list[Any] = []
+        while isinstance(function, ast.Attribute):
+            path.insert(0, function.attr)
+            function = function.value
+        if not isinstance(function, ast.Name):
+            return
+        if function.id == self._own:
+            self.own_methods.update(self._whole(name) for name in path[:1])
+        elif function.id in self._imported:
+            self.called.append((self._imported[function.id], *path))
+        elif function.id not in self._local:
+            self.called.append((function.id, *path))
+
+    def _mapped(self, node: ast.Call) -> ast.GeneratorExp | None:
+        """Return `map(lambda x: value, values)` as the generator `(value for x in values)`; None for any other call."""
+        if self._own_map or not isinstance(node.func, ast.Name) or node.func.id != "map" or node.keywords:
+            return None
+        if len(node.args) != 2 or not isinstance(node.args[0], ast.Lambda) or isinstance(node.args[1], ast.Starred):
+            return None
+        given, values = node.args[0].args, node.args[1]
+        several = given.posonlyargs or given.kwonlyargs or given.vararg or given.kwarg or given.defaults
+        if several or len(given.args) != 1 or given.args[0].arg in {self._own, *self._fresh}:
+            return None
+        each = ast.comprehension(ast.Name(given.args[0].arg, ast.Store()), values, [], 0)
+        return ast.fix_missing_locations(ast.copy_location(ast.GeneratorExp(node.args[0].body, [each]), node))
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        """Return the new code of an attribute that is read. Refuse one that is set or deleted."""
+        if not isinstance(node.ctx, ast.Load):
+            raise self._refuse(f"sets the attribute {node.attr}")
+        name = self._whole(node.attr)
+        if isinstance(node.value, ast.Name) and node.value.id == self._own:
+            self.own_attributes.add(name)
+            return ast.copy_location(ast.Attribute(node.value, name, ast.Load()), node)
+        return self._decided("attribute", [self.visit(node.value), ast.Constant(name)], node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        """Rewrite an item that is read."""
+        if isinstance(node.ctx, ast.Load):
+            return self._decided("item", [self.visit(node.value), self._index(node.slice)], node)
+        if not isinstance(node.value, ast.Name) or node.value.id not in self._fresh:
+            raise self._refuse("stores an item of something outside of its own variables")
+        return ast.copy_location(ast.Subscript(node.value, self._index(node.slice), node.ctx), node)
+
+    def _index(self, index: ast.expr) -> Any:
+        if isinstance(index, ast.Slice):
+            bounds = [ast.Constant(None) if one is None else self.visit(one) for one in (index.lower, index.upper, index.step)]
+            return self._decided("slice", bounds, index)
+        if isinstance(index, ast.Tuple):
+            return ast.copy_location(ast.Tuple([self._index(one) for one in index.elts], ast.Load()), index)
+        return self.visit(index)
+
+    def _whole(self, name: str) -> str:
+        private = self._owner and name.startswith("__") and not name.endswith("__")
+        return f"_{self._owner}{name}" if private else name
+
+    def _decided(self, name: str, arguments: list[Any], place: ast.AST, named: list[Any] | None = None) -> Any:
+        call = ast.Call(ast.Name(NAMES[name], ast.Load()), arguments, named or [])
+        return ast.copy_location(call, place)
+
+
+def _bound_names(node: ast.FunctionDef) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)}
+
+
+def _made_here(node: ast.FunctionDef) -> set[str]:
+    """Return the variables whose only values are lists, dicts and sets that the function makes."""
+    made: dict[str, bool] = {}
+    plain: dict[int, bool] = {}
+    for one in ast.walk(node):
+        targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
+        if len(targets) == 1 and isinstance(targets[0], ast.Name):
+            value = getattr(one, "value", None)
+            is_maker = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in MAKERS
+            plain[id(targets[0])] = is_maker or isinstance(value, DISPLAYS)
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load):
+            made[one.id] = made.get(one.id, True) and plain.get(id(one), False)
+    return {name for name, fresh in made.items() if fresh}

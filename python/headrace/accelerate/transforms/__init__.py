@@ -1,0 +1,1 @@
+"""The script's transforms, translated into headrace's."""

@@ -1,0 +1,1 @@
+"""Loaders taken over as a whole: recognised, compiled, iterated."""

@@ -1,0 +1,1 @@
+"""What a worker process would have: its random streams, settings, warnings, errors."""

@@ -1,0 +1,209 @@
+"""The random streams of the script's processes: the generators of torch, Python and NumPy of a worker or the main process.
+
+torch seeds worker w of a loader with the base seed + w, NumPy's generator with numbers made of both, and calls the
+`worker_init_fn`. Batch k of a pass is made by worker k modulo their number. So the numbers that each image draws are known, and
+a `RandomStream` gives them to the native engine. Where the script itself makes an item, its generators are set to that place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data._utils import worker as torch_worker
+
+from headrace._native import Stream
+from headrace.accelerate.runtime.unsupported import Unsupported
+from headrace.accelerate.workers.forked_child import ForkedChildFailed, in_forked_child
+from headrace.accelerate.workers.one_thread import one_thread
+
+__all__ = ["GeneratorStates", "RandomStream", "next_seed", "require_replayable", "worker_states"]
+
+WORDS = 624
+"""The number of words of a Mersenne Twister."""
+
+TORCH_STATE_BYTES = 5056
+"""The size of the state of torch's generator on the CPU (`CPUGeneratorImplState`).
+
+8 bytes of the seed, then `left` and `seeded`, 4 bytes each, `next` and the words, 8 bytes each, and what its normal
+distribution keeps."""
+
+COMPARED_VALUES = 512
+"""Compare so many exponentials of single values with those of one vector."""
+
+WORDS_AHEAD = 4096
+"""Ask for the exponentials of so many words more than are needed, so that not each batch asks."""
+
+
+class GeneratorStates(NamedTuple):
+    """The states of the default generators of torch (on the CPU), Python and NumPy."""
+
+    torch: torch.Tensor
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...]
+
+    @classmethod
+    def now(cls) -> GeneratorStates:
+        """Return the states in this process."""
+        numpy: Any = np.random.get_state(legacy=False)  # the older form gives a warning for other generators
+        if numpy["bit_generator"] != "MT19937":
+            raise Unsupported("numpy.random has another generator than MT19937", "NumPy's own")
+        key = numpy["state"]["key"], numpy["state"]["pos"]
+        return cls(torch.get_rng_state(), random.getstate(), ("MT19937", *key, numpy["has_gauss"], numpy["gauss"]))
+
+    def restore(self) -> None:
+        """Set the generators of this process to these states."""
+        torch.set_rng_state(self.torch)
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+
+    def equals(self, other: GeneratorStates) -> bool:
+        """Whether the generators are in the same states."""
+        same = torch.equal(self.torch, other.torch) and self.python == other.python
+        return same and all(np.array_equal(one, two) for one, two in zip(self.numpy, other.numpy, strict=True))
+
+    def to_bytes(self) -> bytes:
+        """Return the states as `headrace._native.Stream` has them."""
+        return self._torch_words() + _words(self.python[1][:WORDS], self.python[1][WORDS]) + _words(*self.numpy[1:3])
+
+    def _torch_words(self) -> bytes:
+        state = self.torch.numpy()
+        left, taken = int(state[8:12].view(np.int32)[0]), int(state[16:24].view(np.uint64)[0])
+        return _words(state[24 : 24 + 8 * WORDS].view(np.uint64), WORDS if left == 1 else taken)
+
+    def after(self, state: bytes) -> GeneratorStates:
+        """Return the states with the words of `state`, which continues these."""
+        numbers = np.frombuffer(state, dtype=np.uint32).reshape(3, WORDS + 1)
+        before = np.frombuffer(self.to_bytes(), dtype=np.uint32).reshape(3, WORDS + 1)
+        changed = (numbers != before).any(axis=1)
+        found = self
+        if changed[0]:
+            tensor = self.torch.clone()
+            bytes_ = tensor.numpy()
+            taken = int(numbers[0, WORDS])
+            bytes_[8:12].view(np.int32)[0] = WORDS + 1 - taken
+            bytes_[16:24].view(np.uint64)[0] = taken
+            bytes_[24 : 24 + 8 * WORDS].view(np.uint64)[:] = numbers[0, :WORDS]
+            found = found._replace(torch=tensor)
+        if changed[1]:
+            version, _, normal = self.python
+            found = found._replace(python=(version, tuple(numbers[1].tolist()), normal))
+        if changed[2]:
+            name, _, _, *normal = self.numpy
+            found = found._replace(numpy=(name, numbers[2, :WORDS].copy(), int(numbers[2, WORDS]), *normal))
+        return found
+
+
+def _words(words: Any, taken: int) -> bytes:
+    return np.asarray(words, dtype=np.uint32).tobytes() + np.uint32(taken).tobytes()
+
+
+def require_replayable() -> None:
+    """Raise `Unsupported` if the generators of this process, or torch's exponential, are not as they are known."""
+    if torch.get_rng_state().numel() != TORCH_STATE_BYTES:
+        raise Unsupported("the state of torch's generator is not known")
+    GeneratorStates.now()
+    if not _exponentials_are_alike():
+        raise Unsupported("torch's exponential of one value differs from that of many here")
+
+
+@functools.cache
+def _exponentials_are_alike() -> bool:
+    values = torch.linspace(-4.0, 4.0, COMPARED_VALUES)
+    with one_thread():
+        singly = torch.cat([torch.exp(value.reshape(1)) for value in values])
+        return bool(torch.equal(torch.exp(values), singly))
+
+
+class RandomStream:
+    """The random numbers of one process of the script, from given states on.
+
+    `ranges`: the ranges of exponentials of the plans that draw from it (`CompiledView.draw_plan`).
+    """
+
+    def __init__(self, states: GeneratorStates, ranges: Sequence[tuple[float, float]]) -> None:
+        self._states = states
+        self.native = Stream(states.to_bytes(), list(ranges))
+
+    def prepare(self, words: int) -> None:
+        """Let torch compute the exponentials that images need which take up to so many words of its stream in all."""
+        arguments = self.native.arguments(words, WORDS_AHEAD)
+        if arguments is None:
+            return
+        with torch.inference_mode(), one_thread():
+            found = torch.exp(torch.frombuffer(bytearray(arguments), dtype=torch.float32))
+        self.native.extend(found.numpy().tobytes())
+
+    def states_at(self, state: bytes) -> GeneratorStates:
+        """Return the states of the generators where the native stream has `state`."""
+        return self._states.after(state)
+
+    def restart(self, states: GeneratorStates) -> None:
+        """Go on from other states."""
+        self._states = states
+        self.native.restart(states.to_bytes())
+
+    @contextlib.contextmanager
+    def in_this_process(self, state: bytes, *, stays: bool = False) -> Iterator[None]:
+        """Let this process draw from the stream at `state` inside the block. Behind it the stream goes on where that ended.
+
+        `stays`: leave the generators of this process there, too. Otherwise they are what they were before.
+        """
+        own = GeneratorStates.now()
+        self.states_at(state).restore()
+        try:
+            yield
+        finally:
+            self.restart(GeneratorStates.now())
+            if not stays:
+                own.restore()
+
+
+def next_seed(generator: torch.Generator | None) -> int:
+    """Return the base seed that an iterator of a loader with this generator draws next. The generator stays as it is."""
+    own = torch.default_generator if generator is None else generator
+    copied = torch.Generator().set_state(own.get_state())
+    return int(torch.empty((), dtype=torch.int64).random_(generator=copied).item())
+
+
+def worker_states(iterator: Any, worker_init_fn: Any) -> list[GeneratorStates]:
+    """Return the states of the generators of each worker of a loader, before it makes its first item.
+
+    `iterator`: torch's base iterator. A `worker_init_fn` is called in a forked child, as each worker. Raise `Unsupported` if
+    it fails.
+    """
+    count, base_seed = int(iterator._num_workers), int(iterator._base_seed)
+    if worker_init_fn is None:
+        return [_seeded(base_seed, number) for number in range(count)]
+
+    def states() -> list[tuple[Any, ...]]:
+        found = []
+        for number in range(count):
+            _seeded(base_seed, number).restore()
+            torch_worker._worker_info = torch_worker.WorkerInfo(
+                id=number, num_workers=count, seed=base_seed + number, dataset=iterator._dataset
+            )
+            worker_init_fn(number)
+            now = GeneratorStates.now()
+            found.append((now.torch.numpy(), now.python, now.numpy))
+        return found
+
+    try:
+        made = in_forked_child(states)
+    except ForkedChildFailed as error:
+        raise Unsupported("its worker_init_fn fails outside of a worker") from error
+    return [GeneratorStates(torch.from_numpy(state), python, numpy) for state, python, numpy in made]
+
+
+def _seeded(base_seed: int, worker: int) -> GeneratorStates:
+    """Return the states that torch gives the generators of a worker."""
+    return GeneratorStates(
+        torch.Generator().manual_seed(base_seed + worker).get_state(),
+        random.Random(base_seed + worker).getstate(),
+        np.random.RandomState(torch_worker._generate_state(base_seed, worker)).get_state(),  # type: ignore[arg-type]
+    )

@@ -1,0 +1,85 @@
+"""Settings of the process that a worker keeps from its start: the current folder, Pillow's limits, those of torch and NumPy.
+
+The script's loop may change its own. Where the script's code runs here in place of a worker, it finds the worker's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.overrides
+
+from headrace.accelerate.workers.one_thread import one_thread
+
+__all__ = ["WorkerSettings", "current_folder"]
+
+Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""What tells a setting, and what sets it."""
+
+SETTINGS: tuple[Setting, ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (np.geterr, lambda options: np.seterr(**options)),
+    (np.get_printoptions, lambda options: np.set_printoptions(**options)),
+)
+"""The settings of torch and NumPy."""
+
+VARIABLES = (("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES"), ("PIL.Image", "MAX_IMAGE_PIXELS"))
+
+
+def current_folder() -> str | None:
+    """Return the current folder, or None if it is gone."""
+    try:
+        return os.getcwd()  # noqa: PTH109 -- a text
+    except OSError:
+        return None
+
+
+class WorkerSettings:
+    """The settings as they are now, when a worker would start. `folder`: the current folder."""
+
+    def __init__(self) -> None:
+        self.folder = current_folder()
+        self._values = [(setting, setting[0]()) for setting in _settings()]
+        self._modes = _function_modes()
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """While the block runs, the process has these settings."""
+        folder, before = current_folder(), [(setting, setting[0]()) for setting in _settings()]
+        moves = self.folder is not None and folder is not None and self.folder != folder
+        _set(self._values)
+        if moves:
+            os.chdir(str(self.folder))
+        try:
+            with one_thread(), ExitStack() as modes:
+                for _ in range(_function_modes() - self._modes):
+                    modes.enter_context(torch.overrides._pop_mode_temporarily())
+                yield
+        finally:
+            if moves:
+                os.chdir(str(folder))
+            _set(before)
+
+
+def _settings() -> list[Setting]:
+    """Return all settings. Pillow's are those of its modules that are imported."""
+    imported = [(sys.modules[module], name) for module, name in VARIABLES if module in sys.modules]
+    return [*SETTINGS, *((partial(getattr, module, name), partial(setattr, module, name)) for module, name in imported)]
+
+
+def _set(values: list[tuple[Setting, Any]]) -> None:
+    for (read, write), value in values:
+        if read() != value:
+            write(value)
+
+
+def _function_modes() -> int:
+    """Return how many modes see each function of torch here, such as `with torch.device(…)`."""
+    return int(torch._C._len_torch_function_stack())

@@ -1,0 +1,1 @@
+"""The times of batches and steps, for each kind of loader."""

@@ -1,0 +1,1 @@
+"""Short experiments with the job: a probe of reads, overridden arguments, the same batch again."""

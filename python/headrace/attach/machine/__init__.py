@@ -1,0 +1,1 @@
+"""Counters and settings of the machine and its processes."""

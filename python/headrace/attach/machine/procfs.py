@@ -1,0 +1,267 @@
+"""Counters of the machine and of a tree of processes, from `/proc`. None for a counter that the kernel does not have.
+
+No privileges are needed. `proc` is the mount point; tests pass a folder.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.system.hardware.counter_files import read_counters
+
+__all__ = [
+    "CoreTimes",
+    "ProcessCpu",
+    "TreeUse",
+    "core_times",
+    "cores_and_runnable",
+    "descendants",
+    "disk_counters",
+    "meminfo",
+    "memory_available_bytes",
+    "memory_used_bytes",
+    "network_counters",
+    "pressure_s",
+    "process_cpu",
+    "start_ticks",
+    "tree_use",
+]
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SECTOR_BYTES = 512
+"""`/proc/diskstats` counts in 512-byte sectors whatever the device has (kernel: admin-guide/iostats.rst)."""
+
+MAX_THREADS_READ = 400
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTimes:
+    """Seconds of one core since boot: busy, idle (including waits for a disk), and stolen by the host."""
+
+    busy_s: float
+    idle_s: float
+    stolen_s: float
+
+
+def core_times(proc: Path) -> list[CoreTimes] | None:
+    """Read the times of each online core, in the order of `/proc/stat`."""
+    return cores_and_runnable(proc)[0]
+
+
+def cores_and_runnable(proc: Path) -> tuple[list[CoreTimes] | None, int | None]:
+    """Read the times of each online core, and the number of tasks that run or wait for a core now (`procs_running`)."""
+    text = read_counters(f"{proc}/stat")
+    if text is None:
+        return None, None
+    cores, running = [], None
+    for line in text.splitlines():
+        if line.startswith("cpu") and not line.startswith("cpu "):
+            # user nice system idle iowait irq softirq steal; user includes guest time
+            ticks = [int(word) / TICKS_PER_S for word in line.split()[1:9]]
+            user, nice, system, idle, iowait, irq, softirq, steal = ticks + [0.0] * (8 - len(ticks))
+            cores.append(CoreTimes(user + nice + system + irq + softirq, idle + iowait, steal))
+        elif line.startswith("procs_running "):
+            running = int(line.split()[1])
+    return cores, running
+
+
+@dataclass(frozen=True, slots=True)
+class TreeUse:
+    """The resources of a process tree.
+
+    `cpu_s` and `names` are by process id. `on_core_s` and `queue_s`: seconds of its threads on a core and waiting for one.
+    `memory_bytes`: private memory now.
+    """
+
+    cpu_s: dict[int, float]
+    on_core_s: float | None
+    queue_s: float | None
+    memory_bytes: int
+    major_faults: int
+    names: dict[int, str]
+
+
+def descendants(root: int, proc: Path) -> list[int]:
+    """List `root` and all processes below it, by the kernel's lists of children or by each process's parent.
+
+    The lists of children (`CONFIG_PROC_CHILDREN`) avoid reading the other processes of a big machine.
+    """
+    if not os.access(f"{proc}/{root}/task/{root}/children", os.F_OK):
+        return _descendants_by_parent(root, proc)
+    found, pending = [], [root]
+    while pending:
+        pid = pending.pop()
+        found.append(pid)
+        tasks = f"{proc}/{pid}/task"
+        for thread in _listed(tasks):
+            text = read_counters(f"{tasks}/{thread}/children")
+            if text:
+                pending += [int(word) for word in text.split()]
+    return found
+
+
+def _descendants_by_parent(root: int, proc: Path) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir(proc):  # noqa: PTH208 -- names only, twice a second
+        if name.isdigit():
+            fields = _stat(f"{proc}/{name}/stat")
+            if fields is not None:
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found, pending = [], [root]
+    while pending:
+        pid = pending.pop()
+        found.append(pid)
+        pending += children.get(pid, [])
+    return found
+
+
+def start_ticks(pid: int, proc: Path) -> int | None:
+    """Read when a process was started, in ticks since boot; with the pid it identifies the process. None: it has ended."""
+    fields = _stat(f"{proc}/{pid}/stat")
+    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessCpu:
+    """CPU seconds of one process so far, its start, its name, and the core that it last ran on (None: unknown)."""
+
+    cpu_s: float
+    start_ticks: int
+    name: str
+    core: int | None
+
+
+def process_cpu(pid: int, proc: Path) -> ProcessCpu | None:
+    """Read the CPU time of one process. None: it has ended."""
+    found = _stat_with_name(f"{proc}/{pid}/stat")
+    if found is None:
+        return None
+    name, words = found
+    core = int(words[36]) if len(words) > 36 else None
+    return ProcessCpu((int(words[11]) + int(words[12])) / TICKS_PER_S, int(words[19]), name, core)
+
+
+def tree_use(pids: list[int], proc: Path) -> TreeUse:
+    """Sum the resources of the processes that still exist."""
+    cpu_s: dict[int, float] = {}
+    names: dict[int, str] = {}
+    on_core_ns = queue_ns = memory = faults = threads = 0
+    has_schedstat = False
+    for pid in pids:
+        found = _stat_with_name(f"{proc}/{pid}/stat")
+        if found is None:
+            continue
+        names[pid], fields = found
+        cpu_s[pid] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        faults += int(fields[9])
+        memory += _private_bytes(f"{proc}/{pid}/statm", int(fields[21]))
+        tasks = f"{proc}/{pid}/task"
+        for thread in _listed(tasks):
+            threads += 1
+            words = (read_counters(f"{tasks}/{thread}/schedstat") or "").split() if threads <= MAX_THREADS_READ else []
+            if len(words) >= 2:
+                has_schedstat = True
+                on_core_ns += int(words[0])
+                queue_ns += int(words[1])
+    known = has_schedstat and on_core_ns > 0
+    return TreeUse(cpu_s, on_core_ns * 1e-9 if known else None, queue_ns * 1e-9 if known else None, memory, faults, names)
+
+
+def _private_bytes(statm: str, resident_pages: int) -> int:
+    """Return the resident memory that is not shared (`statm`), so that forked workers do not count twice."""
+    words = (read_counters(statm) or "").split()
+    shared = int(words[2]) if len(words) > 2 else 0
+    return max(0, resident_pages - shared) * PAGE_BYTES
+
+
+def meminfo(proc: Path) -> dict[str, int]:
+    """Read `/proc/meminfo` in bytes. Empty if it is missing."""
+    lines = (read_counters(f"{proc}/meminfo") or "").splitlines()
+    words = [line.replace(":", "").split() for line in lines]
+    return {line[0]: int(line[1]) * (1024 if len(line) == 3 else 1) for line in words if len(line) >= 2}
+
+
+def memory_used_bytes(proc: Path) -> int | None:
+    """Return the memory in use on the machine: total less available."""
+    values = meminfo(proc)
+    if "MemTotal" not in values or "MemAvailable" not in values:
+        return None
+    return values["MemTotal"] - values["MemAvailable"]
+
+
+def memory_available_bytes(proc: Path) -> int | None:
+    """Return the memory that new work can take without swapping, as the kernel estimates it (MemAvailable)."""
+    return meminfo(proc).get("MemAvailable")
+
+
+def pressure_s(file: Path) -> float | None:
+    """Read the seconds in which at least one task waited for the resource (PSI, "some … total=" in microseconds)."""
+    for line in (read_counters(file) or "").splitlines():
+        if line.startswith("some "):
+            return int(line.rsplit("total=", 1)[1]) * 1e-6
+    return None
+
+
+def network_counters(proc: Path) -> tuple[int, int] | None:
+    """Read the bytes received so far: from outside, and over the loopback device."""
+    lines = (read_counters(f"{proc}/net/dev") or "").splitlines()[2:]
+    if not lines:
+        return None
+    outside = loopback = 0
+    for line in lines:
+        device, _, counters = line.partition(":")
+        received = int(counters.split()[0])
+        if device.strip() == "lo":
+            loopback += received
+        else:
+            outside += received
+    return outside, loopback
+
+
+def disk_counters(proc: Path) -> tuple[int, float] | None:
+    """Read the bytes read so far from all whole disks, and the longest busy time of a disk in seconds."""
+    text = read_counters(f"{proc}/diskstats")
+    if text is None:
+        return None
+    bytes_read, busy_s = 0, 0.0
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 14 or not _is_whole_disk(words[2]):
+            continue
+        bytes_read += int(words[5]) * SECTOR_BYTES
+        busy_s = max(busy_s, int(words[12]) * 1e-3)
+    return bytes_read, busy_s
+
+
+def _is_whole_disk(name: str) -> bool:
+    """Whether it is no partition, loop, RAM or mapped device: the disk below counts their reads too."""
+    if name.startswith(("loop", "ram", "zram", "dm-", "md", "sr")):
+        return False
+    if name.startswith(("nvme", "mmcblk")):
+        return "p" not in name.removeprefix("nvme").removeprefix("mmcblk")
+    return not name[-1].isdigit()
+
+
+def _stat(file: str) -> list[str] | None:
+    """Read the fields of `/proc/PID/stat` from the state on."""
+    found = _stat_with_name(file)
+    return None if found is None else found[1]
+
+
+def _stat_with_name(file: str) -> tuple[str, list[str]] | None:
+    """Read the name and the fields from the state on. The name may contain spaces and brackets."""
+    text = read_counters(file)
+    if not text or ")" not in text:
+        return None
+    begin, end = text.index("("), text.rindex(")")
+    return text[begin + 1 : end], text[end + 2 :].split()
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        return []

@@ -1,0 +1,1 @@
+"""What writes the session: hooks on imports, counters, stacks, the log."""

@@ -1,0 +1,252 @@
+"""Sample the Python stacks of this process while a batch is made or a step runs, to name the functions that take the time.
+
+A daemon thread reads `sys._current_frames()` about fifteen times a second, only while another thread is marked as working. It
+measures its own CPU time and samples more rarely where that would exceed `COST_SHARE` of a core. It keeps names, files and
+line numbers, never a frame: a kept frame would keep the tensors of its function alive. It ends before a fork, when no thread
+has been marked for a while, and with the session. `HEADRACE_STACKS=0` turns it off.
+
+Native code has no Python frame, so the Python function that called it stands for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from headrace.attach.record.recorder import Recorder
+
+__all__ = ["STACKS_VARIABLE", "StackSampler", "install", "mark", "pause", "unmark"]
+
+STACKS_VARIABLE = "HEADRACE_STACKS"
+
+COST_SHARE = 0.002
+"""Sample so rarely that the thread uses at most this share of one core."""
+
+INTERVAL_S = 0.06
+"""Seconds between two samples, on average, where that is within `COST_SHARE`."""
+
+LATE_INTERVAL_S = 1.0
+"""The same after `EARLY_SAMPLES`: a long run needs no more detail."""
+
+EARLY_SAMPLES = 3000
+FIRST_MARKS = 3
+"""Begin at this batch or step: the first ones contain imports and compilation."""
+
+IDLE_S = 2.0
+"""End the thread when nothing was marked for this long. The next mark starts another."""
+
+LONGEST_S = 120.0
+"""Ignore a mark that is older: the loop was left, and the script does something else."""
+
+MOST_FRAMES = 96
+MOST_WALKED = 1000
+MOST_STACKS = 1000
+"""Keep this many different stacks until they are written. Further stacks count as one stack without frames."""
+
+MOST_CODES = 4096
+FIRST_WRITE_S = 2.0
+"""Write the counts this long after the first mark, and then at twice the time, so that a killed job leaves half of them."""
+
+Work = tuple[str, int]
+"""What a marked thread does, and the number of the loader for which it does that."""
+
+Place = tuple[str, str, int]
+"""Function, file and line. The line is the one that ran in files of the script, else the first of the function."""
+
+_ATTACH = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 -- as everywhere in this folder, without pathlib
+_FETCH = os.path.join(_ATTACH, "batches", "fetch.py")  # noqa: PTH118
+_TORCH_FETCH = os.path.join("torch", "utils", "data", "_utils", "fetch.py")  # noqa: PTH118
+_STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
+_CALLS = ("_wrapped_call_impl", "_call_impl")  # of torch.nn.Module, between any two modules
+
+WAITS = frozenset(
+    {
+        ("threading.py", "wait"), ("threading.py", "join"), ("threading.py", "_wait_for_tstate_lock"), ("queue.py", "get"),
+        ("queue.py", "put"), ("selectors.py", "select"), ("connection.py", "wait"), ("connection.py", "_recv"),
+        ("connection.py", "_poll"), ("subprocess.py", "_try_wait"), ("popen_fork.py", "poll"), ("_base.py", "result"),
+    }
+)  # fmt: skip
+"""File and function whose innermost frame means that the thread waits for another one."""
+
+
+class StackSampler:
+    """The sampled stacks of one process. Other threads call `mark`, `unmark` and `write`; the thread of its own samples."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._random = random.Random()  # the script's own draws stay as they are
+        self._codes: dict[int, tuple[CodeType, tuple[str, str, bool]]] = {}  # by id: hashing code is slow
+        self._enter_process()
+        recorder.before_flush.append(self.write)
+        os.register_at_fork(before=self.stop, after_in_child=self._enter_process)
+        atexit.register(self.stop)
+
+    def _enter_process(self) -> None:
+        self._marks: dict[int, tuple[Work, Callable[[], Any] | None, float]] = {}
+        self._seen: Counter[str] = Counter()
+        self._counts: Counter[tuple[Work, bool, tuple[Place, ...]]] = Counter()
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._samples = 0
+        self._started_s: float | None = None
+        self._write_after_s = FIRST_WRITE_S
+
+    def mark(self, role: str, loader: int, owner: Any = None) -> None:
+        """Say that this thread does work of `role` for a loader from now on, until `unmark` or until `owner` is gone."""
+        since_s = time.monotonic()
+        self._marks[threading.get_ident()] = ((role, loader), None if owner is None else weakref.ref(owner), since_s)
+        if self._thread is None:
+            self._seen[role] += 1
+            if self._seen[role] >= FIRST_MARKS:
+                self._start()
+
+    def unmark(self) -> None:
+        """Say that this thread has finished its work."""
+        self._marks.pop(threading.get_ident(), None)
+
+    def stop(self) -> None:
+        """End the thread, and wait for that. The next mark starts another."""
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            self._end.set()
+            thread.join(timeout=1.0)
+
+    def _start(self) -> None:
+        self._started_s = self._started_s or time.monotonic()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(self._end,), name="headrace-stacks", daemon=True)
+        self._thread.start()
+
+    def _run(self, end: threading.Event) -> None:
+        taken, spent_s, highest_s, busy_s = 0, 0.0, 0.0, time.monotonic()
+        interval_s = INTERVAL_S
+        before_s = time.thread_time()
+        try:
+            while not end.wait(interval_s * self._random.uniform(0.6, 1.4)):
+                now_s = time.monotonic()
+                busy_s = now_s if self.sample() else busy_s
+                if now_s - busy_s > IDLE_S:
+                    break
+                cost_s, before_s = time.thread_time() - before_s, time.thread_time()
+                taken, spent_s, highest_s = taken + 1, spent_s + cost_s, max(highest_s, cost_s)
+                each_s = (spent_s - highest_s) / max(1, taken - 1)  # the first sample after a fork costs 8 ms once: cold pages
+                least_s = INTERVAL_S if self._samples < EARLY_SAMPLES else LATE_INTERVAL_S
+                interval_s = max(least_s, each_s / COST_SHARE)
+        except Exception:  # the script goes on without samples
+            self._end.set()
+            return
+        if self._end is end and not end.is_set():
+            self._thread = None
+
+    def sample(self) -> bool:
+        """Count the present stack of each marked thread. Return whether a thread was marked."""
+        now_s = time.monotonic()
+        working = []
+        for thread, (work, owner, since_s) in list(self._marks.items()):
+            if now_s - since_s > LONGEST_S or (owner is not None and owner() is None):
+                continue
+            working.append((thread, work))
+        if not working:
+            return False
+        frames = sys._current_frames()
+        found = [(work, self._stack(frames.get(thread))) for thread, work in working]
+        del frames
+        with self._lock:
+            for (role, loader), (collating, waiting, places) in found:
+                self._samples += 1
+                key = (("collate" if collating else role, loader), waiting, places)
+                if key not in self._counts and len(self._counts) >= MOST_STACKS:
+                    key = (key[0], False, ())
+                self._counts[key] += 1
+        return True
+
+    def _stack(self, frame: FrameType | None) -> tuple[bool, bool, tuple[Place, ...]]:
+        """Return whether the thread collates, whether it waits, and its places from the outermost to the innermost."""
+        places: list[Place] = []
+        collating = waiting = False
+        walked = 0
+        while frame is not None and walked < MOST_WALKED:
+            walked += 1
+            code = frame.f_code
+            if code.co_filename == _FETCH and code.co_name in ("__call__", "fetch"):
+                collating = code.co_name == "__call__"
+                break  # below is the loader
+            known = self._codes.get(id(code))
+            function, file, own = known[1] if known is not None else self._describe(code)
+            if not places and walked == 1:
+                waiting = (os.path.basename(code.co_filename), code.co_name) in WAITS  # noqa: PTH119
+            if file:
+                places.append((function, file, (frame.f_lineno or 0) if own else code.co_firstlineno))
+            frame = frame.f_back
+        del frame
+        places.reverse()
+        return collating, waiting, tuple(places[:MOST_FRAMES])
+
+    def _describe(self, code: CodeType) -> tuple[str, str, bool]:
+        """Return name and file of a function, and whether it is the script's. An empty file: leave the frame out."""
+        file = code.co_filename
+        own = False
+        if file.startswith((_ATTACH, "<frozen")) or file.endswith(_TORCH_FETCH) or code.co_name in _CALLS:
+            file = ""
+        elif "-packages" + os.sep in file:  # site-packages, dist-packages
+            file = file.rpartition("-packages" + os.sep)[2]
+        elif file.startswith(_STANDARD):
+            file = file[len(_STANDARD) :]
+        else:
+            own = True
+        described = (code.co_qualname.rpartition("<locals>.")[2], file, own)
+        if len(self._codes) < MOST_CODES:
+            self._codes[id(code)] = (code, described)
+        return described
+
+    def write(self, *, last: bool) -> None:
+        """Pass the counts since the last call to the recorder, if `last` or if that is due."""
+        elapsed_s = time.monotonic() - self._started_s if self._started_s is not None else 0.0
+        if not self._counts or (not last and elapsed_s < self._write_after_s) or not self._lock.acquire(timeout=0.1):
+            return
+        try:
+            counts, self._counts = self._counts, Counter()
+        finally:
+            self._lock.release()
+        self._write_after_s = max(self._write_after_s, elapsed_s) * 2
+        for work in sorted({key[0] for key in counts}):
+            rows = [[count, int(waits), places] for (of, waits, places), count in counts.items() if of == work]
+            self._recorder.line("stacks", role=work[0], loader=work[1], stacks=rows)
+
+
+_samplers: list[StackSampler] = []
+
+
+def install(recorder: Recorder) -> None:
+    """Begin to sample at the marks of this process, unless the environment turns that off."""
+    if os.environ.get(STACKS_VARIABLE, "1") != "0" and not _samplers:
+        _samplers.append(StackSampler(recorder))
+
+
+def mark(role: str, loader: int, owner: Any = None) -> None:
+    """Say that this thread makes a batch of a loader (`role` "batch") or runs a training step on one ("step")."""
+    for sampler in _samplers:
+        sampler.mark(role, loader, owner)
+
+
+def unmark() -> None:
+    """Say that this thread has finished that."""
+    for sampler in _samplers:
+        sampler.unmark()
+
+
+def pause() -> None:
+    """End the thread, because the session ends."""
+    for sampler in _samplers:
+        sampler.stop()
+        sampler._marks.clear()

@@ -1,0 +1,130 @@
+"""Record the loss that the script computes its gradients from, a few times a second.
+
+The loss of a step is the first tensor on which the script calls `backward()` after a batch. A scaled one (GradScaler) counts
+before it is scaled. On the CPU the mean over all steps is recorded. On a GPU the loss of some steps is copied to pinned memory
+behind the work that is queued, and read when that has run, so that no step waits for it. A script that calls
+`torch.autograd.backward` itself, or that captures its whole step in a CUDA graph, has no loss here.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from headrace.attach.record import load_hooks
+from headrace.attach.record.counters import COUNTERS
+from headrace.attach.record.recorder import Recorder
+from headrace.attach.record.unseen_frames import drop_own_frames
+
+__all__ = ["install"]
+
+INTERVAL_S = 0.1
+"""Record a loss at most this often, seconds: a trend needs no more."""
+
+
+def install(recorder: Recorder) -> None:
+    """Patch `torch.Tensor.backward` and `GradScaler.scale`."""
+    import torch
+
+    reader = _LossReader(recorder)
+    recorder.before_flush.append(lambda last: reader.guarded(reader.resolve))
+    torch.Tensor.backward = _noted_backward(torch.Tensor.backward, reader)
+    scaler: Any = torch.amp.grad_scaler.GradScaler  # the scaler of torch.cuda.amp is a subclass
+    scaler.scale = _noted_scale(scaler.scale, reader)
+
+
+def _noted_backward(original: Callable[..., Any], reader: _LossReader) -> Callable[..., Any]:
+    def backward(self: Any, *args: Any, **options: Any) -> Any:
+        reader.guarded(reader.note, self)
+        try:
+            return original(self, *args, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+
+    backward.__doc__ = original.__doc__
+    return backward
+
+
+def _noted_scale(original: Callable[..., Any], reader: _LossReader) -> Callable[..., Any]:
+    def scale(self: Any, outputs: Any) -> Any:
+        scaled = original(self, outputs)
+        reader.guarded(reader.note_scaled, outputs, scaled)
+        return scaled
+
+    scale.__doc__ = original.__doc__
+    return scale
+
+
+class _LossReader:
+    """Reads the loss of one step in each interval."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._off = False
+        self._next_s = 0.0
+        self._sum, self._count = 0.0, 0
+        self._scaled: tuple[weakref.ref[Any], Any] | None = None
+        self._copied: tuple[float, Any, Any] | None = None
+
+    def guarded(self, function: Callable[..., None], *args: Any) -> None:
+        """Call `function`. An error turns the hook off and never reaches the script."""
+        if not self._off:
+            try:
+                function(*args)
+            except Exception:
+                self._off = True
+                load_hooks.disable("reading of the loss")
+
+    def note_scaled(self, outputs: Any, scaled: Any) -> None:
+        """Remember the loss before it was scaled."""
+        if hasattr(outputs, "detach"):
+            self._scaled = (weakref.ref(scaled), outputs.detach())
+
+    def note(self, tensor: Any) -> None:
+        """Read the value of `tensor` if it is the first of its step; on a GPU, if a value is due."""
+        COUNTERS.losses += 1
+        scaled, self._scaled = self._scaled, None
+        now_s = time.monotonic()
+        is_due = now_s >= self._next_s
+        if COUNTERS.losses > 1 or not (tensor.is_cpu or (is_due and tensor.is_cuda)):
+            return
+        loss = scaled[1] if scaled is not None and scaled[0]() is tensor else tensor.detach()
+        if loss.numel() != 1 or loss.dtype.is_complex:
+            return
+        if loss.is_cpu:
+            self._sum, self._count = self._sum + float(loss), self._count + 1
+        if not is_due:
+            return
+        self._next_s = now_s + INTERVAL_S
+        self.resolve()
+        if loss.is_cpu:
+            self._write(now_s, self._sum / self._count)
+            self._sum, self._count = 0.0, 0
+        elif self._copied is None:
+            self._copy(now_s, loss)
+
+    def _copy(self, now_s: float, loss: Any) -> None:
+        import torch
+
+        if torch.cuda.is_current_stream_capturing():
+            return
+        buffer = torch.empty(1, dtype=torch.float32, pin_memory=True)
+        buffer.copy_(loss.reshape(1), non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self._copied = now_s, buffer, event
+
+    def resolve(self) -> None:
+        """Write the copied value if the device has passed the copy."""
+        if self._copied is not None and self._copied[2].query():
+            now_s, buffer, _ = self._copied
+            self._copied = None
+            self._write(now_s, float(buffer[0]))
+
+    def _write(self, now_s: float, value: float) -> None:
+        written = float(f"{value:.6g}") if math.isfinite(value) else str(value)  # JSON has no NaN
+        self._recorder.row("losses", 0, [round(now_s, 4), written])

@@ -1,0 +1,55 @@
+"""Time the pauses of the training process: garbage collection and `torch.save`."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace.attach.record.recorder import Recorder
+from headrace.attach.record.unseen_frames import drop_own_frames
+
+__all__ = ["install"]
+
+LEAST_PAUSE_S = 0.001
+"""Record collections that take at least this long. Young generations take microseconds, hundreds of times a second."""
+
+
+def install(recorder: Recorder) -> None:
+    """Add a callback to `gc`, and patch `torch.save`."""
+    import torch
+
+    gc.callbacks.append(_gc_timer(recorder))
+    torch.save = _timed_save(torch.save, recorder)
+
+
+def _gc_timer(recorder: Recorder) -> Callable[[str, dict[str, int]], None]:
+    started = threading.local()
+
+    def time_collection(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            started.at_s = time.monotonic()
+            return
+        begin_s = getattr(started, "at_s", None)
+        if begin_s is not None and time.monotonic() - begin_s >= LEAST_PAUSE_S:
+            recorder.event("gc", begin_s, time.monotonic() - begin_s, f"generation {info['generation']}")
+
+    return time_collection
+
+
+def _timed_save(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
+        begin_s = time.monotonic()
+        try:
+            return original(obj, f, *args, **options)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+        finally:
+            target = str(f) if isinstance(f, str) or hasattr(f, "__fspath__") else type(f).__name__
+            recorder.event("save", begin_s, time.monotonic() - begin_s, target)
+
+    save.__name__, save.__doc__, save.__module__ = "save", original.__doc__, original.__module__
+    return save

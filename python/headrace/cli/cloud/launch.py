@@ -1,0 +1,488 @@
+"""`headrace launch`: check, price, send and follow a SageMaker training job, or run it on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace.cli.cloud.other_launchers import OTHER_LAUNCHERS, add_other_launcher_options, write_launcher
+from headrace.cli.shared import output
+from headrace.cli.shared.number_types import positive_number
+from headrace.cost.market.live_prices import read_table
+from headrace.cost.market.prices import PriceTable
+from headrace.datasets.open import local_copy
+from headrace.datasets.sources.remote.store import is_url
+from headrace.errors import HeadraceError, UsageError
+from headrace.launch.job_request.request import CODE, Channel, InstanceGroup, TrainingJob, build_request
+from headrace.launch.job_request.request_code import chosen_code
+from headrace.launch.job_request.validate import check_request, refuse_mistakes
+from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
+from headrace.launch.local.store import LocalStore
+from headrace.launch.sagemaker.aws import aws_client
+from headrace.launch.sagemaker.follow import (
+    FinishedJob,
+    Prediction,
+    follow,
+    prediction_tags,
+    recorded_prediction,
+    stop,
+    submit,
+    upload_code,
+)
+from headrace.launch.sagemaker.plan import ExpectedCost, Work, expected_cost
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.regular_file import read_regular
+from headrace.system.text.redaction import without_url_secrets
+from headrace.system.text.sizes import count_text
+from headrace.training.stop_signal import StopRequest
+
+SUMMARY = "check, price, send and follow a SageMaker training job, or run it on this machine"
+EXAMPLE = """
+headrace launch sagemaker --model resnet50 --data s3://bucket/train --instance ml.g5.xlarge --role ARN --bucket bucket --dry-run
+headrace launch sagemaker --request job.json --dry-run       # check a request that something else wrote
+headrace launch sagemaker --request job.json                 # ask, send it, and follow the job
+headrace launch follow NAME                                  # come back to it; headrace launch stop NAME ends it
+headrace launch local --request job.json --channel train=photos/ --out job          # run it here, as SageMaker would
+headrace launch local --model resnet18 --data photos/ --spot --interrupt 60 --out job
+headrace launch slurm --model resnet50 --data /data/imagenet --count 2 --gpus 8 --out train.sh      # a file to read and run
+"""
+
+LOCAL_ROLE, LOCAL_INSTANCE = "arn:aws:iam::000000000000:role/local", "ml.m5.xlarge"
+"""Stand for what a local job does not need, in the request that a local job is made from."""
+
+WHEEL = re.compile(r"[A-Za-z0-9_.]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
+"""Name, version, build, Python, ABI, platform: PEP 427."""
+
+PAIR = re.compile(r"([^=]+)=(.*)", re.DOTALL)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `headrace launch`."""
+    parser.add_argument(
+        "target",
+        choices=("sagemaker", "local", "follow", "stop", *OTHER_LAUNCHERS),
+        metavar="target",
+        help="sagemaker; local: this machine; follow or stop: a job on SageMaker; slurm, skypilot, ssh: write a file that "
+        "starts the training there; batch, processing: one that packs images on AWS Batch or SageMaker Processing",
+    )
+    parser.add_argument("job", nargs="?", metavar="job", help="name of the job to follow or stop")
+    parser.add_argument("--dry-run", action="store_true", help="write the request and its cost; send nothing")
+    parser.add_argument(
+        "--yes", action="store_true", help="send the request without asking; local: run the code that a request names"
+    )
+    parser.add_argument("--no-follow", action="store_true", help="end once the request is sent")
+    parser.add_argument("--out", type=Path, metavar="PATH", help="file for the request; local: folder of the job")
+    parser.add_argument("--request", type=Path, metavar="FILE", help="take the whole request from a JSON file")
+    _job_arguments(parser)
+    _place_arguments(parser)
+    _local_arguments(parser)
+    add_other_launcher_options(parser)
+
+
+def _local_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("local jobs")
+    group.add_argument(
+        "--channel",
+        action="append",
+        default=[],
+        metavar="NAME=PLACE",
+        help="folder, or URL of an object store, in place of a channel's data; may be repeated",
+    )
+    group.add_argument(
+        "--fetch", action="store_true", help="copy the channels without such a place from their own addresses, once"
+    )
+    group.add_argument(
+        "--send",
+        action="store_true",
+        help="write checkpoints, model and output to the request's own addresses, and continue from checkpoints that are there",
+    )
+    group.add_argument("--store", type=Path, metavar="FOLDER", help="folder in place of S3 (default: OUT/s3)")
+    group.add_argument(
+        "--interrupt",
+        type=positive_number,
+        action="append",
+        default=[],
+        metavar="SECONDS",
+        help="take the machines after so much training; repeat it for the attempts that follow",
+    )
+    group.add_argument(
+        "--grace", type=positive_number, default=GRACE_S, metavar="SECONDS", help="from SIGTERM to SIGKILL (default: 120)"
+    )
+
+
+def _job_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the job")
+    group.add_argument("--name", metavar="NAME", help="name of the job (default: headrace- and the time)")
+    group.add_argument("--model", metavar="NAME", help="model of headrace train")
+    group.add_argument("--script", type=Path, metavar="FILE", help="run this script in place of headrace train")
+    group.add_argument("--data", metavar="URL", help="training data: s3://…, or fs-…:/path of a file system")
+    group.add_argument("--val", metavar="URL", help="validation data")
+    group.add_argument("--epochs", type=positive_number, metavar="N", help="passes over the images")
+    group.add_argument("--batch-size", type=int, metavar="N", help="images per step on each GPU")
+    group.add_argument(
+        "--hyperparameter", action="append", default=[], metavar="KEY=VALUE", help="an option of the training; may be repeated"
+    )
+    group.add_argument("--env", action="append", default=[], metavar="KEY=VALUE", help="environment; may be repeated")
+    group.add_argument("--input-mode", choices=("File", "FastFile", "Pipe"), default="FastFile", help="default: FastFile")
+    group.add_argument(
+        "--distribution",
+        choices=("FullyReplicated", "ShardedByS3Key"),
+        default="FullyReplicated",
+        help="whether each host gets all objects, or a part of them (default: FullyReplicated)",
+    )
+    group.add_argument("--shuffle-seed", type=int, metavar="N", help="shuffle the objects of a channel")
+    group.add_argument("--record-io", action="store_true", help="Pipe mode: wrap each object as a RecordIO record")
+    group.add_argument("--file-system", choices=("FSxLustre", "EFS"), help="kind of the file system of --data")
+    group.add_argument("--images", type=int, metavar="N", help="images of an epoch, for the expected cost")
+    group.add_argument("--bytes", type=positive_number, metavar="N", help="bytes of the dataset, for the expected cost")
+    group.add_argument("--objects", type=int, metavar="N", help="objects of the dataset, for the expected cost")
+
+
+def _place_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the machines")
+    group.add_argument("--instance", metavar="TYPE", help="instance type, such as ml.g5.xlarge")
+    group.add_argument("--count", type=int, default=1, metavar="N", help="instances (default: 1)")
+    group.add_argument(
+        "--instance-group", action="append", default=[], metavar="NAME=TYPE:N", help="a group of instances; may be repeated"
+    )
+    group.add_argument("--spot", action="store_true", help="managed spot training")
+    group.add_argument(
+        "--max-hours", type=positive_number, default=24.0, metavar="H", help="stop training after so long (default: 24)"
+    )
+    group.add_argument(
+        "--max-wait-hours", type=positive_number, metavar="H", help="spot: training and waiting (default: twice)"
+    )
+    group.add_argument("--role", metavar="ARN", help="role that the job runs as")
+    group.add_argument("--bucket", metavar="NAME", help="bucket for code, checkpoints and results")
+    group.add_argument("--image", metavar="URI", help="container (default: AWS's PyTorch container)")
+    group.add_argument("--wheel", type=Path, metavar="FILE", help="headrace's wheel (default: the released version)")
+    group.add_argument("--region", default="us-east-1", metavar="NAME", help="default: us-east-1")
+    group.add_argument("--volume-gb", type=int, metavar="N", help="size of the volume (default: 100)")
+    group.add_argument("--warm-pool-minutes", type=positive_number, metavar="M", help="keep the instances for the next job")
+    group.add_argument("--subnets", nargs="+", default=[], metavar="ID", help="subnets of a VPC")
+    group.add_argument("--security-groups", nargs="+", default=[], metavar="ID", help="security groups of a VPC")
+    group.add_argument("--tag", action="append", default=[], metavar="KEY=VALUE", help="may be repeated")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build or read the request and check it; then price it, send it, or run it here. Or follow, stop, write a file."""
+    if args.target in ("follow", "stop"):
+        return _job_of_name(args)
+    if args.target in OTHER_LAUNCHERS and args.job is None:
+        return write_launcher(args, _hyperparameters(args), _pairs(args.env, "--env"))
+    if args.job is not None:
+        raise UsageError(f"launch {args.target} takes no name of a job: {args.job}", hint="--name names a new job")
+    _check_files(args)
+    request = _read(args.request) if args.request else build_request(_job(args))
+    refuse_mistakes(check_request(request, region=args.region), output.log)
+    if args.target == "local" and not args.dry_run:
+        return _run_here(args, request)
+    table = _prices(args.region)
+    cost = expected_cost(request, _work(args), table)
+    if args.out:
+        _write(args.out, request)
+    document: dict[str, Any] = {"request": request, "expected_cost": dataclasses.asdict(cost)}
+    if args.dry_run:
+        output.emit(args, document, lambda: _show(request, cost, args.out))
+        return 0
+    _ask(args, request, cost)
+    name = request["TrainingJobName"]
+    client = aws_client("sagemaker", args.region)
+    files = [path for path in (args.wheel, args.script) if path is not None]
+    upload_code(aws_client("s3", args.region), request, files, sleep=time.sleep, log=output.log)
+    tagged = {**request, "Tags": [*(request.get("Tags") or []), *prediction_tags(cost)]}
+    document["arn"] = submit(client, tagged, sleep=time.sleep, log=output.log)
+    output.log(f"sent: {document['arn']}")
+    done = None if args.no_follow else _follow(args, client, name, table, cost)
+    document["job"] = dataclasses.asdict(done) if done else None
+    output.emit(args, document, lambda: _show_end(args, name, done))
+    return 0 if done is None or done.status == "Completed" else 1
+
+
+def _prices(region: str) -> PriceTable:
+    """Return the prices of the region, or those of the offline table with one line that says so."""
+    try:
+        return read_table(region, output.log)[0]
+    except UsageError as reason:
+        output.log(f"headrace launch: {reason}: its prices are shown; headrace cost refresh --region {region} asks AWS")
+        return PriceTable.load()
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Raise `UsageError` for a script or wheel that is not there, or a wheel that pip would refuse by its name."""
+    if args.dry_run:
+        return
+    for option, path in (("--script", args.script), ("--wheel", args.wheel)):
+        if path is not None and not path.is_file():
+            raise UsageError(f"{option}: there is no file {path}")
+    if args.wheel is not None and WHEEL.fullmatch(args.wheel.name) is None:
+        raise UsageError(
+            f"--wheel: pip refuses the name {args.wheel.name}", hint="such as headrace-0.1.0-cp311-abi3-linux_x86_64.whl"
+        )
+
+
+def _job_of_name(args: argparse.Namespace) -> int:
+    if args.job is None:
+        raise UsageError(f"launch {args.target} needs the name of a job", hint=f"headrace launch {args.target} NAME")
+    client = aws_client("sagemaker", args.region)
+    if args.target == "stop":
+        stop(client, args.job, sleep=time.sleep, log=output.log)
+        words = f"{args.job} is being stopped: it has 120 s to save"
+        output.emit(args, {"stopped": args.job}, lambda: output.say(words))
+        return 0
+    done = _follow(args, client, args.job, _prices(args.region), None)
+    output.emit(args, dataclasses.asdict(done), lambda: _show_end(args, args.job, done))
+    return 0 if done.status == "Completed" else 1
+
+
+def _follow(args: argparse.Namespace, client: Any, name: str, table: PriceTable, cost: ExpectedCost | None) -> FinishedJob:
+    """Follow a job; Ctrl-C leaves it running and says how to go on."""
+    try:
+        logs = aws_client("logs", args.region)
+        expected = recorded_prediction(client, name) if cost is None else cost
+        if isinstance(expected, Prediction):
+            output.log(f"predicted: ${expected.usd:,.2f}, {expected.hours:.1f} h of training")
+        return follow(client, logs, name, table=table, expected=expected, sleep=time.sleep, log=output.log)
+    except KeyboardInterrupt:
+        output.log(f"{name} goes on without you")
+        output.log(f"come back:  headrace launch follow {name} --region {args.region}")
+        output.log(f"end it:     headrace launch stop {name} --region {args.region}")
+        raise
+
+
+def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) -> None:
+    """Show plan and cost, and ask unless `--yes` is given. Raises `UsageError` where nobody can be asked, or says no."""
+    for line in _plan_lines(request, cost):
+        output.log(line)
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can be asked whether to send the request", hint="--yes sends it, --dry-run does not")
+    if not _agreed("send this request?"):
+        raise UsageError("nothing was sent")
+
+
+def _ask_for_code(args: argparse.Namespace, request: dict[str, Any]) -> None:
+    """Show what a request from a file would run on this machine, and ask unless `--yes` is given. Raises `UsageError`."""
+    found = chosen_code(request, script=args.script is not None) if args.request else []
+    if not found:
+        return
+    output.log(f"{args.request} chooses what runs on this machine, as you:")
+    for line in found:
+        output.log(f"  {line}")
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{args.request} runs code of its author on this machine", hint="if you trust it, --yes runs it")
+    if not _agreed("run it on this machine?"):
+        raise UsageError("nothing was run")
+
+
+def _agreed(question: str) -> bool:
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _show_end(args: argparse.Namespace, name: str, done: FinishedJob | None) -> None:
+    if done is None:
+        output.say(f"sent: {name}; headrace launch follow {name} --region {args.region} shows how it goes")
+        return
+    for line in done.lines():
+        output.say(line)
+
+
+def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
+    """Run the job on this machine; return 0 if it completed."""
+    if args.interrupt and not request.get("EnableManagedSpotTraining"):
+        raise UsageError("--interrupt is for spot jobs: a job on demand keeps its machines", hint="--spot")
+    if args.send and (args.store or not (args.request or args.bucket)):
+        problem = "--store is a folder in place of S3" if args.store else "the request names no bucket of yours"
+        raise UsageError(f"--send: {problem}", hint="leave out --store" if args.store else "--bucket NAME, or --request FILE")
+    folder: Path = args.out or Path(request["TrainingJobName"])
+    store = LocalStore(args.store or folder / "s3", _folders(args, request), sends=args.send)
+    _ask_for_code(args, request)
+    with StopRequest() as stop:
+        done = run_local(
+            request,
+            store,
+            folder,
+            script=args.script,
+            interruptions=[_after(seconds) for seconds in args.interrupt],
+            grace_s=args.grace,
+            log=output.log,
+            stopped=lambda: stop.signal is not None,
+        )
+    document = {
+        "status": done.status,
+        "description": done.description,
+        "interruptions": done.interruptions,
+        "killed": done.killed,
+        "folder": str(folder),
+    }
+    output.emit(args, document, lambda: _show_done(done))
+    return 0 if done.status == "Completed" else 1
+
+
+def _after(seconds: float) -> Interruption:
+    return lambda checkpoints, passed_s: passed_s > seconds
+
+
+def _folders(args: argparse.Namespace, request: dict[str, Any]) -> dict[str, Path]:
+    """Return the folder that stands for the address of each channel that is given here."""
+    given = _pairs(args.channel, "--channel")
+    for name, place in (("train", args.data), ("validation", args.val)):
+        if place is not None and not is_url(place) and name not in given:
+            given[name] = place
+    sources = {one["ChannelName"]: one["DataSource"].get("S3DataSource") for one in request.get("InputDataConfig") or []}
+    if args.fetch:
+        own = {name: source["S3Uri"] for name, source in sources.items() if source is not None and name != CODE}
+        given = {**own, **given}
+    found = {}
+    for name, place in given.items():
+        if sources.get(name) is None:
+            raise UsageError(f"the request has no channel {name} in S3", hint=f"its channels: {', '.join(sources)}")
+        if is_url(place):
+            output.log(f"{name}: copying {without_url_secrets(place)} to the cache, once")
+        folder = local_copy(place) if is_url(place) else Path(place)
+        if not folder.exists():
+            raise UsageError(f"--channel {name}: there is no {folder}")
+        found[sources[name]["S3Uri"]] = folder
+    return found
+
+
+def _show_done(done: LocalJob) -> None:
+    output.say(
+        f"{done.status} after {done.description['TrainingTimeInSeconds']} s, {count_text(done.interruptions, 'interruption')}"
+    )
+    if reason := done.description.get("FailureReason"):
+        output.say(reason)
+    for name in done.killed:
+        output.say(f"{name} ignored SIGTERM and was killed: on SageMaker its last steps would be lost")
+    if artifacts := done.description.get("ModelArtifacts"):
+        output.say(f"model: {artifacts['S3ModelArtifacts']}")
+    output.say(f"logs: {done.folder / 'logs'}, description: {done.folder / 'description.json'}")
+
+
+def _job(args: argparse.Namespace) -> TrainingJob:
+    here = args.target == "local"
+    needed = {"--data": args.data, "--role": args.role or here, "--bucket": args.bucket or here}
+    missing = [name for name, value in needed.items() if not value]
+    if not args.instance and not args.instance_group and not here:
+        missing.append("--instance")
+    if args.model is None and args.script is None:
+        missing.append("--model")
+    if missing:
+        raise UsageError(f"launch sagemaker needs {', '.join(missing)}", hint="or --request FILE with a whole request")
+    groups = [_group(text) for text in args.instance_group]
+    return TrainingJob(
+        name=args.name or time.strftime("headrace-%Y%m%d-%H%M%S", time.gmtime()),
+        instance=args.instance or (groups[0].instance if groups else LOCAL_INSTANCE),
+        role=args.role or LOCAL_ROLE,
+        bucket=(args.bucket or "local").removeprefix("s3://").rstrip("/"),
+        channels=[_channel(args, name, uri) for name, uri in (("train", args.data), ("validation", args.val)) if uri],
+        region=args.region,
+        count=args.count,
+        groups=groups,
+        spot=args.spot,
+        max_hours=args.max_hours,
+        max_wait_hours=args.max_wait_hours,
+        image=args.image,
+        script=args.script.name if args.script else None,
+        wheel=args.wheel.name if args.wheel else None,
+        hyperparameters=_hyperparameters(args),
+        environment=_pairs(args.env, "--env"),
+        tags=_pairs(args.tag, "--tag"),
+        volume_gb=args.volume_gb,
+        warm_pool_minutes=args.warm_pool_minutes,
+        subnets=args.subnets,
+        security_groups=args.security_groups,
+    )
+
+
+def _channel(args: argparse.Namespace, name: str, uri: str) -> Channel:
+    if args.target == "local" and "://" not in uri:
+        uri = f"s3://local/{name}"  # the folder stands for this address
+    return Channel(
+        name,
+        uri,
+        mode=args.input_mode,
+        distribution=args.distribution if name == "train" else "FullyReplicated",
+        shuffle_seed=args.shuffle_seed,
+        record_io=args.record_io,
+        file_system=args.file_system if uri.startswith("fs-") else None,
+    )
+
+
+def _hyperparameters(args: argparse.Namespace) -> dict[str, str]:
+    found = {
+        "model": args.model,
+        "epochs": None if args.epochs is None else f"{args.epochs:g}",
+        "batch-size": None if args.batch_size is None else str(args.batch_size),
+    }
+    return {
+        **{key: value for key, value in found.items() if value is not None},
+        **_pairs(args.hyperparameter, "--hyperparameter"),
+    }
+
+
+def _pairs(texts: list[str], option: str) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        pair = PAIR.fullmatch(text)
+        if pair is None:
+            raise UsageError(f"{option} {text}: KEY=VALUE is expected")
+        found[pair[1]] = pair[2]
+    return found
+
+
+def _group(text: str) -> InstanceGroup:
+    pair = re.fullmatch(r"([^=]+)=([^:]+):(\d+)", text)
+    if pair is None:
+        raise UsageError(f"--instance-group {text}: NAME=TYPE:N is expected", hint="such as gpu=ml.g5.xlarge:2")
+    return InstanceGroup(pair[1], pair[2], int(pair[3]))
+
+
+def _work(args: argparse.Namespace) -> Work:
+    return Work(args.model, args.images, args.epochs or 1.0, args.bytes, args.objects)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(read_regular(path))
+    except (OSError, ValueError) as reason:
+        raise UsageError(f"cannot read a request from {path}: {reason}") from None
+
+
+def _write(path: Path, request: dict[str, Any]) -> None:
+    try:
+        atomic_write(path, json.dumps(request, indent=1) + "\n")
+    except OSError as reason:
+        raise HeadraceError(
+            f"cannot write {path}: {reason.strerror or reason}", hint="--out FILE chooses another place"
+        ) from None
+
+
+def _plan_lines(request: dict[str, Any], cost: ExpectedCost) -> list[str]:
+    resources = request["ResourceConfig"]
+    groups = resources.get("InstanceGroups") or [resources]
+    machines = " + ".join(f"{one['InstanceCount']} × {one['InstanceType']}" for one in groups)
+    kind = "spot" if request.get("EnableManagedSpotTraining") else "on demand"
+    limit_h = request["StoppingCondition"]["MaxRuntimeInSeconds"] / 3600
+    lines = [f"{request['TrainingJobName']}: {machines}, {kind}, {limit_h:g} h at most"]
+    for channel in request.get("InputDataConfig") or []:
+        source = next(iter(channel["DataSource"].values()))
+        place = source.get("S3Uri") or f"{source.get('FileSystemId')}:{source.get('DirectoryPath')}"
+        lines.append(f"  {channel['ChannelName']}: {place} ({channel.get('InputMode', 'default mode')})")
+    return [*lines, *cost.lines()]
+
+
+def _show(request: dict[str, Any], cost: ExpectedCost, written: Path | None) -> None:
+    for line in _plan_lines(request, cost):
+        output.say(line)
+    output.say("the request is valid; nothing was sent" + (f"; written to {written}" if written else " (--out FILE writes it)"))

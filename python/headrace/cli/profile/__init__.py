@@ -1,0 +1,1 @@
+"""`diagnose`, `watch`, `run`, `report`, `compare`, `doctor`, `demo`."""

@@ -1,0 +1,107 @@
+"""`headrace compare A B`: compare the rates, the parts of the step and the settings of two saved sessions."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from headrace.cli.shared import output
+from headrace.diagnosis.result.model import Diagnosis
+from headrace.errors import UsageError
+from headrace.report.pages import compare_page
+from headrace.report.sessions.compare_sessions import SessionComparison, compare_sessions
+from headrace.report.sessions.session_folder import read_session_folder
+from headrace.report.sessions.share import without_places
+from headrace.report.text import numbers
+from headrace.report.text.terminal import to_ascii
+from headrace.session.model import Session
+
+SUMMARY = "compare two saved sessions: change of the rate beyond noise, changed parts of the step, changed settings"
+EXAMPLE = """
+headrace compare headrace-sessions/before headrace-sessions/after
+headrace compare headrace-sessions/before headrace-sessions/after --html --out before-after.html
+"""
+
+PAGE = "comparison.html"
+"""Name of the page in the folder of the later session, if --out names no other."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `headrace compare`."""
+    parser.add_argument("before", type=Path, metavar="A", help="session folder of the earlier run")
+    parser.add_argument("after", type=Path, metavar="B", help="session folder of the later run")
+    parser.add_argument(
+        "--html", action="store_true", help="draw both runs side by side, as one HTML file that needs no network"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"file of --html (default: {PAGE} in B)")
+    parser.add_argument(
+        "--share", action="store_true", help="leave out host names, folders and addresses, so that strangers may read it"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read both sessions, compare them, and print the result."""
+    before, was = read_session_folder(args.before)
+    after, now = read_session_folder(args.after)
+    if args.out is not None and not args.html:
+        raise UsageError("--out names the file of --html", hint="add --html")
+    if args.share:
+        (before, was), (after, now) = without_places(before, was), without_places(after, now)
+    found = compare_sessions(before, after, was, now)
+    page = _write_page(args, found, before, after, was, now) if args.html else None
+    document = dataclasses.asdict(found) | ({} if page is None else {"page": str(page)})
+    output.emit(args, document, lambda: _show(found, page))
+    return 0
+
+
+def _write_page(
+    args: argparse.Namespace, found: SessionComparison, before: Session, after: Session, was: Diagnosis, now: Diagnosis
+) -> Path:
+    path = args.out or (args.after / PAGE if args.after.is_dir() else args.after.with_name(f"{args.after.name}.{PAGE}"))
+    first = compare_page.Side("Before", args.before.name, before, was)
+    second = compare_page.Side("After", args.after.name, after, now)
+    return compare_page.write(found, first, second, path, private=not args.share)
+
+
+def _show(found: SessionComparison, page: Path | None) -> None:
+    for sentence in found.sentences:
+        output.stdout_console.print(_printed(sentence), markup=False, highlight=False)
+    if found.moved:
+        output.stdout_console.print()
+        rows = [
+            (
+                part.label,
+                numbers.part_of(part.before_s, found.whole_s),
+                numbers.part_of(part.after_s, found.whole_s),
+                part.change_words(found.whole_s),
+            )
+            for part in found.shown
+        ]
+        output.stdout_console.print(_table((f"per {found.per}", "before", "after", "change"), rows, whole_values=True))
+    if found.differences:
+        output.stdout_console.print()
+        changed = [(difference.name, difference.before, difference.after) for difference in found.differences]
+        output.stdout_console.print(_table(("set differently", "before", "after"), changed))
+    if page is not None:
+        output.stdout_console.print()
+        output.say(f"both runs side by side: {page}")
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, whole_values: bool = False) -> Table:
+    """A table of names and values. `whole_values`: the values are numbers, which stay on one line."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for place, name in enumerate(headers):
+        table.add_column(name, overflow="fold", no_wrap=whole_values and place > 0)
+    for row in rows:
+        table.add_row(*(escape(_printed(cell)) for cell in row))
+    return table
+
+
+def _printed(text: str) -> str:
+    """The text in ASCII where the terminal's encoding has no ×, − or ±."""
+    return to_ascii(text) if output.stdout_console.options.ascii_only else text

@@ -1,0 +1,1 @@
+"""What the verbs share: output, types of numbers, options of prices."""

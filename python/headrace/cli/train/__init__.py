@@ -1,0 +1,1 @@
+"""`train`, `tune`, `evaluate`, `predict`, `export`."""

@@ -1,0 +1,1 @@
+"""Time and money of an epoch and a run, with intervals."""

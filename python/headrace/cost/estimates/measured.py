@@ -1,0 +1,64 @@
+"""Rates that were measured: from a session, or from the JSON documents of `headrace tune` and `headrace trials`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.diagnosis.result.model import Diagnosis
+from headrace.errors import UsageError
+from headrace.report.sessions.session_folder import read_session_folder
+from headrace.system.files.regular_file import read_regular
+
+__all__ = ["MeasuredRates", "measured_rates"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRates:
+    """What a measurement says about the floors of a job; None where it says nothing.
+
+    img_s_per_core: the loader's images a second per vCPU. gpu_img_s: the model's on one device that never waits. cpu: the
+    processor as the kernel names it. images: of an epoch. diagnosis: of a session, with its fixes.
+    """
+
+    img_s_per_core: float | None = None
+    gpu_img_s: float | None = None
+    cpu: str | None = None
+    images: int | None = None
+    diagnosis: Diagnosis | None = None
+
+
+def measured_rates(path: Path) -> MeasuredRates:
+    """Read the rates from a session folder or a JSON file. Raises `UsageError` for a file without rates."""
+    found = _from_session(path) if path.is_dir() else _from_json(path)
+    watched = found.diagnosis is not None and found.diagnosis.img_s is not None
+    if found.img_s_per_core is None and found.gpu_img_s is None and not watched:
+        raise UsageError(
+            f"{path} holds no rate of a loader or a GPU", hint="pass a session folder, or what `headrace tune --json` wrote"
+        )
+    return found
+
+
+def _from_session(folder: Path) -> MeasuredRates:
+    session, diagnosis = read_session_folder(folder)
+    ceiling, host = diagnosis.ceiling_img_s, session.host
+    gpus = len(host.gpus) or 1
+    return MeasuredRates(None, ceiling / gpus if ceiling else None, host.cpu_model, None, diagnosis)
+
+
+def _from_json(path: Path) -> MeasuredRates:
+    try:
+        document: dict[str, Any] = json.loads(read_regular(path))
+    except (OSError, ValueError) as reason:
+        raise UsageError(f"cannot read rates from {path}: {reason}") from None
+    if "ingest" in document:  # headrace tune --json
+        rates = [trial["img_s"] / trial["threads"] for trial in document["ingest"] if trial.get("img_s")]
+        compute = document.get("compute_img_s")
+        ranks = document.get("ranks") or 1
+        return MeasuredRates(max(rates, default=None), compute / ranks if compute else None)
+    rows = document.get("rows", [])
+    ingest = [row["ingest_img_s"] / row["workers"] for row in rows if row.get("ingest_img_s") and row.get("workers")]
+    compute_rates = [row["compute_img_s"] for row in rows if row.get("compute_img_s") and not row.get("simulated")]
+    return MeasuredRates(max(ingest, default=None), max(compute_rates, default=None))

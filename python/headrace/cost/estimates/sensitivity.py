@@ -1,0 +1,88 @@
+"""Which inputs change the choice: each uncertain input is halved and doubled, and the choice is made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from headrace.cost.estimates.budget import Limits, choose
+from headrace.cost.estimates.estimate import Estimate
+from headrace.cost.estimates.floors import Job, cpu_rate, gpu_rate
+from headrace.cost.estimates.runs import Purchase, Row, estimate_rows
+from headrace.cost.market.prices import Instance, PriceTable, Service
+
+__all__ = ["Change", "sensitivity"]
+
+Asked = Sequence[tuple[Instance, Service]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An input, the factor that it was multiplied with, and the choice then: instance, service, purchase and money."""
+
+    input: str
+    factor: float
+    instance: str | None
+    service: str | None
+    purchase: str | None
+    usd: float | None
+    changes_choice: bool
+
+
+def sensitivity(job: Job, asked: Asked, purchase: Purchase, limits: Limits, table: PriceTable) -> list[Change]:
+    """Return the choice for each input halved and doubled. Empty where the rate is given, since nothing else enters then."""
+    if job.img_s is not None:
+        return []
+    usual = choose(estimate_rows(job, asked, purchase, table), limits).row
+    changes = []
+    for name, vary in _inputs(job, purchase, table):
+        for factor in (0.5, 2.0):
+            changed_job, changed_purchase = vary(factor)
+            row = choose(_rows(name, factor, changed_job, asked, changed_purchase, table), limits).row
+            changes.append(_change(name, factor, row, usual))
+    return changes
+
+
+def _inputs(job: Job, purchase: Purchase, table: PriceTable) -> list[tuple[str, Callable[[float], tuple[Job, Purchase]]]]:
+    rate, measured = cpu_rate(job, table)
+
+    def cpu(factor: float) -> tuple[Job, Purchase]:
+        return replace(job, img_s_per_core=rate.times(factor), measured_cpu=measured), purchase
+
+    def interruptions(factor: float) -> tuple[Job, Purchase]:
+        hours = purchase.hours_between or table.document["spot_model"]["default_hours_between_interruptions"]
+        return job, replace(purchase, hours_between=hours / factor)
+
+    def restart(factor: float) -> tuple[Job, Purchase]:
+        usual = table.document["spot_model"]["restart_s"]["value"] if purchase.restart_s is None else purchase.restart_s
+        return job, replace(purchase, restart_s=usual * factor)
+
+    found: list[tuple[str, Callable[[float], tuple[Job, Purchase]]]]
+    found = [("loader's img/s per vCPU", cpu), ("interruptions", interruptions), ("restart time", restart)]
+    if job.dataset_bytes is not None:
+        size = job.dataset_bytes
+        found.append(("bytes of the dataset", lambda factor: (replace(job, dataset_bytes=size * factor), purchase)))
+    found.append(("model's img/s on estimated GPUs", lambda factor: (job, purchase)))
+    return found
+
+
+def _rows(name: str, factor: float, job: Job, asked: Asked, purchase: Purchase, table: PriceTable) -> list[Row]:
+    """Return the rows; for the GPUs whose rate nobody measured, with that rate multiplied."""
+    if not name.startswith("model's"):
+        return estimate_rows(job, asked, purchase, table)
+    rows = []
+    for instance, service in asked:
+        rate = job.gpu_img_s or gpu_rate(job.model or "", instance.gpu, table)
+        varied: Estimate = rate.times(factor) if rate.kind == "estimated" else rate
+        rows += estimate_rows(replace(job, gpu_img_s=varied), [(instance, service)], purchase, table)
+    return rows
+
+
+def _change(name: str, factor: float, row: Row | None, usual: Row | None) -> Change:
+    def identity(of: Row | None) -> tuple[str, str, str] | None:
+        return (of.instance, of.service, of.recommended) if of else None
+
+    changed = identity(row) != identity(usual)
+    if row is None:
+        return Change(name, factor, None, None, None, None, changed)
+    return Change(name, factor, row.instance, row.service, row.recommended, row.best_usd, changed)

@@ -1,0 +1,1 @@
+"""Prices of machines and spot capacity, from the dated table or live."""

@@ -1,0 +1,1 @@
+"""A dataset as a table of records, and its pictures in notebooks."""

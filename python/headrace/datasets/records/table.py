@@ -1,0 +1,116 @@
+"""The table of a dataset's records, and what fetches records that are not on local disk or come as a stream.
+
+The table has one row for each record and is stored as columns, so a million records are a few arrays. Native code reads these
+arrays without a copy. They are memory-mapped if the source has an index on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.datasets.records.sidecar_files import SidecarFiles
+
+__all__ = ["Kind", "PendingRecords", "RecordFetcher", "RecordTable", "Stream", "StreamPass", "StreamRecord", "Tabled"]
+
+Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord", "pipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTable:
+    """The location and label of each of n records. `size` -1 means the file from `offset` to its end (an image file)."""
+
+    files: Sequence[str]  # paths of image files, or of shards
+    file: npt.NDArray[np.int32]  # [n] index into `files`
+    offset: npt.NDArray[np.int64]  # [n] bytes from the start of the file
+    size: npt.NDArray[np.int64]  # [n] bytes, or -1
+    label: npt.NDArray[np.int64]  # [n] class index
+    keys: Sequence[str]  # [n] name of the record, unique in the dataset
+    width: npt.NDArray[np.int32] | None = None  # [n] pixels; None: the source does not store them
+    height: npt.NDArray[np.int32] | None = None
+    json_offset: npt.NDArray[np.int64] | None = None  # [n] bytes from the start of the same file to the record's JSON
+    json_size: npt.NDArray[np.int64] | None = None  # [n] bytes of the JSON; 0: the record has none
+    sidecars: SidecarFiles | None = None  # None: no record has any
+    crc32c: npt.NDArray[np.uint32] | None = None  # [n] checksum of each record's bytes, which loaders compare; None: not known
+    file_size: npt.NDArray[np.int64] | None = None  # [n] bytes of each image file when it was listed; None: not known
+    file_change: npt.NDArray[np.int64] | None = None  # [n] the file's `change_number` then
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+class PendingRecords(Protocol):
+    """Records being fetched. `wait` returns their bytes in order, or None if the table's files now hold them."""
+
+    def done(self) -> bool: ...
+    def wait(self) -> list[bytes] | None: ...
+    def cancel(self) -> None: ...
+
+
+class RecordFetcher(Protocol):
+    """The fetching of records that are not on local disk. `wait` raises SourceError for a record that cannot be fetched."""
+
+    def begin(self, records: npt.NDArray[np.int64], /) -> PendingRecords:
+        """Start fetching records and return at once."""
+
+    def prefetch(self, records: npt.NDArray[np.int64], /) -> None:
+        """Announce records that will be read soon, after all begun ones, and return at once."""
+
+    def read(self, record: int, offset: int, size: int, /) -> bytes | None:
+        """Return bytes of the file that holds a record, or None if the table's file now holds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecord:
+    """A record read from a stream, with its bytes."""
+
+    key: str
+    label: int | str | None  # a class index, a class name, or None
+    data: bytes  # the encoded image
+    json: bytes = b""
+
+
+class StreamPass(Protocol):
+    """One pass over a stream."""
+
+    def __iter__(self) -> Iterator[StreamRecord]: ...
+
+    def stop(self) -> None:
+        """End the pass, even if another thread waits for its next record."""
+
+
+class Stream(Protocol):
+    """A dataset that can only be read in order, once a pass."""
+
+    name: str
+
+    def records(self) -> int:
+        """Return the number of records of one pass. Raise UnknownLengthError if nothing states it before the data."""
+
+    def read(self) -> StreamPass:
+        """Begin the next pass."""
+
+
+class Tabled(Protocol):
+    """A dataset as pictures and facts for notebooks need it."""
+
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def table(self) -> RecordTable: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+    @property
+    def fetcher(self) -> RecordFetcher | None: ...
+    @property
+    def stream(self) -> Stream | None: ...
+    def __len__(self) -> int: ...
+    def class_name(self, label: int) -> str:
+        """Return the name of a class, "" without a label."""
+
+    def read(self, record: int) -> bytes:
+        """Return the bytes of a record."""

@@ -1,0 +1,1 @@
+"""Tar, RecordIO, TFRecord and packed shards on a local disk."""

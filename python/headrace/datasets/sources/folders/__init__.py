@@ -1,0 +1,1 @@
+"""Image folders, and lists of image files."""

@@ -1,0 +1,263 @@
+"""Image folders as torchvision's ImageFolder reads them: `root/CLASS/…/image.jpg`, classes by sorted folder name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace._native import change_number, list_images
+from headrace.datasets.records.dataset import Dataset, fingerprint
+from headrace.datasets.records.keys import Keys
+from headrace.datasets.records.splits import holds_splits
+from headrace.datasets.records.table import RecordTable
+from headrace.errors import SourceError
+from headrace.system.files.regular_file import check_regular
+from headrace.system.text.utf8 import utf8_name
+
+__all__ = ["IMAGE_EXTENSIONS", "OnListed", "change_of_file", "open_folder"]
+
+OnListed = Callable[[int], None]
+"""Called with the number of images just listed."""
+
+# torchvision.datasets.folder.IMG_EXTENSIONS
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+# Other extensions of images, which ImageFolder ignores silently; headrace reports them.
+_IGNORED_EXTENSIONS = (
+    *(".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl"),
+    *(".pbm", ".pnm", ".dib", ".apng", ".hif", ".j2k", ".jpx", ".pcx", ".qoi", ".sgi", ".tga"),
+)
+_THREADS = 16  # folders listed at a time: a network file system answers each request after a wait
+_SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8
+
+
+def open_folder(root: Path, *, list_unreadable: bool = False, on_listed: OnListed | None = None) -> Dataset:
+    """Open an image folder: the same classes, files and order as torchvision's `ImageFolder(root)`.
+
+    list_unreadable: list dangling links, pipes and devices with an image's name among the strays. Default: False, an error.
+    on_listed: called with the number of images just listed, from one thread. Default: None.
+
+    Raises SourceError if `root` has no class folders, no images, an empty class or an unreadable folder, or if it holds
+    splits (`train` and `val` or `test`) with class folders inside them.
+    """
+    if not root.is_dir():
+        raise SourceError(
+            f"{root} is a file, not an image folder",
+            hint="give the folder that holds one folder for each class: FOLDER/CLASS/image.jpg",
+        )
+    classes = tuple(sorted(entry.name for entry in _entries(root) if entry.is_dir()))
+    if not classes:
+        raise SourceError(_no_classes(root), hint="expected FOLDER/CLASS/image.jpg, one folder for each class")
+    if holds_splits(root, classes):
+        raise SourceError(
+            f"{root} holds {len(classes)} datasets, not classes: {', '.join(classes)}",
+            hint=f"give one of them, for example {root / 'train'}",
+        )
+    names, lengths, sizes, changes = bytearray(), bytearray(), bytearray(), bytearray()
+    strays: list[str] = []
+    others = 0
+    counts: list[int] = []
+    with _listed_classes(root, classes, list_unreadable=list_unreadable) as found:
+        for images in found:
+            names += images.names
+            lengths += images.lengths
+            sizes += images.sizes
+            changes += images.changes
+            strays += images.strays
+            others += images.others
+            counts.append(len(images.sizes) // 8)
+            if on_listed is not None:
+                on_listed(counts[-1])
+    _refuse_empty(root, classes, counts)
+    label, keys = np.repeat(np.arange(len(classes)), counts), Keys.of_lengths(names, lengths)
+    return replace(_dataset(root, classes, label, keys, sizes, changes, strays), other_files=others)
+
+
+def _refuse_empty(root: Path, classes: Sequence[str], counts: Sequence[int]) -> None:
+    """Raise SourceError if there is no image, or a class has none."""
+    if not any(counts):
+        raise SourceError(
+            f"no images in {root}: {len(classes)} class folders, none holds a file ending in {' '.join(IMAGE_EXTENSIONS)}",
+            hint="check the path: it must be the folder above the class folders",
+        )
+    empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+    if empty:
+        raise SourceError(
+            f"class folders without images in {root}: {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}",
+            hint="add images or remove the empty folders (torchvision's ImageFolder refuses them too)",
+        )
+
+
+def _dataset(
+    root: Path,
+    classes: Sequence[str],
+    label: npt.NDArray[np.int64],
+    keys: Keys,
+    sizes: bytearray,
+    changes: bytearray,
+    strays: Sequence[str],
+) -> Dataset:
+    file_size = np.frombuffer(sizes, dtype=np.int64)
+    table = RecordTable(
+        files=FilesBelow(os.path.join(root, ""), keys),  # noqa: PTH118 (a text that ends in a slash)
+        file=np.arange(len(keys), dtype=np.int32),
+        offset=np.zeros(len(keys), dtype=np.int64),
+        size=np.full(len(keys), -1, dtype=np.int64),
+        label=label,
+        keys=keys,
+        file_size=file_size,
+        file_change=np.frombuffer(changes, dtype=np.int64),
+    )
+    mark = fingerprint(keys, file_size, label)
+    names = tuple(map(utf8_name, classes))
+    return Dataset(root=str(root), kind="folder", table=table, classes=names, fingerprint=mark, strays=tuple(strays))
+
+
+class FilesBelow(Sequence[str]):
+    """The paths of image files: those of a folder, made from its path and the names below it when they are asked for."""
+
+    __slots__ = ("folder", "names")
+
+    def __init__(self, folder: str, names: Keys) -> None:
+        self.folder, self.names = folder, names  # the folder ends in a slash
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self.folder + name for name in self.names[index]]
+        return self.folder + self.names[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.folder + name for name in self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """The images of a class, in ImageFolder's order. Names and strays begin with the class; other columns are int64."""
+
+    names: bytes  # one after the other
+    lengths: bytes  # of the names, in bytes
+    sizes: bytes  # of the files, in bytes
+    changes: bytes  # `change_of_file`
+    strays: Sequence[str]  # with words in brackets behind it where it cannot be read
+    others: int  # files of other endings
+
+
+@contextlib.contextmanager
+def _listed_classes(root: Path, classes: Sequence[str], *, list_unreadable: bool) -> Iterator[Iterator[_Images]]:
+    """Yield the images of each class, in order. Several folders are listed at a time."""
+
+    def listed(name: str) -> _Images:
+        folder = root / name
+        quick = list_images(folder, name, IMAGE_EXTENSIONS, _IGNORED_EXTENSIONS) if _is_utf8(name) else None
+        return _Images(*quick) if quick is not None else _looked_at(folder, root, list_unreadable=list_unreadable)
+
+    with ThreadPoolExecutor(min(_THREADS, len(classes)), thread_name_prefix="headrace-list") as pool:
+        try:
+            yield pool.map(listed, classes)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _is_utf8(name: str) -> bool:
+    """Return whether native code sees the same name as Python."""
+    return not _SURROGATE.search(name) and sys.getfilesystemencoding() == "utf-8"
+
+
+def _looked_at(folder: Path, root: Path, *, list_unreadable: bool) -> _Images:
+    """Return the images of a class that the native listing declines: their names, links or errors need a closer look."""
+    strays: list[str] = []
+    others: list[int] = []
+    found = list(_images(folder, strays, others, list_unreadable=list_unreadable))
+    prefix_length = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
+    names = [os.fsencode(path[prefix_length:]) for path, _ in found]
+    return _Images(
+        names=b"".join(names),
+        lengths=np.array([len(name) for name in names], dtype=np.int64).tobytes(),
+        sizes=np.array([facts.st_size for _, facts in found], dtype=np.int64).tobytes(),
+        changes=np.array([change_of_file(facts) for _, facts in found], dtype=np.int64).tobytes(),
+        strays=[path[prefix_length:] for path in strays],
+        others=sum(others),
+    )
+
+
+def change_of_file(facts: os.stat_result, *, copied: bool = False) -> int:
+    """Return a number that changes with the file. No inode: some mounts of object stores number files anew each time.
+
+    copied: the file is a copy from an object store. Its modification time is its object's; its ctime is that of the copy.
+    """
+    return change_number(_int64(facts.st_mtime_ns), 0 if copied else _int64(facts.st_ctime_ns))
+
+
+def _int64(number: int) -> int:
+    """Return the lowest 64 bits, for times that a file system makes up."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise SourceError(f"cannot list {folder}: {error.strerror}", hint=f"check the permissions:  ls -ld {folder}") from error
+
+
+def _images(
+    folder: Path, strays: list[str], others: list[int], *, list_unreadable: bool
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield path and facts of each image below `folder`, in ImageFolder's order (by folder, then by name).
+
+    Images that ImageFolder ignores are added to `strays`, the number of other files to `others`.
+    """
+
+    def fail(error: OSError) -> None:
+        raise SourceError(f"cannot list {error.filename}: {error.strerror}", hint="check the permissions") from error
+
+    found = list[tuple[str, list[str]]]()
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=fail):
+        for name in folders:
+            _refuse_loop(parent, name)
+        found.append((parent, names))
+    for parent, names in sorted(found):
+        others.append(sum(not name.lower().endswith((*IMAGE_EXTENSIONS, *_IGNORED_EXTENSIONS)) for name in names))
+        for name in sorted(names):
+            if name.lower().endswith(IMAGE_EXTENSIONS):
+                path = os.path.join(parent, name)  # noqa: PTH118 (a million Path objects are slow)
+                try:
+                    yield path, check_regular(path)
+                except OSError as error:
+                    if not list_unreadable:
+                        hint = "remove it, or repair the broken link"
+                        raise SourceError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+                    strays.append(f"{path} ({error.strerror})")
+            elif name.lower().endswith(_IGNORED_EXTENSIONS):
+                strays.append(os.path.join(parent, name))  # noqa: PTH118 (as above)
+
+
+def _refuse_loop(parent: str, name: str) -> None:
+    """Raise SourceError for a link to a folder above it, which makes an endless loop."""
+    path = os.path.join(parent, name)  # noqa: PTH118 (as above)
+    if os.path.islink(path) and f"{os.path.realpath(parent)}/".startswith(f"{os.path.realpath(path).rstrip('/')}/"):  # noqa: PTH114
+        raise SourceError(f"{path} is a link to a folder above it: following it would never end", hint="remove the link")
+
+
+def _no_classes(root: Path) -> str:
+    images = [entry.name for entry in _entries(root) if entry.name.lower().endswith(IMAGE_EXTENSIONS)]
+    if images:
+        return f"{root} holds {len(images)} images but no class folders (first: {images[0]})"
+    return f"{root} holds no class folders and no images"

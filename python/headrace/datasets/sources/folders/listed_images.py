@@ -1,0 +1,44 @@
+"""The dataset of a list of image files with labels, whatever the format of the list (`lst`, `table`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.datasets.records.dataset import Dataset, fingerprint
+from headrace.datasets.records.keys import Keys
+from headrace.datasets.records.table import RecordTable
+from headrace.errors import SourceError
+
+__all__ = ["check_first_image", "listed_dataset"]
+
+
+def check_first_image(path: Path, folder: Path, names: Sequence[str]) -> None:
+    """Raise SourceError if the list at `path` is empty or its first image is not in `folder`."""
+    if not names:
+        raise SourceError(f"{path} lists no images")
+    if not (folder / names[0]).exists():
+        raise SourceError(
+            f"{folder / names[0]}, the first image that {path} lists, does not exist",
+            hint="put the list beside its images, or name their folder:  --root FOLDER; headrace.open(…, root=FOLDER)",
+        )
+
+
+def listed_dataset(
+    path: Path, folder: Path, names: Sequence[str], labels: npt.NDArray[np.int64], classes: tuple[str, ...]
+) -> Dataset:
+    """Return the dataset of the images `names` in `folder`, which the list at `path` names."""
+    sizes = np.full(len(names), -1, dtype=np.int64)
+    table = RecordTable(
+        files=Keys.of(os.path.join(folder, name) for name in names),  # noqa: PTH118 (a million Path objects are slow)
+        file=np.arange(len(names), dtype=np.int32),
+        offset=np.zeros(len(names), dtype=np.int64),
+        size=sizes,
+        label=labels,
+        keys=Keys.of(names),
+    )
+    return Dataset(str(path), "lst", table, classes, fingerprint(names, sizes, labels))

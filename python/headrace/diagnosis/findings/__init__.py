@@ -1,0 +1,1 @@
+"""What stands beside the verdict: confidence, notes, tables, GPU settings."""

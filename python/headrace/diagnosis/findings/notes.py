@@ -1,0 +1,106 @@
+"""Notes beside the findings: what a watched run shows that no change of speed would mend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from headrace.diagnosis.measure import Rank
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.stats import mean, median, required
+from headrace.diagnosis.result.model import Fix
+from headrace.session.model import Loss, Session
+from headrace.system.text.sizes import count_text, percent_text
+
+__all__ = ["batch_size_notes", "loss_notes"]
+
+LEAST_VALUES = 24
+"""Judge the trend of the loss from at least this many values."""
+
+LEAST_STEPS = 50
+"""Judge the trend of the loss from at least this many watched steps."""
+
+STANDARD_ERRORS = 3.0
+"""Call the loss moved when its first and last third differ by more than this many standard errors of that difference."""
+
+LEAST_SHARE = 0.001
+"""Call a change of the loss by less than this share no move, however certain it is."""
+
+SEEN_SHARE = 0.04
+"""Say nothing where the loss varies so much that a change by this share would not have been seen."""
+
+
+def loss_notes(session: Session, rank: Rank) -> tuple[str, ...]:
+    """Return a note when the loss of a rank is not a number, or does not move over the watched steps; else nothing.
+
+    The loss is that of the first `backward()` of a step (`headrace.attach.training.loss`). Where none was seen, there is no
+    note.
+    """
+    losses = [loss for loss in session.losses if loss.pid == rank.process.pid]
+    broken = next((loss for loss in losses if not math.isfinite(loss.value)), None)
+    if broken is not None:
+        return (_broken_words(broken, losses, rank),)
+    if len(losses) < LEAST_VALUES or len(rank.all_steps) < LEAST_STEPS:
+        return ()
+    values = [loss.value for loss in losses]
+    third = len(values) // 3
+    first, last = values[:third], values[-third:]
+    begin, end = required(mean(first)), required(mean(last))
+    change, level = end - begin, required(median([abs(value) for value in values]))
+    error = math.hypot(_standard_error(first), _standard_error(last))
+    is_still = abs(change) <= STANDARD_ERRORS * error or abs(change) <= LEAST_SHARE * level
+    if not is_still or STANDARD_ERRORS * error > SEEN_SHARE * level:
+        return ()
+    steps = count_text(len(rank.all_steps), "watched step")
+    return (
+        f"the loss does not move over {steps}: {begin:.4g} in the first third, {end:.4g} in the last "
+        f"(a change of {percent_text(max(LEAST_SHARE, STANDARD_ERRORS * error / level))} would show). Early in a training: "
+        "headrace tune --find-learning-rate; check labels and frozen weights",
+    )
+
+
+def _broken_words(broken: Loss, losses: Sequence[Loss], rank: Rank) -> str:
+    """Return that the loss is not a number, and from which step on."""
+    before = sum(step.start_s < broken.time_s for step in rank.all_steps)
+    stays = all(not math.isfinite(loss.value) for loss in losses if loss.time_s >= broken.time_s)
+    what = "NaN" if math.isnan(broken.value) else "infinite"
+    since = f"from step {before:,} on" if stays else f"in step {before:,}"
+    return f"the loss is {what} {since}: the weights learn nothing from such a step (a lower learning rate, gradient clipping)"
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the mean of neighbouring values, from their differences: a slow trend adds nothing to it."""
+    squares = [(later - earlier) ** 2 for earlier, later in pairwise(values)]
+    return math.sqrt(math.fsum(squares) / (2 * len(squares)) / len(values)) if squares else math.inf
+
+
+SQUARE_ROOT_OPTIMIZERS = ("Adam", "Lamb", "LAMB", "Adagrad", "RMSprop", "Lion", "Adan")
+"""Optimizers with one of these in their name normalise the gradient: their rate grows with the square root of the batch."""
+
+
+def batch_size_notes(job: MeasuredJob, fixes: Sequence[Fix]) -> tuple[str, ...]:
+    """Return what the proposed batch size does to the steps of an epoch and to the learning rate, if a fix proposes one."""
+    fix = next((fix for fix in fixes if fix.id.startswith("batch_size=")), None)
+    rank = job.rank
+    if fix is None or not rank.items:
+        return ()
+    size = int(fix.id.partition("=")[2])
+    times, length = size / rank.items, rank.loader.dataset_length
+    epoch = f"an epoch has {times:.3g} times fewer steps"
+    if length and rank.loader.batched_by != "dataset":
+        now, then = (math.ceil(length / len(job.ranks) / count) for count in (rank.items, size))
+        epoch += f" ({then:,} instead of {now:,})"
+    return (f"{fix.id}: {epoch}, so each must move the weights further. {_rate_words(times, job.settings.get('optimizer'))}",)
+
+
+def _rate_words(times: float, optimizer: str | None) -> str:
+    """Return the rule for the learning rate of a batch that is `times` as large, for the optimizer of the job."""
+    linear = f"{times:.3g} times the learning rate for SGD (linear scaling rule, Goyal et al. 2017)"
+    root = f"{math.sqrt(times):.3g} times for Adam and its kin (square root)"
+    warm = "with a warm-up over the first epochs. Check the accuracy: very large batches lose some"
+    if optimizer is None:
+        return f"Usual are {linear} or {root}, {warm}"
+    is_adaptive = any(name.lower() in optimizer.lower() for name in SQUARE_ROOT_OPTIMIZERS)
+    usual = f"{math.sqrt(times):.3g} times the learning rate (square root scaling)" if is_adaptive else linear
+    return f"Usual for {optimizer} is {usual}, {warm}"

@@ -1,0 +1,72 @@
+"""The parts of a step, as shares that sum to 1."""
+
+from __future__ import annotations
+
+import math
+
+from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import SHARES
+from headrace.diagnosis.rules.input import unseen_input_kind
+
+__all__ = ["share_of_step"]
+
+
+def share_of_step(job: MeasuredJob) -> dict[str, float]:
+    """Return the parts of the mean steady step (`SHARES`). They sum to 1; what no part explains counts as compute.
+
+    The parts of the input sum to the share of the step that waits for input (`Diagnosis.wait_share`).
+    """
+    rank = job.rank
+    if rank.step_s <= 0:
+        return dict.fromkeys(SHARES, 0.0) | {"other": 1.0}
+    waiting_s = min(rank.exposed_wait_s, rank.step_s)
+    rest_s = rank.step_s - waiting_s
+    outside = {
+        "h2d": rank.h2d_s or 0.0,
+        "communication": (rank.collective_s or 0.0) if len(job.ranks) > 1 else 0.0,
+        "sync": _sync_s(job),
+        "periodic": rank.pauses.gc_s + rank.pauses.periodic_s,
+        "core_wait": rank.compute_queue_s or 0.0,
+    }
+    outside = {name: min(rest_s, max(0.0, seconds)) for name, seconds in outside.items()}  # two clocks may disagree by 2 µs
+    scale = min(1.0, rest_s / max(1e-12, math.fsum(outside.values())))  # times that overlap must not shrink the wait for input
+    parts = _input_parts_s(job, waiting_s) | {name: scale * seconds for name, seconds in outside.items()}
+    parts["compute"] = max(0.0, rank.step_s - math.fsum(parts.values()))
+    total_s = math.fsum(parts.values())
+    return {name: parts.get(name, 0.0) / total_s for name in SHARES}
+
+
+def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
+    """Return what the wait for input goes into, in seconds per step; the parts sum to `waiting_s`.
+
+    With workers, the wait is split as the time that a worker takes for a batch, after the hand-over and the time in which
+    the training thread queues for a core. A training thread that makes the batches itself queues as part of making them.
+    """
+    rank, cost = job.rank, job.rank.batch_cost
+    if cost is not None:
+        split = cost.parts_s
+    else:
+        queue = job.machine.queue_share or 0.0
+        is_blocked = KINDS[unseen_input_kind(job)[0]].is_blocked
+        split = {"blocked": 1.0} if is_blocked else {"on a core": 1.0 - queue, "queueing for a core": queue}
+    whole_s = math.fsum(split.values()) or 1.0
+    makes_batches = cost is not None and rank.makes_batches
+    queued_s = 0.0 if makes_batches else waiting_s - min(waiting_s, rank.exposed_net_wait_s)
+    handover_s = min(waiting_s - queued_s, rank.handover_s if rank.workers else 0.0)
+    late_s = max(0.0, waiting_s - queued_s - handover_s)
+    return {
+        "input_storage": late_s * split.get("blocked", 0.0) / whole_s,
+        "input_cpu": late_s * split.get("on a core", 0.0) / whole_s,
+        "input_queue": late_s * split.get("queueing for a core", 0.0) / whole_s + queued_s,
+        "input_collate": late_s * split.get("collating", 0.0) / whole_s + handover_s,
+    }
+
+
+def _sync_s(job: MeasuredJob) -> float:
+    """Return the seconds per step in which the device idles because the script waits for it several times."""
+    rank = job.rank
+    if rank.sync_count is None or rank.sync_s is None or rank.sync_count < 2:
+        return 0.0
+    idle_s = max(0.0, min(rank.typical_compute_s - rank.sync_s, rank.sync_s))
+    return min(idle_s, (1 - job.machine.gpu_busy) * rank.step_s) if job.machine.gpu_busy is not None else idle_s

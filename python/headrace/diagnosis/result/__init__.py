@@ -1,0 +1,1 @@
+"""The result as plain data, the kinds of verdicts, and `--fail-if` on it."""

@@ -1,0 +1,1 @@
+"""Augmentation on the device, bit for bit as the CPU kernel."""

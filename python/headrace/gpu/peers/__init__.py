@@ -1,0 +1,1 @@
+"""Other libraries' GPU decoders, and the choice among them."""

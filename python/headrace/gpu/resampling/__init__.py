@@ -1,0 +1,1 @@
+"""Crop, resize and flip on the device, and what a decoder returns."""

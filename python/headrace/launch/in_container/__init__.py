@@ -1,0 +1,1 @@
+"""What the entry point of a container uses: its environment, the first process."""

@@ -1,0 +1,1 @@
+"""A CreateTrainingJob request: written, and checked before it is sent."""

@@ -1,0 +1,51 @@
+"""What a request chooses to run on this machine: its author's code, which `launch local` shows before it runs.
+
+On SageMaker a request runs in a container. Here its hosts are processes of this user, so a request of somebody else is a
+program of somebody else.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.system.text.redaction import redact_words
+
+__all__ = ["chosen_code", "container_words", "own_entry"]
+
+_ENTRY = "headrace.launch.entry"
+_SCRIPTS = ("HEADRACE_SCRIPT", "HEADRACE_TORCHRUN")
+"""Variables of our own requests: the name of a script, and whether it starts under torchrun."""
+_CHOOSING = ("config", "out", "checkpoint_url", "resume", "sagemaker_program", "sagemaker_submit_directory")
+"""Hyperparameters that name a script, or files of this machine that training reads options from or writes."""
+
+
+def container_words(request: Mapping[str, Any]) -> list[str]:
+    """Return entry point and arguments of the container, as one command line."""
+    algorithm = request["AlgorithmSpecification"]
+    return [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
+
+
+def own_entry(request: Mapping[str, Any]) -> bool:
+    """Return whether headrace's entry is the container's program: it runs here without what an image installs before it."""
+    words = container_words(request)
+    return not words or _ENTRY in " ".join(words)
+
+
+def chosen_code(request: Mapping[str, Any], *, script: bool) -> list[str]:
+    """Return a line for each field of the request that chooses what runs here or where it writes, without secrets.
+
+    script: whether the command line names a script, which takes the place of that of the request.
+    """
+    found = [] if own_entry(request) else [f"ContainerEntrypoint: {shlex.join(redact_words(container_words(request)))}"]
+    for name, value in (request.get("Environment") or {}).items():
+        if name not in _SCRIPTS or (name == "HEADRACE_SCRIPT" and not script):
+            found.append(f"Environment: {redact_words([f'{name}={value}'])[0]}")
+    for key, value in (request.get("HyperParameters") or {}).items():
+        # A key may hold an assignment itself: training gets both as words of its command line.
+        name, _, rest = f"{key}={value}".partition("=")
+        plain = name.strip("-").replace("-", "_")
+        if (plain == "model" and ":" in rest) or (plain in _CHOOSING and not (plain == "sagemaker_program" and script)):
+            found.append(f"HyperParameters: {redact_words([f'{key}={value}'])[0]}")
+    return found

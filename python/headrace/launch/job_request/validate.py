@@ -1,0 +1,42 @@
+"""All mistakes of a request, found without network.
+
+for mistake in check_request(request):
+    print(mistake)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import UsageError
+from headrace.launch.job_request.mistakes import Mistake
+from headrace.launch.job_request.request_fields import field_mistakes
+from headrace.launch.job_request.request_rules import rule_mistakes
+from headrace.system.text.redaction import redact_text
+
+__all__ = ["check_request", "refuse_mistakes"]
+
+
+def check_request(request: Any, *, region: str | None = None) -> list[Mistake]:
+    """Return the mistakes of a CreateTrainingJob request, those of single fields first.
+
+    region: where the request is sent; None leaves out what depends on it. Rules between fields are applied once every
+    field has the right type.
+    """
+    fields = field_mistakes(request)
+    if any(mistake.wrong_type for mistake in fields):  # the rules would trip over it
+        return fields
+    return [*fields, *rule_mistakes(request, region=region)]
+
+
+def refuse_mistakes(found: list[Mistake], log: Callable[[str], None]) -> None:
+    """Write each mistake to `log`. Raises `UsageError` if one of them is fatal, with all fatal ones in its message."""
+    for mistake in found:
+        log(f"  {redact_text(str(mistake))}")
+    fatal = [mistake for mistake in found if mistake.fatal]
+    if len(fatal) == 1:
+        raise UsageError(f"the request has a mistake: {redact_text(str(fatal[0]))}", hint="nothing was sent")
+    if fatal:
+        words = " · ".join(redact_text(str(mistake)) for mistake in fatal)
+        raise UsageError(f"the request has {len(fatal)} mistakes: {words}", hint="nothing was sent")

@@ -1,0 +1,1 @@
+"""AWS's side: requests, the plan, following a job, metrics."""

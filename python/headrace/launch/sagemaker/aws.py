@@ -1,0 +1,97 @@
+"""Clients of AWS, and their errors in words: what can be tried again, and what the user has to do.
+
+Keys stay with boto3. Messages of AWS are shown on one line, without anything that looks like a key.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from headrace.errors import HeadraceError, MissingDependencyError, SourceError
+from headrace.system.text.redaction import redact_text
+
+__all__ = ["aws_client", "error_code", "explained", "is_passing", "patiently"]
+
+Found = TypeVar("Found")
+
+PASSING = frozenset({"ThrottlingException", "Throttling", "RequestLimitExceeded", "TooManyRequestsException", "SlowDown",
+                     "ServiceUnavailable", "ServiceUnavailableException", "InternalFailure", "InternalServerError",
+                     "InternalError", "RequestTimeout"})  # fmt: skip
+"""Codes of errors that pass without anybody's doing."""
+
+HINTS = {
+    "ResourceLimitExceeded": "the account's quota is reached (spot jobs have one of their own): ask for more under "
+    "Service Quotas, or use another instance type",
+    "AccessDeniedException": "the credentials lack the right that the message names",
+    "AccessDenied": "the credentials lack the right that the message names",
+    "UnrecognizedClientException": "the credentials are not valid in this region",
+    "ExpiredTokenException": "the credentials have expired: sign in again",
+    "ResourceNotFound": "check the name and --region",
+}
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
+
+
+def aws_client(service: str, region: str) -> Any:
+    """Return a client of a service. Raises `MissingDependencyError` without boto3, `HeadraceError` without credentials."""
+    try:
+        boto3 = importlib.import_module("boto3")
+    except ImportError:
+        raise MissingDependencyError("AWS is asked through boto3", hint="pip install 'headrace[aws]'") from None
+    session = boto3.session.Session()
+    if session.get_credentials() is None:
+        raise HeadraceError("there are no AWS credentials", hint="aws configure, or AWS_PROFILE=NAME")
+    return session.client(service, region_name=region)
+
+
+def error_code(error: BaseException) -> str:
+    """Return the code that the service gave an error; "" for one that is not the service's."""
+    return str(_answer(error).get("Code", ""))
+
+
+def _answer(error: BaseException) -> dict[str, Any]:
+    response = getattr(error, "response", None)  # requests' errors have None, or no dictionary
+    found = response.get("Error") if isinstance(response, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether an error passes: throttling, trouble inside AWS, or a connection that was lost."""
+    if error_code(error):
+        return error_code(error) in PASSING
+    return isinstance(error, OSError) or type(error).__name__ in {
+        "EndpointConnectionError", "ConnectionClosedError", "ConnectTimeoutError", "ReadTimeoutError", "HTTPClientError",
+        "ProxyConnectionError", "ConnectionError",
+    }  # fmt: skip
+
+
+def explained(error: BaseException, doing: str) -> HeadraceError:
+    """Return the error for the user: what was being done, AWS's own words, and what to do."""
+    code = error_code(error)
+    message = _answer(error).get("Message") or str(error)
+    words = redact_text(" ".join(str(message).split()))[:300]
+    return SourceError(f"{doing}: {code or type(error).__name__}: {words}", hint=HINTS.get(code))
+
+
+def patiently(
+    call: Callable[[], Found], doing: str, *, sleep: Callable[[float], None], log: Callable[[str], None], patience: int = 8
+) -> Found:
+    """Return what `call` returns; try again after errors that pass, up to `patience` times, with growing waits.
+
+    Raises `HeadraceError` for other errors, and when patience has ended.
+    """
+    wait_s = FIRST_WAIT_S
+    for attempt in range(patience + 1):
+        try:
+            return call()
+        except HeadraceError:
+            raise
+        except Exception as error:  # botocore has a class for each error
+            if not is_passing(error) or attempt == patience:
+                raise explained(error, doing) from None
+            log(f"{doing}: {error_code(error) or type(error).__name__}, again in {wait_s:g} s")
+            sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+    raise AssertionError("unreachable")

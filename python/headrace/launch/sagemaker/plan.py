@@ -1,0 +1,124 @@
+"""What a request will cost, from `headrace.cost`: expected where the run's length can be estimated, and at most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.cost.estimates.floors import Job
+from headrace.cost.estimates.runs import Purchase, Row, estimate_row
+from headrace.cost.market.prices import PREFIX, Instance, PriceTable
+from headrace.errors import UsageError
+
+__all__ = ["ExpectedCost", "Work", "expected_cost"]
+
+MODES = {"File": "file", "FastFile": "fastfile", "Pipe": "pipe"}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work of a job, as far as it is known; without `model` and `images` only the limits of the request count."""
+
+    model: str | None = None
+    images: int | None = None
+    epochs: float = 1.0
+    dataset_bytes: float | None = None
+    objects: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCost:
+    """Money of a request in USD. None: not known.
+
+    hours: of training, expected. usd: of the run as it is bought, with its start. usd_on_demand, usd_spot: the same for both
+    purchases, spot with expected interruptions. usd_at_most: on demand until MaxRuntimeInSeconds. usd_per_hour: of all
+    instances together, on demand.
+    """
+
+    hours: float | None
+    start_s: float | None
+    usd: float | None
+    usd_on_demand: float | None
+    usd_spot: float | None
+    usd_at_most: float | None
+    usd_per_hour: float | None
+    binds: str | None
+    price_date: str | None
+    price_source: str | None
+    note: str | None
+
+    def lines(self) -> list[str]:
+        """Return the cost in plain sentences."""
+        if self.usd_per_hour is None:
+            return [f"cost: {self.note}"]
+        found = []
+        if self.usd is not None and self.hours is not None:
+            found.append(f"cost: ${self.usd:,.2f} expected, {self.hours:.1f} h of training ({self.binds} binds)")
+        found.append(f"{'at most' if found else 'cost: at most'} ${self.usd_at_most:,.2f} (${self.usd_per_hour:,.3f} an hour)")
+        if self.note:
+            found.append(self.note)
+        return [", ".join(found[:2]) + f"; prices of {self.price_date}", *found[2:]]
+
+
+def expected_cost(request: Mapping[str, Any], work: Work, table: PriceTable) -> ExpectedCost:
+    """Return what a valid request costs with a table of prices."""
+    groups = _groups(request)
+    try:
+        priced = [(table.instance(name), count) for name, count in groups]
+    except UsageError as reason:
+        return ExpectedCost(*(None,) * 10, note=f"not known: {reason}")
+    prices = [table.price(instance, "sagemaker") for instance, _ in priced]
+    hourly = sum(price.usd_per_hour * count for price, (_, count) in zip(prices, priced, strict=True))
+    row, note = _row(request, work, table, priced)
+    spot = request.get("EnableManagedSpotTraining", False)
+    on_demand = row.on_demand_usd + row.start_usd if row else None
+    with_spot = None
+    if row is not None and row.spot_expected_usd is not None:
+        with_spot = row.spot_expected_usd + row.start_usd * (1 - (row.spot_discount or 0.0))
+    if spot and row is not None and with_spot is None:
+        note = "the table has no spot discount of this type; the price on demand is shown"
+    return ExpectedCost(
+        hours=row.hours if row else None,
+        start_s=row.start_s if row else None,
+        usd=(with_spot if spot and with_spot is not None else on_demand),
+        usd_on_demand=on_demand,
+        usd_spot=with_spot,
+        usd_at_most=hourly * request["StoppingCondition"]["MaxRuntimeInSeconds"] / 3600,
+        usd_per_hour=hourly,
+        binds=row.binds if row else None,
+        price_date=prices[0].date,
+        price_source=prices[0].source,
+        note=note,
+    )
+
+
+def _groups(request: Mapping[str, Any]) -> list[tuple[str, int]]:
+    resources = request["ResourceConfig"]
+    groups = resources.get("InstanceGroups") or [resources]
+    return [(group["InstanceType"].removeprefix(PREFIX), group["InstanceCount"]) for group in groups]
+
+
+def _row(
+    request: Mapping[str, Any], work: Work, table: PriceTable, priced: list[tuple[Instance, int]]
+) -> tuple[Row | None, str | None]:
+    """Return the estimate of the run, or None and why there is none."""
+    if work.model is None or work.images is None:
+        return None, "the length of the run is not known: --images N (and --epochs) gives an estimate"
+    if len(priced) > 1:
+        return None, "the length of a run on several instance types is not estimated"
+    channels = request.get("InputDataConfig") or [{}]
+    mode = channels[0].get("InputMode") or request["AlgorithmSpecification"]["TrainingInputMode"]
+    job = Job(
+        images=work.images,
+        epochs=work.epochs,
+        model=work.model,
+        dataset_bytes=work.dataset_bytes,
+        objects=work.objects,
+        input_mode=MODES[mode],  # type: ignore[arg-type]
+    )
+    (instance, count), *_ = priced
+    try:
+        return estimate_row(job, instance, "sagemaker", Purchase(), table, instances=count), None
+    except UsageError as reason:
+        return None, f"the length of the run is not known: {reason}"

@@ -1,0 +1,1 @@
+"""What happens to a finished batch: MixUp, copy to the GPU, views."""

@@ -1,0 +1,237 @@
+"""The views of a loader: one pipeline and feed for each pipeline of `Views`, usually a single one.
+
+All views of a record are made in the same epoch, from the same bytes, by the same threads; each view has its own random draws.
+The native engine decodes an image once for all views if that is less work than decoding the region of each view.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.datasets.records.dataset import Dataset
+from headrace.errors import MissingDependencyError, UsageError
+from headrace.loading.batches.batch_transforms import (
+    BatchKey,
+    apply_batch_transforms,
+    check_dtype,
+    draw_first_steps,
+    mixed_labels,
+)
+from headrace.loading.batches.cuda_transfer import Transfer
+from headrace.loading.feeding.byte_cache import open_cache, parse_cache
+from headrace.loading.feeding.feed import Feed, FeedPass, FilledBatch, IndexBatch, Masks
+from headrace.loading.feeding.gpu_decode import gpu_decoding
+from headrace.loading.feeding.options import LoaderOptions, Output
+from headrace.loading.statistics.stats import LoaderStats, ShuffleQuality, summarize
+from headrace.transforms.base import Transform
+from headrace.transforms.batch import CutMix, MixUp, RandomChoice
+from headrace.transforms.compile import Pipeline, compile_pipeline
+from headrace.transforms.composition import Views
+from headrace.transforms.written import written
+
+__all__ = ["LoaderViews", "View"]
+
+ToOutput = Callable[..., tuple[Any, Any]]  # of a FilledBatch, its labels [N], and on a GPU the steps to do on the way
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One pipeline of a loader. `pipeline` is the user's; on a GPU the feed's own pipeline stops at uint8."""
+
+    pipeline: Pipeline
+    feed: Feed
+    to_output: ToOutput
+    output: Output
+    transfer: Transfer | None = None  # None: the batches stay on the CPU
+
+    def output_batch(self, filled: FilledBatch, labels: npt.NDArray[np.int64], key: BatchKey, classes: int) -> tuple[Any, Any]:
+        """Return (images, labels) for the user, after the batch transforms."""
+        steps, height, width = self.pipeline.batch, self.pipeline.height, self.pipeline.width
+        if self.transfer is None or not self.transfer.is_fused:
+            images, labels_out = self.to_output(filled, labels)
+            return apply_batch_transforms(steps, images, labels_out, key, classes) if steps else (images, labels_out)
+        first = draw_first_steps(steps, height, width, key)
+        images, labels_out = self.to_output(filled, labels, first)
+        if first.mixing is not None and first.mix is not None:
+            labels_out = mixed_labels(labels_out, first.mixing, first.mix, height, width, classes)
+        return apply_batch_transforms(steps, images, labels_out, key, classes, first=first.taken)
+
+    def output_masks(self, filled: FilledBatch) -> Any:
+        """Return the masks of the images for the user: uint8 [N, H, W], a tensor on the device of the images or an array."""
+        if isinstance(filled.masks, np.ndarray) and self.output == "torch":
+            import torch
+
+            return torch.from_numpy(filled.masks).to("cpu" if self.transfer is None else self.transfer.device)
+        return filled.masks
+
+    def describe(self, batch_size: int, *, on_gpu: bool) -> Iterator[str]:
+        """Yield the pipeline in words, a line a stage."""
+        pipeline = self.pipeline
+        yield from (f"  {line}" for line in pipeline.describe())
+        for function in pipeline.functions:
+            yield f"Python, one image at a time in the consumer's thread (this can be slow): {written(function)}"
+        if pipeline.table is not None:
+            where = "on the GPU, after an asynchronous copy of uint8" if on_gpu else "native, by a table of 256 values"
+            yield f"values to {pipeline.dtype}: {where}"
+        yield from (f"on the finished batch, in torch: {written(step)}" for step in pipeline.batch)
+        size = pipeline.image_bytes() * batch_size / 2**20
+        yield f"batch: {pipeline.dtype} {list(pipeline.shape(batch_size))}, {size:.1f} MiB"
+
+
+class LoaderViews:
+    """All views of a loader, which share threads and a table of records. A Loader does all its decoding through this object."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        transform: Transform | Callable[[Any], Any] | None,
+        options: LoaderOptions,
+        masks: Masks | None,
+    ) -> None:
+        """Compile each pipeline and make its feed. Raises UsageError as `compile_pipeline` and `open_cache` do."""
+        self.several = isinstance(transform, Views)
+        self._dataset, self._options, self._masks = dataset, options, masks
+        transforms = transform.transforms if isinstance(transform, Views) else (transform,)
+        pipelines = [
+            compile_pipeline(one, dtype=options.dtype, fuse=options.fuse, dct_scale=options.dct_scale) for one in transforms
+        ]
+        for pipeline in pipelines:
+            _check_batch_transforms(pipeline, options, several=self.several, masked=masks is not None)
+        cache = None if options.cache is None else open_cache(parse_cache(options.cache), dataset)
+        transfers = [
+            None if options.device == "cpu" else Transfer(options.device, pipeline.table, options.dtype)
+            for pipeline in pipelines
+        ]
+        device = None if transfers[0] is None else str(transfers[0].device)
+        gpu, self._placement = gpu_decoding(
+            dataset, pipelines[0], options, device=device, several=self.several, masked=masks is not None
+        )
+        self._gpu = gpu
+        views: list[View] = []
+        for number, (pipeline, transfer) in enumerate(zip(pipelines, transfers, strict=True)):
+            feed = Feed(
+                dataset,
+                # With a GPU the batches cross the bus as uint8, and the values are made there.
+                pipeline if transfer is None else replace(pipeline, table=None, dtype="uint8"),
+                options,
+                allocate=None if transfer is None else transfer.allocate,
+                cache=cache if number == 0 else None,
+                primary=views[0].feed if views else None,
+                view=number,
+                masks=masks,
+                gpu=gpu,
+            )
+            views.append(View(pipeline, feed, _converter(options.output, pipeline, transfer), options.output, transfer))
+        self._views, self._feed = tuple(views), views[0].feed
+
+    @property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The pipelines of all views."""
+        return tuple(view.pipeline for view in self._views)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline of the first view."""
+        return self._views[0].pipeline
+
+    @property
+    def transform_hash(self) -> str:
+        """A hash of all pipelines; a saved state with another hash is refused."""
+        hashes = [view.pipeline.hash for view in self._views]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]
+
+    def begin(self, batches: Iterable[IndexBatch], epoch: int) -> FeedPass:
+        """Return a pass over the batches, for `run`. Nothing is submitted yet."""
+        return self._feed.begin(batches, epoch, [view.feed for view in self._views[1:]])
+
+    def start(self, feed_pass: FeedPass) -> None:
+        """Submit the next batches of a pass to the native threads, without waiting."""
+        self._feed.start(feed_pass)
+
+    def run(self, feed_pass: FeedPass) -> Generator[tuple[FilledBatch, ...], None, None]:
+        """Return an iterator over the filled batches of a pass, those of all views at a time. Raises as `Feed.run` does."""
+        return self._feed.run(feed_pass)
+
+    def output_batch(
+        self, feed_pass: FeedPass, filled: tuple[FilledBatch, ...], labels: npt.NDArray[np.int64], key: BatchKey
+    ) -> tuple[Any, ...]:
+        """Return (images, labels) or (images, labels, masks) for the user; of several views, tuples of images and masks."""
+        classes = len(self._dataset.classes)
+        batches = [
+            view.output_batch(one, labels, replace(key, view=number) if number else key, classes)
+            for number, (view, one) in enumerate(zip(self._views, filled, strict=True))
+        ]
+        batch: tuple[Any, ...] = (tuple(images for images, _ in batches), batches[0][1]) if self.several else batches[0]
+        if self._masks is not None:
+            masks = tuple(view.output_masks(one) for view, one in zip(self._views, filled, strict=True))
+            batch = (*batch, masks if self.several else masks[0])
+        self._feed.handed_out(feed_pass)
+        return batch
+
+    def stats(self, shuffle: ShuffleQuality | None) -> LoaderStats:
+        """Return the counts and times of every stage so far."""
+        feed = self._feed
+        feed.stats.cache = feed.cache_stats()
+        ring_batches = sum(view.feed.ring_batches() for view in self._views)
+        return summarize(feed.stats, feed.counters(), ring_batches=ring_batches, indexes=feed.indexes(), shuffle=shuffle)
+
+    def describe(self) -> Iterator[str]:
+        """Yield the pipelines, masks and cache in words."""
+        options = self._options
+        for number, view in enumerate(self._views):
+            if self.several:
+                yield f"view {number}:"
+            yield from view.describe(options.batch_size, on_gpu=options.device != "cpu")
+        if options.device != "cpu" or options.decode != "auto":
+            yield from self._placement.describe(None) if self._gpu is None else self._gpu.describe()
+        if self._masks is not None:
+            size = f"[N, {self.pipeline.height}, {self.pipeline.width}]"
+            yield f"masks: native, uint8 {size}, the geometry above with the nearest pixel; {self._masks.fill} outside"
+        if options.cache is not None:
+            yield f"encoded bytes kept after their first read: {options.cache}"
+
+    def close(self) -> None:
+        """Stop and join the native threads."""
+        self._feed.close()
+
+
+def _check_batch_transforms(pipeline: Pipeline, options: LoaderOptions, *, several: bool, masked: bool) -> None:
+    if pipeline.batch and options.output == "numpy":
+        raise UsageError(f"{type(pipeline.batch[0]).__name__} works in torch", hint="use output='torch'")
+    mixing = [step for step in pipeline.batch if isinstance(step, MixUp | CutMix | RandomChoice)]
+    if several and mixing:
+        raise UsageError(f"{type(mixing[0]).__name__} cannot be used in Views, which have one label together")
+    if masked and mixing:
+        raise UsageError(f"{type(mixing[0]).__name__} mixes images, which masks do not follow")
+    check_dtype(pipeline.batch, options.dtype)
+
+
+def _converter(output: Output, pipeline: Pipeline, transfer: Transfer | None) -> ToOutput:
+    """Return the function that turns a filled batch and its labels into arrays, or tensors on their device."""
+    if output == "numpy":
+        return lambda filled, labels: (filled.pixels, labels)
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependencyError(
+            "output='torch' needs PyTorch", hint="pip install 'headrace[train]', or use output='numpy'"
+        ) from error
+    if transfer is not None:
+        return lambda filled, labels, first=None: transfer.to_device(
+            filled.owner, pipeline.shape(len(labels)), torch.from_numpy(labels), filled.on_gpu, first
+        )
+
+    def to_tensors(filled: FilledBatch, labels: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+        # The tensor keeps the array alive, and with it the ring's memory: a batch that the user keeps never changes.
+        images = torch.from_numpy(filled.pixels.transpose(0, 3, 1, 2))
+        if pipeline.dtype == "bfloat16":
+            images = images.view(torch.bfloat16)
+        return images, torch.from_numpy(labels)
+
+    return to_tensors

@@ -1,0 +1,1 @@
+"""Index batches become filled batches: options, caches, the feed."""

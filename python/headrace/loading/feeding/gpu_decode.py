@@ -1,0 +1,559 @@
+"""GPU decoding and augmentation in the feed: the last images of each batch go to a GPU decoder, in a thread of its own; of the
+others the CPU crops some, which the same thread augments on the GPU.
+
+The CPU stays the judge of every file: what the decoder leaves, and what fails, is decoded by the native threads, with their
+status and their error. What the GPU decoded it also augments. Draws are the same on both sides, so a batch holds the same
+images wherever they were made.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace._native import Job, Program, crc32c, sound_jpeg
+from headrace.datasets.records.dataset import Dataset
+from headrace.errors import HeadraceError, UsageError
+from headrace.gpu.augmentation.augment import OPERATIONS, RESIZES, Pass, augment, changes_pixels, cpu_only
+from headrace.gpu.augmentation.augment_check import CheckedOperations, checked_operations
+from headrace.gpu.augmentation.cropping import Cropping, cropping
+from headrace.gpu.peers.choice import Candidates
+from headrace.gpu.placement import Decode, Placement, Seen
+from headrace.gpu.resampling.decoders import GpuDecoder, Place
+from headrace.loading.feeding.options import LoaderOptions
+from headrace.loading.statistics.step_clock import EventClock, HostClock, StepClock
+from headrace.system.text.foreign_errors import first_line
+from headrace.transforms.compile import Pipeline
+from headrace.transforms.native_operations import native_operations
+from headrace.transforms.written import written
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Cropped",
+    "GpuDecoding",
+    "GpuJob",
+    "GpuPart",
+    "gpu_decoding",
+    "on_gpu",
+    "refusal",
+]
+
+MOST_CALLS = 64
+"""Calls of a decoder in search of the files that make it fail, before the whole part of a batch goes to the CPU."""
+
+ENOUGH_FILES = 512
+"""Give up GPU decoding when the decoder left more than half of at least this many files."""
+
+_OUT_OF_MEMORY = "out of GPU memory"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPart:
+    """The images of a batch that were made on the GPU: uint8 [n, H, W, 3], and their slots in the batch, ascending."""
+
+    pixels: torch.Tensor
+    slots: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cropped:
+    """The first of the GPU's images of a batch, which the CPU threads decode and crop: their job, and where it writes."""
+
+    job: Job
+    pixels: npt.NDArray[np.uint8]  # flat
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What one of the two kinds of work made: its images, their positions among the work's, and its rate."""
+
+    pixels: torch.Tensor | None = None
+    positions: Sequence[int] = ()
+    img_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the thread made of the GPU's images of a batch. `statuses`: 0, or 1 for the CPU, for each of them."""
+
+    part: GpuPart | None
+    statuses: list[int]
+    img_s: float | None  # of decoding, augmentation included
+    augmented_img_s: float | None = None  # where the CPU decoded
+
+
+class GpuJob:
+    """The work on the last images of a batch on the GPU, in the face of a native `Job`."""
+
+    def __init__(self, future: Future[_Found], cropped: Cropped | None = None) -> None:
+        self._future, self._cropped = future, cropped
+
+    def wait(self) -> None:
+        """Wait until the images are made."""
+        self._future.result()
+
+    def cancel(self) -> None:
+        """Drop the work that has not begun."""
+        if self._cropped is not None:
+            self._cropped.job.cancel()
+        self._future.cancel()
+
+    def found(self) -> _Found:
+        """Return what was made, after `wait`."""
+        return self._future.result()
+
+
+class GpuDecoding:
+    """Decodes a share of each batch on the GPU, and augments a share of the others there, as `placement` says.
+
+    candidates: the decoders that are left, after the first one, which is `decoder`; None without a decoder.
+    cropping: the part of the pipeline that the CPU does where the GPU augments, or why there is none.
+    operations: what augments; None: each operation is tried when the first image is to be augmented.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        pipeline: Pipeline,
+        options: LoaderOptions,
+        placement: Placement,
+        device: str,
+        *,
+        decoder: GpuDecoder | None,
+        candidates: Candidates | None,
+        cropping: Cropping | str,
+        operations: CheckedOperations | None,
+    ) -> None:
+        self.decoder, self.placement = decoder, placement
+        self.clock: StepClock = EventClock(device) if on_gpu(device) else HostClock()
+        self._operations = operations
+        self._cropping = None if isinstance(cropping, str) else cropping
+        self._candidates = candidates
+        self._dataset, self._pipeline, self._seed, self._device = dataset, pipeline, options.seed, device
+        self._threads = options.threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._stream: Any = None
+        self._tried = self._left = 0
+        self._failure: str | None = None  # of the batch that is being made
+        self._ended: float | None = None
+        self._counted = (0, 0)
+
+    def slots(self, images: int) -> tuple[int, int]:
+        """Return the first slots of the next batch of `images` whose image the GPU augments, and decodes."""
+        decoded = images - self.placement.on_gpu(images)
+        return decoded - self.placement.on_cpu_augmented(decoded), decoded
+
+    @property
+    def crop_program(self) -> Program | None:
+        """What the CPU does of the images that the GPU augments only."""
+        return None if self._cropping is None else self._cropping.program
+
+    def begin(
+        self,
+        records: npt.NDArray[np.int64],
+        draws: npt.NDArray[np.uint64],
+        data: Sequence[bytes] | None,
+        first: int,
+        epoch: int,
+        cropped: Cropped | None = None,
+    ) -> GpuJob:
+        """Start making records, whose slots in their batch are `first` and up. cropped: the first of them."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "headrace-gpu-decode")
+        work = self._pool.submit(self._make, records.tolist(), draws.tolist(), data, first, epoch, cropped)
+        return GpuJob(work, cropped)
+
+    def see(self, found: _Found | None, counters: dict[str, int]) -> None:
+        """Tell the placement what the batch that is handed over showed. counters: the native engine's totals."""
+        now, images = time.perf_counter(), counters.get("images", 0)
+        busy_ns = sum(counters.get(f"{stage}_ns", 0) for stage in ("read", "decode", "resample", "store"))
+        more, took_ns = images - self._counted[0], busy_ns - self._counted[1]
+        self._counted = (images, busy_ns)
+        self.placement.see(
+            Seen(
+                period_s=None if self._ended is None else now - self._ended,
+                compute_s=self.clock.step_s(),
+                cpu_img_s=self._threads * more / (took_ns / 1e9) if more > 0 and took_ns > 0 else None,
+                decoder_img_s=None if found is None else found.img_s,
+                augmenter_img_s=None if found is None else found.augmented_img_s,
+            )
+        )
+        self._ended = now
+
+    def pass_ended(self) -> None:
+        """Forget when the last batch was handed over: what lies between two passes is no step."""
+        self._ended = None
+
+    def describe(self) -> list[str]:
+        """Return where images are decoded and augmented, in lines for `explain`."""
+        lines = self.placement.describe(None if self.decoder is None else self.decoder.name)
+        steps = [written(step) for step in self._pipeline.transforms if changes_pixels(native_operations(step))]
+        if steps and (self.placement.refusal is None or self.placement.augment_refusal is None):
+            how = "" if self._operations is None else self._operations.describe()
+            if self.placement.refusal is None:
+                words = ", ".join(["what the GPU decodes it also augments", *([how] if how else []), "with the CPU's pixels"])
+            else:
+                words = f"the GPU can augment {how}".rstrip()
+            lines.append(f"  {words}: {', '.join(steps)}")
+        return lines
+
+    def close(self) -> None:
+        """Stop the thread."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def abandon(self) -> None:
+        """Forget the thread in a forked child, where it does not exist."""
+        self._pool = None
+
+    def _make(
+        self,
+        records: list[int],
+        draws: list[int],
+        data: Sequence[bytes] | None,
+        first: int,
+        epoch: int,
+        cropped: Cropped | None,
+    ) -> _Found:
+        """Decode the images that the CPU does not crop, while it crops the others; then augment those."""
+        image_bytes = self._pipeline.height * self._pipeline.width * 3
+        count = 0 if cropped is None else cropped.pixels.size // image_bytes
+        self._failure = None
+        with self._on_own_stream():
+            decoded = _Made()
+            if count < len(records):
+                decoded = self._decode(records[count:], draws[count:], None if data is None else data[count:], epoch)
+            finished = _Made() if cropped is None else self._finish(cropped, draws[:count], epoch)
+            pixels = self._together([one.pixels for one in (finished, decoded) if one.pixels is not None])
+        done = [*finished.positions, *(count + at for at in decoded.positions)] if pixels is not None else []
+        good = set(done)
+        statuses = [0 if at in good else 1 for at in range(len(records))]
+        part = None if pixels is None else GpuPart(pixels, [first + at for at in done])
+        return _Found(part, statuses, decoded.img_s, finished.img_s)
+
+    def _finish(self, cropped: Cropped, draws: list[int], epoch: int) -> _Made:
+        """Augment the images that the CPU has cropped, on the GPU."""
+        import torch
+
+        assert self._cropping is not None
+        passes = [self._cropping.passes(self._seed, epoch, draw) for draw in draws]
+        cropped.job.wait()
+        began = time.perf_counter()
+        sound = [at for at, status in enumerate(cropped.job.statuses()) if status == 0 and passes[at] is not None]
+        operations = self._checked()
+        if not sound or operations is None:
+            return _Made()
+        host = torch.from_numpy(cropped.pixels.reshape(len(draws), self._pipeline.height, self._pipeline.width, 3))
+        try:
+            pixels = host.to(self._device if on_gpu(self._device) else "cpu", non_blocking=True, copy=True)
+            pixels = pixels if len(sound) == len(draws) else pixels[sound]
+        except RuntimeError as error:
+            self._failed("augment", _reason(error))
+            return _Made()
+        made = self._augmented(pixels, [own for at in sound if (own := passes[at]) is not None], operations)
+        return _Made() if made is None else _Made(made, sound, len(sound) / (time.perf_counter() - began))
+
+    def _checked(self) -> CheckedOperations | None:
+        """Return what augments, or None if the GPU gives other pixels or is full: these images are then the CPU's."""
+        if self._operations is None:
+            self._operations = _tried(self._device)
+            if self._operations is None:
+                self._failed("augment", _OUT_OF_MEMORY)
+                return None
+            if self._operations.refusal is not None:
+                self._refuse(self._operations.refusal)
+        return None if self._operations.refusal is not None else self._operations
+
+    def _refuse(self, reason: str) -> None:
+        """Leave all images to the CPU from now on: the GPU augments otherwise, which the loader could not find out earlier."""
+        self.placement.refuse_augmenting(reason)
+        if self.decoder is None or self.placement.refusal is not None:
+            return
+        self.placement.refuse(reason)
+        if self.placement.mode != "auto":
+            words = f"decode={self.placement.mode!r}: the CPU decodes from now on, because {reason}"
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
+
+    def _decode(self, records: list[int], draws: list[int], data: Sequence[bytes] | None, epoch: int) -> _Made:
+        slots, files, places, passes = [], [], [], []
+        for at, (record, draw) in enumerate(zip(records, draws, strict=True)):
+            file = self._read(record) if data is None else data[at]
+            made = None if file is None else self._place(file, epoch, draw)
+            if file is not None and made is not None:
+                slots.append(at)
+                files.append(file)
+                places.append(made[0])
+                passes.append(made[1])
+        began = time.perf_counter()
+        operations = self._checked() if any(passes) else CheckedOperations(OPERATIONS)
+        if operations is None:
+            return _Made()
+        parts = self._decode_some(files, places) if files else None
+        pixels, decoded = self._selected(parts) if parts else (None, [])
+        if pixels is not None:
+            pixels = self._augmented(pixels, [passes[at] for at in decoded], operations)
+        took_s = time.perf_counter() - began
+        done = [] if pixels is None else [slots[at] for at in decoded]
+        if self._failure != _OUT_OF_MEMORY:  # which says nothing about the decoder
+            self._count(len(records), len(records) - len(done))
+        return _Made(pixels, done, len(done) / took_s if done and took_s > 0 else None)
+
+    def _selected(self, parts: list[tuple[int, torch.Tensor, Sequence[int]]]) -> tuple[torch.Tensor | None, list[int]]:
+        """Return the decoded images of all parts together, and their positions among the files; none if the GPU failed."""
+        pixels, decoded = [], []
+        try:
+            for begin, images, statuses in parts:
+                good = [at for at, status in enumerate(statuses) if status == 0]
+                decoded += [begin + at for at in good]
+                pixels.append(images if len(good) == len(statuses) else images[good])
+            return (_joined(pixels), decoded) if decoded else (None, [])
+        except RuntimeError as error:
+            self._failed("make", _reason(error))
+            return None, []
+
+    def _augmented(self, images: torch.Tensor, passes: list[list[Pass]], operations: CheckedOperations) -> torch.Tensor | None:
+        """Put the images through their passes, wait for the GPU, and return them. Return None if the GPU failed."""
+        try:
+            images = augment(images, passes, operations.operations)
+            _wait_for(images)
+        except Exception as error:  # torch's, and those of Triton and the compilers that it calls
+            self._failed("augment", _reason(error))
+            return None
+        return images
+
+    def _together(self, parts: list[torch.Tensor]) -> torch.Tensor | None:
+        """Return the images of all parts together, for any stream; None without a part, or if the GPU failed."""
+        try:
+            if len(parts) > 1:
+                parts = [_joined(parts)]
+                _wait_for(parts[0])
+        except RuntimeError as error:
+            self._failed("make", _reason(error))
+            return None
+        return parts[0] if parts else None
+
+    def _decode_some(self, files: list[bytes], places: list[Place]) -> list[tuple[int, torch.Tensor, Sequence[int]]] | None:
+        """Return the decoded parts with the position of their first file; None if the GPU failed.
+
+        A decoder that raises for one file among many is asked again for the halves, until the file is found.
+        """
+        import torch
+
+        parts, waiting, calls = [], [(0, len(files))], 0
+        while waiting:
+            begin, end = waiting.pop()
+            calls += 1
+            try:
+                assert self.decoder is not None  # without one the placement leaves no image to decode
+                decoded = self.decoder.decode(files[begin:end], places[begin:end])
+                parts.append((begin, decoded.pixels, decoded.statuses))
+            except Exception as error:  # torch's, the driver's (HeadraceError), Triton's, and those of the compilers it calls
+                if calls > MOST_CALLS or isinstance(error, torch.cuda.OutOfMemoryError):
+                    self._failed("decode", _reason(error), who=None if self.decoder is None else self.decoder.name)
+                    return None
+                if end - begin > 1:
+                    middle = (begin + end) // 2
+                    waiting += [(middle, end), (begin, middle)]
+        return sorted(parts, key=lambda part: part[0])
+
+    def _failed(self, what: str, reason: str, who: str | None = None) -> None:
+        """Pause the GPU's part, and tell of the first failure. A batch fails once: what follows is the same trouble.
+
+        what: that could not be done, "decode". who (None): the GPU.
+        """
+        if self._failure is not None:
+            return
+        self._failure = reason
+        if self.placement.fail(reason):
+            words = f"{who or 'the GPU'} could not {what} a batch ({reason}): the CPU does"
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
+
+    def _count(self, tried: int, left: int) -> None:
+        self._tried, self._left = self._tried + tried, self._left + left
+        if self._tried < ENOUGH_FILES or 2 * self._left <= self._tried or self.placement.refusal is not None:
+            return
+        assert self.decoder is not None and self._candidates is not None
+        reason = f"{self.decoder.name} decoded only {self._tried - self._left} of {self._tried} files"
+        follower = self._candidates.next()
+        if follower is None:
+            self.placement.refuse(reason)
+        else:
+            self.decoder, self._tried, self._left = follower, 0, 0
+        if self.placement.mode != "auto":
+            then = "the CPU decodes all" if follower is None else f"{follower.name} decodes"
+            warnings.warn(f"{reason}: {then} from now on", RuntimeWarning, stacklevel=2)
+
+    def _read(self, record: int) -> bytes | None:
+        """Return a record's bytes; None where the CPU shall say what is wrong with it."""
+        checksums = self._dataset.table.crc32c
+        try:
+            data = self._dataset.read(record)
+        except (HeadraceError, OSError):
+            return None
+        return data if checksums is None or crc32c(data) == int(checksums[record]) else None
+
+    def _place(self, file: bytes, epoch: int, draw: int) -> tuple[Place, list[Pass]] | None:
+        """Return where the output lies in a sound JPEG, and the passes that follow; None for another file: it is the CPU's."""
+        facts = sound_jpeg(file)
+        if facts is None:
+            return None
+        try:
+            (box, size, window, flip_x, flip_y), passes = self._pipeline.program.split(
+                facts[0], facts[1], self._seed, epoch, draw
+            )
+        except ValueError:
+            return None
+        if window[2:] != (self._pipeline.width, self._pipeline.height):
+            return None  # padded
+        # Not every decoder turns images upside down.
+        return Place(box, size, window, flip_x), [("flip_y", []), *passes] if flip_y else passes
+
+    def _on_own_stream(self) -> AbstractContextManager[Any]:
+        if not on_gpu(self._device):
+            return nullcontext()
+        import torch
+
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(torch.device(self._device))
+        context: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
+        return context
+
+
+def _reason(error: Exception) -> str:
+    """Return in words why the GPU failed."""
+    import torch
+
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return _OUT_OF_MEMORY
+    return first_line(error)
+
+
+def _wait_for(images: torch.Tensor) -> None:
+    """Wait until the GPU has made the images: this thread waits, so that nobody else has to."""
+    import torch
+
+    if images.is_cuda:
+        torch.cuda.current_stream(images.device).synchronize()
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    import torch
+
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def on_gpu(device: str) -> bool:
+    """Return whether a device is a CUDA GPU, which has streams and events."""
+    return device.startswith("cuda")
+
+
+def refusal(dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, several: bool, masked: bool) -> str | None:
+    """Return why the images of a loader cannot be decoded on a GPU, or None. The device is not asked."""
+    reason = cpu_only(pipeline.operations, pipeline.fuse)
+    reasons = (
+        (several, "Views are made by the native threads"),
+        (masked, "masks are made by the native threads"),
+        (bool(pipeline.functions), "Python functions work on images in the host's memory"),
+        (reason is not None, reason or ""),
+        (dataset.stream is not None, "a stream is decoded by the native threads"),
+        (options.cache is not None, "cache= keeps encoded images for the native threads"),
+        (options.dct_scale != "off", "dct_scale= is the native decoder's"),
+    )
+    return next((reason for applies, reason in reasons if applies), None)
+
+
+def gpu_decoding(
+    dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, device: str | None, several: bool, masked: bool
+) -> tuple[GpuDecoding | None, Placement]:
+    """Return what decodes and augments on the GPU, or None, and the placement, which says why.
+
+    device: the GPU of the batches with its index, "cuda:1": the decoding thread has another current device. None: the CPU.
+
+    Raises UsageError if decode="gpu" or "split" asks for what the pipeline does not allow. Without a usable decoder it warns in
+    one line, and the CPU decodes the same batches.
+    """
+    mode: Decode = options.decode
+    if device is None:
+        return None, Placement(mode, options.batch_size, "as asked" if mode == "cpu" else "device='cpu'")
+    cropped = cropping(pipeline)
+    if cropped and (several or masked):
+        cropped = "Views and masks are made by the native threads"
+    found = _decoders(dataset, pipeline, options, device, several=several, masked=masked)
+    if found.operations is not None and found.operations.refusal is not None:
+        cropped = found.operations.refusal
+    augment_refusal = cropped if isinstance(cropped, str) else None
+    placement = Placement(mode, options.batch_size, found.refusal, augment_refusal, options.prefetch)
+    if found.refusal is not None and augment_refusal is not None:
+        return None, placement
+    gpu = GpuDecoding(
+        dataset,
+        pipeline,
+        options,
+        placement,
+        device,
+        decoder=found.decoder,
+        candidates=found.candidates,
+        cropping=cropped,
+        operations=found.operations,
+    )
+    return gpu, placement
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoders:
+    """The first decoder and those after it, or why there is none; and what was tried of augmentation."""
+
+    refusal: str | None = None
+    decoder: GpuDecoder | None = None
+    candidates: Candidates | None = None
+    operations: CheckedOperations | None = None
+
+
+def _decoders(
+    dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, device: str, *, several: bool, masked: bool
+) -> _Decoders:
+    """Return the decoders of a device, as `gpu_decoding` says."""
+    mode = options.decode
+    if mode == "cpu":
+        return _Decoders("as asked")
+    asked = mode in ("gpu", "split")
+    reason = refusal(dataset, pipeline, options, several=several, masked=masked)
+    if reason is not None:
+        if asked:
+            raise UsageError(f"decode={mode!r} is not possible here: {reason}", hint="use decode='auto' or 'cpu'")
+        return _Decoders(reason)
+    filters = frozenset(name for kind, _, name in pipeline.operations if name and kind in RESIZES)
+    candidates = Candidates(device, (pipeline.height, pipeline.width), filters, exact_only=not asked)
+    decoder = candidates.next()
+    if decoder is None:
+        reason = f"no GPU decoder can be used here ({'; '.join(candidates.reasons)})"
+        if asked:
+            warnings.warn(f"decode={mode!r}: the CPU decodes, because {reason}", RuntimeWarning, stacklevel=6)
+        return _Decoders(reason)
+    operations = _tried(device) if changes_pixels(pipeline.operations) else CheckedOperations(OPERATIONS)
+    if operations is not None and operations.refusal is not None:
+        if asked:
+            warnings.warn(f"decode={mode!r}: the CPU decodes, because {operations.refusal}", RuntimeWarning, stacklevel=6)
+        return _Decoders(operations.refusal, operations=operations)
+    return _Decoders(None, decoder, candidates, operations)
+
+
+def _tried(device: str) -> CheckedOperations | None:
+    """Return what augments on a device; None if it is out of memory: it is tried again with the next images."""
+    import torch
+
+    try:
+        return checked_operations(device) if on_gpu(device) else CheckedOperations(OPERATIONS)
+    except torch.cuda.OutOfMemoryError:
+        return None

@@ -1,0 +1,139 @@
+"""The options of a Loader, checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Literal, SupportsIndex, TypeAlias
+
+from headrace.errors import UsageError
+from headrace.gpu.placement import DECODE, Decode
+from headrace.loading.feeding.byte_cache import parse_cache
+from headrace.loading.order.uneven_shards import Parts
+from headrace.transforms.compile import DctScale, Dtype, Fuse
+
+__all__ = ["OF_DATALOADER", "LoaderOptions", "OnError", "Output", "resolve_rank"]
+
+OnError: TypeAlias = Literal["raise", "skip"]
+Output: TypeAlias = Literal["torch", "numpy"]
+
+MOST_THREADS = 1024
+"""More threads than this are a mistake: each has a stack and decoding memory of its own, and machines have fewer cores."""
+
+OF_DATALOADER = {
+    "num_workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
+    "workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
+    "prefetch_factor": "did you mean prefetch? It counts batches: prefetch=3",
+    "pin_memory": "leave it out: with device='cuda' batches come from pinned memory, by asynchronous copies",
+    "persistent_workers": "leave it out: the threads live as long as the Loader",
+    "multiprocessing_context": "leave it out: a Loader has no worker processes",
+    "worker_init_fn": "leave it out: a Loader has no worker processes; seed=0 decides all random draws",
+    "generator": "did you mean seed? It decides order and random draws: seed=0",
+    "sampler": "leave it out: shuffle, seed, rank and world_size decide the order; a subset is a list (.csv)",
+    "batch_sampler": "leave it out: batch_size, shuffle, drop_last, rank and world_size decide the batches",
+    "collate_fn": "leave it out: batches are made in place; change them in your loop",
+}
+"""What PyTorch's DataLoader takes under other names, or what a Loader does by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """The options of a Loader, which documents each of them. Raises UsageError for values that are out of range."""
+
+    batch_size: int
+    rank: int
+    world_size: int
+    threads: int
+    seed: int = 0
+    shuffle: bool | str = True
+    drop_last: bool = True
+    prefetch: int = 3
+    device: str = "cpu"
+    dtype: Dtype = "uint8"
+    output: Output = "torch"
+    on_error: OnError = "raise"
+    mask: str | os.PathLike[str] | None = None
+    mask_fill: int = 0
+    with_json: bool = False
+    cache: str | None = None
+    parts: Parts = None
+    fuse: Fuse = "geometry"
+    dct_scale: DctScale = "off"
+    decode: Decode = "auto"
+
+    def __post_init__(self) -> None:
+        for name, example in (
+            ("batch_size", "batch_size=256"),
+            ("seed", "seed=0"),
+            ("prefetch", "prefetch=2"),
+            ("threads", "threads=8"),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+                raise UsageError(f"{name} must be a whole number, not {value!r}", hint=f"for example {example}")
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, not {self.batch_size}", hint="it counts images per rank")
+        if self.world_size < 1 or not 0 <= self.rank < self.world_size:
+            raise UsageError(
+                f"rank {self.rank} of world size {self.world_size}: the rank must be in [0, world_size)",
+                hint="leave out both to use torch.distributed's",
+            )
+        if self.threads < 1 or self.prefetch < 1:
+            raise UsageError(
+                f"threads and prefetch must be at least 1, not {self.threads} and {self.prefetch}",
+                hint="leave out threads to use all cores",
+            )
+        if self.threads > MOST_THREADS:
+            raise UsageError(
+                f"threads must be at most {MOST_THREADS:,}, not {self.threads:,}", hint="leave out threads to use all cores"
+            )
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed must be 0 or more and below 2**63, not {self.seed}", hint="for example seed=0")
+        self._check_output()
+        if self.on_error not in ("raise", "skip"):
+            raise UsageError(
+                f"on_error must be 'raise' or 'skip', not {self.on_error!r}",
+                hint="'skip' substitutes bad records and counts them",
+            )
+        if self.mask is not None and not 0 <= self.mask_fill <= 255:
+            raise UsageError(f"mask_fill must be from 0 to 255, not {self.mask_fill}", hint="255 is often the class to ignore")
+        if self.cache is not None:
+            parse_cache(self.cache)
+        if self.decode not in DECODE:
+            raise UsageError(
+                f"decode must be 'auto', 'cpu', 'gpu' or 'split', not {self.decode!r}", hint="'auto' decides by measured rates"
+            )
+        if self.decode in ("gpu", "split") and self.device == "cpu":
+            raise UsageError(
+                f"decode={self.decode!r} needs a GPU, but the loader's device is 'cpu'",
+                hint="pass device='cuda', or leave out decode",
+            )
+
+    def _check_output(self) -> None:
+        if self.output not in ("torch", "numpy"):
+            raise UsageError(
+                f"output must be 'torch' or 'numpy', not {self.output!r}",
+                hint="'numpy' yields arrays, for any other framework",
+            )
+        if self.output == "numpy" and (self.dtype == "bfloat16" or self.device != "cpu"):
+            raise UsageError("output='numpy' offers no bfloat16 and no GPU", hint="use output='torch'")
+
+    @property
+    def global_batch(self) -> int:
+        """Records of one step over all ranks."""
+        return self.batch_size * self.world_size
+
+
+def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return rank and world size as given, else torch.distributed's if it is initialized, else 0 and 1."""
+    if (rank is None) != (world_size is None):
+        raise UsageError(
+            "give rank and world_size together, or neither", hint="without them torch.distributed's are used, or 0 of 1"
+        )
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    distributed = sys.modules.get("torch.distributed")  # if it is not imported, it is not initialized either
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    return 0, 1

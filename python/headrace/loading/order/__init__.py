@@ -1,0 +1,1 @@
+"""The order of records: arithmetic, block shuffle, ranks and hosts."""

@@ -1,0 +1,1 @@
+"""What packs the units: threads here, or a Ray cluster."""

@@ -1,0 +1,1 @@
+"""What is packed: options, listing, plan, result."""

@@ -1,0 +1,290 @@
+"""The listing of a pack: the source's records with their keys, and the rejected ones with reasons."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.records.keys import Keys
+from headrace.datasets.shards.keys import escape, keys_of
+from headrace.datasets.sources.archives.tar import split_name
+from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, change_of_file
+from headrace.datasets.sources.remote.store import is_url
+from headrace.errors import SourceError, UsageError
+from headrace.packing.planning.options import PackOptions
+from headrace.system.text.utf8 import utf8_name
+
+__all__ = ["Listing", "Rejection", "list_records", "split"]
+
+Reason = Literal["unlabeled", "duplicate", "unreadable", "undecodable", "no image"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A source record that is not packed. `file`: its name in the source; `detail`: the reason as a sentence."""
+
+    file: str
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The records to pack, in packing order; all columns have one entry a record."""
+
+    dataset: Dataset
+    rows: npt.NDArray[np.int64]  # rows of `dataset.table`
+    keys: Keys  # unique, escaped
+    sizes: npt.NDArray[np.int64]  # bytes in the source
+    changed: npt.NDArray[np.int64]  # a number that changes with each record's file; 0: unknown
+    labels: npt.NDArray[np.int64]  # indices into `classes`
+    classes: tuple[str, ...]
+    rejected: tuple[Rejection, ...]
+    renamed: int  # number of duplicate keys that got a suffix
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def sidecar_counts(self) -> Mapping[str, int]:
+        """Return the number of sidecar files by name, in the source."""
+        chosen = self.dataset.table.sidecars.selected(self.rows) if self.dataset.table.sidecars is not None else None
+        return {} if chosen is None else chosen.counts()
+
+    def name(self, at: int) -> str:
+        """Return the record's name in the source, for messages."""
+        return self.dataset.table.keys[int(self.rows[at])]
+
+    def change_digest(self, begin: int, end: int) -> str:
+        """Return a digest of sizes and times of change of the records' files from `begin` to `end`, 32 hex digits."""
+        facts = np.stack([self.changed[begin:end], self.sizes[begin:end]])
+        return blake2b(facts.astype("<i8").tobytes(), digest_size=16).hexdigest()
+
+    def selected(self, chosen: npt.NDArray[np.int64], *, rejected: tuple[Rejection, ...]) -> Listing:
+        """Return the records at the positions `chosen`, in that order."""
+        columns = (self.rows[chosen], self.keys.selected(chosen), self.sizes[chosen], self.changed[chosen], self.labels[chosen])
+        return Listing(self.dataset, *columns, self.classes, rejected, self.renamed)
+
+
+def list_records(dataset: Dataset, options: PackOptions) -> Listing:
+    """List the records of `dataset` to pack, in the order of `options.shuffle`.
+
+    Raises SourceError for unlabeled, unreadable or duplicate records if the options say "stop", and if no record is left;
+    UsageError for an unknown class.
+    """
+    table = dataset.table
+    classes, labels = _relabeled(dataset, options.classes)
+    rejected = [Rejection(name, "unlabeled", "not in a class folder") for name in _outside_classes(dataset)]
+    rejected += [Rejection(table.keys[int(i)], "unlabeled", "no label") for i in np.flatnonzero(table.label < 0)]
+    if rejected and options.unlabeled == "stop":
+        raise SourceError(
+            f"{len(rejected)} images without a label in {dataset.root}, first: {rejected[0].file}",
+            hint="move them into class folders, or leave them out:  --unlabeled skip",
+        )
+    rows = np.flatnonzero(labels >= 0)
+    why = "ImageFolder takes no files of this ending" if dataset.kind == "folder" else "belongs to no image"
+    strays = [_stray(name, why) for name in dataset.strays]
+    if options.undecodable == "stop" and (stopping := next((one for one in strays if one.reason == "unreadable"), None)):
+        raise SourceError(f"{stopping.file} is {stopping.detail}", hint="take it out of the source")
+    keys = _keys(dataset, rows)
+    positions, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
+    rows = rows if positions is None else rows[positions]
+    if not len(rows):
+        which = "a label" if options.classes is None else "a label that is wanted"
+        raise SourceError(
+            f"nothing to pack in {dataset.root}: none of {len(table)} records has {which}",
+            hint="`headrace inspect` shows its classes; docs/guides/packing.md says where labels are looked for",
+        )
+    sizes, changed = _sizes_and_times(dataset, rows)
+    irregular = [Rejection(table.keys[int(row)], "unreadable", "not a file") for row in rows[sizes < 0]]
+    if irregular and options.undecodable == "stop":
+        raise SourceError(
+            f"{irregular[0].file} is a pipe, a device or a folder, not an image", hint="take it out of the source"
+        )
+    out = (*rejected, *strays, *duplicates, *irregular)
+    listing = Listing(dataset, rows, keys, sizes, changed, _of(labels, rows), classes, out, renamed)
+    if irregular:
+        listing = listing.selected(np.flatnonzero(sizes >= 0), rejected=listing.rejected)
+    if not len(listing):
+        raise SourceError(f"nothing to pack in {dataset.root}: no record is a file", hint="check the paths of the list")
+    _refuse_resizing_with_sidecar_images(listing, options)
+    if options.shuffle is None:
+        return listing
+    return listing.selected(_random_order(listing.keys, f"order {options.shuffle}"), rejected=listing.rejected)
+
+
+def _stray(name: str, why: str) -> Rejection:
+    """Return the rejection of a stray; its name may end in the reason why it cannot be read, in brackets (`open_folder`)."""
+    found = re.fullmatch(r"(?s)(.+) \((a [^()]*(?:not a file|does not exist))\)", name)
+    return Rejection(name, "no image", why) if found is None else Rejection(found[1], "unreadable", found[2])
+
+
+def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:
+    """Return the listing of each folder in DST: `{"": listing}`, or train, val and test by the options' ratios.
+
+    The choice depends on the keys alone; each split keeps the order. Rejections are listed with the first split.
+    """
+    if not options.splits:
+        return {"": listing}
+    drawn = _random_order(listing.keys, "split")
+    test = round(len(listing) * options.test_ratio)
+    train = min(round(len(listing) * options.train_ratio), len(listing) - test)
+    parts = {"train": drawn[:train], "val": drawn[train : len(drawn) - test], "test": drawn[len(drawn) - test :]}
+    filled = {name: np.sort(part) for name, part in parts.items() if len(part)}
+    first = next(iter(filled))
+    return {name: listing.selected(part, rejected=listing.rejected if name == first else ()) for name, part in filled.items()}
+
+
+def _of(column: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the values of these rows, which ascend; the column itself if these are all."""
+    return column if len(rows) == len(column) else column[rows]
+
+
+def _random_order(keys: Keys, salt: str) -> npt.NDArray[np.int64]:
+    """Return a permutation that depends on keys and salt only; NumPy's generators may change with its version."""
+    drawn, seed = bytearray(), salt.encode()[:16]
+    for key in keys.encoded():
+        drawn += blake2b(key, digest_size=8, salt=seed).digest()
+    return np.argsort(np.frombuffer(drawn, dtype="<u8"), kind="stable")
+
+
+def _relabeled(dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
+    """Return classes and labels after the class filter; label -1 marks records that are left out."""
+    if wanted is None:
+        return dataset.classes, dataset.table.label
+    wanted = tuple(name if name in dataset.classes else utf8_name(name) for name in wanted)
+    missing = [name for name in wanted if name not in dataset.classes]
+    if missing:
+        known = ", ".join(dataset.classes[:5]) + (" …" if len(dataset.classes) > 5 else "")
+        raise UsageError(f"no class {missing[0]!r} in {dataset.root}; it has: {known}")
+    new = np.full(len(dataset.classes) + 1, -1, dtype=np.int64)  # the last entry is for label -1
+    for label, name in enumerate(wanted):
+        new[dataset.classes.index(name)] = label
+    return wanted, new[dataset.table.label]
+
+
+def _refuse_resizing_with_sidecar_images(listing: Listing, options: PackOptions) -> None:
+    """Raise SourceError if images change their size and sidecar images do not: masks would not fit."""
+    if options.extras == "drop" or not options.resizes:
+        return
+    images = [name for name in listing.sidecar_counts() if name.lower().endswith(IMAGE_EXTENSIONS)]
+    if images:
+        raise SourceError(
+            f"{listing.dataset.root} holds {images[0]} beside its images, which would not fit images of another size",
+            hint="leave it out:  --extras drop; or leave out what changes the size",
+        )
+
+
+def _outside_classes(dataset: Dataset) -> Iterator[str]:
+    """Yield images in an image folder that are in no class folder; torchvision ignores them silently."""
+    if dataset.kind == "folder" and Path(dataset.root).is_dir():
+        with os.scandir(dataset.root) as entries:
+            yield from sorted(
+                entry.name for entry in entries if entry.is_file() and entry.name.lower().endswith(IMAGE_EXTENSIONS)
+            )
+
+
+def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Keys:
+    """Return keys as docs/reference/format.md defines them.
+
+    They come from file names if records are files, else from the container's keys, escaped.
+    """
+    names = dataset.table.keys if isinstance(dataset.table.keys, Keys) else Keys.of(dataset.table.keys)
+    if len(rows) < len(names):
+        names = names.selected(rows)
+    if dataset.kind == "shards":
+        return names
+    if dataset.kind in ("folder", "lst"):
+        return keys_of(Keys.of(map(_relative, names)) if dataset.kind == "lst" else names)
+    if dataset.kind == "tar":
+        return Keys.of(_key_of_member(name).lstrip("/") for name in names)
+    return Keys.of(escape(name).lstrip("/") for name in names)
+
+
+def _key_of_member(name: str) -> str:
+    """Return the key of an archive's record. A name with an extension is one of several that share their stem."""
+    folder, slash, base = name.rpartition("/")
+    stem, end = split_name(base)
+    if not end:
+        return escape(name)
+    return f"{escape(folder + slash + stem)}={escape(base[len(stem) + 1 :])}"
+
+
+def _relative(name: str) -> str:
+    """Make a path of a list relative: a tar member whose name begins with a slash is unsafe to extract."""
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+def _without_duplicates(
+    dataset: Dataset, rows: npt.NDArray[np.int64], keys: Keys, options: PackOptions
+) -> tuple[npt.NDArray[np.int64] | None, Keys, list[Rejection], int]:
+    """Return the positions to keep (None: all), their keys, the rejected records, and the number of renamed keys."""
+    if keys.are_unique():
+        return None, keys, [], 0
+    taken: set[str] = set(keys) if options.duplicates == "rename" else set()
+    seen: set[str] = set()
+    positions, kept_keys, rejected, renamed = [], [], [], 0
+    for at, key in enumerate(keys):
+        if key in seen:
+            if options.duplicates == "stop":
+                raise SourceError(
+                    f"two records have the key {key!r} in {dataset.root}",
+                    hint="choose:  --duplicates rename (numbers them) or --duplicates skip (keeps the first)",
+                )
+            if options.duplicates == "skip":
+                rejected.append(Rejection(dataset.table.keys[int(rows[at])], "duplicate", f"key {key!r} came before"))
+                continue
+            key = _numbered(key, taken)
+            taken.add(key)
+            renamed += 1
+        seen.add(key)
+        positions.append(at)
+        kept_keys.append(key)
+    return np.asarray(positions, dtype=np.int64), Keys.of(kept_keys), rejected, renamed
+
+
+def _numbered(key: str, taken: set[str]) -> str:
+    number = 2
+    while f"{key}~{number}" in taken:
+        number += 1
+    return f"{key}~{number}"
+
+
+def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the size of each record in bytes, and a number that changes when its file does.
+
+    A missing file counts as 0 bytes here and is rejected when it is read; -1 means not a regular file. Cache files of a remote
+    dataset change with every fetch, so the name of their folder, which identifies the objects, stands for it.
+    """
+    table, copied = dataset.table, is_url(dataset.root)
+    if table.file_size is not None and table.file_change is not None and not copied:
+        return _of(table.file_size, rows), _of(table.file_change, rows)
+    sizes, file = table.size[rows].copy(), table.file[rows]
+    times = np.zeros(len(table.files), dtype=np.int64)
+    for at in np.flatnonzero(sizes < 0):
+        try:
+            facts = os.stat(table.files[file[at]])  # noqa: PTH116 (millions of them)
+        except OSError:
+            sizes[at] = 0
+            continue
+        regular = stat.S_ISREG(facts.st_mode)  # a read from a pipe or a device may never return
+        sizes[at] = max(0, facts.st_size - table.offset[rows[at]]) if regular else -1
+        times[file[at]] = change_of_file(facts, copied=copied)
+    for number in set(file[table.size[rows] >= 0].tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
+        path = table.files[number]
+        if dataset.fetcher is not None:
+            times[number] = int.from_bytes(blake2b(os.fsencode(Path(path).parent.name), digest_size=7).digest())
+            continue
+        with contextlib.suppress(OSError):  # reading the file reports the error
+            times[number] = change_of_file(os.stat(path), copied=copied)  # noqa: PTH116 (as above)
+    return sizes, times[file]

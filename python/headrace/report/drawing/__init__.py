@@ -1,0 +1,1 @@
+"""HTML and SVG as values, charts, heat map, timeline."""

@@ -1,0 +1,1 @@
+"""HTML pages: reports of sessions, datasets and training runs."""

@@ -1,0 +1,124 @@
+"""The page below the first screen: the run over time, tables, other findings, environment, thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.diagnosis.findings.sagemaker_rules import apply_rules
+from headrace.diagnosis.result.model import Diagnosis, Finding
+from headrace.diagnosis.rules.startup import START_WORDS
+from headrace.report.drawing import timeline
+from headrace.report.drawing.markup import Html, join, no_break, tag
+from headrace.report.pages import flame, gpu_counters, sagemaker_job, tables
+from headrace.report.pages.environment import environment
+from headrace.report.text import numbers
+from headrace.report.text.screen import capitalised
+from headrace.report.text.slow_steps import SlowStep, slow_steps
+from headrace.report.text.thresholds import thresholds
+from headrace.session.model import Session
+from headrace.system.text.sizes import count_text
+
+__all__ = ["panels"]
+
+
+def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
+    """Return one section per panel. A panel without data is left out."""
+    steps = diagnosis.timeline
+    slow = slow_steps(steps) if steps is not None else ()
+    rows = tables.percentile_rows(diagnosis, session)
+    found = (
+        ("job", "The job on SageMaker", sagemaker_job.panel(session)),
+        ("over-time", "The run over time", _over_time(diagnosis, slow, session)),
+        ("slow", "Slow steps", tables.slow_step_table(slow, steps.stride) if slow and steps is not None else None),
+        ("percentiles", "Percentiles", tables.percentile_table(rows) if rows else None),
+        ("gpus", "GPUs", gpu_counters.panel(session) if session is not None else None),
+        ("stages", "Loader stages", tables.stage_table(diagnosis.stages) if diagnosis.stages else None),
+        ("functions", "Functions that take the time", flame.panel(diagnosis, session) if diagnosis.flame_charts else None),
+        ("ranks", "Ranks", tables.rank_table(diagnosis.rank_rows) if diagnosis.rank_rows else None),
+        ("others", "Other findings", _others(diagnosis)),
+        ("configuration", "Settings that cost speed", _settings(diagnosis)),
+        (
+            "model",
+            "Step model",
+            tables.term_table(diagnosis.terms_s, diagnosis.step_s) if diagnosis.terms_s else None,
+        ),
+        ("startup", "Start-up time", _startup(diagnosis)),
+        ("sagemaker", "SageMaker Debugger rules on this run", _sagemaker(session) if session is not None else None),
+        ("environment", "Environment", tables.definition_list(environment(diagnosis, session))),
+        (
+            "thresholds",
+            "Thresholds of the rules",
+            None if sagemaker_job.is_finished_job(session) else tables.threshold_table(thresholds()),
+        ),
+    )
+    return [tag("section", tag("h2", title), body, id=name, aria_label=title) for name, title, body in found if body]
+
+
+def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session | None) -> Html | None:
+    end_s = timeline.axis_end_s(diagnosis.timeline, diagnosis.heat_map, diagnosis.duration_s)
+    lanes = timeline.chart(diagnosis.timeline, diagnosis.heat_map, slow, session, end_s)
+    if lanes is None:
+        return None
+    key = "Stronger colour: busier. Grey: not measured." if diagnosis.heat_map is not None else ""
+    return join(lanes, tag("p", key, id="readout", class_="note"))
+
+
+def _sagemaker(session: Session) -> Html | None:
+    if not session.samples or sagemaker_job.is_finished_job(session):
+        return None  # the rules count points of half a second, which the curves of a finished job are not
+    results = apply_rules(session)
+    telling = [(found.rule, found.outcome, found.why) for found in results if found.tells]
+    rest = [(found.rule, found.why) for found in results if not found.tells]
+    note = "The rules of the ProfilerReport, written anew from their documentation. The rules that AWS runs may differ."
+    return join(
+        tables.table("Rules", ("", "outcome", "why"), telling, numeric_from=3, quiet=True) if telling else None,
+        tag(
+            "details",
+            tag("summary", f"{count_text(len(rest), 'rule')} cannot tell on this run"),
+            tables.table("Rules that cannot tell", ("", "why"), rest, numeric_from=2, quiet=True),
+        )
+        if rest
+        else None,
+        tag("p", note, class_="note"),
+    )
+
+
+def _startup(diagnosis: Diagnosis) -> Html | None:
+    pairs = [(START_WORDS.get(name, name), numbers.seconds(value)) for name, value in diagnosis.startup_s.items()]
+    return tables.definition_list(pairs) if pairs else None
+
+
+def _settings(diagnosis: Diagnosis) -> Html | None:
+    """Settings that cost speed whatever the verdict is, each with its evidence and its fix."""
+    found = []
+    for finding in diagnosis.configuration:
+        text = _sentences(finding)
+        changes = []
+        for fix in finding.fixes:
+            gain = f"{numbers.gain(fix.gain)} predicted" if fix.gain is not None else fix.basis
+            command = tag("code", fix.command) if fix.command else None
+            changes.append(tag("p", f"{fix.change} ({gain}) ", command, class_="note"))
+        found.append(join(tag("dt", finding.kind.replace("_", " ")), tag("dd", text, *changes)))
+    return tag("dl", *found) if found else None
+
+
+def _others(diagnosis: Diagnosis) -> Html | None:
+    """The findings other than the verdict, each with its evidence."""
+    found = []
+    for finding in diagnosis.findings:
+        if finding.kind == diagnosis.verdict:
+            continue
+        share = tag("b", numbers.percent(finding.share)) if finding.share is not None else None
+        text = _sentences(finding)
+        found.append(join(tag("dt", f"{finding.kind.replace('_', ' ')} ", share), tag("dd", text)))
+    return tag("dl", *found) if found else None
+
+
+def _sentences(finding: Finding) -> str:
+    """The summary and the evidence of a finding as sentences."""
+    return no_break(" ".join(_sentence(clause) for clause in (finding.summary, *finding.evidence) if clause))
+
+
+def _sentence(clause: str) -> str:
+    """A clause with a capital letter and a full stop. Code at its start, such as `next()`, keeps its letters."""
+    return f"{capitalised(clause).rstrip('.')}."

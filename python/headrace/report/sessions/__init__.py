@@ -1,0 +1,1 @@
+"""Session folders: read, written, compared, shared."""

@@ -1,0 +1,73 @@
+"""A session folder: its session and its diagnosis, read and written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.result.kinds import KINDS
+from headrace.diagnosis.result.model import Diagnosis
+from headrace.errors import SessionError
+from headrace.session.kineto import is_trace, read_trace
+from headrace.session.model import Session
+from headrace.session.typed_json import converter
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.regular_file import read_regular
+
+__all__ = ["DIAGNOSIS_FILE", "diagnosis_from_json", "read_session_folder", "write_diagnosis"]
+
+DIAGNOSIS_FILE = "diagnosis.json"
+
+
+def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
+    """Return the session and its saved diagnosis, which holds measured gains of fixes; without one, diagnose now.
+
+    `folder` may also be a trace file of PyTorch's profiler. Raises `SessionError` when it holds no session or the diagnosis is
+    damaged.
+    """
+    folder = Path(folder)
+    if is_trace(folder):
+        session = read_trace(folder)
+        return session, replace(_diagnose(session, folder), session=str(folder))
+    session = Session.load(folder)
+    file = folder / DIAGNOSIS_FILE
+    if not file.is_file():
+        return session, replace(_diagnose(session, folder), session=str(folder))
+    try:
+        return session, diagnosis_from_json(json.loads(read_regular(file).decode("utf-8")))
+    except OSError as error:
+        raise SessionError(f"cannot read {file}: {error.strerror or error}") from error
+    except (RecursionError, ValueError) as error:
+        raise SessionError(
+            f"{file} is not a diagnosis: {error}", hint="delete it to have the session diagnosed anew"
+        ) from error
+
+
+def _diagnose(session: Session, where: Path) -> Diagnosis:
+    """Diagnose a session that may come from anybody: values that contradict each other are an error of its own."""
+    try:
+        return diagnose(session)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        hint = "it was not written by headrace, or changed since; if it was, please report this"
+        raise SessionError(f"{where} cannot be diagnosed: its values contradict each other ({error})", hint=hint) from error
+
+
+def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
+    """Write `diagnosis.json` into the session folder. Raises `OSError`."""
+    atomic_write(folder / DIAGNOSIS_FILE, json.dumps(diagnosis.to_json(), indent=1), private=True)
+
+
+def diagnosis_from_json(document: Mapping[str, Any]) -> Diagnosis:
+    """Return the diagnosis that `Diagnosis.to_json` wrote. Ignore unknown fields.
+
+    Raises `ValueError` for a missing field, a value of another type, and a verdict that is none of headrace's.
+    """
+    found: Diagnosis = converter(Diagnosis)(document)
+    for kind in (found.verdict, *(finding.kind for finding in (*found.findings, *found.configuration))):
+        if kind not in KINDS:
+            raise ValueError(f"verdict: there is no kind {kind[:60]!r}")
+    return found

@@ -1,0 +1,1 @@
+"""A diagnosis as text: numbers, parts of the step, the first screen."""

@@ -1,0 +1,234 @@
+"""The first screen on a terminal: at most 24 lines of 60 to 120 columns, readable without colour."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from headrace.diagnosis.result.model import Diagnosis
+from headrace.report.text import numbers
+from headrace.report.text.screen import FirstScreen, FixLine, StepPart, capitalised, first_screen
+from headrace.report.text.step_parts import part_style
+from headrace.session.model import Session
+
+__all__ = ["MAX_LINES", "draw", "print_screen", "render", "to_ascii"]
+
+MAX_LINES = 24
+NARROWEST, WIDEST = 60, 120
+
+# A file name may hold escape sequences, which must not act. Each character is replaced by one, so that styles keep their place.
+CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "�")
+ASCII = str.maketrans({
+    "▒": "s", "▓": "d", "░": "q", "▚": "c", "▞": "h", "█": "C", "╱": "g", "═": "w", "╳": "p", "·": ".",
+    "→": ">", "≈": "~", "×": "x", "–": "-", "…": "...", "✓": "*", "’": "'", "−": "-", "±": "+-",
+})  # fmt: skip
+
+
+def render(
+    diagnosis: Diagnosis, *, session: Session | None = None, width: int = 100, usd_per_hour: float | None = None
+) -> Text:
+    """Return the first screen as rich text, at most 24 lines. `width`: columns (default 100), clipped to 60 to 120."""
+    return draw(first_screen(diagnosis, session=session, usd_per_hour=usd_per_hour), width=width)
+
+
+def print_screen(
+    console: Console, diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None
+) -> None:
+    """Print the first screen at the console's width, in ASCII where its encoding has no block characters."""
+    screen = render(diagnosis, session=session, width=console.width, usd_per_hour=usd_per_hour)
+    console.print(to_ascii(screen.plain) if console.options.ascii_only else screen, markup=False, highlight=False)
+
+
+def draw(screen: FirstScreen, *, width: int = 100) -> Text:
+    """Return the lines of one screen. Spare lines go to blanks, notes, what was not measured, and evidence."""
+    width = max(NARROWEST, min(WIDEST, width))
+    head = [_title(screen, width), *_verdict(screen, width)]
+    money = _money(screen, width)
+    bar = _bar(screen, width)
+    for command_lines in (3, 2, 1):
+        fixes = _fixes(screen, width, command_lines=command_lines)
+        spare = MAX_LINES - sum(map(len, (head, money, bar, fixes))) - 1
+        if spare >= 4:
+            break
+    blanks = min(4, max(0, spare))
+    spare -= blanks
+    notes = _notes(screen, width, limit=max(0, spare))
+    spare -= len(notes)
+    missing = _not_measured(screen, width, limit=1 + min(3, max(0, spare)))
+    spare -= len(missing) - 1
+    evidence = _evidence(screen, width, limit=max(0, spare))
+    lines: list[Text] = []
+    for number, block in enumerate((head + evidence, money, bar, fixes, notes + missing)):
+        if number and block and number <= blanks:
+            lines.append(Text())
+        lines.extend(block)
+    drawn = Text("\n").join(lines[:MAX_LINES])
+    drawn.plain = drawn.plain.translate(CONTROL)
+    return drawn
+
+
+def to_ascii(text: str) -> str:
+    """Return a screen in ASCII, for an output whose encoding has no block characters."""
+    return text.translate(ASCII).encode("ascii", "replace").decode()
+
+
+def _title(screen: FirstScreen, width: int) -> Text:
+    left, right = f"headrace  {screen.command}", " · ".join(screen.scope)
+    room = width - len(right) - 2
+    left = left if len(left) <= room else left[: max(0, room - 1)] + "…"
+    return Text(left.ljust(room + 2) + right, style="dim")
+
+
+def _verdict(screen: FirstScreen, width: int) -> list[Text]:
+    lines = [Text(line, style="bold") for line in textwrap.wrap(screen.headline, width)[:2]]
+    facts = screen.kind
+    if screen.share is not None:
+        facts += f" · {numbers.percent(screen.share)} of the {screen.share_of}"
+    facts += f" · confidence {screen.confidence_word} ({screen.confidence:.2f})"
+    if screen.simulated:
+        facts += f" · {screen.simulated}: compute is a timed wait"
+    return [*lines, Text(facts, style="color(31)" if screen.is_healthy else "color(208)")]
+
+
+def _evidence(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
+    lines: list[Text] = []
+    for sentence in filter(None, (screen.explanation, *screen.evidence)):
+        wrapped = textwrap.wrap(capitalised(sentence), width - 2)
+        if len(lines) + len(wrapped) > limit:
+            break
+        lines += [Text(("  " if number else "- ") + line) for number, line in enumerate(wrapped)]
+    return lines
+
+
+def _money(screen: FirstScreen, width: int) -> list[Text]:
+    """Rate now, rate with the best fix, the ceiling, and the hours that the fix saves: one line, or more on a narrow screen."""
+    line = Text()
+    if screen.img_s is None:
+        line.append(f"images per second: {numbers.NOT_MEASURED}")
+    else:
+        line.append(f"{numbers.image_rate(screen.img_s)} img/s", style="bold")
+        line.append(f" now{f' ({screen.simulated})' if screen.simulated else ''}")
+    if screen.reachable_img_s is not None:
+        line.append("  →  ")
+        line.append(f"{numbers.image_rate(screen.reachable_img_s)} img/s", style="bold color(31)")
+        line.append(f" with the best fix ({screen.reachable_words})")
+    more = []
+    if screen.ceiling_img_s is not None:
+        more.append(f"ceiling {numbers.image_rate(screen.ceiling_img_s)} img/s {screen.ceiling_words}")
+    money = f" (${screen.usd:,.0f})" if screen.usd is not None else ""
+    if screen.recoverable is not None:
+        more.append(f"best fix saves {numbers.hours(screen.recoverable)} of 100 {screen.hours_unit}{money}")
+    elif screen.no_gain:
+        more.append(screen.no_gain)
+    rest = "  ·  ".join(more)
+    if not rest:
+        return [line]
+    if line.cell_len + len(rest) + 5 > width:
+        return [line, *(Text(part) for part in textwrap.wrap(rest, width))]
+    line.append(f"  ·  {rest}")
+    return [line]
+
+
+def _bar(screen: FirstScreen, width: int) -> list[Text]:
+    title = Text("Where a step goes", style="bold")
+    times = [f"{name} {numbers.milliseconds(value)}" for name, value in (("mean", screen.step_s), ("p95", screen.step_p95_s))]
+    line = "  " + " · ".join(times)
+    for name, p50, p95 in screen.spread:
+        more = f"   {name} p50 {numbers.milliseconds(p50)} · p95 {numbers.milliseconds(p95)}"
+        if title.cell_len + len(line + more) <= width:
+            line += more
+    title.append(line, style="not bold")
+    if not screen.parts:
+        return [title, Text(f"  {numbers.NOT_MEASURED}")]
+    bar = Text()
+    for part, cells in zip(screen.parts, numbers.rounded_to_whole([p.share for p in screen.parts], total=width), strict=True):
+        style = part_style(part.key)
+        bar.append(style.fill * cells, style=style.colour)
+    return [title, bar, *_legend(screen.parts, width)]
+
+
+def _legend(parts: Sequence[StepPart], width: int) -> list[Text]:
+    lines = [Text()]
+    for part in parts:
+        style = part_style(part.key)
+        entry = f" {part.short} {f'{part.percent} %' if part.percent else '<1 %'}"
+        if lines[-1].cell_len + len(entry) + 3 > width:
+            lines.append(Text())
+        if lines[-1].cell_len:
+            lines[-1].append("  ")
+        lines[-1].append(style.fill, style=style.colour)
+        lines[-1].append(entry)
+    return lines
+
+
+def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]:
+    """One row per fix with its command below, cut after `command_lines` lines.
+
+    With more than one command line, a change that is wider than its column is wrapped instead of cut.
+    """
+    if not screen.fixes:
+        return [Text(line) for line in textwrap.wrap(screen.no_fix, width)]
+    columns = COLUMNS if width >= WIDE else COLUMNS[:2]  # a narrow screen has no room for the last column
+    room = width - sum(size for _, size in columns)
+    lines = [Text(line) for line in textwrap.wrap(screen.advice or "", width)]
+    lines.append(Text(_row("Best fixes (img/s)", [name for name, _ in columns], room, columns), style="bold"))
+    for number, line in enumerate(screen.fixes, 1):
+        style = "dim" if line.helps is False else ""
+        cells = (_predicted(line), _measured(line), line.then)
+        change = [" ".join(f"{number} {line.fix.change}".split())]
+        if command_lines > 1:
+            change = textwrap.wrap(change[0], room - 1, subsequent_indent="  ", break_on_hyphens=False)
+        lines.append(Text(_row(change[0], cells, room, columns), style=style))
+        lines += [Text(part, style=style) for part in change[1:]]
+        if line.command:
+            command = textwrap.wrap(line.command, width - 4, max_lines=command_lines, placeholder=" …", break_on_hyphens=False)
+            lines += [Text(f"    {part}", style=style or "color(31)") for part in command]
+    return [*lines, *([Text(screen.order_note, style="dim")] if screen.order_note else [])]
+
+
+WIDE = 96
+COLUMNS = (("predicted (80 % interval)", 26), ("measured", 10), ("then limited by", 17))
+"""Headings and widths of the columns after the first."""
+
+
+def _row(first: str, cells: Sequence[str], room: int, columns: Sequence[tuple[str, int]]) -> str:
+    rest = zip(cells, columns, strict=False)
+    return (_cut(first, room - 1).ljust(room) + "".join(_cut(cell, size - 1).ljust(size) for cell, (_, size) in rest)).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _predicted(line: FixLine) -> str:
+    fix = line.fix
+    if fix.predicted_img_s is None:
+        return "not predicted"
+    low_high = f" ({numbers.image_rate(fix.interval[0])}–{numbers.image_rate(fix.interval[1])})" if fix.interval else ""
+    return f"{numbers.image_rate(fix.predicted_img_s)}{low_high}"
+
+
+def _measured(line: FixLine) -> str:
+    return "–" if line.fix.verified_img_s is None else f"✓ {numbers.image_rate(line.fix.verified_img_s)}"
+
+
+def _notes(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
+    """Each note on one line, or on two where that leaves room for the others."""
+    lines: list[Text] = []
+    for number, note in enumerate(screen.notes):
+        room = min(2, limit - len(lines) - (len(screen.notes) - number - 1))
+        if room > 0:
+            wrapped = textwrap.wrap(f"Note: {note}", width, max_lines=room, placeholder=" …", subsequent_indent="  ")
+            lines += [Text(line) for line in wrapped]
+    return lines
+
+
+def _not_measured(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
+    if not screen.not_measured:
+        return [Text(screen.nothing_missing, style="dim")]
+    text = "Not measured: " + " · ".join(screen.not_measured)
+    return [Text(line, style="dim") for line in textwrap.wrap(text, width, max_lines=limit, placeholder=" …")]

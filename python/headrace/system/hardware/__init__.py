@@ -1,0 +1,1 @@
+"""Cores, memory, disks, GPUs."""

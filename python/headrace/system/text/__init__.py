@@ -1,0 +1,1 @@
+"""Text that is safe to print: sizes, printable names, redaction, arguments."""

@@ -1,0 +1,54 @@
+"""Bounds on what is read into memory at once, for files and servers of strangers (docs/reference/limits.md).
+
+A claimed size costs nothing: a sparse file of 200 GB takes no disk, and a server may announce any length. So what is read whole
+has a bound, and memory is asked for as bytes arrive.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import IO, AnyStr
+
+from headrace.errors import FormatError, UsageError
+from headrace.system.text.sizes import parse_size, size_text
+
+__all__ = ["DOCUMENT_BYTES", "LONGEST_LINE", "RECORD_LIMIT", "lines_of", "record_limit", "too_large"]
+
+RECORD_LIMIT = "HEADRACE_RECORD_LIMIT"
+"""The environment variable that raises the bound of a record."""
+
+_RECORD_BYTES = 1 << 30
+"""Default bound of a record's image, JSON and each sidecar file. The largest image of ImageNet-21k has 50 MB."""
+
+DOCUMENT_BYTES = 256 << 20
+"""Bound of a manifest: that of 14 million images in 21,841 classes has 1 MB."""
+
+LONGEST_LINE = 1 << 16
+"""Bound of a line of a list or an index, in characters: a path has at most 4,096."""
+
+
+def record_limit() -> int:
+    """Return the most bytes of a record's image, JSON or sidecar file. Raise UsageError for a setting that is no size."""
+    text = os.environ.get(RECORD_LIMIT)
+    if not text:
+        return _RECORD_BYTES
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"{RECORD_LIMIT}={text!r}: {error}", hint=f"for example {RECORD_LIMIT}=4GiB") from error
+
+
+def too_large(size: int, limit: int) -> str:
+    """Return the words for a size above a limit."""
+    return f"has {size_text(size)}, more than the limit of {size_text(limit)} ({RECORD_LIMIT}=SIZE raises it)"
+
+
+def lines_of(file: IO[AnyStr]) -> Iterator[AnyStr]:
+    """Yield the lines of a file. Raise FormatError for one longer than LONGEST_LINE, such as the zeros of a sparse file."""
+    number = 0
+    while line := file.readline(LONGEST_LINE):
+        number += 1
+        if len(line) == LONGEST_LINE:
+            raise FormatError(f"{file.name}, line {number} is longer than {LONGEST_LINE:,} characters", hint="check the file")
+        yield line

@@ -1,0 +1,1 @@
+"""The learner: forward, backward, optimizer."""

@@ -1,0 +1,1 @@
+"""Weights on disk: checkpoints, resume, uploads, export, evaluation."""

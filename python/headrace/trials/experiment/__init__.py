@@ -1,0 +1,1 @@
+"""One experiment: its cells, source, transforms, device."""

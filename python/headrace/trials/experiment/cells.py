@@ -1,0 +1,337 @@
+"""Experiments as declared tables: what is varied, what stays, and what others published. Data, not code.
+
+An experiment is a TOML file. Those of the package lie in `trials/experiments`; users write their own. Each `[[cells]]` table
+is a product: every combination of its lists is one cell.
+
+    title = "More workers"
+    question = "How many workers does a DataLoader need?"
+    accelerator = "v100"
+
+    [[cells]]
+    loader = "pytorch"
+    model = "resnet50"
+    workers = [1, 2, 4, 7]
+    transform = "caltech"
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import UsageError
+from headrace.system.files.regular_file import read_regular
+from headrace.trials.experiment.accelerator import SIMULATED_GPUS
+
+__all__ = [
+    "KINDS",
+    "LOADERS",
+    "MATERIALS",
+    "TRANSFORMS",
+    "Cell",
+    "Experiment",
+    "Published",
+    "experiment_names",
+    "load",
+    "select",
+]
+
+#: All loaders that a cell can name. Which of them run depends on what is installed.
+LOADERS = (
+    "pytorch", "run", "headrace", "headrace-exact", "headrace-packed", "headrace-gpu",
+    "torchvision-gpu", "dali-cpu", "dali-gpu", "ffcv", "tfdata",
+)  # fmt: skip
+
+#: Lists of operations: see `headrace.trials.experiment.transforms`.
+TRANSFORMS = ("augmentation-load", "caltech", "imagenet", "small")
+
+#: Forms of the data that a cell can read: see `headrace.trials.inputs.materials`.
+MATERIALS = (
+    "folder", "packed", "tar", "recordio", "tfrecord", "small-files", "small-shards", "preresized", "preresized-packed",
+    "decoded", "slow", "s3", "pipe",
+)  # fmt: skip
+
+#: What a cell measures: the input path with a timed or real step, or a training with loss and accuracy.
+KINDS = ("input", "training")
+
+
+#: Options of `headrace train` that an experiment, a file, cannot set: code that runs, and files that are written.
+_NOT_IN_FILES = ("--model", "--config", "--out", "--checkpoint-url", "--resume")
+
+#: Settings of an experiment that are numbers: their type, and the least value.
+NUMBERS: dict[str, tuple[Any, float]] = {
+    "train_images": (int, 1),
+    "validation_images": (int, 0),
+    "mean_bytes": (int, 1),
+    "published_vcpus": (int, 1),
+    "scale": (int | float, 1e-6),
+    "budget_minutes": (int | float, 0.01),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One measurement. Cells that differ in `model` only share a process.
+
+    loader, model, transform, data, mode, precision: names. load: how often the augmentations come before the crop.
+    batch_size: images of a batch, of all ranks together. workers: worker processes or threads, of all ranks; None: one a usable
+    core.
+    ranks: processes that train together. epochs: passes of a training. recipe: a name for its settings. arguments: further
+    arguments of `headrace train`, as in a shell.
+    """
+
+    loader: str = "pytorch"
+    model: str = "resnet50"
+    load: int = 1
+    batch_size: int = 32
+    mode: str = "corrected"
+    workers: int | None = None
+    precision: str = "fp32"
+    transform: str = "augmentation-load"
+    data: str = "folder"
+    ranks: int = 1
+    epochs: int = 1
+    recipe: str = "plain"
+    arguments: str = ""
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """What a process can measure without being started again: all but the model."""
+        return tuple(value for name, value in asdict(self).items() if name != "model")
+
+    def matches(self, where: Mapping[str, Any]) -> bool:
+        """Return whether every field of `where` has the given value, or one of a list of values."""
+        return all(getattr(self, name) in (value if isinstance(value, list) else [value]) for name, value in where.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What somebody published of the cells that `where` describes. `side`: A or B of a comparison."""
+
+    where: Mapping[str, Any]
+    seconds_per_epoch: float | None = None
+    img_s: float | None = None
+    side: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A declared table of cells, in the order of their value: the last are dropped first when time is short.
+
+    title, question, shows, cannot_show: words for the page. source: where the published numbers stand. not_projected: what they
+    hold that the projection leaves out.
+    kind: one of `KINDS`. accelerator: the simulated GPU where there is no real one; None: the CPU computes.
+    train_images, validation_images: of the published dataset; `scale` of them are made. mean_bytes: of its images.
+    published_vcpus, published_cpu: the machine of the published numbers, for the projection.
+    reference: the loader to which gains refer. compare: the field by which rows of a model are compared.
+    budget_minutes: time that all cells together may take.
+    """
+
+    name: str
+    title: str
+    question: str
+    cells: tuple[Cell, ...]
+    shows: str = ""
+    cannot_show: str = ""
+    source: str = ""
+    not_projected: str = ""
+    kind: str = "input"
+    accelerator: str | None = "v100"
+    train_images: int = 9469
+    validation_images: int = 3925
+    scale: float = 0.04
+    mean_bytes: int = 110_000
+    published: tuple[Published, ...] = ()
+    published_vcpus: int | None = None
+    published_cpu: str | None = None
+    reference: Mapping[str, Any] = field(default_factory=dict)
+    compare: str = "loader"
+    budget_minutes: float = 9.0
+
+    def published_of(self, cell: Cell) -> Published | None:
+        """Return what was published of a cell."""
+        return next((entry for entry in self.published if cell.matches(entry.where)), None)
+
+
+def experiment_names() -> list[str]:
+    """Return the names of the package's experiments."""
+    folder = resources.files("headrace.trials").joinpath("experiments")
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load(name: str) -> Experiment:
+    """Return an experiment by its name, or from a TOML file.
+
+    Raises `UsageError` for a name or file that does not exist, and for a file that does not declare an experiment.
+    """
+    names = experiment_names()
+    if name in names:
+        text = resources.files("headrace.trials").joinpath("experiments", f"{name}.toml").read_text(encoding="utf-8")
+        return _parse(name, text, name)
+    if not name.endswith(".toml"):
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}; or a TOML file"
+        raise UsageError(f"there is no experiment {name!r}", hint=hint)
+    try:
+        text = read_regular(Path(name)).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the experiment {name}: {getattr(error, 'strerror', None) or error}") from None
+    return _parse(Path(name).stem, text, name)
+
+
+def select(
+    experiment: Experiment,
+    *,
+    models: Sequence[str] | None = None,
+    loads: Sequence[int] | None = None,
+    loaders: Sequence[str] | None = None,
+    mode: str | None = None,
+    batch_size: int | None = None,
+) -> Experiment:
+    """Return the experiment with the given cells only. Raises `UsageError` when none is left, or for an unknown loader."""
+    for loader in loaders or ():
+        if loader not in LOADERS:
+            near = difflib.get_close_matches(loader, LOADERS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(LOADERS)}"
+            raise UsageError(f"there is no loader {loader!r}", hint=hint)
+    cells = [
+        cell
+        for cell in experiment.cells
+        if (not models or cell.model in models)
+        and (not loads or cell.load in loads)
+        and (not loaders or cell.loader in loaders)
+        and (mode is None or cell.mode == mode)
+    ]
+    if not cells:
+        raise UsageError(
+            f"no cell of {experiment.name} is left",
+            hint=f"it has models {_values(experiment, 'model')}, loads {_values(experiment, 'load')}, "
+            f"loaders {_values(experiment, 'loader')}, modes {_values(experiment, 'mode')}",
+        )
+    if batch_size is not None:
+        cells = [replace(cell, batch_size=batch_size) for cell in cells]
+    return replace(experiment, cells=tuple(dict.fromkeys(cells)))
+
+
+def _values(experiment: Experiment, name: str) -> str:
+    return ", ".join(dict.fromkeys(str(getattr(cell, name)) for cell in experiment.cells))
+
+
+def _parse(name: str, text: str, where: str) -> Experiment:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where} is no TOML: {error}") from None
+    tables, published = document.pop("cells", None), document.pop("published", [])
+    known = {entry.name for entry in fields(Experiment)} - {"name", "cells", "published"}
+    _check_names(document, known, where)
+    if not isinstance(tables, list) or not tables:
+        raise UsageError(f"{where} declares no [[cells]]", hint="headrace trials -h shows an example")
+    for required in ("title", "question"):
+        if required not in document:
+            raise UsageError(f"{where} needs a {required}, as text")
+    _check_values(document, where)
+    if "accelerator" in document and document["accelerator"] == "none":
+        document["accelerator"] = None
+    if not isinstance(published, list) or not all(isinstance(table, dict) for table in (*tables, *published)):
+        raise UsageError(f"{where}: cells and published are tables, written [[cells]] and [[published]]")
+    cells = [cell for table in tables for cell in _product(table, where)]
+    entries = [_published(entry, where) for entry in published]
+    return Experiment(name=name, cells=tuple(dict.fromkeys(cells)), published=tuple(entries), **document)
+
+
+def _check_values(document: Mapping[str, Any], where: str) -> None:
+    """Raise `UsageError` for a setting of an experiment that has another type or is out of range."""
+    names = {entry.name for entry in fields(Cell)}
+    choices: dict[str, Sequence[str]] = {
+        "kind": KINDS,
+        "compare": sorted(names - {"arguments"}),
+        "accelerator": ("none", *SIMULATED_GPUS),
+    }
+    for name, value in document.items():
+        if name in choices and value not in choices[name]:
+            raise UsageError(f"{where}: {name} must be one of {', '.join(choices[name])}, not {value!r}")
+        if name == "reference":
+            if not isinstance(value, dict):
+                raise UsageError(f'{where}: reference is a table, as {{ loader = "pytorch" }}, not {value!r}')
+            _check_names(value, names, f"{where}: reference")
+            if several := [key for key, item in value.items() if isinstance(item, list)]:
+                raise UsageError(f"{where}: reference: {several[0]} must be one value, not a list")
+            _product(value, f"{where}: reference")
+        elif name in NUMBERS:
+            kind, least = NUMBERS[name]
+            if not isinstance(value, kind) or isinstance(value, bool) or not least <= value < math.inf:
+                words = "a whole number" if kind is int else "a number"
+                raise UsageError(f"{where}: {name} must be {words}, {least:g} or more, not {value!r}")
+        elif not isinstance(value, str):
+            raise UsageError(f"{where}: {name} must be text, not {value!r}")
+
+
+def _published(table: Mapping[str, Any], where: str) -> Published:
+    _check_names(table, {entry.name for entry in fields(Published)}, f"{where}: published")
+    if not isinstance(table.get("where"), dict):
+        raise UsageError(f"{where}: published needs where = {{ … }}, which names its cells")
+    _check_names(table["where"], {entry.name for entry in fields(Cell)}, f"{where}: published where")
+    for name in ("seconds_per_epoch", "img_s"):
+        if name in table and (not isinstance(table[name], int | float) or not table[name] > 0):
+            raise UsageError(f"{where}: published {name} must be a number above 0, not {table[name]!r}")
+    return Published(**table)
+
+
+def _product(table: Mapping[str, Any], where: str) -> list[Cell]:
+    """Return the cells of one table; the last name of the table varies fastest."""
+    types = {entry.name: str(entry.type) for entry in fields(Cell)}
+    _check_names(table, set(types), f"{where}: cells")
+    choices = {"loader": LOADERS, "transform": TRANSFORMS, "data": MATERIALS, "mode": ("faithful", "corrected"),
+               "precision": ("fp32", "amp")}  # fmt: skip
+    lists: list[list[Any]] = []
+    for key, value in table.items():
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            raise UsageError(f"{where}: {key} is an empty list")
+        for item in values:
+            if not isinstance(item, int if "int" in types[key] else str) or isinstance(item, bool):
+                raise UsageError(f"{where}: {key} cannot be {item!r}")
+            if isinstance(item, int) and item < (0 if key in ("load", "workers") else 1):
+                raise UsageError(f"{where}: {key} cannot be {item}")
+            if key == "model" and ":" in str(item):
+                raise UsageError(
+                    f"{where}: model cannot be {item!r}: a file must not choose code", hint="a name of torchvision"
+                )
+            if key == "arguments":
+                _check_arguments(str(item), where)
+            if key in choices and item not in choices[key]:
+                near = difflib.get_close_matches(str(item), choices[key], n=1)
+                raise UsageError(
+                    f"{where}: there is no {key} {item!r}",
+                    hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(choices[key])}",
+                )
+        lists.append(values)
+    return [Cell(**dict(zip(table, combination, strict=True))) for combination in itertools.product(*lists)]
+
+
+def _check_arguments(text: str, where: str) -> None:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{where}: arguments cannot be split as in a shell: {error}: {text}") from None
+    for word in words:
+        if (option := word.partition("=")[0]) in _NOT_IN_FILES:
+            raise UsageError(
+                f"{where}: arguments cannot hold {option}: a file must not choose code, or where results are written"
+            )
+
+
+def _check_names(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    for name in table:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(f"{where}: there is no setting {name!r}", hint=f"did you mean {near[0]}?" if near else None)

@@ -1,0 +1,1 @@
+"""The data of the experiments, in each form and place."""

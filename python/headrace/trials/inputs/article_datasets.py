@@ -1,0 +1,72 @@
+"""The `Dataset` classes of the articles' scripts, after what their pages say: what a DataLoader reads in a trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace.images.raster import open_raster
+from headrace.trials.experiment.cells import Cell
+
+__all__ = ["SLOW_READ_S", "ImageList", "InMemory", "SlowImages", "article_dataset"]
+
+#: Seconds that each read of the slow source takes: the article's class sleeps so long in `__getitem__`.
+SLOW_READ_S = 0.05
+
+
+class ImageList:
+    """Images of a folder tree `ROOT/CLASS/image`, opened with Pillow; a gray image becomes RGB, as in the article."""
+
+    def __init__(self, root: Path, transform: Callable[[Any], Any]) -> None:
+        self.classes = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+        self.items = [(str(file), label) for label, name in enumerate(self.classes) for file in sorted((root / name).iterdir())]
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        path, label = self.items[index]
+        image = open_raster(path)
+        if image.mode != "RGB":
+            image = image.convert("RGB")
+        return self.transform(image), label
+
+
+class SlowImages(ImageList):
+    """The same on a source whose every read takes `SLOW_READ_S` longer."""
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        time.sleep(SLOW_READ_S)
+        return ImageList.__getitem__(self, index)
+
+
+class InMemory(ImageList):
+    """Images that are decoded and resized once, when the dataset is made, and stay in memory: only the crop is left to do.
+
+    The article reads them from pickles; the work of an epoch is the same. Workers share the memory of the process that made it.
+    """
+
+    def __init__(self, root: Path, transform: Callable[[Any], Any]) -> None:
+        from PIL import Image
+
+        super().__init__(root, transform)
+        self.images = [open_raster(path).convert("RGB").resize((256, 256), Image.Resampling.BILINEAR) for path, _ in self.items]
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return self.transform(self.images[index]), self.items[index][1]
+
+
+def article_dataset(cell: Cell, path: Path, transform: Callable[[Any], Any]) -> Any:
+    """Return the dataset that a DataLoader reads in a cell."""
+    if cell.data == "decoded":
+        return InMemory(path, transform)
+    if cell.data == "slow":
+        return SlowImages(path, transform)
+    if cell.transform == "caltech":
+        return ImageList(path, transform)
+    from torchvision.datasets import ImageFolder
+
+    return ImageFolder(str(path), transform)

@@ -1,0 +1,1 @@
+"""The measurements: loaders, peers, ranks, training."""

@@ -1,0 +1,1 @@
+"""Charts, page and summary."""

@@ -1,0 +1,1 @@
+"""Rows, projections and targets."""
