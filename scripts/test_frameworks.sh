@@ -30,13 +30,13 @@ xargs -P 2 -L 1 scripts/test_frameworks.sh <<'GROUPS' # the longest first
 tests/frameworks/test_framework_scripts.py
 tests/examples/test_examples.py -k "lightning or accelerate or hugging or keras"
 tests/test_guides.py -k other_frameworks
-tests/diagnosis/test_tensorflow.py -k keras_fit
-tests/accelerate/test_native_readers.py tests/accelerate/test_hf_datasets.py
+tests/diagnosis/fixes/test_tensorflow.py -k keras_fit
+tests/accelerate/lazy/test_native_readers.py tests/accelerate/script_code/test_hf_datasets.py
 tests/profiling/test_in_process.py -k real_trainer
 tests/frameworks/test_tensorflow_batches.py
 tests/frameworks/test_jax_batches.py
 tests/loading/test_loader_frameworks.py
-tests/training/test_inference.py -k each_export_format
+tests/training/inputs/test_inference.py -k each_export_format
 GROUPS
 all_passed=$?
 [ ! -e "$GROUPS_LOG/failed" ] || sed 's/^/test-frameworks: FAILED: /' "$GROUPS_LOG/failed" >&2

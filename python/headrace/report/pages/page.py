@@ -37,7 +37,7 @@ def html_page(title: str, *body: str | None, css: str = "", images: bool = False
 
 def asset(name: str) -> Html:
     """Return a file of this package, as markup."""
-    return Html(resources.files("headrace.report").joinpath(name).read_text(encoding="utf-8"))
+    return Html(resources.files("headrace.report.pages").joinpath(name).read_text(encoding="utf-8"))
 
 
 def figure(value: str | None, label: str, *, accent: bool = False) -> Html:

@@ -18,7 +18,7 @@ from headrace.training.tune.batch_size import batch_words
 from headrace.training.tune.compute_rate import ComputeRate
 from headrace.training.tune.learning_rate import RangePoint, choose_rate, rate_at
 
-HELPERS = Path(__file__).parents[1] / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers"
 OPTIONS = Options(model="m", data="/d", out="/o", batch_size=64)
 
 

@@ -68,7 +68,7 @@ def test_both_directions_are_flipped() -> None:
 
 TRITON = """
 import numpy as np, torch
-from headrace.gpu import kernels, resample
+from headrace.gpu.resampling import kernels, resample
 from test_resample import PLACES, SIZE
 places = PLACES[:4]
 images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 160, 213, 3), dtype=np.uint8))
@@ -81,7 +81,7 @@ print("equal")
 
 def test_the_triton_kernel_equals_its_torch_twin() -> None:
     pytest.importorskip("triton")
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers")]
+    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "helpers")]
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)}
     run = subprocess.run([sys.executable, "-c", TRITON], env=environment, capture_output=True, text=True, check=False)
     assert run.stdout == "equal\n", run.stderr

@@ -114,7 +114,7 @@ _RANK = """
 import json, sys
 import torch.distributed as dist
 import headrace
-from headrace.loading import uneven_shards as parts
+from headrace.loading.order import uneven_shards as parts
 from headrace.errors import HeadraceError
 rank, store, folder, world = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world)

@@ -18,7 +18,7 @@ from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rat
 from headrace.training.tune.memory_limit import memory_budget_bytes
 from PIL import Image
 
-HELPERS = Path(__file__).parents[1] / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 OPTIONS = Options(model="resnet18", data="/data", out="/out", device="cpu", image_size=32)
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 DRAWN = """
 import torch
-from headrace.gpu import augment_kernels
+from headrace.gpu.augmentation import augment_kernels
 from headrace.gpu.augmentation.augment import OPERATIONS, augment
 from headrace.transforms import CenterCrop, Compose
 from headrace.transforms.compile import compile_pipeline
@@ -37,7 +37,7 @@ print("equal")
 
 EDGES = """
 import numpy as np, torch
-from headrace.gpu import augment_kernels
+from headrace.gpu.augmentation import augment_kernels
 from headrace.gpu.augmentation.augment import OPERATIONS
 from headrace.gpu.augmentation.augment_check import SAMPLES, different_operations
 
@@ -77,7 +77,7 @@ print("equal")
 @pytest.mark.parametrize("program", [DRAWN, EDGES], ids=["drawn", "edges"])
 def test_the_kernels_equal_their_torch_twins(program: str) -> None:
     pytest.importorskip("triton")
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers")]
+    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "helpers")]
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert run.stdout == "equal\n", run.stderr[-2000:]

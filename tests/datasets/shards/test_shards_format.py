@@ -18,7 +18,7 @@ from headrace.datasets.records.keys import Keys
 from headrace.datasets.shards import index, keys, manifest, tar
 from headrace.errors import FormatError
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "packed"
+GOLDEN = Path(__file__).parents[2] / "golden" / "packed"
 RECORDS = [("cat/a", "jpg", b"\xff\xd8\xff\xd9", 0), ("dog/v1%2E2", "png", b"\x89PNG\r\n\x1a\n" + bytes(600), 1)]
 
 

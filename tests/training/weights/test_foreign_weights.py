@@ -18,7 +18,7 @@ from headrace.training.weights.saved_state import read_saved_state, saved_step
 from headrace.training.weights.trained_weights import load_model
 from headrace.trials.experiment import cells
 
-HELPERS = Path(__file__).parents[1] / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers"
 FACTS: dict[str, Any] = {"model": "resnet20", "image_size": 16, "classes": ["a", "b"], "steps": 3, "simulated": False}
 STATE: dict[str, Any] = {
     "step": 3, "batch_size": 4, "loader": {}, "scaler": {}, "groups": [{"momentum": 0.9}], "evaluated_step": 0, "scores": None

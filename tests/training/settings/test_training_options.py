@@ -21,7 +21,7 @@ from headrace.training.tune.compiling import choose_compile
 from headrace.training.tune.compute_rate import ComputeRate
 from PIL import Image
 
-HELPERS = Path(__file__).parents[1] / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 PLAIN = Options(
     model='odd "name"\n\x7f ü',

@@ -17,7 +17,7 @@ from headrace.training.weights.weight_average import WeightAverage
 from PIL import Image
 from safetensors.torch import load_file
 
-HELPERS = Path(__file__).parents[1] / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:

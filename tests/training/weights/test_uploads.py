@@ -27,7 +27,7 @@ from headrace.training.weights.uploads import Uploads, load_remote_checkpoint, r
 from noise import noise_folder
 from real_stores import RealStore, missing, running
 
-HELPERS = Path(__file__).parents[1] / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 TENSORS = {"a": torch.arange(100, dtype=torch.float32)}
 COUNT = iter(range(1000))

@@ -31,7 +31,7 @@ from headrace.training.tune.tune import Reporter, tune, what_binds
 from PIL import Image
 from silence import longest_silence_s
 
-HELPERS = Path(__file__).parents[1] / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 CPU = Device("cpu", "CPU", "cpu")
 

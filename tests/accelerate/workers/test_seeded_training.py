@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from torchvision import models, transforms
 from torchvision.datasets import ImageFolder
 
-SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "cifar10-jpeg-14k.tar"
+SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "cifar10-jpeg-14k.tar"
 IMAGES = 120
 
 
