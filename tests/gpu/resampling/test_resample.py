@@ -46,21 +46,23 @@ def decoded(file: bytes) -> np.ndarray:
 @pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("layout", ["batch", "planar"])
 def test_torch_resamples_as_the_cpu_kernel_does(resample: str, layout: str) -> None:
+    from headrace.gpu.resampling import pixels as layouts
     from headrace.gpu.resampling import resample as module
 
     files = [jpeg(213, 160, seed) for seed in range(len(PLACES))]
     images = torch.from_numpy(np.stack([decoded(file) for file in files]))
-    pixels = module.batch_pixels(images) if layout == "batch" else module.planar_pixels(list(images.permute(0, 3, 1, 2)))
+    pixels = layouts.batch_pixels(images) if layout == "batch" else layouts.planar_pixels(list(images.permute(0, 3, 1, 2)))
     found = module.resample(pixels, PLACES, SIZE, resample)
     assert np.array_equal(found.numpy(), wanted(files, resample))
 
 
 def test_both_directions_are_flipped() -> None:
+    from headrace.gpu.resampling import pixels as layouts
     from headrace.gpu.resampling import resample as module
 
     images = torch.from_numpy(decoded(jpeg(213, 160, 3)))[None]
     plain, turned = (
-        module.resample(module.batch_pixels(images), [Place((3, 4, 150, 120), (56, 40), (0, 0, 56, 40), flip, flip)], SIZE)
+        module.resample(layouts.batch_pixels(images), [Place((3, 4, 150, 120), (56, 40), (0, 0, 56, 40), flip, flip)], SIZE)
         for flip in (False, True)
     )
     assert torch.equal(turned, plain.flip(1, 2))
@@ -69,10 +71,11 @@ def test_both_directions_are_flipped() -> None:
 TRITON = """
 import numpy as np, torch
 from headrace.gpu.resampling import kernels, resample
+from headrace.gpu.resampling.pixels import batch_pixels, planar_pixels
 from test_resample import PLACES, SIZE
 places = PLACES[:4]
 images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 160, 213, 3), dtype=np.uint8))
-for pixels in (resample.batch_pixels(images), resample.planar_pixels(list(images.permute(0, 3, 1, 2)))):
+for pixels in (batch_pixels(images), planar_pixels(list(images.permute(0, 3, 1, 2)))):
     axes = resample._axes(pixels, places, SIZE, "bilinear")
     assert torch.equal(kernels.resample_triton(pixels, *axes, SIZE), resample.resample_torch(pixels, *axes, SIZE))
 print("equal")
