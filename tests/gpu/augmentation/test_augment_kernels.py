@@ -77,7 +77,7 @@ print("equal")
 @pytest.mark.parametrize("program", [DRAWN, EDGES], ids=["drawn", "edges"])
 def test_the_kernels_equal_their_torch_twins(program: str) -> None:
     pytest.importorskip("triton")
-    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "helpers")]
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "helpers")]
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert run.stdout == "equal\n", run.stderr[-2000:]

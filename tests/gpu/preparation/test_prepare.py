@@ -99,6 +99,6 @@ print("equal")
 
 def test_the_triton_kernel_equals_its_torch_twin() -> None:
     pytest.importorskip("triton")
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parent)}
     run = subprocess.run([sys.executable, "-c", TRITON], env=environment, capture_output=True, text=True, check=False)
     assert run.stdout == "equal\n", run.stderr

@@ -84,7 +84,7 @@ print("equal")
 
 def test_the_triton_kernel_equals_its_torch_twin() -> None:
     pytest.importorskip("triton")
-    paths = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "helpers")]
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "helpers")]
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)}
     run = subprocess.run([sys.executable, "-c", TRITON], env=environment, capture_output=True, text=True, check=False)
     assert run.stdout == "equal\n", run.stderr

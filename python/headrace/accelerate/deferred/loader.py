@@ -37,6 +37,7 @@ from headrace.accelerate.runtime.batch_memory import batch_block, not_a_view, of
 from headrace.accelerate.runtime.engine import engine
 from headrace.accelerate.runtime.shared_indexes import index_path, process_indexes, use_index_path
 from headrace.accelerate.script.iterator_watchers import looks_at_iterators
+from headrace.accelerate.script.tensor_bypasses import bypasses_subclasses
 from headrace.accelerate.script.type_comparisons import compares_tensor_types
 from headrace.attach.record.unseen_frames import drop_own_frames
 from headrace.system.hardware.machine import cores
@@ -116,14 +117,15 @@ def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
 def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
     """Return a copy of the DataLoader whose images are lazy, and whose tensors are computed by native threads.
 
-    A script that compares `type(…)` with a class of tensors, or looks inside torch's iterators, gets lazy images only.
+    A script that compares `type(…)` with a class of tensors, looks inside torch's iterators, or uses tensors where torch asks
+    no subclass, gets lazy images only.
     `images`: compare so many images of a folder first; each process compares the first images that it makes. Raise
     `Unsupported` as `with_lazy_images` does.
     """
     if images and (equal := require_equal_lazy_images(loader, images)):
         changed = with_deferred_items(loader)
         return replace(changed, check=f"{equal}; {changed.check}")
-    if compares_tensor_types() or looks_at_iterators():
+    if compares_tensor_types() or looks_at_iterators() or bypasses_subclasses(loader):
         return with_lazy_images(loader, images)
     if loader.num_workers == 0:
         return with_lazy_images(loader, images, ComputedItems())

@@ -1,0 +1,98 @@
+"""The code that the items of a loader reach, looked at and not run.
+
+That is the code of the dataset's class and of the objects that the dataset holds, and of the functions and classes which that
+code names.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.accelerate.script.library_code import nested_codes
+
+__all__ = ["is_instance", "reached_codes"]
+
+MOST_VISITED = 500
+"""Look at no more objects: the search must be cheap."""
+
+MOST_PARTS = 32
+"""Look at so many parts of a list or dict: the lists of paths and labels are longer."""
+
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_LIBRARIES = ("PIL", "albumentations", "cv2", "datasets", "numpy", "torch", "torchvision.io", "torchvision.transforms")
+"""The code of these is not looked at."""
+
+
+def is_instance(thing: Any, kind: Any) -> bool:
+    """Whether an object is of a class. `isinstance` may call code of the object."""
+    return issubclass(type(thing), kind)
+
+
+def reached_codes(things: list[Any]) -> Iterator[tuple[types.CodeType, list[Any]]]:
+    """Yield each code that is reached from the things, and the values of the global names in it."""
+    waiting, seen = deque(things), {id(thing) for thing in things}
+    for _ in range(MOST_VISITED):
+        if not waiting:
+            return
+        thing = waiting.popleft()
+        parts = _parts(thing)
+        if is_instance(thing, types.FunctionType):
+            for code in nested_codes(thing.__code__):
+                values = [thing.__globals__[name] for name in _global_names(code) if name in thing.__globals__]
+                parts += values
+                yield code, values
+        for part in parts:
+            if id(part) not in seen and not _is_left_out(part):
+                seen.add(id(part))
+                waiting.append(part)
+
+
+@functools.lru_cache(2048)
+def _global_names(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names that a code looks up among its globals: `co_names` holds those of attributes too."""
+    return tuple({one.argval: None for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")})
+
+
+def _parts(thing: Any) -> list[Any]:
+    """Return what an object holds: parts of a container, attributes and class of an object, methods and bases of a class."""
+    if is_instance(thing, types.FunctionType):
+        return [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
+    if is_instance(thing, type):
+        return [*vars(thing).values(), *thing.__bases__]
+    if is_instance(thing, functools.partial):
+        return [thing.func, *thing.args, *thing.keywords.values()]
+    if is_instance(thing, property):
+        return [thing.fget]
+    if is_instance(thing, types.MethodType | staticmethod | classmethod):
+        return [thing.__func__, getattr(thing, "__self__", None)]
+    if type(thing) in _CONTAINERS:
+        found = list(thing.values() if type(thing) is dict else thing)
+        return found if len(found) <= MOST_PARTS else []
+    try:
+        attributes = list(object.__getattribute__(thing, "__dict__").values())
+    except AttributeError:
+        attributes = []
+    return [type(thing), *attributes]
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _is_left_out(thing: Any) -> bool:
+    """Whether nothing is looked for behind something: plain values, modules, code of Python and `_LIBRARIES`."""
+    if is_instance(thing, types.ModuleType | str | bytes | int | float | None):
+        return True
+    if not is_instance(thing, type | types.FunctionType):
+        return False
+    module = str(thing.__module__)
+    return module.split(".")[0] in sys.stdlib_module_names or any(f"{module}.".startswith(f"{name}.") for name in _LIBRARIES)

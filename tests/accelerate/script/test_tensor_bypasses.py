@@ -1,0 +1,65 @@
+"""Code of items that uses a tensor where torch asks no subclass gets no deferred tensors: those would end the worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from deferred_helpers import OwnImages
+from headrace.accelerate.script.tensor_bypasses import bypasses_subclasses
+from torch.utils.data import DataLoader, default_collate
+from torchvision import transforms
+
+STEPS = transforms.Compose([transforms.Resize((24, 24)), transforms.ToTensor()])
+
+
+class SetsData(OwnImages):
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        other = torch.zeros(1)
+        other.data = image
+        return other, label
+
+
+class AsDlpack(OwnImages):
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(image)), label  # type: ignore[attr-defined]
+
+
+class AsParameter(OwnImages):
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return torch.nn.Parameter(image, requires_grad=False).data, label
+
+
+class Renamed(OwnImages):
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        image.__class__ = torch.nn.Parameter
+        return image.data, label
+
+
+BYPASSES = [SetsData, AsDlpack, AsParameter, Renamed]
+
+
+@pytest.mark.parametrize("kind", BYPASSES)
+def test_the_items_are_those_of_plain_loading(kind: Any, both: Any, folder: Path) -> None:
+    both(lambda: [[*batch] for batch in DataLoader(kind(folder, STEPS), 5, num_workers=1)])
+
+
+@pytest.mark.parametrize("kind", BYPASSES)
+def test_such_code_is_found(kind: Any, folder: Path) -> None:
+    assert bypasses_subclasses(SimpleNamespace(dataset=kind(folder, STEPS), collate_fn=default_collate))
+
+
+def test_attributes_of_the_dataset_itself_are_its_own(folder: Path) -> None:
+    class KeepsData(OwnImages):
+        def __init__(self, root: Path) -> None:
+            super().__init__(root, STEPS)
+            self.data = list(self.paths)
+
+    assert not bypasses_subclasses(SimpleNamespace(dataset=KeepsData(folder), collate_fn=default_collate))
