@@ -1,6 +1,6 @@
 """Access to each kind of store: endpoints and credentials from the environment, and hints for when they are missing.
 
-obstore reads the variables of each cloud's own tools; `docs/guides/packing.md` lists them.
+obstore reads the variables of each cloud's own tools; `docs/reference/packing.md` lists them.
 """
 
 from __future__ import annotations
