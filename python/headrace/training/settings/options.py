@@ -22,7 +22,7 @@ class Options:
     """The options of a training run: the model, the data, the machine, and how to optimise.
 
     `batch_size` is per rank, `image_size` in pixels. `out` is the folder for checkpoints, metrics and weights. The page
-    `docs/guides/training.md` explains the options.
+    `docs/reference/training.md` explains the options.
 
         Options(model="resnet50", data="/data/imagenet", out="runs/one", epochs=16, precision="bf16")
     """
