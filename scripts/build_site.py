@@ -1,7 +1,7 @@
 """Build the documentation site:   make site      (site/index.html; needs no network)
 
-Pages come from several places: docs/, benchmarks/results, CHANGELOG.md and examples/. They link to each other as files of the
-repository. This program copies them to target/site/pages, makes their links links of the site, completes `nav` of
+Pages come from several places: docs/, benchmarks/results, CHANGELOG.md, CONTRIBUTING.md and examples/. They link to each other
+as files of the repository. This program copies them to target/site/pages, makes their links links of the site, completes `nav` of
 mkdocs.yml and runs Zensical in strict mode. A link to a file that is no page gets a copy of the file; one that leads
 nowhere is an error.
 """
@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+_DECISIONS = "What was decided, why, and what it costs. The numbers 7 to 9 were never used."
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 _PICTURE = re.compile(r"^!\[([^\]]*)\]\(([^)]+\.svg)\)$")
 
@@ -33,7 +34,7 @@ def sources() -> dict[str, str]:
     for path in sorted((REPOSITORY / "examples").glob("*")):
         if path.suffix in (".ipynb", ".md"):
             found[f"examples/{path.name}"] = f"guides/examples/{path.name.replace('README.md', 'index.md')}"
-    return found | {"CHANGELOG.md": "changelog.md"}
+    return found | {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 
 
 def results() -> list[Path]:
@@ -105,7 +106,7 @@ def title_of(path: Path) -> str:
 def decisions() -> str:
     """Return the page that lists the decisions."""
     pages = sorted((REPOSITORY / "docs" / "decisions").glob("*.md"))
-    return "\n".join(["# Decisions", "", "What was decided, why, and what it costs.", "", *map(_item, pages), ""])
+    return "\n".join(["# Decisions", "", _DECISIONS, "", *map(_item, pages), ""])
 
 
 def _item(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/concepts:   python scripts/drawings.py      (writes docs/images/*.svg)
+"""Draw the pictures of docs/concepts and docs/architecture.md:   python scripts/drawings.py      (writes docs/images/*.svg)
 
 Each picture takes the colours of the page that shows it (`--md-…` of the site's theme), and those of the reader's system where
 it stands alone. tests/test_site.py fails when a picture is not what this program draws.
@@ -218,12 +218,41 @@ def step_model() -> str:
     return picture(760, 292, "Bars for training process, workers, cores and storage; the longest is the step.", parts)
 
 
+def districts() -> str:
+    """The seven districts of the package and their folders, above the native core."""
+    rows = [
+        [("commands", "cli · demo", "d-dim", 720)],
+        [("trials", "trials", "d-d", 230), ("cloud", "cost · launch", "d-d", 474)],
+        [
+            ("run", "accelerate", "d-c", 150),
+            ("train", "training", "d-c", 150),
+            ("profile", "attach · diagnosis · report · profiling · callbacks", "d-c", 388),
+        ],
+        [("data", "transforms · datasets · packing · gpu · loading · inspection", "d-a", 720)],
+        [("ground", "errors · _native · system · images · session", "d-b", 720)],
+    ]
+    parts = [text(20, 26, "python/headrace: each box is a district, with its folders", "d-ink d-bold")]
+    for place, row in enumerate(rows):
+        x, y = 20, 44 + place * 72
+        for title, folders, kind, wide in row:
+            parts += [labelled(x, y, wide, 56, title, folders), box(x, y, 6, 56, kind)]
+            x += wide + 16
+    y = 44 + len(rows) * 72 + 14
+    parts.append(arrow(196, y - 28, 196, y - 4))
+    parts += [labelled(20, y, 352, 56, "crates/headrace-py", "the module headrace._native"), box(20, y, 6, 56, "d-dim")]
+    parts.append(arrow(376, y + 28, 384, y + 28))
+    parts += [labelled(388, y, 352, 56, "crates/headrace-core", "the native core, without Python"), box(388, y, 6, 56, "d-dim")]
+    title = "Commands; trials and cloud; run, train and profile; data; ground; below them the native core."
+    return picture(760, y + 76, title, parts)
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "crop-over-segments": crop_over_segments,
     "journey": journey,
     "fused-geometry": fused_geometry,
     "resume-over-ranks": resume_over_ranks,
     "step-model": step_model,
+    "districts": districts,
 }
 """The pictures by the names of their files."""
 

@@ -25,6 +25,7 @@ PAGE = REPOSITORY / "docs" / "reference" / "cli.md"
 DOCUMENTS = [
     REPOSITORY / "README.md",
     REPOSITORY / "CHANGELOG.md",
+    REPOSITORY / "CONTRIBUTING.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
     *sorted((REPOSITORY / "benchmarks" / "results").rglob("*.md")),
 ]
@@ -261,6 +262,16 @@ def test_every_example_of_a_verb_parses(verb: str) -> None:
         assert words[0] == "headrace" and words[1] in VERBS
         assert command_line._parse(command_line._load(words[1]), words[1:])
     assert f"headrace {verb}" in example
+
+
+def test_the_page_of_architecture_names_every_folder() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    folders = sorted(path.parent.name for path in (REPOSITORY / "python" / "headrace").glob("*/__init__.py"))
+    assert [name for name in folders if f"`{name}`" not in page] == []
+
+
+def test_the_changelog_is_short() -> None:
+    assert len((REPOSITORY / "CHANGELOG.md").read_bytes()) <= 12_000
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.parent.name)

@@ -148,6 +148,12 @@ def test_a_block_that_is_not_run_shows_output_only(page: str) -> None:
     assert [line for line in shown if line.startswith(("headrace ", "import ", "pip ", "python ", *ELSEWHERE))] == []
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("guides/")])
+def test_a_guide_is_short(page: str) -> None:
+    """What to type and what comes of it. Rules are lists in docs/reference."""
+    assert len((DOCS / f"{page}.md").read_bytes()) <= 8_000
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_no_block_is_indented_only(page: str) -> None:
     """Only fenced blocks are run."""

@@ -176,6 +176,7 @@ def test_a_broken_link_fails_the_build(text: str, tmp_path: Path, monkeypatch: p
         (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n\nWords.\n", encoding="utf-8")
     (tmp_path / "docs" / "site.css").write_text("", encoding="utf-8")
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n", encoding="utf-8")
+    (tmp_path / "CONTRIBUTING.md").write_text("# Contributing\n", encoding="utf-8")
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "docstring_lists.py").write_bytes((REPOSITORY / "scripts" / "docstring_lists.py").read_bytes())
     monkeypatch.setattr(script, "REPOSITORY", tmp_path)

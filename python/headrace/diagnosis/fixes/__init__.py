@@ -19,8 +19,7 @@ To add a fix:
    also says how `diagnose --verify` applies the fix.
 2. Add the record to the tuple `_ALL` in `registry`; `registry.FIXES` is made from it.
 3. Add its name to `fixes` of each kind that offers the fix, in `headrace.diagnosis.result.kinds`: `_VERDICTS` for causes,
-`_SETTINGS`
-   for settings of a job on a GPU.
+   `_SETTINGS` for settings of a job on a GPU.
 4. If the fix also exists for TensorFlow's pipelines or headrace's own loader, offer it in `tensorflow` or `native_loader`,
    which do not read `FIXES`.
 
