@@ -1,8 +1,8 @@
 """Build the documentation site:   make site      (site/index.html; needs no network)
 
 Pages come from several places: docs/, benchmarks/results, CHANGELOG.md, CONTRIBUTING.md and examples/. They link to each other
-as files of the repository. This program copies them to target/site/pages, makes their links links of the site, completes `nav` of
-mkdocs.yml and runs Zensical in strict mode. A link to a file that is no page gets a copy of the file; one that leads
+as files of the repository. This program copies them to target/site/pages, makes their links links of the site, completes `nav`
+of mkdocs.yml and runs Zensical in strict mode. A link to a file that is no page gets a copy of the file; one that leads
 nowhere is an error.
 """
 
