@@ -109,6 +109,36 @@ print(awaits_gpu.render(run._document(folder, argparse.Namespace(dry_run=False))
     assert "| compute |" in done.stdout, "it still awaits a GPU"
 
 
+PEERS = """
+import sys
+import numpy as np, torch
+sys.modules["torchcodec"] = None
+from gpu import peer_decoders
+from gpu.measures import _peer
+from gpu.setting import Run
+from headrace.images.decode import decode_into
+from pathlib import Path
+from sample_images import jpeg
+files, boxes = [jpeg(213, 160, seed) for seed in range(40)], [(11 + at, 7, 101 + at, 90 - at) for at in range(40)]
+flips = [bool(at % 2) for at in range(40)]
+crops = [crop for crop in peer_decoders.peer("nvJPEG through torchvision", "cpu")(files, boxes)]
+found = peer_decoders.resized(crops, flips, (40, 56)).permute(0, 2, 3, 1).numpy()
+wanted = np.empty((40, 40, 56, 3), np.uint8)
+decode_into(files, wanted, boxes, flips)
+print(np.abs(found.astype(int) - wanted).max(), _peer(Run("cuda", True, Path()), "nvJPEG through torchcodec", 8, boxes, flips))
+"""
+
+
+def test_crops_of_the_peers_decoders_are_those_of_the_cpu_up_to_rounding() -> None:
+    """torchvision decodes on the CPU here, by libjpeg-turbo; torchcodec is not there."""
+    paths = os.pathsep.join([str(BENCHMARKS), str(Path(__file__).parent / "helpers"), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        [sys.executable, "-c", PEERS], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": paths}
+    )
+    difference, _, reason = run.stdout.strip().partition(" ")
+    assert int(difference) <= 1 and "torchcodec" in reason
+
+
 def test_every_declared_measurement_exists() -> None:
     program = "import gpu.measures, gpu.feed, gpu.job_measures, gpu.measurements as m\n" + (
         "have = {n for module in (gpu.measures, gpu.feed, gpu.job_measures) for n in module.__all__}\n"

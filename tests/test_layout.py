@@ -52,7 +52,7 @@ ROOMS = {
     "datasets": ["records", "shards", "sources"],
     "datasets.sources": ["folders", "archives", "remote"],
     "diagnosis": ["result", "measure", "rules", "fixes", "findings"],
-    "gpu": ["preparation", "resampling", "decoder", "peers", "augmentation"],
+    "gpu": ["preparation", "decoder", "augmentation"],
     "launch": ["sagemaker", "job_request", "in_container", "local", "finished_job"],
     "loading": ["statistics", "order", "feeding", "batches"],
     "packing": ["planning", "encoding", "engines"],

@@ -52,7 +52,7 @@ MEASUREMENTS = (
     ),
     Measurement("compute", "AMP's gain, and that of torch.compile and CUDA graphs", "AMP: 1.8 × (the article's)", 120),
     Measurement("batch_sizes", "the batch size at the knee, and the memory that each size takes", "", 90),
-    Measurement("stage", "the fused kernel against torch's steps, and resampling on the GPU, in GB/s", "", 45),
+    Measurement("stage", "the fused kernel against torch's steps, in GB/s", "", 45),
     Measurement(
         "augmentation",
         "how many 224-pixel images/s each operation of augmentation on the GPU takes, blur, hue and bilinear in Triton and in "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import headrace
@@ -10,13 +11,11 @@ import numpy as np
 import torch
 from headrace.gpu.augmentation.augment import OPERATIONS, augment, operations_on
 from headrace.gpu.augmentation.augment_check import SAMPLES
-from headrace.gpu.peers.choice import DECODERS
+from headrace.gpu.decoder import CudaJpegDecoder, available
 from headrace.gpu.preparation.batch_steps import Erase, Mix
 from headrace.gpu.preparation.prepare import prepare, prepare_torch
-from headrace.gpu.resampling.decoders import Place
-from headrace.gpu.resampling.pixels import batch_pixels
-from headrace.gpu.resampling.resample import resample
 from headrace.images.decode import decode_into
+from headrace.system.text.foreign_errors import first_line
 from headrace.transforms import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -31,6 +30,7 @@ from headrace.transforms import (
 from headrace.transforms.compile import compile_pipeline
 from headrace.transforms.written import written
 
+from gpu.peer_decoders import PEERS, peer, resized
 from gpu.setting import CORES, MODELS, Row, Run, endless, trainer
 
 __all__ = ["augmentation", "batch_sizes", "compute", "correctness", "decoders", "placement", "stage", "timm", "transfers"]
@@ -61,9 +61,6 @@ def correctness(run: Run) -> list[Row]:
             {"what": what, "values": found.numel(), "different": different, "greatest": float((found - wanted).abs().max())}
         )
 
-    places = [Place((3, 5, 70, 50), (32, 24), (0, 0, 32, 24), bool(number % 2)) for number in range(8)]
-    twin = resample(batch_pixels(images.cpu()), places, (24, 32))
-    compare("crop, resize, flip", resample(batch_pixels(images), places, (24, 32)), twin)
     erase = Erase([None, (2, 3, 20, 30), *[None] * 6], (0.5, 0.25, 0.0))
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         table = torch.linspace(-2, 2, 768, device=run.device).view(3, 256).to(dtype)
@@ -92,8 +89,7 @@ def decoders(run: Run) -> list[Row]:
     size, count = (32, 8) if run.is_tiny else (224, 256)
     files = _files(run, count)
     boxes = _boxes(files)
-    whole = ((size, size), (0, 0, size, size))
-    places = [Place(box, *whole, bool(number % 2)) for number, box in enumerate(boxes)]
+    flips = [bool(number % 2) for number in range(count)]
     out = np.empty((count, size, size, 3), np.uint8)
     rows: list[Row] = []
 
@@ -104,20 +100,49 @@ def decoders(run: Run) -> list[Row]:
         {"decoder": f"CPU kernel, {CORES} threads", "files": "as they are", "img_s": run.rate(on_cpu, count), "reason": ""}
     )
     marked = [headrace.restart_markers(file) for file in files]
-    for name, make in DECODERS.items():
-        decoder = make(run.device, (size, size), frozenset({"bilinear"})) if run.is_gpu else "not a GPU"
+    ways = {"headrace's CUDA decoder": _own(run, size, boxes, flips)}
+    ways |= {name: _peer(run, name, size, boxes, flips) for name in PEERS}
+    for name, decode in ways.items():
         for kind, data in (("as they are", files), ("with restart markers", marked)):
             row: Row = {"decoder": name, "files": kind, "img_s": None, "reason": ""}
-            if isinstance(decoder, str):
-                row["reason"] = decoder
+            if isinstance(decode, str):
+                row["reason"] = decode
             else:
-                left = sum(1 for status in decoder.decode(data, places).statuses if status)
-                row["reason"] = f"{left} of {count} left to the CPU" if left else ""
-                if left < count:
-                    row["img_s"] = run.rate(lambda: decoder.decode(data, places), count - left)  # noqa: B023
+                try:
+                    left = decode(data)
+                    row["reason"] = f"{left} of {count} left to the CPU" if left else ""
+                    row["img_s"] = run.rate(lambda: decode(data), count - left) if left < count else None  # noqa: B023
+                except (RuntimeError, TypeError, ValueError) as error:
+                    row["reason"] = first_line(error)
             rows.append(row)
             run.note(rows)
     return rows
+
+
+Decoder = Callable[[list[bytes]], int] | str
+"""Decodes a batch, and returns how many images are left to the CPU; or why there is none."""
+
+
+def _own(run: Run, size: int, boxes: list[Any], flips: list[bool]) -> Decoder:
+    reason = available(run.device) if run.is_gpu else "not a GPU"
+    if reason is not None:
+        return reason
+    decoder = CudaJpegDecoder(run.device, (size, size))
+    return lambda files: int(np.count_nonzero(decoder.decode(files, boxes, flips).statuses()))
+
+
+def _peer(run: Run, name: str, size: int, boxes: list[Any], flips: list[bool]) -> Decoder:
+    crops = peer(name, run.device) if run.is_gpu else "not a GPU"
+    if isinstance(crops, str):
+        return crops
+
+    def decode(files: list[bytes]) -> int:
+        found = [(crop, flip) for crop, flip in zip(crops(files, boxes), flips, strict=True) if crop is not None]
+        if found:
+            resized([crop for crop, _ in found], [flip for _, flip in found], (size, size))
+        return len(files) - len(found)
+
+    return decode
 
 
 def placement(run: Run) -> list[Row]:
@@ -189,7 +214,7 @@ def batch_sizes(run: Run) -> list[Row]:
 
 
 def stage(run: Run) -> list[Row]:
-    """Time the last steps of a batch in one kernel and in torch's steps, and resampling, in bytes read and written."""
+    """Time the last steps of a batch in one kernel and in torch's steps, in bytes read and written."""
     count, size = (2, 32) if run.is_tiny else (256, 224)
     images = torch.randint(0, 256, (count, size, size, 3), dtype=torch.uint8, device=run.device)
     table = torch.linspace(-2, 2, 768, device=run.device).view(3, 256)
@@ -201,13 +226,9 @@ def stage(run: Run) -> list[Row]:
 
     half = table.to(torch.bfloat16)
     for name, work in (("torch: three steps", steps), ("prepare", lambda: prepare(images, half))):
-        rows.append({"what": f"values, bfloat16: {name}", "gb_s": run.rate(work, moved) / 1e9, "img_s": None})
+        rows.append({"what": f"values, bfloat16: {name}", "gb_s": run.rate(work, moved) / 1e9})
     mixed = run.rate(lambda: prepare(images, half, mix=Mix(0.3)), moved) / 1e9
-    rows.append({"what": "values and MixUp, bfloat16: prepare", "gb_s": mixed, "img_s": None})
-    large = torch.randint(0, 256, (count, 2 * size, 2 * size, 3), dtype=torch.uint8, device=run.device)
-    places = [Place((0, 0, 2 * size, 2 * size), (size, size), (0, 0, size, size))] * count
-    img_s = run.rate(lambda: resample(batch_pixels(large), places, (size, size)), count)
-    rows.append({"what": f"resample {2 * size} to {size} pixels", "gb_s": None, "img_s": img_s})
+    rows.append({"what": "values and MixUp, bfloat16: prepare", "gb_s": mixed})
     return rows
 
 

@@ -9,47 +9,56 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headrace.gpu.peers import choice
-from headrace.gpu.resampling.decoders import Decoded, Place
 from headrace.images.decode import decode_into
 from headrace.loading.batches import cuda_transfer
+from headrace.loading.feeding import gpu_decode
+
+
+@dataclass
+class Batch:
+    """A decoded batch in the face of `CudaBatch`."""
+
+    images: Any  # [N, 3, H, W]
+    found: np.ndarray
+
+    def statuses(self) -> np.ndarray:
+        return self.found
 
 
 @dataclass
 class FakeDecoder:
-    """Decodes as the CPU kernel does. `trouble` may raise, or return the positions of files that are left to the CPU."""
+    """Decodes as the CPU kernel does, in the face of `CudaJpegDecoder`. `trouble` may raise, or return the positions of files
+    that are left to the CPU."""
 
     size: tuple[int, int]
-    is_exact: bool = True
     trouble: Callable[[Sequence[bytes]], set[int]] = field(default=lambda files: set())
-    name: str = "a fake decoder"
     calls: list[int] = field(default_factory=list)
 
-    def decode(self, files: Sequence[bytes], places: Sequence[Place]) -> Decoded:
+    def decode(self, files: Sequence[bytes], boxes: Any, flips: Any, *, sizes: Any, windows: Any) -> Batch:
         import torch
 
         self.calls.append(len(files))
-        left = self.trouble(files)
+        left = sorted(self.trouble(files))
         out = np.empty((len(files), *self.size, 3), np.uint8)
-        columns = list(zip(*places, strict=True))
-        status = decode_into(files, out, boxes=columns[0], flips=columns[3], sizes=columns[1], windows=columns[2])
-        out[list(left)] = 0
-        return Decoded(torch.from_numpy(out), [1 if at in left else int(found) for at, found in enumerate(status)])
+        found = decode_into(files, out, boxes=boxes, flips=flips, sizes=sizes, windows=windows)
+        out[left], found[left] = 0, 1
+        return Batch(torch.from_numpy(out).permute(0, 3, 1, 2), found)
 
 
 def install(patch: pytest.MonkeyPatch, **settings: Any) -> list[FakeDecoder]:
-    """Make device="cuda" the CPU and FakeDecoder(**settings) its only decoder. Return the decoders that are made."""
+    """Make device="cuda" the CPU and FakeDecoder(**settings) its decoder. Return the decoders that are made."""
     import torch
 
     made: list[FakeDecoder] = []
 
-    def make(device: str, size: tuple[int, int], filters: frozenset[str]) -> FakeDecoder:
+    def make(device: str, size: tuple[int, int]) -> FakeDecoder:
         made.append(FakeDecoder(size, **settings))
         return made[-1]
 
     patch.setattr(cuda_transfer, "cuda_device", lambda name: torch.device("cpu"))
-    patch.setattr(choice, "DECODERS", {"fake": make})
-    patch.setattr("headrace.loading.feeding.gpu_decode.on_gpu", lambda device: False)
+    patch.setattr(gpu_decode, "available", lambda device: None)
+    patch.setattr(gpu_decode, "CudaJpegDecoder", make)
+    patch.setattr(gpu_decode, "on_gpu", lambda device: False)
     return made
 
 

@@ -1,10 +1,8 @@
-"""The GPU side of the input: decoding, resampling and the last steps of a batch on the device, and who decodes what.
+"""The GPU side of the input: decoding, augmentation and the last steps of a batch on the device, and who decodes what.
 
 Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
 
 - `preparation`: the last steps of a batch on its device, in torch or Triton.
-- `resampling`: crop, resize and flip on the device, and what a decoder returns.
 - `decoder`: the CUDA decoder of JPEGs with restart markers.
-- `peers`: other libraries' GPU decoders, and the choice among them.
 - `augmentation`: augmentation on the device, bit for bit as the CPU kernel.
 """

@@ -22,7 +22,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from headrace.system.hardware.gpu_decoder_rates import NVJPEG_IMG_S
+from headrace.system.hardware.cuda_decoder_facts import DECODER_IMG_S
 from headrace.system.text.sizes import count_text, percent_text
 
 __all__ = [
@@ -72,6 +72,9 @@ STEPS = 16
 CROP_SHARE = 0.5
 """Share of the CPU's time for an image that is taken for decoding and cropping it, before that was measured."""
 
+AUGMENTER_IMG_S = 8000.0
+"""Images/s of augmentation on a GPU that are assumed before it was measured: a guess, far below the decoder's rate."""
+
 LEAST_CONTRAST = 0.25
 """Measure that share only between batches whose shares of GPU augmentation differ by this much: else noise decides."""
 
@@ -93,11 +96,11 @@ class Rates:
 
     cpu_img_s: float  # where the CPU augments what it decodes
     compute_s: float
-    decoder_img_s: float = NVJPEG_IMG_S
-    cost_s: float = 1 / NVJPEG_IMG_S  # the whole GPU, while it decodes: the most that it can cost
+    decoder_img_s: float = DECODER_IMG_S
+    cost_s: float = 1 / DECODER_IMG_S  # the whole GPU, while it decodes: the most that it can cost
     crop_share: float = CROP_SHARE
-    augmenter_img_s: float = NVJPEG_IMG_S  # no rate of augmentation is published: it is taken to be as slow as decoding
-    augment_cost_s: float = 1 / NVJPEG_IMG_S
+    augmenter_img_s: float = AUGMENTER_IMG_S
+    augment_cost_s: float = 1 / AUGMENTER_IMG_S
     measured: frozenset[str] = frozenset()
 
 

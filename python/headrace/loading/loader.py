@@ -95,7 +95,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         the other, bit for bit as torchvision on Pillow images (docs/reference/exactness.md gives the differences).
     dct_scale ("off"): "auto" decodes JPEGs at half or quarter size if they are shrunk that much anyway: faster, not exact.
     decode ("auto"): where JPEGs are decoded with device="cuda": "cpu", "gpu", "split" (both, by measured rates), or "auto": the
-        GPU takes the share that makes the step shortest, if its decoder is exact. It may also augment (docs/guides/gpu.md).
+        GPU takes the share that makes the step shortest. It may also augment (docs/guides/gpu.md).
 
     Raises UsageError for arguments that are wrong or do not fit each other, and for fewer records than one batch; SourceError
     for data that cannot be opened, and MissingDependencyError without PyTorch. Iterating raises DecodeError for a bad record,

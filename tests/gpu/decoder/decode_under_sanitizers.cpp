@@ -8,7 +8,7 @@
 #include <cstring>
 #include <memory>
 
-#include "../../python/headrace/gpu/decoder/decode.cuh"
+#include "../../../python/headrace/gpu/decoder/decode.cuh"
 
 namespace {
 

@@ -18,8 +18,6 @@ from headrace.errors import HeadraceError, MissingDependencyError, UsageError
 from headrace.gpu.decoder import CudaJpegDecoder, available, batch_decoder, driver
 from headrace.gpu.decoder.arguments import KERNELS, BatchArguments
 from headrace.gpu.decoder.self_check import CHECKED_SIZE, check_pixels
-from headrace.gpu.peers import choice
-from headrace.gpu.resampling.decoders import NOT_DECODED, Place
 from headrace.images.restart_markers import restart_markers
 from sample_images import jpeg
 
@@ -138,9 +136,6 @@ def test_a_machine_without_a_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     reason = available("cuda:0") or ""
     assert reason.startswith("the CUDA driver cannot be loaded: ") and "\n" not in reason
-    candidates = choice.Candidates("cuda:0", (224, 224), frozenset({"bilinear"}), exact_only=False)
-    candidates.next()
-    assert candidates.reasons[0] == f"headrace's CUDA decoder: {reason}"
 
 
 def test_a_missing_compiler_or_an_old_gpu_is_the_reason(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> None:
@@ -241,29 +236,18 @@ def test_no_memory_at_all_is_torchs_error_for_the_caller_who_has_the_cpu(monkeyp
     assert launcher.launches == 5, "512, 256, 128, 64 and 32 MiB were tried"
 
 
-def test_behind_the_seam_of_gpu_decoders_it_leaves_what_it_cannot_do() -> None:
-    own = choice._Own(CudaJpegDecoder("cpu", (48, 64), launcher=HostLauncher()))
+def test_what_it_cannot_decode_is_named_beside_what_it_does() -> None:
+    own = CudaJpegDecoder("cpu", (48, 64), launcher=HostLauncher())
     inputs = [files()[0], files()[1], jpeg(500, 400), b"no image"]
-    whole = (0, 0, 64, 48)
-    places = [
-        Place((10, 20, 300, 200), (64, 48), whole, flip_x=True),
-        Place((0, 0, 400, 300), (100, 75), (18, 13, 64, 48)),
-        Place((0, 0, 400, 300), (64, 48), whole),
-        Place((0, 0, 400, 300), (64, 48), whole),
-    ]
-    found = own.decode(inputs, places)
-    assert list(found.statuses) == [0, 0, NOT_DECODED, NOT_DECODED] and found.pixels.shape == (4, 48, 64, 3)
-    assert list(own.decode(inputs[:1], [places[0]._replace(flip_y=True)]).statuses) == [NOT_DECODED]
+    boxes = [(10, 20, 300, 200), *[(0, 0, 400, 300)] * 3]
+    flips = [True, False, False, False]
+    sizes = [(64, 48), (100, 75), (64, 48), (64, 48)]
+    windows = [(0, 0, 64, 48), (18, 13, 64, 48), *[(0, 0, 64, 48)] * 2]
+    batch = own.decode(inputs, boxes, flips, sizes=sizes, windows=windows)
+    assert [bool(status) for status in batch.statuses()] == [False, False, True, True]
     expected = np.empty((2, 48, 64, 3), np.uint8)
-    headrace.decode_into(
-        inputs[:2],
-        expected,
-        [place.box for place in places[:2]],
-        [place.flip_x for place in places[:2]],
-        sizes=[place.size for place in places[:2]],
-        windows=[place.window for place in places[:2]],
-    )
-    np.testing.assert_array_equal(found.pixels[:2].numpy(), expected)
+    headrace.decode_into(inputs[:2], expected, boxes[:2], flips[:2], sizes=sizes[:2], windows=windows[:2])
+    np.testing.assert_array_equal(batch.images[:2].permute(0, 2, 3, 1).numpy(), expected)
 
 
 @pytest.mark.parametrize(

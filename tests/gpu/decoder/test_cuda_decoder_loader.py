@@ -12,7 +12,7 @@ import pytest
 import torch
 from cuda_on_host import HostLauncher
 from headrace.gpu.decoder import CudaJpegDecoder
-from headrace.gpu.peers import choice
+from headrace.loading.feeding import gpu_decode
 from headrace.transforms import CenterCrop, Compose, RandomHorizontalFlip, Resize, imagenet_train
 
 TRANSFORMS = {
@@ -35,12 +35,11 @@ def test_batches_of_a_packed_dataset_are_those_of_the_cpu(
     expected = epoch(tmp_path / "packed", TRANSFORMS[name])
     launcher = HostLauncher()
 
-    def make(device: str, size: tuple[int, int], filters: frozenset[str]) -> choice.GpuDecoder:
-        assert filters <= {"bilinear"}
-        return choice._Own(CudaJpegDecoder("cpu", size, launcher=launcher))
+    def make(device: str, size: tuple[int, int]) -> CudaJpegDecoder:
+        return CudaJpegDecoder("cpu", size, launcher=launcher)
 
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr(choice, "DECODERS", {"headrace's CUDA decoder": make})
+    monkeypatch.setattr(gpu_decode, "CudaJpegDecoder", make)
     found = epoch(tmp_path / "packed", TRANSFORMS[name], device="cuda", decode=decode)
     assert launcher.launches > 0, "the kernels ran"
     assert len(found) == len(expected) == 6

@@ -194,7 +194,7 @@ def test_a_batch_whose_decoding_and_augmenting_fail_is_one_failure(
     with pytest.warns(RuntimeWarning) as caught:
         found = Epoch(root, SIMCLR, 1.0, device="cuda", decode="split")
     assert found.equals(on_cpu) and made[0].calls == [4]
-    words = "a fake decoder could not decode a batch (out of GPU memory): the CPU does"
+    words = "headrace's CUDA decoder could not decode a batch (out of GPU memory): the CPU does"
     assert [str(one.message) for one in caught] == [words]
     assert found.placement.failures == 1 and "the GPU failed in 1 batch," in found.words
 

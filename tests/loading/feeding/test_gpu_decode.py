@@ -11,11 +11,12 @@ import fake_gpu
 import headrace
 import pytest
 from headrace.errors import DecodeError, HeadraceError, UsageError
+from headrace.gpu import decoder
 from headrace.gpu.augmentation.augment import OPERATIONS
 from headrace.gpu.augmentation.augment_check import CheckedOperations
 from headrace.gpu.decoder import batch_decoder
-from headrace.gpu.peers import choice
 from headrace.loading.batches import cuda_transfer
+from headrace.loading.feeding import gpu_decode
 from headrace.transforms import (
     CenterCrop,
     ColorJitter,
@@ -130,7 +131,7 @@ def test_a_file_that_makes_the_decoder_raise_costs_only_itself(
 
     def trouble(files: Sequence[bytes]) -> set[int]:
         if poison in files:
-            raise RuntimeError("nvjpegDecode failed: 3")
+            raise RuntimeError("CUDA error: 3")
         return set()
 
     made = fake_gpu.install(monkeypatch, trouble=trouble)
@@ -208,8 +209,8 @@ def test_out_of_memory_is_not_counted_as_files_that_the_decoder_left(
     with headrace.Loader(root, 8, TRANSFORMS["train"], device="cuda", decode="gpu") as loader:
         with pytest.warns(RuntimeWarning) as caught:
             assert len(list(loader)) == 8
-        assert "decoded on the GPU by a fake decoder" in loader.explain()
-    words = "a fake decoder could not decode a batch (out of GPU memory): the CPU does"
+        assert "decoded on the GPU by headrace's CUDA decoder" in loader.explain()
+    words = "headrace's CUDA decoder could not decode a batch (out of GPU memory): the CPU does"
     assert [str(one.message) for one in caught] == [words]
 
 
@@ -303,31 +304,6 @@ def test_a_decoder_that_leaves_most_files_is_given_up(image_folder: MakeFolder, 
     assert sum(made[0].calls) < 48
 
 
-def test_the_next_decoder_takes_over_from_one_that_leaves_most_files(
-    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As nvJPEG does after headrace's own decoder on files without restart markers."""
-    root = image_folder(classes=2, per_class=8)
-    on_cpu = epoch(root, TRANSFORMS["train"])
-    monkeypatch.setattr("headrace.loading.feeding.gpu_decode.ENOUGH_FILES", 8)
-    fake_gpu.install(monkeypatch)
-    picky = fake_gpu.FakeDecoder((48, 48), trouble=lambda files: set(range(len(files))), name="a picky decoder")
-    other = fake_gpu.FakeDecoder((48, 48), is_exact=False, name="another decoder")
-    monkeypatch.setattr(choice, "DECODERS", {"first": lambda *_: picky, "second": lambda *_: other})
-    loader = headrace.Loader(root, 8, TRANSFORMS["train"], seed=3, threads=2, device="cuda", decode="gpu")
-    with (
-        loader,
-        pytest.warns(RuntimeWarning, match="a picky decoder decoded only 0 of .*: another decoder decodes from now on"),
-    ):
-        found = [[part.clone() for part in batch] for batch in loader]
-        list(loader)
-        assert "by another decoder" in loader.explain()
-    assert are_equal(found, on_cpu)
-    assert sum(other.calls) >= 16
-    with headrace.Loader(root, 8, TRANSFORMS["train"], seed=3, threads=2, device="cuda") as unasked:
-        assert "second" not in unasked.explain(), "the next one is not made before it is needed"
-
-
 def test_resuming_gives_the_remaining_batches(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     root = image_folder(classes=4, per_class=8)
     fake_gpu.install(monkeypatch)
@@ -342,24 +318,13 @@ def test_resuming_gives_the_remaining_batches(image_folder: MakeFolder, monkeypa
         assert all(torch.equal(a, b) for a, (b, _) in zip(rest, again, strict=True))
 
 
-def test_an_inexact_decoder_is_never_chosen_unasked(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = fake_gpu.install(monkeypatch, is_exact=False)
-    with headrace.Loader(image_folder(), 4, TRANSFORMS["train"], device="cuda") as loader:
-        assert "slightly different pixels; decode='gpu' or 'split' allows it" in loader.explain()
-        list(loader)
-    assert not made[0].calls
-
-
-def test_without_a_decoder_the_cpu_decodes_and_one_line_says_so(
-    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = image_folder()
-    on_cpu = epoch(root, TRANSFORMS["train"])
-    fake_gpu.install(monkeypatch)
-    monkeypatch.setattr(choice, "DECODERS", {"first": lambda *_: "no NVRTC", "second": lambda *_: "no torchvision"})
-    with pytest.warns(RuntimeWarning, match="first: no NVRTC; second: no torchvision") as caught:
-        assert are_equal(epoch(root, TRANSFORMS["train"], device="cuda", decode="gpu"), on_cpu)
-    assert len(caught) == 1
+def test_another_filter_is_the_cpus_and_one_line_says_so(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, transform = image_folder(), Compose([Resize(64, interpolation="bicubic"), CenterCrop(48)])
+    on_cpu = epoch(root, transform)
+    made = fake_gpu.install(monkeypatch)
+    with pytest.warns(RuntimeWarning, match="it resizes by bilinear, not by bicubic") as caught:
+        assert are_equal(epoch(root, transform, device="cuda", decode="gpu"), on_cpu)
+    assert len(caught) == 1 and not made
 
 
 @pytest.mark.parametrize(
@@ -372,27 +337,22 @@ def test_without_a_decoder_the_cpu_decodes_and_one_line_says_so(
         "its first batch failed: CUDA error: an illegal memory access was encountered",
     ],
 )
-def test_each_reason_against_the_own_decoder_is_one_line_with_the_same_batches(
+def test_each_reason_against_the_decoder_is_one_line_with_the_same_batches(
     image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    """The real list of decoders; torch has no GPU, so that nvJPEG gives a reason too."""
-    root, known = image_folder(), choice.DECODERS
+    root = image_folder()
     on_cpu = epoch(root, TRANSFORMS["RandAugment"])
     fake_gpu.install(monkeypatch)
 
     def refuse(device: Any) -> Any:
         raise HeadraceError(reason)
 
-    monkeypatch.setattr(choice, "DECODERS", known)
+    monkeypatch.setattr(gpu_decode, "available", decoder.available)
     monkeypatch.setattr(batch_decoder, "_launcher", refuse)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.warns(RuntimeWarning) as caught:
         assert are_equal(epoch(root, TRANSFORMS["RandAugment"], device="cuda", decode="gpu"), on_cpu)
     [words] = [str(one.message) for one in caught]
-    assert words.startswith("decode='gpu': the CPU decodes, because no GPU decoder can be used here (")
-    assert f"headrace's CUDA decoder: {reason}; nvImageCodec: " in words
-    assert words.endswith("; nvJPEG through torchvision: torch sees no CUDA device)")
-    assert "\n" not in words
+    assert words == f"decode='gpu': the CPU decodes, because the GPU decoder cannot be used here ({reason})"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with headrace.Loader(root, 8, TRANSFORMS["RandAugment"], device="cuda") as loader:
@@ -412,16 +372,18 @@ def test_of_several_gpus_the_current_one_is_used_also_by_the_decoding_thread(mon
     assert "a MIG slice is one device" in str(caught.value.hint)
 
 
-def test_the_decoder_is_made_for_the_device_of_the_batches(image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_decoder_is_asked_for_on_the_device_of_the_batches(
+    image_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
-    def make(device: str, size: tuple[int, int], filters: frozenset[str]) -> str:
+    def refuse(device: str) -> str:
         asked.append(device)
         return "not here"
 
     root = image_folder()
     fake_gpu.install(monkeypatch)
-    monkeypatch.setattr(choice, "DECODERS", {"first": make})
+    monkeypatch.setattr(gpu_decode, "available", refuse)
     with headrace.Loader(root, 4, TRANSFORMS["RandAugment"], device="cuda"):
         pass
     assert asked == [str(cuda_transfer.cuda_device("cuda"))], "the device of the transfer, which has an index"

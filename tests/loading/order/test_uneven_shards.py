@@ -14,7 +14,7 @@ import headrace
 import numpy as np
 import pytest
 from headrace.errors import FormatError, SourceError, StateError, UsageError
-from headrace.loading.order.arithmetic import uneven_shards as parts
+from headrace.loading.order import uneven_shards as parts
 from headrace.packing import pack
 from pipe_channel import channel
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+
 from headrace.diagnosis.fixes.fix_kind import FixKind
+from headrace.diagnosis.fixes.images import pack_places, places_words
 from headrace.diagnosis.fixes.take_over import is_image_folder
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix
 from headrace.diagnosis.result.model import Fix
-from headrace.system.hardware.gpu_decoder_rates import JPEG_ENGINE, NVJPEG_IMG_S, NVJPEG_SOURCE
+from headrace.system.hardware.cuda_decoder_facts import DECODER_IMG_S, DECODER_SOURCE, OLDEST_CAPABILITY
 
 __all__ = ["GPU_DECODE"]
 
@@ -17,16 +20,16 @@ HOST_S = 0.00015
 HANDOVER_S = 0.0005
 """Hand-over of a batch inside one process, seconds at most."""
 
-ENGINELESS = ((8, 6), (8, 7), (8, 9))
-"""Compute capabilities above JPEG_ENGINE without an engine: consumer and inference GPUs of Ampere and Ada."""
-
 
 def _gpu_decode(job: MeasuredJob, kind: str) -> Fix | None:
-    """Propose decoding on the GPU where it has a JPEG engine, and the job's own JPEGs were seen and measured."""
+    """Propose decoding on the GPU where the CUDA decoder runs on it, and the job's own JPEGs were seen and measured.
+
+    The decoder needs restart markers, which `headrace pack` writes.
+    """
     model, cost, items = job.model, job.rank.batch_cost, job.rank.items
     decode_s = job.session.facts.get("image_benchmark", {}).get("plain_s")
     capability = tuple(int(part) for part in job.settings.get("capability") or (0, 0))
-    if job.settings.get("device") != "cuda" or capability < JPEG_ENGINE or capability in ENGINELESS:
+    if job.settings.get("device") != "cuda" or capability < OLDEST_CAPABILITY:
         return None
     if model is None or cost is None or not items or not decode_s or not is_image_folder(job.rank.loader):
         return None
@@ -37,18 +40,20 @@ def _gpu_decode(job: MeasuredJob, kind: str) -> Fix | None:
         cpu_s=cost.prepare_cpu_s - freed_s * items,
         send_s=0.0,
         handover_s=min(model.handover_s, HANDOVER_S),
-        compute_s=model.compute_s + items / NVJPEG_IMG_S,
+        compute_s=model.compute_s + items / DECODER_IMG_S,
         workers=max(1, model.workers),
     )
+    source, packed = pack_places(job, "-packed")
+    reads = f'headrace.Loader({packed!r}, batch_size=…, transform=…, device="cuda", decode="split")'
     return predicted_fix(
         job,
         "gpu_decode",
-        f"the GPU decodes the JPEGs: {freed_s * 1e3:.2g} ms less CPU per image, and an estimated "
-        f"{items / NVJPEG_IMG_S * 1e3:.2g} ms more GPU per batch; pixels differ slightly",
+        f"JPEGs packed with restart markers, which the GPU decodes: {freed_s * 1e3:.2g} ms less CPU per image, and an "
+        f"estimated {items / DECODER_IMG_S * 1e3:.2g} ms more GPU per batch{places_words(source)}",
         after,
-        'headrace.Loader(headrace.open(FOLDER), batch_size=…, transform=…, device="cuda", decode="split")',
-        basis=f"CPU time of decoding this job's own images, measured here; the GPU's rate is {NVJPEG_SOURCE}",
-        effort="a few lines",
+        f"{shlex.join(['headrace', 'pack', source, packed])} && {reads}",
+        basis=f"CPU time of decoding this job's own images, measured here; the GPU's rate is {DECODER_SOURCE}",
+        effort="one pass, then a few lines",
         error=0.3,
     )
 

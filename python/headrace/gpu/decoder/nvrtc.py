@@ -23,12 +23,10 @@ from headrace.errors import HeadraceError, MissingDependencyError, SourceError
 from headrace.gpu.decoder.arguments import SOURCE
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_cache import make_cache_folder, owned_file
+from headrace.system.hardware.cuda_decoder_facts import OLDEST_CAPABILITY
 from headrace.system.text.foreign_errors import first_line
 
-__all__ = ["OLDEST_CAPABILITY", "Usage", "compile_cubin", "cubin_for", "resource_usage", "target_for"]
-
-OLDEST_CAPABILITY = (7, 5)
-"""The oldest compute capability that CUDA 13 compiles for (Turing: T4, RTX 20)."""
+__all__ = ["Usage", "compile_cubin", "cubin_for", "resource_usage", "target_for"]
 
 # Multiplications and additions stay apart: filter weights are rounded as on the CPU.
 _OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")

@@ -1,5 +1,5 @@
-"""GPU decoding and augmentation in the feed: the last images of each batch go to a GPU decoder, in a thread of its own; of the
-others the CPU crops some, which the same thread augments on the GPU.
+"""GPU decoding and augmentation in the feed: the last images of each batch go to the CUDA decoder, in a thread of its own; of
+the others the CPU crops some, which the same thread augments on the GPU.
 
 The CPU stays the judge of every file: what the decoder leaves, and what fails, is decoded by the native threads, with their
 status and their error. What the GPU decoded it also augments. Draws are the same on both sides, so a batch holds the same
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,8 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.gpu.augmentation.augment import OPERATIONS, RESIZES, Pass, augment, changes_pixels, cpu_only
 from headrace.gpu.augmentation.augment_check import CheckedOperations, checked_operations
 from headrace.gpu.augmentation.cropping import Cropping, cropping
-from headrace.gpu.peers.choice import Candidates
+from headrace.gpu.decoder import CudaJpegDecoder, available
 from headrace.gpu.placement import Decode, Placement, Seen
-from headrace.gpu.resampling.decoders import GpuDecoder, Place
 from headrace.loading.feeding.options import LoaderOptions
 from headrace.loading.statistics.step_clock import EventClock, HostClock, StepClock
 from headrace.system.text.foreign_errors import first_line
@@ -55,6 +54,17 @@ ENOUGH_FILES = 512
 """Give up GPU decoding when the decoder left more than half of at least this many files."""
 
 _OUT_OF_MEMORY = "out of GPU memory"
+
+_DECODER = "headrace's CUDA decoder"
+
+
+class _Place(NamedTuple):
+    """Where an output image comes from: `box` of the image, resized to `size`, of which `window` is kept, then flipped."""
+
+    box: tuple[int, int, int, int]  # x, y, width, height in pixels
+    size: tuple[int, int]  # width, height in pixels
+    window: tuple[int, int, int, int]  # of the resized box; as large as the output
+    flip_x: bool  # left to right
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,7 @@ class GpuJob:
 class GpuDecoding:
     """Decodes a share of each batch on the GPU, and augments a share of the others there, as `placement` says.
 
-    candidates: the decoders that are left, after the first one, which is `decoder`; None without a decoder.
+    decoder: decodes; None: nothing is decoded on the GPU.
     cropping: the part of the pipeline that the CPU does where the GPU augments, or why there is none.
     operations: what augments; None: each operation is tried when the first image is to be augmented.
     """
@@ -129,8 +139,7 @@ class GpuDecoding:
         placement: Placement,
         device: str,
         *,
-        decoder: GpuDecoder | None,
-        candidates: Candidates | None,
+        decoder: CudaJpegDecoder | None,
         cropping: Cropping | str,
         operations: CheckedOperations | None,
     ) -> None:
@@ -138,7 +147,6 @@ class GpuDecoding:
         self.clock: StepClock = EventClock(device) if on_gpu(device) else HostClock()
         self._operations = operations
         self._cropping = None if isinstance(cropping, str) else cropping
-        self._candidates = candidates
         self._dataset, self._pipeline, self._seed, self._device = dataset, pipeline, options.seed, device
         self._threads = options.threads
         self._pool: ThreadPoolExecutor | None = None
@@ -196,7 +204,7 @@ class GpuDecoding:
 
     def describe(self) -> list[str]:
         """Return where images are decoded and augmented, in lines for `explain`."""
-        lines = self.placement.describe(None if self.decoder is None else self.decoder.name)
+        lines = self.placement.describe(None if self.decoder is None else _DECODER)
         steps = [written(step) for step in self._pipeline.transforms if changes_pixels(native_operations(step))]
         if steps and (self.placement.refusal is None or self.placement.augment_refusal is None):
             how = "" if self._operations is None else self._operations.describe()
@@ -343,7 +351,7 @@ class GpuDecoding:
             return None
         return parts[0] if parts else None
 
-    def _decode_some(self, files: list[bytes], places: list[Place]) -> list[tuple[int, torch.Tensor, Sequence[int]]] | None:
+    def _decode_some(self, files: list[bytes], places: list[_Place]) -> list[tuple[int, torch.Tensor, Sequence[int]]] | None:
         """Return the decoded parts with the position of their first file; None if the GPU failed.
 
         A decoder that raises for one file among many is asked again for the halves, until the file is found.
@@ -356,43 +364,38 @@ class GpuDecoding:
             calls += 1
             try:
                 assert self.decoder is not None  # without one the placement leaves no image to decode
-                decoded = self.decoder.decode(files[begin:end], places[begin:end])
-                parts.append((begin, decoded.pixels, decoded.statuses))
+                boxes, sizes, windows, flips = zip(*places[begin:end], strict=True)
+                batch = self.decoder.decode(files[begin:end], boxes, flips, sizes=sizes, windows=windows)
+                parts.append((begin, batch.images.permute(0, 2, 3, 1), batch.statuses().tolist()))  # which waits for the GPU
             except Exception as error:  # torch's, the driver's (HeadraceError), Triton's, and those of the compilers it calls
                 if calls > MOST_CALLS or isinstance(error, torch.cuda.OutOfMemoryError):
-                    self._failed("decode", _reason(error), who=None if self.decoder is None else self.decoder.name)
+                    self._failed("decode", _reason(error), who=_DECODER)
                     return None
                 if end - begin > 1:
                     middle = (begin + end) // 2
                     waiting += [(middle, end), (begin, middle)]
         return sorted(parts, key=lambda part: part[0])
 
-    def _failed(self, what: str, reason: str, who: str | None = None) -> None:
+    def _failed(self, what: str, reason: str, who: str = "the GPU") -> None:
         """Pause the GPU's part, and tell of the first failure. A batch fails once: what follows is the same trouble.
 
-        what: that could not be done, "decode". who (None): the GPU.
+        what: that could not be done, "decode". who: could not.
         """
         if self._failure is not None:
             return
         self._failure = reason
         if self.placement.fail(reason):
-            words = f"{who or 'the GPU'} could not {what} a batch ({reason}): the CPU does"
+            words = f"{who} could not {what} a batch ({reason}): the CPU does"
             warnings.warn(words, RuntimeWarning, stacklevel=2)
 
     def _count(self, tried: int, left: int) -> None:
         self._tried, self._left = self._tried + tried, self._left + left
         if self._tried < ENOUGH_FILES or 2 * self._left <= self._tried or self.placement.refusal is not None:
             return
-        assert self.decoder is not None and self._candidates is not None
-        reason = f"{self.decoder.name} decoded only {self._tried - self._left} of {self._tried} files"
-        follower = self._candidates.next()
-        if follower is None:
-            self.placement.refuse(reason)
-        else:
-            self.decoder, self._tried, self._left = follower, 0, 0
+        reason = f"{_DECODER} decoded only {self._tried - self._left} of {self._tried} files"
+        self.placement.refuse(reason)
         if self.placement.mode != "auto":
-            then = "the CPU decodes all" if follower is None else f"{follower.name} decodes"
-            warnings.warn(f"{reason}: {then} from now on", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{reason}: the CPU decodes all from now on", RuntimeWarning, stacklevel=2)
 
     def _read(self, record: int) -> bytes | None:
         """Return a record's bytes; None where the CPU shall say what is wrong with it."""
@@ -403,7 +406,7 @@ class GpuDecoding:
             return None
         return data if checksums is None or crc32c(data) == int(checksums[record]) else None
 
-    def _place(self, file: bytes, epoch: int, draw: int) -> tuple[Place, list[Pass]] | None:
+    def _place(self, file: bytes, epoch: int, draw: int) -> tuple[_Place, list[Pass]] | None:
         """Return where the output lies in a sound JPEG, and the passes that follow; None for another file: it is the CPU's."""
         facts = sound_jpeg(file)
         if facts is None:
@@ -416,8 +419,8 @@ class GpuDecoding:
             return None
         if window[2:] != (self._pipeline.width, self._pipeline.height):
             return None  # padded
-        # Not every decoder turns images upside down.
-        return Place(box, size, window, flip_x), [("flip_y", []), *passes] if flip_y else passes
+        # The decoder turns no image upside down.
+        return _Place(box, size, window, flip_x), [("flip_y", []), *passes] if flip_y else passes
 
     def _on_own_stream(self) -> AbstractContextManager[Any]:
         if not on_gpu(self._device):
@@ -489,7 +492,7 @@ def gpu_decoding(
     cropped = cropping(pipeline)
     if cropped and (several or masked):
         cropped = "Views and masks are made by the native threads"
-    found = _decoders(dataset, pipeline, options, device, several=several, masked=masked)
+    found = _usable(dataset, pipeline, options, device, several=several, masked=masked)
     if found.operations is not None and found.operations.refusal is not None:
         cropped = found.operations.refusal
     augment_refusal = cropped if isinstance(cropped, str) else None
@@ -503,7 +506,6 @@ def gpu_decoding(
         placement,
         device,
         decoder=found.decoder,
-        candidates=found.candidates,
         cropping=cropped,
         operations=found.operations,
     )
@@ -511,42 +513,41 @@ def gpu_decoding(
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoders:
-    """The first decoder and those after it, or why there is none; and what was tried of augmentation."""
+class _Usable:
+    """The decoder, or why there is none; and what was tried of augmentation."""
 
     refusal: str | None = None
-    decoder: GpuDecoder | None = None
-    candidates: Candidates | None = None
+    decoder: CudaJpegDecoder | None = None
     operations: CheckedOperations | None = None
 
 
-def _decoders(
+def _usable(
     dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, device: str, *, several: bool, masked: bool
-) -> _Decoders:
-    """Return the decoders of a device, as `gpu_decoding` says."""
+) -> _Usable:
+    """Return the decoder on a device, as `gpu_decoding` says."""
     mode = options.decode
     if mode == "cpu":
-        return _Decoders("as asked")
+        return _Usable("as asked")
     asked = mode in ("gpu", "split")
     reason = refusal(dataset, pipeline, options, several=several, masked=masked)
     if reason is not None:
         if asked:
             raise UsageError(f"decode={mode!r} is not possible here: {reason}", hint="use decode='auto' or 'cpu'")
-        return _Decoders(reason)
-    filters = frozenset(name for kind, _, name in pipeline.operations if name and kind in RESIZES)
-    candidates = Candidates(device, (pipeline.height, pipeline.width), filters, exact_only=not asked)
-    decoder = candidates.next()
-    if decoder is None:
-        reason = f"no GPU decoder can be used here ({'; '.join(candidates.reasons)})"
+        return _Usable(reason)
+    filters = {name for kind, _, name in pipeline.operations if name and kind in RESIZES} - {"bilinear"}
+    reason = f"it resizes by bilinear, not by {', '.join(sorted(filters))}" if filters else available(device)
+    if reason is not None:
+        reason = f"the GPU decoder cannot be used here ({reason})"
         if asked:
             warnings.warn(f"decode={mode!r}: the CPU decodes, because {reason}", RuntimeWarning, stacklevel=6)
-        return _Decoders(reason)
+        return _Usable(reason)
+    decoder = CudaJpegDecoder(device, (pipeline.height, pipeline.width))
     operations = _tried(device) if changes_pixels(pipeline.operations) else CheckedOperations(OPERATIONS)
     if operations is not None and operations.refusal is not None:
         if asked:
             warnings.warn(f"decode={mode!r}: the CPU decodes, because {operations.refusal}", RuntimeWarning, stacklevel=6)
-        return _Decoders(operations.refusal, operations=operations)
-    return _Decoders(None, decoder, candidates, operations)
+        return _Usable(operations.refusal, operations=operations)
+    return _Usable(None, decoder, operations)
 
 
 def _tried(device: str) -> CheckedOperations | None:

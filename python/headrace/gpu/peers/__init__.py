@@ -1,1 +1,0 @@
-"""Other libraries' GPU decoders, and the choice among them."""

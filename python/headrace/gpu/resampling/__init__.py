@@ -1,1 +1,0 @@
-"""Crop, resize and flip on the device, and what a decoder returns."""

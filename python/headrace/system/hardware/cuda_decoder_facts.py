@@ -1,0 +1,14 @@
+"""What the CUDA decoder needs, and its rate for estimates before it was measured on the GPU at hand."""
+
+from __future__ import annotations
+
+__all__ = ["DECODER_IMG_S", "DECODER_SOURCE", "OLDEST_CAPABILITY"]
+
+OLDEST_CAPABILITY = (7, 5)
+"""The oldest compute capability that CUDA 13 compiles for (Turing: T4, RTX 20)."""
+
+DECODER_IMG_S = 21186.0
+"""Images/s on an H100: photographs with restart markers to crops of 224 pixels, planned by one thread of the host."""
+
+DECODER_SOURCE = "estimated: headrace's decoder on an H100, benchmarks/results/awaits_gpu.md"
+"""Where DECODER_IMG_S comes from, as pages and commands say it."""
