@@ -74,7 +74,7 @@ def measure(file: Path, out: Path, variant: str) -> dict[str, float]:
 HOOK_ONLY = """
 import tempfile, time, torch
 from pathlib import Path
-from headrace.attach import steps
+from headrace.attach.batches import steps
 from headrace.attach.record.device_clock import CudaClock, StepClock
 from headrace.attach.record.recorder import Recorder
 

@@ -48,7 +48,7 @@ if __name__ == "__main__":
     print("\\nwork", sum(os.times()[:4]) - sum(before[:4]), end_s - begin_s)
 """
 OURS = """
-from headrace.cli import pack
+from headrace.cli.data import pack
 from headrace.cli.main import main
 def work(source, out, workers):
     main(["pack", str(source), str(out / "p"), "--workers", str(workers), {options}])
@@ -128,7 +128,7 @@ JPEGTRAN = (
     """sh -c 'jpegtran -copy all -optimize -restart 1 -outfile "{out}/$(basename %)" %'"""
 )
 VERIFY = """
-from headrace.cli import verify
+from headrace.cli.data import verify
 from headrace.cli.main import main
 def work(source, out, workers):
     main(["verify", str(out / "p"), "--workers", str(workers)])

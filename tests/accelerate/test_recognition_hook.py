@@ -190,9 +190,9 @@ def test_a_script_under_run_is_timed_and_not_asked_again(
 
 FAILING = """
 import sys
-from headrace.accelerate import recognise
+from headrace.accelerate.whole import folders
 def fail(loader): raise KeyError("no such rule")
-recognise.recognise = fail
+folders.recognise = fail
 """
 
 

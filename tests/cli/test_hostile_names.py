@@ -83,7 +83,7 @@ def test_diagnose(tmp_path: Path) -> None:
 def test_tables_and_bars_on_a_terminal() -> None:
     """Rich's own rendering, on a pseudo-terminal: its colours pass, the names' characters do not."""
     code = (
-        "from headrace.cli import output; from rich.table import Table\n"
+        "from headrace.cli.shared import output; from rich.table import Table\n"
         "table = Table('name'); table.add_row('a\\x1b[2J\\u202eb'); output.stdout_console.print(table)\n"
         "output.stdout_console.print('[red]c\\x9bd')\n"
         "with output.progress('e\\x1b]0;x\\x07f', 2) as bar: bar.advance(1, 'g\\x1b[3Jh')\n"

@@ -148,7 +148,8 @@ def test_json_sends_other_output_to_stderr(install, capsys) -> None:
 
 PROBE = """
 import argparse, subprocess, sys, types
-from headrace.cli import main as cli, output
+from headrace.cli import main as cli
+from headrace.cli.shared import output
 probe = types.ModuleType("headrace.cli.probe")
 probe.SUMMARY, probe.EXAMPLE, probe.add_arguments = "", "headrace probe", lambda parser: None
 def run(args):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from headrace.cli.profile import compare
 from headrace.cli.shared import output
-from headrace.cli.train.train import evaluate, predict
+from headrace.cli.train import evaluate, predict
 from headrace.report.pages import tables
 from headrace.training.inputs.inference import Prediction
 from headrace.training.weights.evaluation import Scores

@@ -10,7 +10,7 @@ from terminal import Terminal
 
 PROGRAM = """
 import time
-from headrace.cli import output
+from headrace.cli.shared import output
 with output.progress("packing, 28.9 MiB", 12_000) as bar:
     for _ in range(12):
         bar.advance(1000)

@@ -190,7 +190,7 @@ def test_headrace_watch_measures_the_jobs_images(
 
 def test_a_diagnosis_that_fails_does_not_fail_the_script(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     pytest.importorskip("torchvision")
-    broken = "from headrace.report import html\nhtml.write = None\n"
+    broken = "from headrace.report.pages import html\nhtml.write = None\n"
     job = (
         "import headrace\nwith headrace.watch('session') as block: train()\nassert block.diagnosis is None\nprint('went on')\n"
     )

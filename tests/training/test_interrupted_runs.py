@@ -111,7 +111,8 @@ FULL_DISK = """
 import json, sys, time
 from dataclasses import replace
 from pathlib import Path
-from headrace.training import checkpoint, loop as trainer
+from headrace.training import loop as trainer
+from headrace.training.weights import checkpoint
 from headrace.errors import HeadraceError
 from headrace.training.loop import Options, train
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
-from headrace.cli.train.train import run_watch
+from headrace.cli.train import run_watch
 from headrace.errors import SessionError
 from headrace.report.pages import html
 from headrace.session.model import Session

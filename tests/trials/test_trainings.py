@@ -51,7 +51,7 @@ def test_epochs_are_read_from_the_metrics_of_a_run(tmp_path: Path) -> None:
 
 
 def test_the_command_of_a_training_parses() -> None:
-    from headrace.cli.train.train import train
+    from headrace.cli.train import train
 
     for name in ("batch-size", "amp", "ddp", "accuracy"):
         for cell in load(name).cells:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from headrace.datasets.records.dataset import keys as record_keys
+from headrace.datasets.records import keys as record_keys
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.shards import index, keys, manifest, tar
 from headrace.errors import FormatError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import headrace
 import pytest
-from headrace.datasets.records.dataset import keys as record_keys
+from headrace.datasets.records import keys as record_keys
 from headrace.datasets.sources.folders import folder
 from headrace.errors import SourceError
 from headrace.packing.planning import listing, pack_plan
