@@ -31,6 +31,7 @@ from headrace.loading.order import hashed
 from headrace.loading.stats import CacheStats, FeedStats, Stopwatch
 from headrace.system import open_files
 from headrace.system.machine import cores
+from headrace.system.size_limits import max_pixels
 from headrace.system.sizes import size_text
 from headrace.transforms.compile import NUMPY_DTYPES, Pipeline, encode
 
@@ -265,6 +266,7 @@ class Feed:
 
     def _open_table(self) -> Table:
         table, cache = self.dataset.table, self._cache
+        max_pixels()  # a setting that is no number ends the run here: the native core would go on with the default
         return Table(
             *_columns(table),
             INDEX_BYTES,
