@@ -79,7 +79,7 @@ def with_comment(image: bytes, comment: bytes) -> bytes:
 
 
 def of_equal_checksums(first: bytes, second: bytes) -> tuple[bytes, bytes]:
-    """Return two JPEGs with comments that give both files one length, CRC-64 and CRC-32C. Checksums are linear, so this is easy."""
+    """Return two JPEGs with comments that give both one length, CRC-64 and CRC-32C. Checksums are linear, so this is easy."""
     longer = max(len(first), len(second))
     target = with_comment(first, bytes(16 + longer - len(first)))
     comment = bytearray(16 + longer - len(second))
