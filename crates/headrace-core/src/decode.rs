@@ -126,8 +126,7 @@ impl Decoder {
     /// reads it. Nothing is decoded.
     pub fn open<'a>(&mut self, data: &'a [u8]) -> Result<Opened<'a>> {
         self.own.profile.start();
-        limits::shrink(&mut self.pixels);
-        limits::shrink(&mut self.scratch);
+        self.shrink();
         if data.is_empty() {
             return Err(Status::Empty);
         }
@@ -237,6 +236,13 @@ impl Decoder {
     #[cfg(feature = "profile")]
     pub fn profile(&self) -> &crate::jpeg::profile::Profile {
         &self.own.profile
+    }
+
+    /// Free the memory that an unusually large image has left.
+    fn shrink(&mut self) {
+        limits::shrink(&mut self.pixels);
+        limits::shrink(&mut self.scratch);
+        self.own.shrink();
     }
 
     fn region_by_us(

@@ -125,6 +125,13 @@ impl RegionDecoder {
         }
     }
 
+    /// Free the memory that an unusually large image has left.
+    pub fn shrink(&mut self) {
+        for plane in &mut self.planes {
+            limits::shrink(&mut plane.samples);
+        }
+    }
+
     /// Check the structure without decoding: restart markers, their number and order, and the end of the file.
     pub fn check(&mut self, data: &[u8], header: &Header<'_>) -> Result<()> {
         self.profile.start();

@@ -22,8 +22,7 @@ use super::writer::{
     append_scan, append_segment, output_table, quantisation_payload, restart_interval, shrink,
 };
 use crate::error::{Result, Status};
-use crate::geometry::Orientation;
-use crate::limits::max_pixels;
+use crate::{geometry::Orientation, limits::max_pixels};
 
 /// Which metadata to keep. Segments that determine the colour space (JFIF, Adobe) are always kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -344,6 +344,9 @@ fn grow(scratch: &mut Vec<u8>, bytes: usize) -> Result<()> {
     if bytes as u64 > limits::max_bytes() {
         return Err(Status::TooLarge);
     }
+    if bytes < scratch.len() {
+        limits::shrink(scratch); // that of an unusually large image
+    }
     limits::grow(scratch, bytes, 0)
 }
 
