@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use headrace_core::crc::crc32c;
 use headrace_core::decode::{DecodeOptions, Decoder};
 use headrace_core::geometry::Size;
+use headrace_core::jpeg::binding::{Binding, BINDING_BYTES};
 use headrace_core::jpeg::index::Index;
 use headrace_core::jpeg::turbo::{encode, Encoding};
 use headrace_fuzz::region;
@@ -32,10 +33,10 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let mut bytes = rest.to_vec();
-    // Bytes 12 to 24 are length and checksum of the image.
-    if let Some(fields) = bytes.get_mut(12..24) {
-        fields[..8].copy_from_slice(&(image().len() as u64).to_le_bytes());
-        fields[8..].copy_from_slice(&crc32c(image(), 0).to_le_bytes());
+    // From byte 12 on the index is bound to the image.
+    if let Some(fields) = bytes.get_mut(12..12 + BINDING_BYTES) {
+        let bound = Binding::of(image()).expect("random numbers");
+        fields.copy_from_slice(&bound.to_bytes());
     }
     let sum = crc32c(&bytes, 0);
     bytes.extend(sum.to_le_bytes());

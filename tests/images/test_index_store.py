@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headrace._native import IndexStore, Store, fill_items
+from headrace._native import IndexStore, Store, crc32c, fill_items
+from headrace.images.decode import checkpoint_index, decode_into, reason
 from headrace.loading.feeding import jpeg_index_cache as index_cache
 from sample_images import jpeg
 
@@ -49,6 +50,89 @@ def test_indexes_change_no_pixel_and_are_found_in_memory_and_in_the_file(tmp_pat
     nothing = IndexStore()
     np.testing.assert_array_equal(crops(IMAGES, 2, nothing), plain[2])
     assert nothing.counts()[0] == 0
+
+
+def crc64(data: bytes) -> int:
+    """Return the CRC-64/NVME, by which an index is looked up."""
+    state = (1 << 64) - 1
+    for byte in data:
+        state = CRC64_TABLE[(state ^ byte) & 255] ^ state >> 8
+    return state ^ (1 << 64) - 1
+
+
+def crc64_entry(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x9A6C9329AC4BC9B5 if byte & 1 else 0)
+    return byte
+
+
+CRC64_TABLE = [crc64_entry(byte) for byte in range(256)]
+
+
+def checksums(data: bytes) -> int:
+    return crc64(data) << 32 | crc32c(data)
+
+
+def with_comment(image: bytes, comment: bytes) -> bytes:
+    """Return a JPEG with a comment behind its start."""
+    return image[:2] + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + image[2:]
+
+
+def of_equal_checksums(first: bytes, second: bytes) -> tuple[bytes, bytes]:
+    """Return two JPEGs with comments that give both one length, CRC-64 and CRC-32C. Checksums are linear, so this is easy."""
+    longer = max(len(first), len(second))
+    target = with_comment(first, bytes(16 + longer - len(first)))
+    comment = bytearray(16 + longer - len(second))
+    start = checksums(with_comment(second, bytes(comment)))
+    rows: dict[int, tuple[int, int]] = {}  # by highest bit: what a set of bits of the comment changes, and the set
+    for bit in range(128):
+        comment[bit // 8] ^= 1 << bit % 8
+        change, bits = checksums(with_comment(second, bytes(comment))) ^ start, 1 << bit
+        comment[bit // 8] ^= 1 << bit % 8
+        while change and change.bit_length() in rows:
+            other, others = rows[change.bit_length()]
+            change, bits = change ^ other, bits ^ others
+        if change:
+            rows[change.bit_length()] = change, bits
+    missing, wanted = checksums(target) ^ start, 0
+    while missing:
+        change, bits = rows[missing.bit_length()]
+        missing, wanted = missing ^ change, wanted ^ bits
+    for bit in range(128):
+        comment[bit // 8] ^= (wanted >> bit & 1) << bit % 8
+    return target, with_comment(second, bytes(comment))
+
+
+def test_an_image_with_forged_checksums_does_not_get_the_index_of_another(tmp_path: Path) -> None:
+    assert crc64(b"123456789") == 0xAE8B14860A799888
+    pairs = [of_equal_checksums(jpeg(160, 128, seed, quality=20), jpeg(160, 128, seed + 50, quality=20)) for seed in range(4)]
+    firsts, seconds = ([pair[at] for pair in pairs] for at in (0, 1))
+    assert [checksums(first) for first in firsts] == [checksums(second) for second in seconds]
+    for file in (None, tmp_path / "indexes"):
+        store = IndexStore(1 << 20 if file is None else 0, file)
+        for seed in range(6):
+            np.testing.assert_array_equal(crops(firsts, seed, store), crops(firsts, seed))
+            np.testing.assert_array_equal(crops(seconds, seed, store), crops(seconds, seed))
+    out = np.empty((1, 8, 8, 3), np.uint8)
+    index = checkpoint_index(firsts[0])
+    assert decode_into([firsts[0]], out, boxes=[(80, 40, 8, 8)], index=[index])[0] == 0
+    statuses = decode_into([seconds[0]], out, boxes=[(80, 40, 8, 8)], index=[index.to_bytes()])
+    assert "does not fit" in reason(int(statuses[0]))
+
+
+def test_the_file_of_indexes_is_private_and_an_older_one_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "indexes"
+    expected = crops(IMAGES, 0)
+    crops(IMAGES, 0, IndexStore(0, path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    old = bytearray(path.read_bytes())
+    old[4] = 1  # the version of indexes that CRC-32C bound
+    path.write_bytes(old)
+    path.chmod(0o644)
+    store = IndexStore(0, path)
+    np.testing.assert_array_equal(crops(IMAGES, 0, store), expected)
+    found, made, _ = store.counts()
+    assert (found, made) == (0, len(IMAGES)) and path.stat().st_mode & 0o777 == 0o600
 
 
 def test_an_index_belongs_to_the_bytes_and_not_to_the_path(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-//! CRC-32C (Castagnoli, RFC 3720 appendix B.4), the checksum of packed records and of TFRecord, and CRC-64/NVME, which identifies
-//! the bytes of an image.
+//! CRC-32C (Castagnoli, RFC 3720 appendix B.4), the checksum of packed records and of TFRecord, and CRC-64/NVME, by which the index of
+//! an image is looked up. Both find damage; neither tells forged bytes from others.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

@@ -13,6 +13,7 @@ use crate::jpeg::region::{self, RegionDecoder, Request};
 use crate::jpeg::turbo::{self, Extent};
 use crate::jpeg::upsample::Channels;
 use crate::jpeg::{profile::Stage, structure};
+use crate::limits;
 use crate::quiet;
 
 /// Options of [`Decoder::decode`].
@@ -121,10 +122,11 @@ impl Decoder {
         self.quiet = quiet;
     }
 
-    /// Read the header of an image: its size, checked against [`MAX_PIXELS`](crate::geometry::MAX_PIXELS), its orientation, and
-    /// which decoder reads it. Nothing is decoded.
+    /// Read the header of an image: its size, checked against [`limits::max_pixels`], its orientation, and which decoder
+    /// reads it. Nothing is decoded.
     pub fn open<'a>(&mut self, data: &'a [u8]) -> Result<Opened<'a>> {
         self.own.profile.start();
+        self.shrink();
         if data.is_empty() {
             return Err(Status::Empty);
         }
@@ -218,6 +220,7 @@ impl Decoder {
             }
         };
         if orientation != Orientation::Upright {
+            limits::reserve(&mut self.scratch, 3 * region.w as usize * region.h as usize)?;
             orientation.turn(&self.pixels, stride, part, &mut self.scratch);
             std::mem::swap(&mut self.pixels, &mut self.scratch);
             stride = 3 * region.w as usize;
@@ -235,6 +238,13 @@ impl Decoder {
         &self.own.profile
     }
 
+    /// Free the memory that an unusually large image has left.
+    fn shrink(&mut self) {
+        limits::shrink(&mut self.pixels);
+        limits::shrink(&mut self.scratch);
+        self.own.shrink();
+    }
+
     fn region_by_us(
         &mut self,
         data: &[u8],
@@ -242,12 +252,12 @@ impl Decoder {
         mut request: Request<'_>,
     ) -> Result<usize> {
         self.own.check(data, header)?;
+        let pixels = u64::from(header.width) * u64::from(header.height);
+        limits::check_work(pixels, data.len())?;
         let (scale, region) = (request.scale, request.region);
         let stride = region.w as usize * 3;
         let bytes = stride * region.h as usize;
-        if self.pixels.len() < bytes {
-            self.pixels.resize(bytes, 0);
-        }
+        limits::grow(&mut self.pixels, bytes, 0)?;
         let again = Request {
             scale,
             region,

@@ -25,7 +25,7 @@ pub enum Status {
     BadRestart = 7,
     /// A valid file of a kind that is not supported.
     Unsupported = 8,
-    /// Larger than the pixel or memory limit.
+    /// Larger than the pixel limit or the memory, or too large for its bytes ([`crate::limits`]).
     TooLarge = 9,
     /// The crop box is empty or leaves the image.
     BadBox = 10,
@@ -83,7 +83,9 @@ impl Status {
             Status::CorruptData => "the compressed image data is damaged",
             Status::BadRestart => "restart markers are missing or out of order",
             Status::Unsupported => "a valid image of a kind that headrace does not decode",
-            Status::TooLarge => "the image is larger than the pixel limit",
+            Status::TooLarge => {
+                "the image is larger than the pixel limit, its bytes or the memory allow"
+            }
             Status::BadBox => "the crop box is empty or leaves the image",
             Status::BadIndex => "the JPEG index does not fit its image",
             Status::Io => "the file could not be read",

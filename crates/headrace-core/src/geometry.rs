@@ -1,9 +1,7 @@
 //! Sizes, scales, rectangles, orientations and pixel views: the types that decoder, transforms and resampler share.
 
 use crate::error::{Result, Status};
-
-/// Images with more pixels than this are refused as decompression bombs (Pillow's limit for an error: twice 1024³/4/3).
-pub const MAX_PIXELS: u64 = 178_956_970;
+use crate::limits::max_pixels;
 
 /// Width and height of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,10 +22,14 @@ impl Size {
         }
     }
 
-    /// Return the size, or [`Status::TooLarge`] if it has more than [`MAX_PIXELS`] pixels.
+    /// Return the number of pixels.
+    pub fn pixels(self) -> u64 {
+        u64::from(self.width) * u64::from(self.height)
+    }
+
+    /// Return the size, or [`Status::TooLarge`] if it has more pixels than [`max_pixels`].
     pub fn checked(self) -> Result<Self> {
-        let pixels = u64::from(self.width) * u64::from(self.height);
-        if pixels > MAX_PIXELS {
+        if self.pixels() > max_pixels() {
             Err(Status::TooLarge)
         } else {
             Ok(self)

@@ -1,9 +1,9 @@
 //! The native core of headrace: decode, resample, augment and pack images for training. It uses no Python and is tested by `cargo
 //! test`.
 //!
-//! A module uses only modules before it in this order, which `tests/layout.rs` checks: error cpu crc rng twister geometry order
-//! store regular_file image_folder record_keys, jpeg, exif formats quiet decode, resample colour warp, program, render mask pack
-//! engine cuda_plan.
+//! A module uses only modules before it in this order, which `tests/layout.rs` checks: error limits cpu crc rng twister geometry
+//! order store regular_file image_folder record_keys, jpeg, exif formats quiet decode, resample colour warp, program, render mask
+//! pack engine cuda_plan.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -19,6 +19,7 @@ pub mod formats;
 pub mod geometry;
 pub mod image_folder;
 pub mod jpeg;
+pub mod limits;
 pub mod mask;
 pub mod order;
 pub mod pack;

@@ -6,7 +6,8 @@
 use std::io::Cursor;
 
 use crate::error::{Result, Status};
-use crate::geometry::{Rect, RgbView, Size, MAX_PIXELS};
+use crate::geometry::{Rect, RgbView, Size};
+use crate::limits::{self, max_pixels};
 use crate::program::route::{Fuse, Route};
 use crate::program::step::{Sampling, Step};
 use crate::render::Renderer;
@@ -47,7 +48,7 @@ impl Masker {
             stride: 3 * size.width as usize,
             region: Rect::new(0, 0, size.width, size.height),
         };
-        self.drawn.resize(3 * out.len(), 0);
+        limits::resize(&mut self.drawn, 3 * out.len(), 0)?;
         self.renderer.render(source, &self.route, &mut self.drawn)?;
         for (class, pixel) in out.iter_mut().zip(self.drawn.chunks_exact(3)) {
             *class = pixel[0];
@@ -59,11 +60,11 @@ impl Masker {
     fn decode(&mut self, data: &[u8], size: Size) -> Result<()> {
         let bad = |_| Status::BadMask;
         let limits = png::Limits {
-            bytes: MAX_PIXELS as usize,
+            bytes: max_pixels() as usize,
         };
-        let mut reader = png::Decoder::new_with_limits(Cursor::new(data), limits)
-            .read_info()
-            .map_err(bad)?;
+        let mut decoder = png::Decoder::new_with_limits(Cursor::new(data), limits);
+        decoder.set_ignore_iccp_chunk(true); // nobody needs the profile, and a small chunk may hold a large one
+        let mut reader = decoder.read_info().map_err(bad)?;
         let info = reader.info();
         let stored = matches!(
             info.color_type,
@@ -78,10 +79,10 @@ impl Masker {
         }
         let bytes = reader.output_buffer_size().ok_or(Status::TooLarge)?;
         self.samples.clear(); // so that no pixels of an earlier mask remain if the decoder skips some
-        self.samples.resize(bytes, 0);
+        limits::resize(&mut self.samples, bytes, 0)?;
         let row_bytes = reader.next_frame(&mut self.samples).map_err(bad)?.line_size;
         let width = size.width as usize;
-        self.pixels.resize(3 * width * size.height as usize, 0);
+        limits::resize(&mut self.pixels, 3 * width * size.height as usize, 0)?;
         let rows = self.samples.chunks_exact(row_bytes);
         for (row, out) in rows.zip(self.pixels.chunks_exact_mut(3 * width)) {
             for (x, pixel) in out.chunks_exact_mut(3).enumerate() {

@@ -3,6 +3,7 @@
 use crate::colour::{ColourOp, Colourist};
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, RgbView};
+use crate::limits;
 use crate::program::cut::Cut;
 use crate::program::route::{Leg, Pass, Route};
 use crate::warp::Warper;
@@ -69,9 +70,7 @@ impl Renderer {
                 }
                 &mut *out
             } else {
-                if next.len() < bytes + SLACK {
-                    next.resize(bytes + SLACK, 0);
-                }
+                limits::grow(next, bytes + SLACK, 0)?;
                 &mut next[..bytes]
             };
             self.geometry(from, leg, route, target)?;

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules in import order: each uses only modules before it in this list.
-const ORDER: [&str; 25] = [
+const ORDER: [&str; 26] = [
     "error",
+    "limits",
     "cpu",
     "crc",
     "rng",

@@ -85,9 +85,12 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let rgb = ExtendedColorType::Rgb8;
     let (w, h) = (SIZE.width, SIZE.height);
     let mut png = Vec::new();
-    image::codecs::png::PngEncoder::new(&mut png)
-        .write_image(&picture(3), w, h, rgb)
-        .unwrap();
+    let mut encoder = png::Encoder::new(&mut png, w, h);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_filter(png::Filter::Adaptive);
+    let mut writer = encoder.write_header().unwrap();
+    writer.write_image_data(&picture(3)).unwrap();
+    writer.finish().unwrap();
     let mut webp = Vec::new();
     image::codecs::webp::WebPEncoder::new_lossless(&mut webp)
         .write_image(&picture(3), w, h, rgb)

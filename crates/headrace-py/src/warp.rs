@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 
 use headrace_core::error::Status;
-use headrace_core::geometry::{Rect, RgbView, MAX_PIXELS};
+use headrace_core::geometry::{Rect, RgbView};
+use headrace_core::limits::max_pixels;
 use headrace_core::resample::Filter;
 use headrace_core::warp::{Affine, Interpolation, WarpSpec, Warper};
 use pyo3::exceptions::PyValueError;
@@ -61,7 +62,7 @@ pub fn pillow_affine<'py>(
 fn transformed(pixels: &[u8], spec: &WarpSpec, head: &[u8]) -> Result<Vec<u8>, Status> {
     let bytes = |width: u32, height: u32| {
         let pixels = u64::from(width) * u64::from(height);
-        let small = pixels <= MAX_PIXELS;
+        let small = pixels <= max_pixels();
         small.then_some(3 * pixels as usize).ok_or(Status::TooLarge)
     };
     let whole = bytes(spec.box_.w, spec.box_.h)?;

@@ -15,7 +15,6 @@ from headrace.images.interpolation import interpolation_name
 from headrace.system.text.arguments import suggest_arguments
 
 __all__ = [
-    "MAX_PIXELS",
     "NOT_DECODED",
     "TOO_LARGE",
     "UNKNOWN_FORMAT",
@@ -32,9 +31,6 @@ UNSUPPORTED = 8
 TOO_LARGE = 9
 NOT_DECODED = (UNKNOWN_FORMAT, UNSUPPORTED)
 """The statuses of images whose format is not decoded natively. Pillow may read them."""
-
-MAX_PIXELS = 178_956_970
-"""Images with more pixels are TOO_LARGE (the limit of headrace-core, and Pillow's limit for an error)."""
 
 Resample = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "bilinear-int16", "bicubic-int16"]
 Box = Sequence[int]

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DecodeError, MissingDependencyError
-from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, decode_into, reason
+from headrace.images.decode import NOT_DECODED, TOO_LARGE, decode_into, reason
 from headrace.images.header import read_header
 from headrace.images.raster import open_raster
+from headrace.system.text.size_limits import max_pixels
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,7 +30,7 @@ def rgb_pixels(data: bytes, size: tuple[int, int] | None = None) -> npt.NDArray[
     Example: `rgb_pixels(Path("cat.jpg").read_bytes()).mean()`.
     """
     header = read_header(data)
-    if header.width * header.height > MAX_PIXELS:  # refuse before allocating
+    if header.width * header.height > max_pixels():  # refuse before allocating
         raise DecodeError(reason(TOO_LARGE), status=TOO_LARGE)
     width, height = size or (header.width, header.height)
     pixels = np.empty((1, height, width, 3), dtype=np.uint8)

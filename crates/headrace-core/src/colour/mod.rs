@@ -13,6 +13,7 @@ pub mod torch_blur;
 
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
+use crate::limits;
 use neighbours::MAX_KERNEL;
 use torch_blur::BlurKey;
 
@@ -79,6 +80,19 @@ impl ColourOp {
         !matches!(self, ColourOp::GaussianBlur { .. } | ColourOp::TorchBlur(_))
     }
 
+    /// Return about how many copies of the pixels the operation needs as scratch memory.
+    fn copies(&self) -> usize {
+        match self {
+            ColourOp::Sharpness(_)
+            | ColourOp::GaussianBlur { .. }
+            | ColourOp::PillowBlur(_)
+            | ColourOp::Dilate
+            | ColourOp::Erode => 1,
+            ColourOp::TorchBlur(_) => 5, // in single precision, with a border
+            _ => 0,
+        }
+    }
+
     /// Return true if the parameters are numbers in their ranges and a blur kernel's border can be reflected in an image of this
     /// size.
     pub fn fits(&self, width: usize, height: usize) -> bool {
@@ -107,6 +121,9 @@ impl ColourOp {
         }
     }
 }
+
+/// Pixels in bytes above which the memory of copies is asked for first, because a thread that lacks it would end the process.
+const LARGE_BYTES: usize = 1 << 24;
 
 /// The colour operations of one thread, with their scratch memory. After the first images nothing is allocated.
 #[derive(Debug)]
@@ -138,7 +155,8 @@ impl Colourist {
     /// Apply `op` in place to `pixels`, uint8 RGB in rows of `width` pixels without gaps.
     ///
     /// Errors: [`Status::Internal`] if the buffer is not whole rows or the parameters are out of range,
-    /// [`Status::Unsupported`] for a blur whose weights are not known; the pixels are then unchanged.
+    /// [`Status::Unsupported`] for a blur whose weights are not known, [`Status::TooLarge`] if there is no memory for the copies
+    /// of a large image; the pixels are then unchanged.
     pub fn apply(&mut self, op: ColourOp, pixels: &mut [u8], width: u32) -> Result<()> {
         let width = width as usize;
         if width == 0 || pixels.is_empty() || pixels.len() % (width * 3) != 0 {
@@ -146,6 +164,9 @@ impl Colourist {
         }
         if !op.fits(width, pixels.len() / (width * 3)) {
             return Err(Status::Internal);
+        }
+        if pixels.len() > LARGE_BYTES {
+            limits::check_memory(op.copies().saturating_mul(pixels.len()))?;
         }
         let extension = self.extension;
         match op {

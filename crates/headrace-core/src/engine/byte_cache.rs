@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::file::make_room;
 use crate::crc::crc32c;
 use crate::regular_file;
 
@@ -198,7 +199,9 @@ impl Disk {
         {
             return false;
         }
-        bytes.resize(size, 0);
+        if make_room(bytes, size).is_err() {
+            return false;
+        }
         self.bytes.read_exact_at(bytes, start).is_ok()
             && crc32c(bytes, 0).to_le_bytes() == entry[..4]
     }

@@ -10,22 +10,25 @@
 //! All numbers are little-endian. No lock is held while an entry is written: entries are appended (O_APPEND), and a slot is set
 //! only when its entry is complete. So a writer that is killed leaves at most bytes that no slot names. Of two writers of one slot
 //! the last wins, and the other index is made again some day. Nothing that is read is trusted: an entry counts only with its mark,
-//! its key and the checksum of its index, which in turn holds length and checksum of the image's bytes. Files are read by `pread`,
-//! not through a map, because a file that shrinks, or a full disk, would crash a process that maps it.
+//! its key and the checksum of its index, which in turn is bound to the image's bytes ([`crate::jpeg::binding`]). Files are private
+//! (0600), because an index holds the key by which it is bound. They are read by `pread`, not through a map, because a file that
+//! shrinks, or a full disk, would crash a process that maps it. A file of another version counts as none and is made anew.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Seek, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::jpeg::index::Index;
+use crate::limits;
 use crate::regular_file;
 
 const MARK: [u8; 4] = *b"HRXT";
-const VERSION: u32 = 1;
+/// 2 since 2026-11: indexes are bound by a keyed digest.
+const VERSION: u32 = 2;
 const HEAD: usize = 128;
 const SLOT: usize = 16;
 const BUCKET: usize = 8 * SLOT;
@@ -39,6 +42,8 @@ const ENTRY_HEAD: usize = 16;
 /// Longest valid entry in bytes; the index of a 100-megapixel image has about 300 KB.
 const LONGEST: usize = (1 << 24) - 1;
 const OFFSET_BITS: u32 = 40;
+/// The mode of the file: only its owner reads it.
+const PRIVATE: u32 = 0o600;
 
 /// Where an entry is in the file.
 #[derive(Clone, Copy)]
@@ -239,7 +244,7 @@ impl Files {
 
     /// Return the index at a place, if there is a sound one of this key.
     fn read(&self, key: u64, place: Place) -> Option<Index> {
-        let mut bytes = vec![0; ENTRY_HEAD + place.length];
+        let mut bytes = limits::filled(ENTRY_HEAD + place.length, 0).ok()?;
         self.table.read_exact_at(&mut bytes, place.offset).ok()?;
         let (head, index) = bytes.split_at(ENTRY_HEAD);
         let sound = head[..4] == ENTRY_MARK
@@ -321,6 +326,7 @@ fn bucket_bits(file: &File) -> io::Result<u32> {
 fn make(path: &Path, bits: u32) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
+    options.mode(PRIVATE);
     let file = regular_file::open_own(&mut options, path)?;
     // The lock ends with the process that holds it. A stopped one must not stop others.
     for _ in 0..100 {
@@ -332,6 +338,7 @@ fn make(path: &Path, bits: u32) -> io::Result<()> {
                     head[4..8].copy_from_slice(&VERSION.to_le_bytes());
                     head[8..12].copy_from_slice(&bits.to_le_bytes());
                     file.set_len(0)?;
+                    file.set_permissions(Permissions::from_mode(PRIVATE))?; // that of another version was readable
                     file.set_len(HEAD as u64 + ((BUCKET as u64) << bits))?;
                     file.write_all_at(&head, 0)?;
                 }
@@ -408,6 +415,33 @@ mod tests {
         let before = length();
         full.put(77, &index); // beyond the limit
         assert!(full.get(77).is_none() && length() == before);
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn a_file_of_the_first_version_is_made_anew_and_private() {
+        let folder = folder("index-version");
+        let path = folder.join("indexes");
+        let index = sample();
+        let file = IndexFile::open(&path, 8, 1 << 20);
+        file.put(1, &index);
+        let mode = || {
+            std::fs::metadata(&path)
+                .expect("there")
+                .permissions()
+                .mode()
+                & 0o777
+        };
+        assert_eq!(mode(), PRIVATE);
+        let mut old = std::fs::read(&path).expect("read");
+        old[4] = 1;
+        std::fs::write(&path, old).expect("written");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("set");
+        let file = IndexFile::open(&path, 8, 1 << 20);
+        assert!(file.get(1).is_none(), "not found");
+        file.put(2, &index);
+        assert!(file.get(1).is_none() && file.get(2) == Some(index));
+        assert_eq!(mode(), PRIVATE);
         std::fs::remove_dir_all(&folder).expect("removed");
     }
 

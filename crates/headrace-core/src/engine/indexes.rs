@@ -11,7 +11,8 @@ use super::index_file::IndexFile;
 use crate::crc::crc64;
 use crate::jpeg::index::Index;
 
-/// Return the key of an image by its bytes: equal bytes have one key, wherever they are.
+/// Return the key of an image by its bytes: equal bytes have one key, wherever they are. Others can be made to share it: then one
+/// displaces the other's index, which is bound to its own bytes and refused for others.
 pub fn content_key(bytes: &[u8]) -> u64 {
     crc64(bytes) ^ (bytes.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

@@ -73,7 +73,7 @@ impl Worker {
             self.is_drawn = false;
             let mut result = self.try_fill(batch, image, counters);
             if result == Err(Status::BadIndex) {
-                // The index is checked against length and checksum of the bytes, so the file has changed since the index was made.
+                // The index is bound to other bytes: the file has changed since the index was made, or shares its key with another.
                 batch.indexes.forget(self.key);
                 result = self.try_fill(batch, image, counters);
             }

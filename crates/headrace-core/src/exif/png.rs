@@ -14,10 +14,14 @@ pub(crate) const XMP: &[u8] = b"XML:com.adobe.xmp";
 /// Largest text in bytes after decompression, as in Pillow; a larger one is ignored.
 pub(crate) const MAX_TEXT: usize = 1 << 20;
 
+/// Texts of XMP that are read, each of up to [`MAX_TEXT`]: as many as Pillow's limit of 64 MiB for all texts allows.
+const MOST_PACKETS: usize = 64;
+
 /// Find the metadata in the chunks of a PNG file: length, name, content, checksum (PNG 5.3). The EXIF chunk may follow the pixels.
 pub fn blocks(data: &[u8]) -> Blocks<'_> {
     let mut blocks = Blocks::default();
     let mut raw_profile = None;
+    let mut packets = MOST_PACKETS;
     let mut rest = data.get(8..).unwrap_or_default();
     while let Some((head, behind)) = rest.split_first_chunk::<8>() {
         let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
@@ -35,7 +39,10 @@ pub fn blocks(data: &[u8]) -> Blocks<'_> {
                     raw_profile = Some(text);
                     blocks.found += 1;
                 }
-                Some(text) if text.key == XMP => blocks.xmp = text.content().or(blocks.xmp),
+                Some(text) if text.key == XMP && packets > 0 => {
+                    packets -= 1;
+                    blocks.xmp = text.content().or(blocks.xmp);
+                }
                 _ => {}
             },
         }

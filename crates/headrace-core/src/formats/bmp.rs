@@ -3,6 +3,7 @@
 
 use crate::error::{Result, Status};
 use crate::geometry::Size;
+use crate::limits;
 
 /// Bits of red, green and blue.
 type Depths = [u32; 3];
@@ -154,7 +155,7 @@ pub fn beyond_the_library(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<
         entry.map_or([0; 3], |bgr| [bgr[2], bgr[1], bgr[0]])
     };
     out.clear();
-    out.reserve(3 * width * height);
+    limits::reserve(out, 3 * width * height)?;
     for number in 0..height {
         let stored = if header.height < 0 {
             number
@@ -209,14 +210,14 @@ pub fn rle(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<bool> {
         return Err(Status::Unsupported);
     }
     let width = size.width as usize;
-    let mut indices = vec![0; width * size.height as usize]; // rows from the bottom up
+    let mut indices = limits::filled(width * size.height as usize, 0)?; // rows from the bottom up
     let coded = data.get(header.data_at..).ok_or(Status::Truncated)?;
     fill_indices(coded, nibbles, width, &mut indices)?;
     let at = 14 + header.header_bytes;
     let palette = data.get(at..at + 4 * header.palette());
     let palette = palette.ok_or(Status::Truncated)?;
     out.clear();
-    out.reserve(3 * indices.len());
+    limits::reserve(out, 3 * indices.len())?;
     for row in indices.chunks_exact(width).rev() {
         for &index in row {
             // As in Pillow, an index beyond the palette is black.

@@ -6,9 +6,10 @@ use std::num::NonZeroU64;
 
 use gif::{ColorOutput, DecodeOptions, Decoder, DecodingError, MemoryLimit};
 
-use super::{ended_early, MAX_BYTES};
+use super::ended_early;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, Size};
+use crate::limits;
 
 type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
 
@@ -45,7 +46,8 @@ pub fn region(
         None => [index; 3], // without a palette: gray
     };
     indices.clear();
-    indices.resize(usize::from(frame.width) * usize::from(frame.height), 0);
+    let length = usize::from(frame.width) * usize::from(frame.height);
+    limits::resize(indices, length, 0)?;
     // All rows at once, in the order of the file: the library's own reader of interlaced rows, which asks for one row at a time,
     // loses rows whose last code it has read already.
     let complete = reader
@@ -56,7 +58,7 @@ pub fn region(
     }
 
     let around = colour(frame.transparent.unwrap_or(0));
-    pixels.resize(region.w as usize * region.h as usize * 3, 0);
+    limits::resize(pixels, region.w as usize * region.h as usize * 3, 0)?;
     for (y, row) in (region.y..).zip(pixels.chunks_exact_mut(region.w as usize * 3)) {
         for (x, out) in (region.x..).zip(row.chunks_exact_mut(3)) {
             let inside = (
@@ -94,7 +96,7 @@ fn interlaced_row(y: u32, height: u32) -> u32 {
 fn open(data: &[u8]) -> Result<Reader<'_>> {
     let mut options = DecodeOptions::new();
     options.set_color_output(ColorOutput::Indexed);
-    if let Some(limit) = NonZeroU64::new(MAX_BYTES) {
+    if let Some(limit) = NonZeroU64::new(limits::max_bytes()) {
         options.set_memory_limit(MemoryLimit::Bytes(limit));
     }
     options

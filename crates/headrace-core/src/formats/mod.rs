@@ -8,6 +8,7 @@
 
 pub(crate) mod bmp;
 mod gif;
+mod png;
 mod pnm;
 mod tiff;
 mod webp;
@@ -15,16 +16,13 @@ mod webp_filter;
 
 use std::io::{Cursor, ErrorKind};
 
-use image::codecs::{bmp::BmpDecoder, png::PngDecoder, webp::WebPDecoder};
+use image::codecs::{bmp::BmpDecoder, webp::WebPDecoder};
 use image::error::ImageError;
 use image::{ColorType, ImageDecoder, Limits};
 
 use crate::error::{or_internal, Result, Status};
 use crate::geometry::{Rect, Size};
-
-/// Limit of decoded samples and of a decoder's working memory in bytes: enough for any image below the pixel limit at four bytes
-/// per pixel.
-const MAX_BYTES: u64 = 1 << 30;
+use crate::limits;
 
 /// A format, detected from the first bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +74,7 @@ fn stated_size(data: &[u8], format: Format) -> Result<Size> {
         Format::Gif => return gif::size(data),
         Format::Tiff => return tiff::size(data),
         Format::Pnm => return pnm::size(data),
-        Format::Png => PngDecoder::with_limits(Cursor::new(data), limits()).map(|d| d.dimensions()),
+        Format::Png => return png::size(data),
         Format::WebP => WebPDecoder::new(Cursor::new(data)).map(|d| d.dimensions()),
         Format::Bmp => match bmp::size_beyond_the_library(data) {
             Some(size) => return Ok(size),
@@ -115,29 +113,27 @@ fn decode_region(
     if !region.fits(size.width, size.height) {
         return Err(Status::BadBox);
     }
+    if !matches!(format, Format::Png | Format::Pnm) {
+        limits::check_work(size.pixels(), data.len())?; // those two compare pixels and bytes themselves
+    }
     let kind = match format {
         Format::Gif => return gif::region(data, region, samples, pixels),
         Format::Pnm => return pnm::region(data, region, samples, pixels),
         Format::Tiff => tiff::samples(data, size, samples)?,
-        Format::Png => {
-            if !png_is_complete(data) {
-                return Err(Status::Truncated);
-            }
-            let png = PngDecoder::with_limits(Cursor::new(data), limits());
-            match read(png, samples)? {
-                // The library makes an alpha channel of a transparent gray value (tRNS); Pillow keeps the file's own layout.
-                Samples::GrayAlpha16 if png_has_no_alpha(data) => Samples::KeyedGray16,
-                kind => kind,
-            }
-        }
+        Format::Png => png::samples(data, samples)?,
         Format::WebP => {
+            let working = webp::working_bytes(data, size);
             let data = webp::as_libwebp_reads(data);
-            read(WebPDecoder::new(Cursor::new(data.as_ref())), samples)?
+            read(
+                WebPDecoder::new(Cursor::new(data.as_ref())),
+                samples,
+                working,
+            )?
         }
         Format::Bmp if bmp::rle(data, size, samples)? => Samples::Rgb8,
         Format::Bmp if bmp::beyond_the_library(data, size, samples)? => Samples::Rgb8,
         Format::Bmp => {
-            let kind = read(BmpDecoder::new(Cursor::new(data)), samples)?;
+            let kind = read(BmpDecoder::new(Cursor::new(data)), samples, 0)?;
             if matches!(kind, Samples::Rgb8 | Samples::Rgba8) {
                 bmp::truncate_like_pillow(data, kind.bytes(), samples)?;
             }
@@ -147,51 +143,32 @@ fn decode_region(
     let stride = size.width as usize * kind.bytes();
     let rows = samples.chunks_exact(stride).skip(region.y as usize);
     let columns = region.x as usize * kind.bytes()..(region.x + region.w) as usize * kind.bytes();
-    pixels.resize(region.w as usize * region.h as usize * 3, 0);
+    limits::resize(pixels, region.w as usize * region.h as usize * 3, 0)?;
     for (row, out) in rows.zip(pixels.chunks_exact_mut(region.w as usize * 3)) {
         kind.convert(&row[columns.clone()], out);
     }
     Ok(())
 }
 
-/// Return whether the chunks of a PNG reach its end chunk. The library stops behind the pixels, wherever the file ends.
-fn png_is_complete(data: &[u8]) -> bool {
-    let mut rest = data.get(8..).unwrap_or_default();
-    while let Some((head, behind)) = rest.split_first_chunk::<8>() {
-        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        let Some(next) = length.checked_add(4).and_then(|end| behind.get(end..)) else {
-            return false;
-        };
-        if head[4..] == *b"IEND" {
-            return true;
-        }
-        rest = next;
-    }
-    false
-}
-
-/// Return whether the colour type of a PNG (byte 25, in the IHDR chunk that comes first) has no alpha channel.
-fn png_has_no_alpha(data: &[u8]) -> bool {
-    data.get(25).is_some_and(|colour_type| colour_type & 4 == 0)
-}
-
-fn limits() -> Limits {
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(MAX_BYTES);
-    limits
-}
-
-fn read(decoder: image::ImageResult<impl ImageDecoder>, samples: &mut Vec<u8>) -> Result<Samples> {
+/// Decode a whole image into `samples`. The library takes `working` bytes in addition.
+fn read(
+    decoder: image::ImageResult<impl ImageDecoder>,
+    samples: &mut Vec<u8>,
+    working: usize,
+) -> Result<Samples> {
     let damaged = |error: ImageError| status_of(&error, Status::CorruptData);
     let mut decoder = decoder.map_err(damaged)?;
     let kind = Samples::of(decoder.color_type())?;
     let bytes = decoder.total_bytes();
-    if bytes > MAX_BYTES {
+    if bytes > limits::max_bytes() {
         return Err(Status::TooLarge);
     }
-    decoder.set_limits(limits()).map_err(damaged)?;
+    let mut most = Limits::default();
+    most.max_alloc = Some(limits::max_bytes());
+    decoder.set_limits(most).map_err(damaged)?;
     samples.clear(); // so that no pixels of an earlier image remain if the decoder skips some
-    samples.resize(bytes as usize, 0);
+    limits::resize(samples, bytes as usize, 0)?;
+    limits::check_memory(working)?;
     decoder.read_image(samples).map_err(damaged)?;
     Ok(kind)
 }
@@ -257,6 +234,15 @@ impl Samples {
             Samples::Rgb16 => 6,
             Samples::Rgba16 | Samples::Cmyk16 => 8,
         }
+    }
+
+    /// Return whether a sample has 16 bits.
+    fn is_wide(self) -> bool {
+        use Samples::{Cmyk16, Gray16, GrayAlpha16, KeyedGray16, Rgb16, Rgba16};
+        matches!(
+            self,
+            Gray16 | KeyedGray16 | GrayAlpha16 | Rgb16 | Rgba16 | Cmyk16
+        )
     }
 
     /// Convert a row of pixels to RGB.

@@ -4,9 +4,9 @@
 //! Of several images in a file the first is read. Numbers have at most 10 digits. A comment, from `#` to the end of its line, may
 //! stand inside a number.
 
-use super::MAX_BYTES;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, Size};
+use crate::limits;
 
 const MAX_DIGITS: usize = 10;
 
@@ -77,7 +77,7 @@ pub fn region(
             header.scaled(value as u16)
         }
     });
-    pixels.resize(region.w as usize * region.h as usize * 3, 0);
+    limits::resize(pixels, region.w as usize * region.h as usize * 3, 0)?;
     let lines = rows.chunks_exact(stride).skip(region.y as usize);
     for (row, out) in lines.zip(pixels.chunks_exact_mut(region.w as usize * 3)) {
         let sample = |number: usize| match layout {
@@ -162,7 +162,7 @@ fn header(data: &[u8]) -> Result<Header> {
 fn read_plain(stored: &[u8], header: &Header, samples: &mut Vec<u8>) -> Result<()> {
     let Size { width, height } = header.size;
     let count = u64::from(width) * u64::from(height) * header.kind.channels() as u64;
-    if count > MAX_BYTES {
+    if count > limits::max_bytes() {
         return Err(Status::TooLarge);
     }
     let count = count as usize;
@@ -177,7 +177,7 @@ fn read_plain(stored: &[u8], header: &Header, samples: &mut Vec<u8>) -> Result<(
         return Err(Status::Truncated);
     }
     samples.clear();
-    samples.reserve(count);
+    limits::reserve(samples, count)?;
     let mut text = Text {
         data: stored,
         at: 0,

@@ -1,10 +1,11 @@
-//! What the library does otherwise than libwebp in WebP files: stated sizes and the frame header, the first frame of an animation, and
-//! alpha that is stated but missing.
+//! What the library does otherwise than libwebp in WebP files: stated sizes and the frame header, the first frame of an animation,
+//! alpha that is stated but missing, and the memory for alpha that is not stated.
 
 use std::borrow::Cow;
 
 use super::webp_filter;
 use crate::error::{Result, Status};
+use crate::geometry::Size;
 
 /// Refuse a file that ends before its container or one of its chunks does, and a lossy frame whose header libwebp refuses.
 pub fn check(data: &[u8]) -> Result<()> {
@@ -60,13 +61,27 @@ fn little_endian(bytes: &[u8]) -> usize {
     bytes.iter().rev().fold(0, fold)
 }
 
+/// Return about how many bytes the library takes beside the samples: frame and canvas of an animation, the planes of a lossy image.
+pub fn working_bytes(data: &[u8], size: Size) -> usize {
+    let bytes_per_pixel = if chunk(data, b"ANMF").is_some() {
+        8
+    } else if chunk(data, b"VP8 ").is_some() {
+        3
+    } else {
+        0
+    };
+    usize::try_from(bytes_per_pixel * size.pixels()).unwrap_or(usize::MAX)
+}
+
 /// Return the file as the library reads it like libwebp: the first frame of an animation replaces the canvas, with which the library
-/// would blend it, and a lossy image without a chunk of alpha values states none.
+/// would blend it, and a lossy image without a chunk of alpha values states none. A lossless image states alpha: the library then
+/// decodes it in place, and otherwise takes memory for a second image.
 pub fn as_libwebp_reads(data: &[u8]) -> Cow<'_, [u8]> {
     const FRAME_FLAGS: usize = 8 + 15; // behind place, size and duration (RFC 9649, section 2.7.1.1)
     const NO_BLENDING: u8 = 2;
     const IMAGE_FLAGS: usize = 20; // of VP8X, the first chunk of an extended file
     const ALPHA: u8 = 0x10;
+    const LOSSLESS_ALPHA: usize = 24; // the last byte of the first header of VP8L (RFC 9649, section 3.4), in a file without VP8X
     let with = |at: usize, change: fn(u8) -> u8| match data.get(at) {
         Some(&flags) if change(flags) != flags => {
             let mut copy = data.to_vec();
@@ -82,6 +97,10 @@ pub fn as_libwebp_reads(data: &[u8]) -> Cow<'_, [u8]> {
         && chunk(data, b"ALPH").is_none()
     {
         with(IMAGE_FLAGS, |flags| flags & !ALPHA)
+    } else if chunk(data, b"VP8L") == Some(12) {
+        with(LOSSLESS_ALPHA, |last| last | ALPHA)
+    } else if chunk(data, b"VP8X") == Some(12) && chunk(data, b"VP8L").is_some() {
+        with(IMAGE_FLAGS, |flags| flags | ALPHA)
     } else {
         Cow::Borrowed(data)
     }

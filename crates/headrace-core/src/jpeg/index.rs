@@ -4,6 +4,7 @@
 //!
 //! The idea is that of Android's tile index (Skia, 2011) and OpenSlide's restart-marker offsets; the layout is our own.
 
+use super::binding::{Binding, BINDING_BYTES};
 use super::entropy::Cursor;
 use super::header::Header;
 use crate::crc::crc32c;
@@ -14,7 +15,8 @@ use crate::error::{Result, Status};
 const GROUP_WIDTH: u32 = 64;
 
 const MAGIC: [u8; 4] = *b"HRIX";
-const VERSION: u8 = 1;
+/// 1, until 2026-11, was bound to its image by a CRC-32C, which can be forged.
+const VERSION: u8 = 2;
 
 /// A position in the stream. Predictors are stored modulo 2^16, like coefficients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,9 +29,8 @@ struct Entry {
 /// The index of one image, for its first [`Index::rows`] MCU rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Index {
-    /// Length and checksum of the image's bytes.
-    length: u64,
-    checksum: u32,
+    /// The image's bytes.
+    image: Binding,
     /// MCUs across, and MCUs per column group.
     across: u32,
     spacing: u32,
@@ -73,10 +74,9 @@ impl Index {
         std::mem::size_of::<Self>() + self.entries.len() * std::mem::size_of::<Entry>()
     }
 
-    /// Start an index of the image `data`. It stays empty if the image has restart markers, or 4 GiB or more.
+    /// Start an index of the image `data`. It stays empty if the image has restart markers, has 4 GiB or
+    /// more, or cannot be bound.
     pub(super) fn begin(&mut self, data: &[u8], header: &Header<'_>) {
-        self.length = data.len() as u64;
-        self.checksum = crc32c(data, 0);
         self.across = header.mcus().0;
         self.spacing = (GROUP_WIDTH / (8 * header.max_factors().0)).max(1);
         self.components = header.count as u8;
@@ -84,6 +84,10 @@ impl Index {
         if header.restart_interval > 0 || u32::try_from(data.len()).is_err() {
             return; // stays empty
         }
+        let Some(image) = Binding::of(data) else {
+            return;
+        };
+        self.image = image;
         self.push(&Cursor {
             position: header.scan,
             bit: 0,
@@ -96,7 +100,7 @@ impl Index {
     pub fn copy_from(&mut self, other: &Index) {
         self.entries.clear();
         self.entries.extend_from_slice(&other.entries);
-        (self.length, self.checksum) = (other.length, other.checksum);
+        self.image = other.image;
         (self.across, self.spacing, self.components) =
             (other.across, other.spacing, other.components);
     }
@@ -122,11 +126,10 @@ impl Index {
 
     /// Refuse an index that belongs to other bytes.
     pub(super) fn check(&self, data: &[u8], header: &Header<'_>) -> Result<()> {
-        let fits = self.length == data.len() as u64
-            && self.across == header.mcus().0
+        let fits = self.across == header.mcus().0
             && self.rows() <= header.mcus().1
             && usize::from(self.components) == header.count
-            && self.checksum == crc32c(data, 0);
+            && self.image.fits(data);
         if fits {
             Ok(())
         } else {
@@ -162,18 +165,17 @@ impl Index {
         ))
     }
 
-    /// Return the index as bytes: `HRIX`, version, components, u16 spacing, u32 MCUs across, u64 image length, u32 image
-    /// checksum, u32 number of entries; for each entry the bits since the last one and the change of each component's predictor
-    /// as variable-length integers (7 bits per byte, low first; changes zigzag-coded); the CRC-32C of all these bytes.
-    /// Little-endian.
+    /// Return the index as bytes: `HRIX`, version, components, u16 spacing, u32 MCUs across, the [`Binding`] of the image, u32
+    /// number of entries; for each entry the bits since the last one and the change of each component's predictor as
+    /// variable-length integers (7 bits per byte, low first; changes zigzag-coded); the CRC-32C of all these bytes, which finds
+    /// damage. Little-endian.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(32 + self.entries.len() * 8);
+        let mut bytes = Vec::with_capacity(20 + BINDING_BYTES + self.entries.len() * 8);
         bytes.extend(MAGIC);
         bytes.extend([VERSION, self.components]);
         bytes.extend((self.spacing as u16).to_le_bytes());
         bytes.extend(self.across.to_le_bytes());
-        bytes.extend(self.length.to_le_bytes());
-        bytes.extend(self.checksum.to_le_bytes());
+        bytes.extend(self.image.to_bytes());
         bytes.extend((self.entries.len() as u32).to_le_bytes());
         let mut last = (0, [0; 3]);
         for point in &self.entries {
@@ -212,8 +214,7 @@ impl Index {
             components,
             spacing: u32::from(u16::from_le_bytes(reader.take()?)),
             across: u32::from_le_bytes(reader.take()?),
-            length: u64::from_le_bytes(reader.take()?),
-            checksum: u32::from_le_bytes(reader.take()?),
+            image: Binding::from_bytes(&reader.take()?),
             entries: Vec::new(),
         };
         let count = u32::from_le_bytes(reader.take()?) as usize;
@@ -293,8 +294,7 @@ pub(crate) mod tests {
             })
             .collect();
         Index {
-            length: 123_456,
-            checksum: 77,
+            image: Binding::of(b"an image").expect("random numbers"),
             across: 39,
             spacing: 8,
             components: 3,
@@ -311,6 +311,17 @@ pub(crate) mod tests {
             Index::from_bytes(&Index::new().to_bytes()),
             Ok(Index::new())
         );
+    }
+
+    #[test]
+    fn an_index_of_the_first_version_is_refused() {
+        let mut old = b"HRIX\x01\x03".to_vec();
+        old.extend([8, 0, 39, 0, 0, 0]);
+        old.extend(123_456u64.to_le_bytes());
+        old.extend(77u32.to_le_bytes());
+        old.extend(0u32.to_le_bytes());
+        old.extend(crc32c(&old, 0).to_le_bytes());
+        assert_eq!(Index::from_bytes(&old), Err(Status::BadIndex));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! JPEG: our own region decoder for baseline files, writers that keep or requantise the coefficients, and libjpeg-turbo, which is
 //! the reference of the decoder and decodes all other files.
 
+pub mod binding;
 pub mod bits;
 pub(crate) mod entropy;
 pub mod exif_segment;

@@ -12,6 +12,7 @@ use super::{idct, lanes, structure};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, Scale};
+use crate::limits;
 use std::ops::Range;
 
 /// The start value of a range that grows to cover others.
@@ -124,6 +125,13 @@ impl RegionDecoder {
         }
     }
 
+    /// Free the memory that an unusually large image has left.
+    pub fn shrink(&mut self) {
+        for plane in &mut self.planes {
+            limits::shrink(&mut plane.samples);
+        }
+    }
+
     /// Check the structure without decoding: restart markers, their number and order, and the end of the file.
     pub fn check(&mut self, data: &[u8], header: &Header<'_>) -> Result<()> {
         self.profile.start();
@@ -164,11 +172,11 @@ impl RegionDecoder {
             return Err(Status::Unsupported);
         }
         self.build_tables(header)?;
-        let window = self.lay_out(header, scale, region);
+        let window = self.lay_out(header, scale, region)?;
         if channels == Channels::Gray {
             self.leave_out_chroma();
         }
-        self.reserve_samples(header.count, region.w);
+        self.reserve_samples(header.count, region.w)?;
         // A file with restart markers needs no index.
         let unmarked = header.restart_interval == 0;
         let index = index.filter(|index| unmarked && !index.is_empty());
@@ -226,7 +234,7 @@ impl RegionDecoder {
     ) -> Result<()> {
         self.build_tables(header)?;
         let whole = Rect::new(0, 0, header.width, header.height);
-        let window = self.lay_out(header, Scale::Full, whole);
+        let window = self.lay_out(header, Scale::Full, whole)?;
         let mut resume = None;
         for row in window.rows.clone() {
             self.plan_row(header, None, &window, row, resume);
@@ -271,7 +279,7 @@ impl RegionDecoder {
     }
 
     /// Compute which MCUs and samples `region` needs, and size the scratch memory for them.
-    fn lay_out(&mut self, header: &Header<'_>, scale: Scale, region: Rect) -> Window {
+    fn lay_out(&mut self, header: &Header<'_>, scale: Scale, region: Rect) -> Result<Window> {
         let (h_max, v_max) = header.max_factors();
         let mut window = Window {
             columns: NOTHING,
@@ -305,12 +313,12 @@ impl RegionDecoder {
             cover(&mut window.columns, columns, plane.size * plane.h);
             cover(&mut window.rows, rows, plane.size * plane.v);
         }
-        self.lay_out_blocks(header.count, &window);
-        window
+        self.lay_out_blocks(header.count, &window)?;
+        Ok(window)
     }
 
     /// Assign the blocks of the window's MCUs to groups of coefficients, and size the memory for one MCU row.
-    fn lay_out_blocks(&mut self, count: usize, window: &Window) {
+    fn lay_out_blocks(&mut self, count: usize, window: &Window) -> Result<()> {
         self.slots.clear();
         let mut first_group = 0;
         for (component, plane) in self.planes[..count].iter_mut().enumerate() {
@@ -336,25 +344,23 @@ impl RegionDecoder {
             last.fill(0);
         }
         self.coefficients.truncate(first_group);
-        self.coefficients.resize(first_group + 1, [0; 64 * GROUP]);
+        limits::resize(&mut self.coefficients, first_group + 1, [0; 64 * GROUP])?;
         self.plan
             .lay_out(&self.slots, window.columns.len(), first_group);
+        Ok(())
     }
 
     /// Reserve memory for the samples of a region that was laid out, `width` pixels wide.
-    fn reserve_samples(&mut self, count: usize, width: u32) {
+    fn reserve_samples(&mut self, count: usize, width: u32) -> Result<()> {
         for plane in &mut self.planes[..count] {
             plane.stride = plane.row_samples() + 2 * MARGIN;
             let bytes = plane.stride * plane.blocks.len() * plane.size as usize;
-            if plane.samples.len() < bytes {
-                plane.samples.resize(bytes, 0);
-            }
+            limits::grow(&mut plane.samples, bytes, 0)?;
         }
         for row in &mut self.upsampled_rows {
-            if row.len() < width as usize + MARGIN {
-                row.resize(width as usize + MARGIN, 0);
-            }
+            limits::grow(row, width as usize + MARGIN, 0)?;
         }
+        Ok(())
     }
 
     /// List the runs of MCUs that MCU row `row` of the window needs, one for each start position. `resume` is the end of the rows

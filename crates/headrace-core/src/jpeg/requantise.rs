@@ -23,7 +23,8 @@ use super::writer::{
 use super::{exif_segment, marker};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
-use crate::geometry::{Orientation, MAX_PIXELS};
+use crate::geometry::Orientation;
+use crate::limits::max_pixels;
 
 /// A block's values in natural order.
 type Block<T> = [T; 64];
@@ -90,7 +91,7 @@ impl Requantiser {
     ) -> Result<()> {
         out.clear();
         let header = header::parse(jpeg)?;
-        if u64::from(header.width) * u64::from(header.height) > MAX_PIXELS {
+        if u64::from(header.width) * u64::from(header.height) > max_pixels() {
             return Err(Status::TooLarge);
         }
         let layout = Layout::of(&header)?;

@@ -22,7 +22,7 @@ use super::writer::{
     append_scan, append_segment, output_table, quantisation_payload, restart_interval, shrink,
 };
 use crate::error::{Result, Status};
-use crate::geometry::{Orientation, MAX_PIXELS};
+use crate::geometry::Orientation;
 
 /// Which metadata to keep. Segments that determine the colour space (JFIF, Adobe) are always kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -310,7 +310,7 @@ impl<'a> Header<'a> {
         if !sequential_or_progressive || frame.precision != 8 || frame.count() > 4 {
             return Err(Status::Unsupported);
         }
-        if u64::from(frame.width) * u64::from(frame.height) > MAX_PIXELS {
+        if u64::from(frame.width) * u64::from(frame.height) > crate::limits::max_pixels() {
             return Err(Status::TooLarge);
         }
         (self.width, self.height) = (frame.width as usize, frame.height as usize);

@@ -7,6 +7,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, Scale, Size};
+use crate::limits;
 
 // The shim's symbols live in a static library that links against the one turbojpeg-sys builds.
 use turbojpeg_sys as _;
@@ -41,6 +42,8 @@ unsafe extern "C" {
     fn headrace_turbo_coefficients(
         data: *const u8,
         length: usize,
+        most_scans: u32,
+        most_coefficient_bytes: usize,
         on_row: extern "C" fn(*mut c_void, *const *const i16, *const u32) -> i32,
         context: *mut c_void,
         quantisation: *mut u16,
@@ -61,6 +64,13 @@ struct RegionOfShim {
     w: u32,
     h: u32,
     to_the_end: u32,
+    most_scans: u32,
+    most_coefficient_bytes: usize,
+}
+
+/// Return the largest size of whole-image coefficient arrays in bytes.
+fn most_coefficient_bytes() -> usize {
+    usize::try_from(limits::max_bytes()).unwrap_or(usize::MAX)
 }
 
 fn check(status: i32) -> Result<()> {
@@ -114,6 +124,22 @@ pub fn region_scaled(
     extent: Extent,
     pixels: &mut Vec<u8>,
 ) -> Result<usize> {
+    let most_scans = limits::most_scans(header(data)?.0.pixels(), data.len());
+    region_of_scans(data, scale, region, extent, most_scans, pixels)
+}
+
+/// Decode as [`region_scaled`] does, from a file of at most so many scans.
+pub(crate) fn region_of_scans(
+    data: &[u8],
+    scale: Scale,
+    region: Rect,
+    extent: Extent,
+    most_scans: u32,
+    pixels: &mut Vec<u8>,
+) -> Result<usize> {
+    if most_scans == 0 {
+        return Err(Status::TooLarge);
+    }
     let (size, components) = header(data)?;
     let scaled = size.scaled(scale);
     if !region.fits(scaled.width, scaled.height) {
@@ -123,9 +149,7 @@ pub fn region_scaled(
     let image = stride * region.h as usize;
     // The line buffer follows the pixels: one row of the whole width, 8 bytes per pixel for CMYK of 12 bits.
     let needed = image + size.width as usize * 8 + 64;
-    if pixels.len() < needed {
-        pixels.resize(needed, 0);
-    }
+    limits::grow(pixels, needed, 0)?;
     let (out, line) = pixels.split_at_mut(image);
     let padding = line.as_ptr().align_offset(2);
     let line = &mut line[padding..];
@@ -141,6 +165,8 @@ pub fn region_scaled(
         w: region.w,
         h: region.h,
         to_the_end: u32::from(extent == Extent::File),
+        most_scans,
+        most_coefficient_bytes: most_coefficient_bytes(),
     };
     // SAFETY: the buffers have the sizes that `request` states. The shim reads the header again, compares it with `request`, and
     // writes no more than these sizes whatever the bytes are by then.
@@ -226,7 +252,7 @@ pub fn encode_into(pixels: &[u8], size: Size, how: &Encoding, out: &mut Vec<u8>)
     // Photographs fit into the first size, noise at quality 100 into the second.
     for room in [samples + 65_536, samples * 8 + 65_536] {
         out.clear();
-        out.reserve(room);
+        limits::reserve(out, room)?;
         // SAFETY: `pixels` holds all samples (checked), `factors` six bytes, `out` has room for as many bytes as stated; all live
         // during the call.
         let written = unsafe {
@@ -299,6 +325,10 @@ pub fn coefficients(
     data: &[u8],
     each_row: &mut dyn FnMut(&BlockRows<'_>) -> Result<()>,
 ) -> Result<[[u16; 64]; 4]> {
+    let most_scans = limits::most_scans(size(data)?.pixels(), data.len());
+    if most_scans == 0 {
+        return Err(Status::TooLarge);
+    }
     let mut quantisation = [[0u16; 64]; 4];
     let mut context = RowContext { on_row: each_row };
     // SAFETY: the data are valid for `length` bytes, the context outlives the call, and the tables have room for 4 × 64.
@@ -306,6 +336,8 @@ pub fn coefficients(
         headrace_turbo_coefficients(
             data.as_ptr(),
             data.len(),
+            most_scans,
+            most_coefficient_bytes(),
             on_row,
             (&raw mut context).cast(),
             quantisation.as_mut_ptr().cast(),
@@ -338,6 +370,8 @@ mod tests {
             w: 16,
             h: 1,
             to_the_end: 1,
+            most_scans: 1,
+            most_coefficient_bytes: 1 << 20,
         };
         change(&mut request);
         // SAFETY: the buffers have 48 bytes each, and no test below states more.

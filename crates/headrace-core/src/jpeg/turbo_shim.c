@@ -17,6 +17,8 @@ typedef struct {
   uint32_t image_width, image_height, components; /* of the first reading of the header */
   uint32_t scale_divisor, x, y, w, h;
   uint32_t to_the_end; /* read the rows behind the region too, so that the status is that of the whole file */
+  uint32_t most_scans; /* a file of more scans is refused */
+  size_t most_coefficient_bytes; /* of whole-image coefficient arrays (progressive and multi-scan files); larger files are refused */
 } headrace_region_t;
 
 typedef struct {
@@ -46,17 +48,25 @@ static void on_message(j_common_ptr cinfo, int level) {
 
 static void on_output(j_common_ptr cinfo) { (void)cinfo; }
 
-/* Largest number of scans. A scan of a few bytes can cover the whole image, so a small file could keep a core busy for hours. Encoders
- * write about ten scans. */
-enum { MAX_SCANS = 100 };
-/* Largest size of whole-image coefficient arrays (progressive and multi-scan files); larger files are refused. */
-#define MAX_COEFFICIENT_BYTES ((size_t)1 << 30)
+/* The count of scans. A scan of a few bytes can cover the whole image, so a small file could keep a core busy for hours. */
+typedef struct {
+  struct jpeg_progress_mgr base; /* must be first: libjpeg gets a pointer to it */
+  uint32_t most_scans;
+} scans_t;
 
 static void on_progress(j_common_ptr cinfo) {
-  if (cinfo->is_decompressor && ((j_decompress_ptr)cinfo)->input_scan_number > MAX_SCANS) {
-    cinfo->err->msg_code = JERR_BAD_PROGRESSION;
+  const scans_t *scans = (const scans_t *)cinfo->progress;
+  if (cinfo->is_decompressor && (uint32_t)((j_decompress_ptr)cinfo)->input_scan_number > scans->most_scans) {
+    cinfo->err->msg_code = JERR_IMAGE_TOO_BIG;
     cinfo->err->error_exit(cinfo);
   }
+}
+
+static void count_scans(struct jpeg_decompress_struct *cinfo, scans_t *scans, uint32_t most_scans) {
+  memset(scans, 0, sizeof *scans);
+  scans->base.progress_monitor = on_progress;
+  scans->most_scans = most_scans;
+  cinfo->progress = &scans->base;
 }
 
 static size_t coefficient_bytes(const struct jpeg_decompress_struct *cinfo) {
@@ -81,6 +91,7 @@ static int status_of(errors_t *errors, int reading_header) {
     case JERR_CONVERSION_NOTIMPL:
     case JERR_BAD_PRECISION:
     case JERR_NOT_COMPILED: return UNSUPPORTED;
+    case JERR_OUT_OF_MEMORY:
     case JERR_IMAGE_TOO_BIG: return TOO_LARGE;
     default: return errors->warned ? errors->warned : (reading_header ? CORRUPT_HEADER : CORRUPT_DATA);
   }
@@ -189,10 +200,9 @@ int headrace_turbo_region(const uint8_t *data, size_t length, const headrace_reg
   uint32_t x = region->x, y = region->y, w = region->w, h = region->h;
   size_t stride = (size_t)w * 3;
   struct jpeg_decompress_struct cinfo;
-  struct jpeg_progress_mgr progress;
+  scans_t scans;
   errors_t errors;
   memset(&cinfo, 0, sizeof cinfo);
-  memset(&progress, 0, sizeof progress);
   install(&errors, &cinfo);
   volatile int reading_header = 1;
   if (setjmp(errors.escape)) {
@@ -201,12 +211,12 @@ int headrace_turbo_region(const uint8_t *data, size_t length, const headrace_reg
     return status;
   }
   jpeg_create_decompress(&cinfo);
-  progress.progress_monitor = on_progress;
-  cinfo.progress = &progress;
+  count_scans(&cinfo, &scans, region->most_scans);
   jpeg_mem_src(&cinfo, data, (unsigned long)length);
   jpeg_read_header(&cinfo, TRUE);
   int refused = kind_status(&cinfo);
-  if (refused == OK && jpeg_has_multiple_scans(&cinfo) && coefficient_bytes(&cinfo) > MAX_COEFFICIENT_BYTES) refused = TOO_LARGE;
+  if (refused == OK && jpeg_has_multiple_scans(&cinfo) && coefficient_bytes(&cinfo) > region->most_coefficient_bytes)
+    refused = TOO_LARGE;
   if (refused != OK) {
     jpeg_destroy_decompress(&cinfo);
     return refused;
@@ -352,14 +362,13 @@ size_t headrace_turbo_encode(const uint8_t *pixels, uint32_t w, uint32_t h, int 
  * blocks rows[4 * c + l] (NULL outside the image) and their number widths[c]; a status other than OK ends the reading. `quantisation`
  * receives four tables in natural order. A file of one component is read as MCUs of one block. Progressive files must be complete: a
  * decoder smooths the blocks of others, which a copy of the coefficients would not reproduce. */
-int headrace_turbo_coefficients(const uint8_t *data, size_t length,
+int headrace_turbo_coefficients(const uint8_t *data, size_t length, uint32_t most_scans, size_t most_coefficient_bytes,
                                 int (*on_row)(void *context, const int16_t *const *rows, const uint32_t *widths),
                                 void *context, uint16_t *quantisation) {
   struct jpeg_decompress_struct cinfo;
-  struct jpeg_progress_mgr progress;
+  scans_t scans;
   errors_t errors;
   memset(&cinfo, 0, sizeof cinfo);
-  memset(&progress, 0, sizeof progress);
   install(&errors, &cinfo);
   volatile int reading_header = 1;
   volatile int status = OK;
@@ -369,12 +378,11 @@ int headrace_turbo_coefficients(const uint8_t *data, size_t length,
     return status;
   }
   jpeg_create_decompress(&cinfo);
-  progress.progress_monitor = on_progress;
-  cinfo.progress = &progress;
+  count_scans(&cinfo, &scans, most_scans);
   jpeg_mem_src(&cinfo, data, (unsigned long)length);
   jpeg_read_header(&cinfo, TRUE);
   if (cinfo.data_precision != 8 || kind_status(&cinfo) != OK) status = UNSUPPORTED;
-  else if (coefficient_bytes(&cinfo) > MAX_COEFFICIENT_BYTES) status = TOO_LARGE;
+  else if (coefficient_bytes(&cinfo) > most_coefficient_bytes) status = TOO_LARGE;
   if (status != OK) {
     jpeg_destroy_decompress(&cinfo);
     return status;

@@ -4,11 +4,12 @@
 use crate::decode::{DecodeOptions, Decoder};
 use crate::error::Result;
 use crate::exif;
-use crate::geometry::{Orientation, Rect, Size, MAX_PIXELS};
+use crate::geometry::{Orientation, Rect, Size};
 use crate::jpeg::facts::JpegFacts;
 use crate::jpeg::requantise::{RequantiseOptions, Requantiser};
 use crate::jpeg::turbo::{self, Encoding};
 use crate::jpeg::{exif_segment, marker};
+use crate::limits::{self, max_pixels};
 use crate::resample::{Filter, PassOrder, Resampler, ResizeSpec};
 
 /// The rule for the size of packed images.
@@ -99,7 +100,7 @@ impl Reencoder {
         if facts.bits != 8
             || !matches!(facts.components, 1 | 3)
             || size.width.max(size.height) > MAX_SIDE
-            || u64::from(size.width) * u64::from(size.height) > MAX_PIXELS
+            || size.pixels() > max_pixels()
         {
             return None;
         }
@@ -130,7 +131,7 @@ impl Reencoder {
         let pixels = if size == stored && view.stride == stride {
             view.pixels
         } else {
-            self.pixels.resize(stride * size.height as usize, 0);
+            limits::resize(&mut self.pixels, stride * size.height as usize, 0).ok()?;
             self.resampler
                 .resize_into(view, &spec, &mut self.pixels, stride)
                 .ok()?;

@@ -1,7 +1,8 @@
 //! torchvision's arithmetic of sizes and crops.
 
 use crate::error::{Result, Status};
-use crate::geometry::{Rect, Size, MAX_PIXELS};
+use crate::geometry::{Rect, Size};
+use crate::limits::max_pixels;
 use crate::rng::Rng;
 
 /// Return the start of a centred crop of `part` pixels in `whole` (torchvision: `int(round((whole - part) / 2))` with Python's
@@ -24,7 +25,7 @@ pub fn resized(size: Size, short: u32, max: u32) -> Result<(u32, u32)> {
         new_small = (f64::from(max) * f64::from(new_small) / f64::from(new_large)) as u32;
         new_large = max;
     }
-    if new_small == 0 || u64::from(new_small) * u64::from(new_large) > MAX_PIXELS {
+    if new_small == 0 || u64::from(new_small) * u64::from(new_large) > max_pixels() {
         return Err(Status::TooLarge);
     }
     Ok(if width <= height {

@@ -2,7 +2,8 @@
 
 use crate::colour::ColourOp;
 use crate::error::{Result, Status};
-use crate::geometry::{Size, MAX_PIXELS};
+use crate::geometry::Size;
+use crate::limits::max_pixels;
 use crate::resample::Filter;
 use crate::warp::{Affine, Interpolation};
 
@@ -92,7 +93,7 @@ impl Step {
             }
             let pixels = i128::from(width) * i128::from(height);
             let side = i64::from(crate::resample::MAX_SOURCE);
-            if pixels > i128::from(MAX_PIXELS) || width > side || height > side {
+            if pixels > i128::from(max_pixels()) || width > side || height > side {
                 return Err(Status::TooLarge);
             }
             Ok(Size {

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, RgbView};
+use crate::limits;
 use kernels::{Horizontal, Vertical};
 
 /// Longest side of a resized grid. Pillow's own buffers have a similar limit; it bounds the tables of a hostile request.
@@ -195,7 +196,7 @@ impl Resampler {
     /// pixels, `out_stride` bytes from row to row.
     ///
     /// Errors: [`Status::BadBox`] if the request is not valid or `src` lacks needed pixels, [`Status::Internal`] if a buffer is
-    /// too small.
+    /// too small, [`Status::TooLarge`] if the rows between the passes take too much memory.
     pub fn resize_into(
         &mut self,
         src: RgbView<'_>,
@@ -254,9 +255,9 @@ impl Resampler {
                 }
             }
             (true, true) if vertical_first => {
-                self.vertical_then_horizontal(&source, source_bytes, &mut output);
+                self.vertical_then_horizontal(&source, source_bytes, &mut output)?;
             }
-            (true, true) => self.horizontal_then_vertical(&source, &mut output),
+            (true, true) => self.horizontal_then_vertical(&source, &mut output)?,
         }
         Ok(())
     }
@@ -282,11 +283,15 @@ impl Resampler {
 
     /// Run both passes. A few rows at a time are resized horizontally just before the vertical pass reads them, so that they are
     /// still in the cache.
-    fn horizontal_then_vertical(&mut self, source: &Rows<'_>, output: &mut Output<'_>) {
+    fn horizontal_then_vertical(
+        &mut self,
+        source: &Rows<'_>,
+        output: &mut Output<'_>,
+    ) -> Result<()> {
         let row_bytes = output.row_bytes;
         let (start, count) = self.vertical.span(output.height - 1);
         let height = start + count;
-        grow(&mut self.scratch, height * row_bytes);
+        grow(&mut self.scratch, height * row_bytes)?;
         let mut ready = 0;
         for row in 0..output.height {
             let (start, count) = self.vertical.span(row);
@@ -303,6 +308,7 @@ impl Resampler {
             };
             self.vertical.run(row, &narrow, output.row(row));
         }
+        Ok(())
     }
 
     /// Run both passes in the other order, a few output rows at a time through a buffer of as many rows.
@@ -311,9 +317,10 @@ impl Resampler {
         source: &Rows<'_>,
         source_bytes: usize,
         output: &mut Output<'_>,
-    ) {
+    ) -> Result<()> {
         let at_once = if output.flip { 1 } else { ROWS_AT_ONCE };
-        grow(&mut self.scratch, source_bytes * at_once);
+        let at_once = at_once.min(output.height);
+        grow(&mut self.scratch, source_bytes * at_once)?;
         for first in (0..output.height).step_by(at_once) {
             let count = at_once.min(output.height - first);
             let short = &mut self.scratch[..source_bytes * count];
@@ -327,14 +334,20 @@ impl Resampler {
             let (rows, stride) = output.rows(first, count);
             self.horizontal.run(&short, 0, count, rows, stride);
         }
+        Ok(())
     }
 }
 
-/// Make the scratch memory at least `bytes` long. Contents of an earlier image are overwritten before they are read.
-fn grow(scratch: &mut Vec<u8>, bytes: usize) {
-    if scratch.len() < bytes {
-        scratch.resize(bytes, 0);
+/// Make the scratch memory at least `bytes` long. Contents of an earlier image are overwritten before they are read. An image of
+/// one column and millions of rows could ask for any amount: that is [`Status::TooLarge`].
+fn grow(scratch: &mut Vec<u8>, bytes: usize) -> Result<()> {
+    if bytes as u64 > limits::max_bytes() {
+        return Err(Status::TooLarge);
     }
+    if bytes < scratch.len() {
+        limits::shrink(scratch); // that of an unusually large image
+    }
+    limits::grow(scratch, bytes, 0)
 }
 
 /// Rows to read, `stride` bytes apart.

@@ -23,6 +23,7 @@ pub use edge::Edge;
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
 use crate::geometry::{Rect, RgbView, Scale, Size};
+use crate::limits;
 use crate::resample::{Filter, Resampler, ResizeSpec};
 use nearest::Nearest;
 
@@ -315,9 +316,7 @@ impl Warper {
         } else {
             let stride = window.w as usize * 3;
             let length = stride * window.h as usize;
-            if self.grid.len() < length + SLACK {
-                self.grid.resize(length + SLACK, 0);
-            }
+            limits::grow(&mut self.grid, length + SLACK, 0)?;
             self.resampler
                 .resize_into(src, &resize, &mut self.grid[..length], stride)?;
             (&self.grid[..length + SLACK], stride)

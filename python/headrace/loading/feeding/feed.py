@@ -32,6 +32,7 @@ from headrace.loading.order.arithmetic import hashed
 from headrace.loading.statistics.stats import CacheStats, FeedStats, Stopwatch
 from headrace.system.files import open_files
 from headrace.system.hardware.machine import cores
+from headrace.system.text.size_limits import max_pixels
 from headrace.system.text.sizes import size_text
 from headrace.transforms.compile import NUMPY_DTYPES, Pipeline, encode
 
@@ -266,6 +267,7 @@ class Feed:
 
     def _open_table(self) -> Table:
         table, cache = self.dataset.table, self._cache
+        max_pixels()  # a setting that is no number ends the run here: the native core would go on with the default
         return Table(
             *_columns(table),
             INDEX_BYTES,

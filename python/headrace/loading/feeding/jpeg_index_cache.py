@@ -1,9 +1,10 @@
 """The folder that keeps JPEG indexes from one run to the next: a file for each list of records, and one for any images.
 
 A JPEG index holds bit offsets inside one JPEG from which decoding can start, so that a crop costs only its own part
-(crates/headrace-core/src/jpeg/index.rs). It carries length and CRC-32C of the bytes that it was made from. The decoder checks
-both each time: the index of a file that has changed is never used, and is made again. Processes share the files while they run
-(crates/headrace-core/src/engine/index_file.rs).
+(crates/headrace-core/src/jpeg/index.rs). It carries length and keyed digest of the bytes that it was made from, and the key.
+The decoder checks them each time: the index of a file that has changed, or of another file that was made to look the same, is
+never used, and is made again. Processes share the files while they run (crates/headrace-core/src/engine/index_file.rs). The
+folder and its files are private, because the keys are in them.
 
 The folder is `$HEADRACE_INDEX_CACHE` ("off": none), else `jpeg-index` in the cache folder (`$HEADRACE_CACHE`, else
 `~/.cache/headrace`). When its files take more than 2 GiB together, the least recently used are removed.

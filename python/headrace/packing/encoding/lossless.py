@@ -9,10 +9,11 @@ import numpy as np
 
 from headrace._native import restart_markers
 from headrace.errors import DecodeError
-from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
+from headrace.images.decode import NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.images.header import EXTENSIONS, ImageHeader, read_header
 from headrace.images.with_pillow import converted, decode_with_pillow
 from headrace.packing.planning.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
+from headrace.system.text.size_limits import max_pixels
 
 __all__ = ["MAX_SIDE", "Encode", "EncodedImage", "check_pixels", "lossless_encoder"]
 
@@ -74,7 +75,7 @@ def check_pixels(data: bytes, header: ImageHeader) -> None:
     """Decode a whole image as a Loader does. Raise DecodeError if that fails or the Loader does not support its kind."""
     if header.jpeg is None:  # such an image is decoded as a whole for any box
         status = int(decode_into([data], np.empty((1, 1, 1, 3), dtype=np.uint8), boxes=[(0, 0, 1, 1)])[0])
-    elif header.width * header.height > MAX_PIXELS:
+    elif header.width * header.height > max_pixels():
         status = TOO_LARGE  # refuse before allocating
     else:
         status = int(decode_into([data], np.empty((1, header.height, header.width, 3), dtype=np.uint8))[0])

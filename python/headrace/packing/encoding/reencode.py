@@ -10,12 +10,13 @@ import numpy as np
 
 from headrace._native import encode_jpeg, requantise_jpeg
 from headrace.errors import DecodeError
-from headrace.images.decode import MAX_PIXELS, NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
+from headrace.images.decode import NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
 from headrace.images.header import ImageHeader, format_of, read_header
 from headrace.images.with_pillow import converted, decode_with_pillow, pillow
 from headrace.packing.encoding.lossless import MAX_SIDE, Encode, EncodedImage
 from headrace.packing.encoding.transform import parsed
 from headrace.packing.planning.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
+from headrace.system.text.size_limits import max_pixels
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -93,8 +94,8 @@ def _refuse_too_large(size: tuple[int, int]) -> None:
     would = f"would become {size[0]:,} x {size[1]:,} pixels"
     if max(size) > MAX_SIDE:
         raise DecodeError(f"{would}; a JPEG has at most {MAX_SIDE:,} on a side")
-    if size[0] * size[1] > MAX_PIXELS:
-        raise DecodeError(f"{would}; Loaders decode at most {MAX_PIXELS:,}", status=TOO_LARGE)
+    if size[0] * size[1] > max_pixels():
+        raise DecodeError(f"{would}; Loaders decode at most {max_pixels():,}", status=TOO_LARGE)
 
 
 def _is_finer(header: ImageHeader, quality: int | None) -> bool:
@@ -108,7 +109,7 @@ def _pixels(data: bytes, header: ImageHeader, size: tuple[int, int]) -> Image.Im
     """Return the image at `size` (width, height), grey or RGB, resized with Pillow's bicubic filter."""
     jpeg = header.jpeg
     if jpeg is not None and jpeg.bits == 8 and jpeg.components in (1, 3):
-        if header.width * header.height > MAX_PIXELS:
+        if header.width * header.height > max_pixels():
             raise DecodeError(reason(TOO_LARGE), status=TOO_LARGE)  # refuse before allocating
         out = np.empty((1, size[1], size[0], 3), dtype=np.uint8)
         status = int(decode_into([data], out, resample="bicubic")[0])

@@ -13,13 +13,30 @@ from typing import IO, AnyStr
 from headrace.errors import FormatError, UsageError
 from headrace.system.text.sizes import parse_size, size_text
 
-__all__ = ["DOCUMENT_BYTES", "LONGEST_LINE", "RECORD_LIMIT", "lines_of", "record_limit", "too_large"]
+__all__ = [
+    "DOCUMENT_BYTES",
+    "LONGEST_LINE",
+    "PIXEL_LIMIT",
+    "RECORD_LIMIT",
+    "lines_of",
+    "max_pixels",
+    "record_limit",
+    "too_large",
+]
 
 RECORD_LIMIT = "HEADRACE_RECORD_LIMIT"
 """The environment variable that raises the bound of a record."""
 
 _RECORD_BYTES = 1 << 30
 """Default bound of a record's image, JSON and each sidecar file. The largest image of ImageNet-21k has 50 MB."""
+
+PIXEL_LIMIT = "HEADRACE_MAX_PIXELS"
+"""The environment variable that sets the bound of an image's pixels. The native core reads it before its first image."""
+
+_PIXELS = 178_956_970
+"""Default bound of an image's pixels, for which Pillow raises an error (twice 1024³/4/3); that of headrace-core's limits.rs."""
+
+_LARGEST_PIXELS = 1 << 31
 
 DOCUMENT_BYTES = 256 << 20
 """Bound of a manifest: that of 14 million images in 21,841 classes has 1 MB."""
@@ -37,6 +54,19 @@ def record_limit() -> int:
         return parse_size(text)
     except ValueError as error:
         raise UsageError(f"{RECORD_LIMIT}={text!r}: {error}", hint=f"for example {RECORD_LIMIT}=4GiB") from error
+
+
+def max_pixels() -> int:
+    """Return the most pixels that an image may have. Raise UsageError for a setting that is no number of pixels."""
+    text = os.environ.get(PIXEL_LIMIT)
+    if not text:
+        return _PIXELS
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _LARGEST_PIXELS):
+        raise UsageError(
+            f"{PIXEL_LIMIT}={text!r} is no number of pixels from 1 to {_LARGEST_PIXELS:,}",
+            hint=f"for example {PIXEL_LIMIT}=400000000",
+        )
+    return int(text)
 
 
 def too_large(size: int, limit: int) -> str:

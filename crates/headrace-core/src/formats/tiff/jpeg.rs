@@ -6,9 +6,11 @@ use tiff::tags::{CompressionMethod, PhotometricInterpretation, PlanarConfigurati
 use super::{status_of, Reader};
 use crate::cpu::Extension;
 use crate::error::{Result, Status};
-use crate::geometry::{Rect, Size, MAX_PIXELS};
+use crate::geometry::{Rect, Scale, Size};
 use crate::jpeg::marker::{self, next_segment};
-use crate::jpeg::{structure, turbo};
+use crate::jpeg::structure;
+use crate::jpeg::turbo::{self, Extent};
+use crate::limits::{self, max_pixels};
 
 /// The strips or tiles as the tags describe them.
 struct Layout {
@@ -35,6 +37,8 @@ pub fn rgb(data: &[u8], reader: &mut Reader<'_>, size: Size, out: &mut Vec<u8>) 
     let down = size.height.div_ceil(layout.height);
     let row_bytes = size.width as usize * 3;
     let (mut file, mut pixels) = (Vec::new(), Vec::new());
+    // The strips or tiles share what the file may ask for: many could be one and the same part of it.
+    let most_scans = limits::most_scans(size.pixels(), data.len());
     out.clear();
     for number in 0..across as usize * down as usize {
         let x = number as u32 % across * layout.width;
@@ -46,10 +50,12 @@ pub fn rgb(data: &[u8], reader: &mut Reader<'_>, size: Size, out: &mut Vec<u8>) 
             layout.height.min(size.height - y),
         );
         layout.assemble(data, number, part, &mut file)?;
-        let stride = turbo::region(&file, part, &mut pixels)?;
+        let extent = Extent::Region;
+        let stride =
+            turbo::region_of_scans(&file, Scale::Full, part, extent, most_scans, &mut pixels)?;
         if x == 0 {
             // Only as much as has been decoded, because the stated size may be wrong.
-            out.resize(out.len() + part.h as usize * row_bytes, 0);
+            limits::resize(out, out.len() + part.h as usize * row_bytes, 0)?;
         }
         let begin = y as usize * row_bytes + x as usize * 3;
         let bytes = part.w as usize * 3;
@@ -89,7 +95,7 @@ fn layout(reader: &mut Reader<'_>, size: Size) -> Result<Layout> {
     if width == 0 || height == 0 {
         return Err(Status::CorruptHeader);
     }
-    if u64::from(width) * u64::from(height) > MAX_PIXELS {
+    if u64::from(width) * u64::from(height) > max_pixels() {
         return Err(Status::TooLarge);
     }
     let mut column = |tag: Tag| {

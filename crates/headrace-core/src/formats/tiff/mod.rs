@@ -11,10 +11,11 @@ use tiff::tags::{
 };
 use tiff::{ColorType, TiffError};
 
-use super::{ended_early, Samples, MAX_BYTES};
+use super::{ended_early, Samples};
 use crate::error::{Result, Status};
 use crate::exif::Directory;
 use crate::geometry::Size;
+use crate::limits;
 
 type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
 
@@ -38,8 +39,14 @@ pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
     check_directory(data)?;
     let most_bytes = u64::from(size.width) * u64::from(size.height) * 8;
     decoded(data, size, out).map_err(|status| match status {
-        // Not the image is too large, but a number that a tag states, or a side for the library's fax decoder. Others may read it.
-        Status::TooLarge if most_bytes <= MAX_BYTES => Status::Unsupported,
+        // Not the image is too large for the limits and the memory, but a number that a tag states, or a side for the library's fax
+        // decoder. Others may read it.
+        Status::TooLarge
+            if most_bytes <= limits::max_bytes()
+                && limits::check_memory(most_bytes as usize).is_ok() =>
+        {
+            Status::Unsupported
+        }
         status => status,
     })
 }
@@ -60,6 +67,8 @@ fn decoded(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
     let facts = Facts::of(&mut reader)?;
     facts.check(kind)?;
     strips::check(data, &mut open(data)?, size)?;
+    let bits = size.pixels() * u64::from(kind.num_samples()) * u64::from(kind.bit_depth());
+    limits::check_memory(usize::try_from(bits / 8).unwrap_or(usize::MAX))?;
     let mut image = DecodingResult::U8(Vec::new());
     let layout = reader.read_image_to_buffer(&mut image).map_err(|error| {
         match status_of(&error, Status::CorruptData) {
@@ -101,6 +110,7 @@ fn apply_palette(
     if palette.len() != 1 << bits {
         return Err(Status::Unsupported);
     }
+    limits::reserve(out, 3 * packed.len() * 8 / usize::from(bits))?;
     out.extend(unpacked(&packed, width, bits).flat_map(|index| palette[index]));
     Ok(Samples::Rgb8)
 }
@@ -116,6 +126,7 @@ fn store_values(
     Ok(match (kind, image) {
         (ColorType::Gray(bits @ (1 | 2 | 4)), DecodingResult::U8(packed)) => {
             let step = 255 / ((1u8 << bits) - 1);
+            limits::reserve(out, packed.len() * 8 / usize::from(bits))?;
             out.extend(unpacked(&packed, width, bits).map(|value| value as u8 * step));
             Samples::Gray8
         }
@@ -136,6 +147,7 @@ fn store_values(
         (kind, DecodingResult::U16(values)) => {
             // The library inverts images in which 0 is white; Pillow leaves 16-bit gray as stored.
             let as_stored = if white_is_zero { u16::MAX } else { 0 };
+            limits::reserve(out, 2 * values.len())?;
             out.extend(
                 values
                     .iter()
@@ -189,7 +201,7 @@ fn interleave(samples: &mut Vec<u8>, channels: usize, pixel_bytes: usize) -> Res
     if pixel_bytes != channels {
         return Err(Status::Unsupported); // Pillow reads 16-bit samples in separate planes as 8-bit samples
     }
-    let mut together = vec![0; samples.len()];
+    let mut together = limits::filled(samples.len(), 0)?;
     let plane = samples.len() / channels;
     for (pixel, out) in together.chunks_exact_mut(channels).enumerate() {
         for (channel, sample) in out.iter_mut().enumerate() {
@@ -213,11 +225,11 @@ fn divide_by_alpha(rgba: &mut [u8]) {
 }
 
 fn open(data: &[u8]) -> Result<Reader<'_>> {
-    let mut limits = Limits::default();
-    limits.decoding_buffer_size = MAX_BYTES as usize;
-    limits.intermediate_buffer_size = MAX_BYTES as usize;
+    let mut most = Limits::default();
+    most.decoding_buffer_size = limits::max_bytes() as usize;
+    most.intermediate_buffer_size = limits::max_bytes() as usize;
     Decoder::new(Cursor::new(data))
-        .map(|reader| reader.with_limits(limits))
+        .map(|reader| reader.with_limits(most))
         .map_err(|error| status_of(&error, Status::CorruptHeader))
 }
 
