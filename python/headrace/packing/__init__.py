@@ -1,5 +1,6 @@
 """Packing: write any image dataset as shards of docs/reference/format.md, resumable and with the same bytes every time.
 
+- `copied_files`: The record of `pack --layout folder`: the files of a copy, as lines of JSON on disk and as columns in memory.
 - `engine`: The interface of an engine, which packs units: `local.LocalEngine` here, `ray_cluster.RayEngine` on a cluster.
 - `estimate`: An estimate of the size and time of a pack that re-encodes images, measured before it begins.
 - `folder_copy`: `pack --layout folder`: a copy of an image tree in which JPEGs are smaller or faster to decode.
