@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from headrace.datasets.record_keys import Keys
 from headrace.datasets.records import Dataset
-from headrace.datasets.shards.keys import escape, keys_of
+from headrace.datasets.shards.keys import escape, keys_of, wrong_key
 from headrace.datasets.sources.folder import IMAGE_EXTENSIONS, change_of_file
 from headrace.datasets.sources.remote.store import is_url
 from headrace.datasets.sources.tar import split_name
-from headrace.errors import SourceError, UsageError
+from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.options import PackOptions
 from headrace.system.utf8 import utf8_name
 
@@ -205,6 +205,11 @@ def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Keys:
     if len(rows) < len(names):
         names = names.selected(rows)
     if dataset.kind == "shards":
+        if (row := wrong_key(names)) is not None:
+            raise FormatError(
+                f"the index of {dataset.root} holds the key {names[row]!r}, which is no name of a member",
+                hint="headrace did not pack it: do not unpack its shards",
+            )
         return names
     if dataset.kind in ("folder", "lst"):
         return keys_of(names if dataset.kind == "folder" or _are_relative(names) else Keys.of(map(_relative, names)))
