@@ -102,6 +102,10 @@ bench-trainer-wait: setup
 fuzz: # every fuzz target for SECONDS each (60); installs cargo-fuzz where it is missing
 	@fuzz/all.sh $(or $(SECONDS),60)
 
+.PHONY: fuzz-long
+fuzz-long: setup # the targets of fuzz, and those of the parsers in Python, for SECONDS each (1800): about twelve hours
+	@fuzz/long.sh $(or $(SECONDS),1800)
+
 lock: # requirements.lock, the versions of the Python packages that setup installs; ARGS=--upgrade takes the newest
 	@scripts/lock.sh $(ARGS)
 

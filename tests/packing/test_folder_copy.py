@@ -9,15 +9,18 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import headrace
 import numpy as np
 import pytest
 from headrace.cli.main import main
+from headrace.datasets.records import keys as record_keys
+from headrace.datasets.records.keys import Keys
 from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UsageError
 from headrace.packing import folder_copy, pack
-from headrace.packing.folder_copy import RECORD, read_record
+from headrace.packing.copied_files import RECORD, CopiedFile, CopiedFiles, opened_record, read_record, write_record
 from PIL import Image
 
 
@@ -286,7 +289,20 @@ def test_verify_follows_no_link_out_of_a_copy(tree: Path, tmp_path: Path) -> Non
     }
 
 
-@pytest.mark.parametrize("change", [{"path": ["x"]}, {"size": "6"}, {"crc32c": None}, {"kind": 3}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"path": ["x"]},
+        {"size": "6"},
+        {"crc32c": None},
+        {"kind": 3},
+        {"kind": "other"},
+        {"size": 1 << 80},
+        {"size": -1},
+        {"source_changed_ns": 10**400},
+        {"crc32c": 1 << 32},
+    ],
+)
 def test_a_record_with_wrong_types_is_damaged(change: dict[str, object], tree: Path, tmp_path: Path) -> None:
     pack(tree, tmp_path / "copy", layout="folder")
     record = (tmp_path / "copy" / RECORD).read_text().splitlines()
@@ -312,3 +328,45 @@ def test_the_copy_of_another_user_is_refused(tree: Path, tmp_path: Path) -> None
     os.chown(tmp_path / "copy" / RECORD, 54321, 54321)
     with pytest.raises(UsageError, match="belongs to user 54321"):
         pack(tree, tmp_path / "copy", layout="folder")
+
+
+def test_the_files_of_a_copy_take_at_most_150_bytes_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listed, copied, recorded, and found again in the record of a copy that was stopped."""
+    count = 20_000
+    monkeypatch.setattr(record_keys, "_CHUNK", 256)
+    names = (f"train/n{number % 20:08d}/n{number % 20:08d}_{number}.JPEG" for number in range(count))
+    tracemalloc.start()
+    try:
+        files = CopiedFiles(Keys.of(names))
+        for row, path in enumerate(files.paths):
+            files[row] = CopiedFile(path, "marked", 100_000 + row, 1_700_000_000_000_000_000 + row, 90_000 + row, row)
+        write_record(tmp_path, {"complete": False, "options": {}}, files.copied())
+        with opened_record(tmp_path) as (_, entries):
+            again = CopiedFiles(files.paths)
+            for entry in entries:
+                (row,) = again.rows_of([entry.path])
+                assert row is not None
+                again[row] = entry
+        held, peak = (size / count for size in tracemalloc.get_traced_memory())
+    finally:
+        tracemalloc.stop()
+    assert held < 140 and peak < 200, (held, peak)  # two sets of columns
+    assert list(again.copied()) == list(files.copied())
+    assert again.rows_of(["train/other.JPEG", "train/n00000003/n00000003_3.JPEG"]) == [None, 3]
+
+
+def test_a_stopped_copy_of_a_tree_that_has_changed_continues(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "whole", layout="folder")
+    pack(tree, tmp_path / "copy", layout="folder")
+    record = tmp_path / "copy" / RECORD
+    lines = record.read_text().splitlines(keepends=True)
+    header = json.loads(lines[0]) | {"complete": False}
+    record.write_text("".join([json.dumps(header) + "\n", *reversed(lines[1:]), '{"path": "unfini']))
+    (tree / "train/cat/1.jpg").rename(tree / "train/cat/0.jpg")
+    pack(tree, tmp_path / "copy", layout="folder")
+    names = list(read_record(tmp_path / "copy")[1])
+    assert "train/cat/0.jpg" in names and "train/cat/1.jpg" not in names
+    assert (
+        read_record(tmp_path / "copy")[1]["train/cat/0.jpg"].crc32c
+        == read_record(tmp_path / "whole")[1]["train/cat/1.jpg"].crc32c
+    )

@@ -28,6 +28,7 @@ from headrace.datasets.records.keys import Keys
 from headrace.datasets.records.sidecar_files import SidecarFile
 from headrace.datasets.shards import tar
 from headrace.datasets.shards.index import Columns, read_columns
+from headrace.datasets.shards.keys import wrong_key
 from headrace.datasets.shards.manifest import ERRORS, MANIFEST, Manifest, ShardFacts, read_manifest
 from headrace.datasets.sources.archives.shards import contradiction, has_manifest, is_packed, no_manifest
 from headrace.datasets.sources.remote.store import is_url
@@ -116,6 +117,8 @@ def _check_files(folder: Path, manifest: Manifest, columns: Columns) -> Iterator
     keys = Keys(columns.keys, columns.key_start)
     if not keys.are_unique():
         yield Problem(manifest.index.file, "", "two records have the same key")
+    if (row := wrong_key(keys)) is not None:
+        yield Problem(manifest.index.file, keys[row], "is no name of a member: do not unpack the shards")
     rejected = 0
     if (folder / ERRORS).is_file():
         with open(folder / ERRORS, "rb", opener=regular_opener) as file:

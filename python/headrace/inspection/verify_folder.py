@@ -11,8 +11,9 @@ from headrace._native import crc32c
 from headrace.errors import DecodeError, SourceError
 from headrace.images.header import read_header
 from headrace.inspection.problems import Problem, VerifyResult
+from headrace.packing.copied_files import RECORD, CopiedFile, read_record
 from headrace.packing.encoding.lossless import check_pixels
-from headrace.packing.folder_copy import RECORD, CopiedFile, read_record, tree_files
+from headrace.packing.folder_copy import tree_files
 from headrace.packing.planning.source_tree import SourceTree
 from headrace.system.files.regular_file import read_regular
 from headrace.system.text.utf8 import name_from_utf8

@@ -10,41 +10,36 @@ from __future__ import annotations
 
 import errno
 import functools
-import json
 import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from headrace._native import crc32c
+from headrace.datasets.records.keys import Keys
 from headrace.datasets.shards.manifest import ERRORS
 from headrace.datasets.sources.remote.store import is_url
-from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UsageError
+from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
+from headrace.packing.copied_files import RECORD, CopiedFile, CopiedFiles, json_line, opened_record, write_record
 from headrace.packing.encoding.image_encoder import image_encoder
 from headrace.packing.encoding.lossless import Encode
 from headrace.packing.engines.work import require_own_state
 from headrace.packing.planning.options import PackOptions
 from headrace.packing.planning.result import PackResult
 from headrace.packing.planning.source_tree import SourceTree, TreeFile
-from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.atomic_write import replacing
 from headrace.system.files.private_files import make_output_folder, new_file, output_opener
-from headrace.system.files.regular_file import read_regular, regular_opener
+from headrace.system.files.regular_file import read_regular
 from headrace.system.hardware import machine
-from headrace.system.text.size_limits import lines_of
 from headrace.system.text.utf8 import utf8_name
 
-__all__ = ["RECORD", "CopiedFile", "copy_folder", "read_record", "tree_files"]
-
-RECORD = "headrace-folder.jsonl"
-"""The record of a copy: a header line, then a line for each file. It is a file at the root, which ImageFolder ignores."""
-
-FORMAT = "headrace-folder"
-VERSION = 1
+__all__ = ["copy_folder", "tree_files"]
 
 TEMPORARY = ".headrace-tmp"
 """Ending of a file that is being written."""
@@ -69,21 +64,7 @@ FOLLOW_HINT = "to copy what lies in a folder outside:  --follow-links FOLDER"
 WAITING = 4
 """Files of each worker that are read ahead of the record."""
 
-
-@dataclass(frozen=True, slots=True)
-class CopiedFile:
-    """A file of the copy.
-
-    `source_size`, `source_changed_ns`: of the original, to find changed ones. `error`: why it is unchanged.
-    """
-
-    path: str  # below the root, UTF-8 (bytes that are none as %XX)
-    kind: str  # "marked", "reduced", "copied", or "missing" if the original could not be read
-    source_size: int
-    source_changed_ns: int
-    size: int
-    crc32c: int
-    error: str | None = None
+_CHUNK = 1 << 12  # files of a record that are looked at together
 
 
 def copy_folder(
@@ -108,23 +89,32 @@ def copy_folder(
     began_s = time.perf_counter()
     threads = workers or max(1, round(machine.cores().usable))
     tree = SourceTree(source, [Path(folder) for folder in follow_links])
-    found = dict(tree_files(tree))
-    files = {name: file.path for name, file in found.items() if not file.leads_out}
-    outside = [name for name, file in found.items() if file.leads_out]
-    if not files:
+    outside: list[str] = []
+    files = CopiedFiles(Keys.of(_paths(tree, outside)))
+    if not len(files):
         what = f"{source} holds no files but {len(outside)} links out of it" if outside else f"{source} holds no files"
         raise SourceError(what, hint=FOLLOW_HINT if outside else "check the path")
     on_start(len(files))
     try:
         make_output_folder(target)
-        done = _continued(source, target, options, files, threads)
-        on_progress(len(done), 0)
-        made = _copy(source, target, files, done, options, threads, on_progress)
+        _continue(source, target, options, files, threads)
+        done = files.count()
+        on_progress(done, 0)
+        _copy(source, target, files, options, threads, on_progress)
         _copy_links(tree, target)
-        _commit(target, options, made, outside)
+        _commit(target, options, files, outside)
     except OSError as error:
         raise _cannot_write(error, target) from error
-    return _result(target, made, len(made) - len(done), time.perf_counter() - began_s, len(outside))
+    return _result(target, files, len(files) - done, time.perf_counter() - began_s, len(outside))
+
+
+def _paths(tree: SourceTree, outside: list[str]) -> Iterator[str]:
+    """Yield the path of each file of the tree, and append the names of links that lead out of it to `outside`."""
+    for name, file in tree_files(tree):
+        if file.leads_out:
+            outside.append(name)
+        else:
+            yield file.path
 
 
 def tree_files(tree: SourceTree) -> Iterator[tuple[str, TreeFile]]:
@@ -141,37 +131,6 @@ def _copy_links(tree: SourceTree, target: Path) -> None:
         if not place.is_symlink():
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(os.path.relpath(link.resolve(), link.parent.resolve()), target_is_directory=True)
-
-
-def read_record(target: Path) -> tuple[dict[str, Any], dict[str, CopiedFile]]:
-    """Return header and files of a copy's record. Raises FormatError if it is damaged, FileNotFoundError without one.
-
-    A last line that a killed copy left unfinished is ignored.
-    """
-    opened = functools.partial(open, target / RECORD, encoding="utf-8", errors="replace", newline="\n", opener=regular_opener)
-    try:
-        with opened() as file:
-            lines = lines_of(file)
-            header = json.loads(next(lines, ""))
-            if header["format"] != FORMAT or header["version"] != VERSION:
-                raise ValueError(f"format {header['format']} {header['version']}")
-            entries = [_checked_entry(CopiedFile(**json.loads(line))) for line in lines if line.endswith("\n")]
-    except (ValueError, KeyError, TypeError, RecursionError) as reason:
-        raise FormatError(
-            f"{target / RECORD} is damaged: {reason}", hint="remove it, and give the same command again"
-        ) from None
-    return header, {entry.path: entry for entry in entries}
-
-
-def _checked_entry(entry: CopiedFile) -> CopiedFile:
-    """Return an entry whose values have their types and whose path stays in the copy. Raises ValueError."""
-    for field in fields(CopiedFile):
-        value = getattr(entry, field.name)
-        if type(value).__name__.removesuffix("Type") not in str(field.type):  # "str", or "str | None"
-            raise ValueError(f"{field.name} is {value!r:.80}")
-    if entry.path.startswith("/") or ".." in entry.path.split("/") or "\0" in entry.path:
-        raise ValueError(f"the name {entry.path!r:.80} leads out of the copy")
-    return entry
 
 
 def _places(src: str | os.PathLike[str], dst: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -197,29 +156,31 @@ def _refuse_options(options: PackOptions) -> None:
 
 def _header(options: PackOptions, *, complete: bool) -> dict[str, Any]:
     kept = {name: value for name, value in options.for_manifest().items() if name not in ONLY_SHARDS}
-    return {"format": FORMAT, "version": VERSION, "complete": complete, "options": kept}
+    return {"complete": complete, "options": kept}
 
 
-def _continued(source: Path, target: Path, options: PackOptions, files: dict[str, str], threads: int) -> dict[str, CopiedFile]:
-    """Return the files of an earlier copy that are still right. Raises UsageError for a folder with other content.
+def _continue(source: Path, target: Path, options: PackOptions, files: CopiedFiles, threads: int) -> None:
+    """Add the files of an earlier copy that are still right. Raises UsageError for a folder with other content.
 
     The bytes of an unfinished copy are compared with its record.
     """
     require_own_state(target / RECORD)
     try:
-        header, entries = read_record(target)
+        with opened_record(target) as (header, entries), ThreadPoolExecutor(threads) as pool:
+            if header["options"] != _header(options, complete=False)["options"]:
+                raise UsageError(
+                    f"{target} holds a copy that was made with other options", hint="give a new folder, or the same options"
+                )
+            while some := list(islice(entries, _CHUNK)):
+                rows = files.rows_of(entry.path for entry in some)
+                known = [(row, entry) for row, entry in zip(rows, some, strict=True) if row is not None]
+                right = pool.map(lambda one: _is_right(source, target, files.paths[one[0]], one[1], header["complete"]), known)
+                for (row, entry), is_right in zip(known, right, strict=True):
+                    if is_right:
+                        files[row] = entry
     except FileNotFoundError:
         if any(target.iterdir()):
             raise UsageError(f"{target} holds other files", hint="give a new folder") from None
-        return {}
-    if header["options"] != _header(options, complete=False)["options"]:
-        raise UsageError(
-            f"{target} holds a copy that was made with other options", hint="give a new folder, or the same options"
-        )
-    known = {name: entry for name, entry in entries.items() if name in files}
-    with ThreadPoolExecutor(threads) as pool:
-        right = pool.map(lambda one: _is_right(source, target, files[one.path], one, header["complete"]), known.values())
-        return {name: entry for (name, entry), is_right in zip(known.items(), right, strict=True) if is_right}
 
 
 def _is_right(source: Path, target: Path, below: str, entry: CopiedFile, complete: bool) -> bool:
@@ -236,42 +197,39 @@ def _is_right(source: Path, target: Path, below: str, entry: CopiedFile, complet
 def _copy(
     source: Path,
     target: Path,
-    files: dict[str, str],
-    done: dict[str, CopiedFile],
+    files: CopiedFiles,
     options: PackOptions,
     workers: int,
     on_progress: Callable[[int, int], None],
-) -> dict[str, CopiedFile]:
-    """Copy what is missing, in order, and record each file; return all files of the copy."""
+) -> None:
+    """Copy what is missing, in order, and record each file."""
     encode = image_encoder(options).encode
-    made = dict(done)
-    waiting: list[Future[CopiedFile]] = []
-    _write_record(target, options, done.values(), complete=False)
+    waiting: list[tuple[int, Future[CopiedFile]]] = []
+    write_record(target, _header(options, complete=False), files.copied())
     add = functools.partial(open, target / RECORD, "a", encoding="utf-8", opener=output_opener)
     with add() as record, ThreadPoolExecutor(workers) as pool:
 
         def take() -> None:
-            entry = waiting.pop(0).result()
-            made[entry.path] = entry
-            record.write(_line(asdict(entry)))
+            row, copied = waiting.pop(0)
+            files[row] = entry = copied.result()
+            record.write(json_line(asdict(entry)))
             record.flush()
             on_progress(1, entry.size)
 
         try:
-            for name, below in files.items():
-                if name not in done:
-                    waiting.append(pool.submit(_copy_file, source, target, name, below, encode, options))
+            for row, below in enumerate(files.paths):
+                if not files.kind(row):
+                    waiting.append((row, pool.submit(_copy_file, source, target, below, encode, options)))
                 if len(waiting) > WAITING * workers:
                     take()
             while waiting:
                 take()
         finally:
             pool.shutdown(cancel_futures=True)
-    return {name: made[name] for name in files}
 
 
-def _copy_file(source: Path, target: Path, name: str, below: str, encode: Encode, options: PackOptions) -> CopiedFile:
-    place = target / below
+def _copy_file(source: Path, target: Path, below: str, encode: Encode, options: PackOptions) -> CopiedFile:
+    place, name = target / below, utf8_name(below)
     original = (source / below).stat()
     try:
         data = read_regular(source / below)
@@ -300,28 +258,18 @@ def _copy_file(source: Path, target: Path, name: str, below: str, encode: Encode
     return CopiedFile(name, kind, original.st_size, original.st_mtime_ns, len(stored), crc32c(stored), error)
 
 
-def _line(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
-
-
-def _write_record(target: Path, options: PackOptions, entries: Iterable[CopiedFile], *, complete: bool) -> None:
-    lines = [_header(options, complete=complete), *map(asdict, entries)]
-    atomic_write(target / RECORD, "".join(map(_line, lines)))
-
-
-def _commit(target: Path, options: PackOptions, made: dict[str, CopiedFile], outside: Sequence[str]) -> None:
+def _commit(target: Path, options: PackOptions, files: CopiedFiles, outside: Sequence[str]) -> None:
     """Write the final record, and the list of JPEGs that could not be decoded and of links that were not followed."""
-    rejected = [
-        {"file": entry.path, "reason": "unreadable" if entry.kind == "missing" else "undecodable", "detail": entry.error}
-        for entry in made.values()
-        if entry.error
-    ]
-    rejected += [{"file": name, "reason": "link", "detail": f"leads out of the source; {FOLLOW_HINT}"} for name in outside]
-    if rejected:
-        atomic_write(target / ERRORS, "".join(map(_line, rejected)))
+    if files.errors or outside:
+        with replacing(target / ERRORS) as temporary, open(temporary, "w", encoding="utf-8") as listed:
+            for row, error in sorted(files.errors.items()):
+                reason = "unreadable" if files.kind(row) == "missing" else "undecodable"
+                listed.write(json_line({"file": utf8_name(files.paths[row]), "reason": reason, "detail": error}))
+            for name in outside:
+                listed.write(json_line({"file": name, "reason": "link", "detail": f"leads out of the source; {FOLLOW_HINT}"}))
     else:
         (target / ERRORS).unlink(missing_ok=True)
-    _write_record(target, options, made.values(), complete=True)
+    write_record(target, _header(options, complete=True), files.copied())
 
 
 def _cannot_write(error: OSError, target: Path) -> HeadraceError:
@@ -335,20 +283,20 @@ def _cannot_write(error: OSError, target: Path) -> HeadraceError:
     return HeadraceError(what, hint=f"{hint} and give the same command again: it continues")
 
 
-def _result(target: Path, made: dict[str, CopiedFile], new: int, seconds: float, outside: int) -> PackResult:
-    entries = list(made.values())
-    images = [entry for entry in entries if entry.kind in ("marked", "reduced")]
-    unchanged = Counter(Path(entry.path).suffix.lower() or "no extension" for entry in entries if entry.kind == "copied")
+def _result(target: Path, files: CopiedFiles, new: int, seconds: float, outside: int) -> PackResult:
+    unchanged = Counter(
+        Path(path).suffix.lower() or "no extension" for row, path in enumerate(files.paths) if files.kind(row) == "copied"
+    )
     return PackResult(
         path=str(target),
         complete=True,
-        records=len(images),
+        records=files.count("marked", "reduced"),
         shards=0,
-        bytes=sum(entry.size for entry in entries),
-        errors=sum(entry.error is not None for entry in entries) + outside,
+        bytes=int(files.size.sum()),
+        errors=len(files.errors) + outside,
         renamed=0,
         img_s=new / seconds if new else None,
         seconds=seconds,
-        source_bytes=sum(entry.source_size for entry in entries),
+        source_bytes=int(files.source_size.sum()),
         extras=dict(sorted(unchanged.items())),
     )

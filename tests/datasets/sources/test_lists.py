@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +13,12 @@ from containers import (
     contents,
 )
 from headrace.cli.main import main
+from headrace.datasets.records import keys as record_keys
+from headrace.datasets.sources import table
 from headrace.errors import HeadraceError, SourceError
 from headrace.packing import pack
+from headrace.packing.planning import listing, pack_plan
+from headrace.packing.planning.options import PackOptions
 
 
 def test_lst_gives_paths_and_labels(image_folder: Callable[..., Path], tmp_path: Path) -> None:
@@ -119,3 +124,48 @@ def test_labels_written_as_floats_are_integers(tmp_path: Path, kind: str) -> Non
         columns = {"path": ["0.jpg", "1.jpg", "2.jpg"], "label": [10.0, float("nan"), 2.0], "bytes": IMAGES[:3]}
         parquet.write_table(arrow.table(columns), tmp_path / "list.parquet")
     assert headrace.open(tmp_path / f"list.{kind}").table.label.tolist() == [10, -1, 2]
+
+
+@pytest.mark.parametrize("kind", ["lst", "csv", "names.csv", "parquet"])
+def test_the_listing_takes_at_most_150_bytes_a_record(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 20_000
+    names = [f"train/n{number % 20:08d}/n{number % 20:08d}_{number}.JPEG" for number in range(count)]
+    (tmp_path / names[0]).parent.mkdir(parents=True)
+    (tmp_path / names[0]).write_bytes(IMAGES[0])
+    path = tmp_path / f"list.{kind}"
+    if kind == "parquet":
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.table({"path": names, "label": [number % 20 for number in range(count)]}), path)
+    elif kind == "lst":
+        path.write_text("".join(f"{number}\t{number % 20}\t{name}\n" for number, name in enumerate(names)))
+    else:
+        word = "class " if kind == "names.csv" else ""
+        path.write_text("path,label\n" + "".join(f"{name},{word}{number % 20}\n" for number, name in enumerate(names)))
+    del names
+    for module in (
+        record_keys,
+        listing,
+        pack_plan,
+    ):  # what is worked on at a time is as small a share of the whole as in a long list
+        monkeypatch.setattr(module, "_CHUNK", 256)
+    monkeypatch.setattr(table, "_ROWS", 256)
+    tracemalloc.start()
+    try:
+        found = listing.list_records(headrace.open(path), PackOptions())
+        pack_plan.make_pack_plan(found, PackOptions(), None)
+        held, peak = (size / count for size in tracemalloc.get_traced_memory())
+    finally:
+        tracemalloc.stop()
+    assert len(found) == count
+    if kind != "names.csv":
+        assert found.labels.tolist() == [number % 20 for number in range(count)]
+    assert held < 140 and peak < 150
+
+
+def test_a_list_may_name_files_by_absolute_paths(image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root = image_folder(classes=2, per_class=1)
+    path = tmp_path / "list.csv"
+    path.write_text(f"path,label\n{root}/class_0/image_000.jpg,0\nclass_1/image_000.jpg,1\n")
+    found = headrace.open(path, root=root)
+    assert list(found.table.files) == [f"{root}/class_{number}/image_000.jpg" for number in range(2)]
+    assert found.read(1) == (root / "class_1/image_000.jpg").read_bytes()

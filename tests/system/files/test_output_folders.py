@@ -21,6 +21,8 @@ from headrace.training.logs.loggers import TensorBoard
 from headrace.training.logs.metrics import Metrics
 from headrace.training.settings import options_file
 from headrace.training.settings.options import Options
+from headrace.trials.measuring import processes
+from headrace.trials.measuring.runner import only_run
 
 STRANGER = 54321
 SHARD_SIZE = 65536
@@ -138,6 +140,30 @@ def test_a_linked_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"is a link made by user {STRANGER}"):
         TensorBoard(tmp_path, {})
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@as_root
+def test_a_session_is_not_written_through_a_link_of_another_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a folder of a group, without the sticky bit, anybody makes links."""
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "session").symlink_to("documents")
+    os.chown(tmp_path / "session", STRANGER, STRANGER, follow_symlinks=False)
+    assert main(["diagnose", "--out", str(tmp_path / "session"), "--", "true"]) == 1
+    assert f"is a link made by user {STRANGER}" in " ".join(capsys.readouterr().err.split())
+    assert not list((tmp_path / "documents").iterdir())
+
+
+@pytest.mark.parametrize("name", [".lock", "work/stdout.txt", "work/stderr.txt"])
+def test_trials_write_through_no_link(name: str, tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "out" / name).parent.mkdir(parents=True)
+    (tmp_path / "out" / name).symlink_to(victim)
+    with pytest.raises((HeadraceError, OSError), match="is a link, which is not followed"):
+        if name == ".lock":
+            with only_run(tmp_path / "out"):
+                pass
+        else:
+            processes._run(tmp_path / "out", ["true"], "nothing", 10.0)
+    assert victim.read_text() == "mine"
 
 
 def test_the_lock_of_a_training_keeps_other_runs_out(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from headrace.errors import HeadraceError, StateError, UsageError
 from headrace.training.models import factory, pretrained
 from headrace.training.weights import checkpoint
 from headrace.training.weights.checkpoint import Checkpoint
+from headrace.training.weights.evaluation import model_scores
 from headrace.training.weights.saved_state import read_saved_state, saved_step
 from headrace.training.weights.trained_weights import load_model
 from headrace.trials.experiment import cells
@@ -114,6 +115,21 @@ def test_wrong_facts_of_weights_are_errors_that_name_the_field(name: str, tmp_pa
     for document in (None, [], "x", 3, DEEP):
         with pytest.raises(StateError):
             load_model(weights(tmp_path, document))
+
+
+def test_weights_of_more_classes_than_scores_build_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = weights(tmp_path, {**FACTS, "classes": [str(number) for number in range(5000)]})
+    monkeypatch.setattr(factory, "build_model", lambda *arguments, **options: pytest.fail("a model was built"))
+    with pytest.raises(StateError, match="5,000 classes, and has scores for at most"):
+        load_model(path)
+
+
+def test_images_that_do_not_fit_into_the_memory_are_an_error_in_words() -> None:
+    def model(images: torch.Tensor) -> torch.Tensor:
+        return torch.empty(1 << 60)  # torch's own words
+
+    with pytest.raises(HeadraceError, match="2 images of 8x16 pixels do not fit into the memory"):
+        model_scores(model, torch.zeros(2, 3, 16, 8), flip=False)
 
 
 @pytest.mark.parametrize("name", sorted(STATE))

@@ -455,7 +455,7 @@ def _work(args: argparse.Namespace) -> Work:
 def _read(path: Path) -> Any:
     try:
         return json.loads(read_regular(path))
-    except (OSError, ValueError) as reason:
+    except (OSError, RecursionError, ValueError) as reason:
         raise UsageError(f"cannot read a request from {path}: {reason}") from None
 
 

@@ -16,7 +16,7 @@ from headrace.accelerate.settings import HOOK, WAITS, Settings
 from headrace.attach.launch import spawn
 from headrace.cli.shared import output
 from headrace.errors import UsageError
-from headrace.packing.folder_copy import read_record
+from headrace.packing.copied_files import read_record
 from headrace.system.files.scratch_folder import scratch_folder
 from headrace.system.text.redaction import redact_words
 from headrace.system.text.sizes import count_text, percent_text

@@ -105,7 +105,7 @@ def read_run(path: Path) -> list[FinishedRun]:
     """
     try:
         document = json.loads(read_regular(path))
-    except (OSError, ValueError) as reason:
+    except (OSError, RecursionError, ValueError) as reason:
         raise UsageError(f"cannot read a finished run from {path}: {reason}") from None
     entries = document if isinstance(document, list) else [document]
     return [_run(entry, path) for entry in entries]
@@ -114,15 +114,15 @@ def read_run(path: Path) -> list[FinishedRun]:
 def _run(entry: Any, path: Path) -> FinishedRun:
     if not isinstance(entry, dict):
         raise UsageError(f"{path} holds no finished run", hint="expected {kind, predicted_s, observed_s}")
-    if "ResourceConfig" in entry:
-        entry = {
-            "kind": "sagemaker:" + str(entry["ResourceConfig"].get("InstanceType", "")).removeprefix("ml."),
-            "predicted_s": entry.get("predicted_s"),
-            "observed_s": entry.get("BillableTimeInSeconds") or _lasted_s(entry),
-        }
     try:
+        if "ResourceConfig" in entry:
+            entry = {
+                "kind": "sagemaker:" + str(entry["ResourceConfig"].get("InstanceType", "")).removeprefix("ml."),
+                "predicted_s": entry.get("predicted_s"),
+                "observed_s": entry.get("BillableTimeInSeconds") or _lasted_s(entry),
+            }
         run = FinishedRun(str(entry["kind"]), float(entry["predicted_s"]), float(entry["observed_s"]))
-    except (KeyError, TypeError, ValueError) as reason:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as reason:
         raise UsageError(f"{path}: not a finished run: {reason!r}", hint="expected {kind, predicted_s, observed_s}") from None
     if not (run.predicted_s > 0 and run.observed_s > 0 and math.isfinite(run.ratio)):
         raise UsageError(f"{path}: seconds must be above 0, not {run.predicted_s:g} and {run.observed_s:g}")

@@ -14,7 +14,7 @@ from headrace._native import text_hashes
 
 __all__ = ["Keys", "repeated_values"]
 
-_CHUNK = 1 << 16  # keys that are worked on at a time
+_CHUNK = 1 << 14  # keys that are worked on at a time
 
 
 class Keys(Sequence[str]):

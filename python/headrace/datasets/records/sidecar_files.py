@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 __all__ = ["SidecarFile", "SidecarFiles"]
 
+_NEVER_IN_NAMES = re.compile(r"[/\\\x00-\x1f\x7f]")  # in names of members these bytes are escaped
 SidecarFile = tuple[str, int, int]  # (name without KEY and a dot, bytes from the start of the archive, size in bytes)
 
 
@@ -98,4 +100,6 @@ class SidecarFiles:
             return "column 'extra_start' does not cut the extra members into one piece for each record"
         if np.any((self.name < 0) | (self.name >= len(self.names))):
             return "column 'extra_name' names none of 'extra_names'"
+        if (wrong := next((name for name in self.names if _NEVER_IN_NAMES.search(name)), None)) is not None:
+            return f"'extra_names' holds {wrong[:60]!r}, which is no ending of a member's name"
         return None

@@ -17,10 +17,12 @@ from headrace._native import keys_of_names
 from headrace.datasets.records.keys import Keys, repeated_values
 from headrace.errors import FormatError
 
-__all__ = ["escape", "keys_of", "name_of", "unescape"]
+__all__ = ["escape", "keys_of", "name_of", "unescape", "wrong_key"]
 
 # '.' would end the key, '%' starts an escape, '=' marks an extension that is part of the key.
 _UNSAFE = re.compile(r"[.%=\\\x00-\x1f\x7f\udc80-\udcff]")
+_NEVER_IN_KEYS = np.zeros(256, dtype=bool)  # by byte
+_NEVER_IN_KEYS[[*range(0x20), 0x7F, *b".\\"]] = True
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 
 
@@ -35,6 +37,22 @@ def unescape(text: str) -> str:
     if raw.count(b"%") != len(_ESCAPED.findall(raw)):
         raise FormatError(f"key {text!r} holds a percent sign without two upper-case hex digits after it")
     return _ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), raw).decode("utf-8", "surrogateescape")
+
+
+def wrong_key(keys: Keys) -> int | None:
+    """Return the row of the first key of an index that no packing makes: an empty or absolute one, or with an unescaped byte.
+
+    As a member of a tar archive, `../x` or `/x` is written outside the folder by a program that unpacks carelessly.
+    """
+    at = 0
+    for blob, start in keys.chunks():
+        wrong = np.diff(start) == 0
+        wrong[~wrong] = blob[start[:-1][~wrong]] == ord("/")
+        wrong[np.searchsorted(start, np.flatnonzero(_NEVER_IN_KEYS[blob]), side="right") - 1] = True
+        if wrong.any():
+            return at + int(wrong.argmax())
+        at += len(wrong)
+    return None
 
 
 def keys_of(names: Sequence[str]) -> Keys:

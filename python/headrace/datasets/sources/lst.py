@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.records.keys import Keys
 from headrace.datasets.sources.archives.containers import MAX_CLASSES, class_count
 from headrace.datasets.sources.folders.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError
@@ -23,17 +26,21 @@ def open_lst(path: Path, root: Path | None = None) -> Dataset:
     form, SourceError for an empty list or a missing first image.
     """
     folder = root if root is not None else path.parent
-    names: list[str] = []
-    labels: list[int] = []
+    labels = array("q")
+    keys = Keys.of(_names(path, labels))
+    check_first_image(path, folder, keys)
+    column = np.frombuffer(labels, dtype=np.int64)
+    return listed_dataset(path, folder, keys, column, tuple(map(str, range(class_count(column)))))
+
+
+def _names(path: Path, labels: array[int]) -> Iterator[str]:
+    """Yield the path of each line, and append its label to `labels`."""
     with open(path, encoding="utf-8", errors="surrogateescape", opener=regular_opener) as file:
         for number, line in enumerate(lines_of(file), 1):
             if line.strip():
                 label, name = _parsed(path, number, line.rstrip("\r\n").split("\t"))
                 labels.append(label)
-                names.append(name)
-    check_first_image(path, folder, names)
-    column = np.asarray(labels, dtype=np.int64)
-    return listed_dataset(path, folder, names, column, tuple(map(str, range(class_count(column)))))
+                yield name
 
 
 def _parsed(path: Path, number: int, fields: list[str]) -> tuple[int, str]:

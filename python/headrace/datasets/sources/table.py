@@ -5,10 +5,14 @@ from __future__ import annotations
 import csv
 import importlib
 import re
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.records.keys import Keys
 from headrace.datasets.sources.archives.containers import numbered
 from headrace.datasets.sources.folders.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError, MissingDependencyError
@@ -22,6 +26,7 @@ TABLES = (".csv", ".tsv", ".parquet")
 # Column names that occur in lists of public datasets, in order of preference; case is ignored.
 _PATHS = ("path", "filepath", "file_path", "image_path", "filename", "file_name", "file", "image", "img")
 _LABELS = ("label", "labels", "class", "class_id", "target", "category")
+_ROWS = 1 << 16  # of Parquet that are Python objects at a time
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?")  # pandas writes a 3 as "3.0" in a column with missing values
 
 
@@ -33,16 +38,35 @@ def open_table(path: Path, root: Path | None = None) -> Dataset:
     Parquet without pyarrow.
     """
     folder = root if root is not None else path.parent
-    names, texts = _parquet(path) if path.suffix == ".parquet" else _csv(path)
-    if any("\0" in name for name in names):
-        raise FormatError(f"{path}: a path holds a NUL byte")
-    check_first_image(path, folder, names)
-    labels, classes = numbered(_labels(path, names, texts), {})
-    return listed_dataset(path, folder, names, labels, classes)
+    found = _Labels()
+    keys = Keys.of(_names(path, found))
+    check_first_image(path, folder, keys)
+    numbers, classes = numbered(_values(path, keys, found), {}, len(keys))
+    return listed_dataset(path, folder, keys, numbers[np.frombuffer(found.rows, dtype=np.int64)], classes)
 
 
-def _csv(path: Path) -> tuple[list[str], list[str]]:
-    names, labels = list[str](), list[str]()
+class _Labels:
+    """The labels of a table as it spells them: different texts, and the number of its text for each row."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {}  # in the order in which they come first
+        self.rows = array("q")
+
+    def append(self, text: str) -> None:
+        """Add the label of the next row."""
+        self.rows.append(self.texts.setdefault(text, len(self.texts)))
+
+
+def _names(path: Path, labels: _Labels) -> Iterator[str]:
+    """Yield the path of each row, and append its label to `labels`."""
+    for name, label in (_parquet if path.suffix == ".parquet" else _csv)(path):
+        if "\0" in name:
+            raise FormatError(f"{path}: a path holds a NUL byte")
+        labels.append(label)
+        yield name
+
+
+def _csv(path: Path) -> Iterator[tuple[str, str]]:
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape", opener=regular_opener) as file:
         reader = csv.reader(lines_of(file), delimiter="\t" if path.suffix == ".tsv" else ",")
         try:
@@ -53,14 +77,12 @@ def _csv(path: Path) -> tuple[list[str], list[str]]:
                     if not row:
                         continue
                     raise FormatError(f"{path}, line {reader.line_num}: {len(header)} columns are expected, {len(row)} found")
-                names.append(row[at])
-                labels.append(row[label])
+                yield row[at], row[label]
         except csv.Error as error:  # for example an unclosed quotation mark
             raise FormatError(f"{path}, line {reader.line_num}: {error}") from error
-    return names, labels
 
 
-def _parquet(path: Path) -> tuple[list[str], list[str]]:
+def _parquet(path: Path) -> Iterator[tuple[str, str]]:
     try:
         library = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -72,10 +94,12 @@ def _parquet(path: Path) -> tuple[list[str], list[str]]:
         table = library.read_table(path, columns=[at, label])  # other columns may hold the images themselves
     except (OSError, ValueError) as error:  # pyarrow's errors derive from these
         raise FormatError(f"{path} is not a Parquet file that can be read: {first_line(error)}") from error
-    names, labels = table.column(at).to_pylist(), table.column(label).to_pylist()
-    if not all(isinstance(name, str) for name in names):
-        raise FormatError(f"{path}: column {at!r} does not hold paths")
-    return names, ["" if value is None or value != value else str(value) for value in labels]
+    for begin in range(0, table.num_rows, _ROWS):
+        some = table.slice(begin, _ROWS)
+        for name, value in zip(some.column(at).to_pylist(), some.column(label).to_pylist(), strict=True):
+            if not isinstance(name, str):
+                raise FormatError(f"{path}: column {at!r} does not hold paths")
+            yield name, "" if value is None or value != value else str(value)
 
 
 def _columns(path: Path, header: Sequence[str]) -> tuple[int, int]:
@@ -88,12 +112,13 @@ def _columns(path: Path, header: Sequence[str]) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _labels(path: Path, names: Sequence[str], texts: Sequence[str]) -> list[int | str | None]:
-    """Return integers if all labels are numbers, else names; None: no label. Raise FormatError for an invalid number."""
-    texts = [text.strip() for text in texts]
+def _values(path: Path, keys: Keys, labels: _Labels) -> list[int | str | None]:
+    """Return integers if all texts are numbers, else names; None: no label. Raise FormatError for an invalid number."""
+    texts = [text.strip() for text in labels.texts]
     if not all(_NUMBER.fullmatch(text) for text in texts if text):
         return [text or None for text in texts]
-    for name, text in zip(names, texts, strict=True):
+    for number, text in enumerate(texts):
         if text and (float(text) < 0 or not float(text).is_integer()):
+            name = keys[labels.rows.index(number)]
             raise FormatError(f"{path}: {name} has the label {text!r}; a whole number from 0, or a name, is expected")
     return [int(text.partition(".")[0]) if text else None for text in texts]

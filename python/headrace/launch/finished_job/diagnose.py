@@ -16,6 +16,7 @@ from headrace.cost.market.prices import PriceTable
 from headrace.diagnosis.findings.tables import environment
 from headrace.diagnosis.measure.series import heat_map, percentiles
 from headrace.diagnosis.result.model import Diagnosis, HeatMap, Percentiles
+from headrace.errors import SourceError
 from headrace.launch.finished_job.commands import training_words
 from headrace.launch.finished_job.documents import JobDocuments, Series, host_names
 from headrace.launch.finished_job.rules import RuleAnswer, apply_job_rules
@@ -26,6 +27,7 @@ from headrace.launch.finished_job.verdict import find_findings, input_wait_share
 from headrace.launch.sagemaker.follow import ENDED, usd_per_hour_of
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import Session
+from headrace.system.text.foreign_errors import first_line
 from headrace.system.text.redaction import redact_text
 from headrace.system.text.sizes import count_text, percent_text
 
@@ -97,8 +99,17 @@ class JobDiagnosis:
 def diagnose_job(documents: JobDocuments, table: PriceTable, *, gpu_usd_per_hour: float | None = None) -> JobDiagnosis:
     """Return the diagnosis of a job from its documents. gpu_usd_per_hour: price of a GPU-hour (default: the table's).
 
-    Nothing is assumed for what the documents lack: it is listed as not measured.
+    Nothing is assumed for what the documents lack: it is listed as not measured. Raises SourceError for documents whose values
+    have other types, or contradict each other.
     """
+    try:
+        return _diagnosed(documents, table, gpu_usd_per_hour)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        hint = "fetch it again:  aws sagemaker describe-training-job"
+        raise SourceError(f"the description of the job cannot be used: {first_line(error)}", hint=hint) from error
+
+
+def _diagnosed(documents: JobDocuments, table: PriceTable, gpu_usd_per_hour: float | None) -> JobDiagnosis:
     times = job_times(documents.description)
     uses = uses_of(documents, table, times)
     steady = steady_use(uses, times)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import SourceError
+from headrace.launch.job_request.request_rules import MOST_INSTANCES
 from headrace.system.files.regular_file import read_regular
 
 __all__ = ["METRICS", "InputWait", "JobDocuments", "Series", "host_names", "moment_s", "read_documents"]
@@ -72,7 +73,7 @@ def read_documents(folder: Path) -> JobDocuments:
     path = folder / "describe.json"
     try:
         description = json.loads(read_regular(path))
-    except (OSError, ValueError) as reason:
+    except (OSError, RecursionError, ValueError) as reason:
         words = (reason.strerror or str(reason)) if isinstance(reason, OSError) else f"it is no JSON: {reason}"
         raise SourceError(f"cannot read {path}: {words}", hint=_HOW.format(path=path)) from None
     if not isinstance(description, dict) or "TrainingJobStatus" not in description:
@@ -108,10 +109,16 @@ def moment_s(value: Any) -> float:
 
 
 def host_names(description: Mapping[str, Any]) -> list[str]:
-    """Return the names of a job's hosts: algo-1 and on, as SageMaker numbers them over all instance groups."""
+    """Return the names of a job's hosts: algo-1 and on, as SageMaker numbers them over all instance groups.
+
+    Raises `ValueError` for more instances than a job can have.
+    """
     resources = description.get("ResourceConfig") or {}
     groups = resources.get("InstanceGroups") or [resources]
-    return [f"algo-{number + 1}" for number in range(sum(int(group.get("InstanceCount") or 1) for group in groups))]
+    count = sum(int(group.get("InstanceCount") or 1) for group in groups)
+    if count > MOST_INSTANCES:
+        raise ValueError(f"{count:,} instances")
+    return [f"algo-{number + 1}" for number in range(count)]
 
 
 def _read_metrics(path: Path, problems: list[str]) -> dict[str, dict[str, Series]]:
@@ -132,7 +139,7 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, dict[str, Series
                 pairs = zip(result["Timestamps"], result["Values"], strict=True)
                 points = [(moment_s(time), float(value)) for time, value in pairs if math.isfinite(float(value))]
                 found.setdefault(host[0] if host else "algo-1", {}).setdefault(name, []).extend(points)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as reason:
+    except (ArithmeticError, AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as reason:
         problems.append(f"metrics.json is not an answer of GetMetricData ({type(reason).__name__}: {reason})")
         return {}
     return {host: {name: tuple(sorted(points)) for name, points in series.items()} for host, series in found.items()}
@@ -158,7 +165,7 @@ class _System:
                 event = json.loads(line)
                 key = (str(event["NodeId"]), str(event["Dimension"]), str(event.get("Name") or ""))
                 point = (float(event["Timestamp"]), float(event["Value"]))
-            except (ValueError, TypeError, KeyError):
+            except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError):
                 bad += 1
                 continue
             if all(map(math.isfinite, point)):
@@ -203,7 +210,7 @@ def _read_input_wait(files: Iterable[Path], problems: list[str]) -> InputWait | 
                 for event in events
                 if isinstance(event, dict) and event.get("ph") == "X" and str(event.get("name", "")).endswith(GET_NEXT)
             )
-        except (OSError, ValueError, TypeError, KeyError) as reason:
+        except (ArithmeticError, KeyError, OSError, RecursionError, TypeError, ValueError) as reason:
             problems.append(f"{path.name} is no timeline of the Debugger ({type(reason).__name__}: {reason})")
             continue
         gaps = [after[0] - before[0] for before, after in itertools.pairwise(found)]

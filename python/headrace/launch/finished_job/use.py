@@ -57,8 +57,9 @@ def instance_types(documents: JobDocuments) -> dict[str, str]:
     """Return the instance type of each host, without `ml.`; hosts are numbered over the instance groups in order."""
     resources = documents.description.get("ResourceConfig") or {}
     groups = resources.get("InstanceGroups") or [resources]
+    hosts = host_names(documents.description)  # raises for a count that would fill the memory
     types = [str(group.get("InstanceType") or "") for group in groups for _ in range(int(group.get("InstanceCount") or 1))]
-    return {host: kind.removeprefix(PREFIX) for host, kind in zip(host_names(documents.description), types, strict=True)}
+    return {host: kind.removeprefix(PREFIX) for host, kind in zip(hosts, types, strict=True)}
 
 
 def uses_of(documents: JobDocuments, table: PriceTable, times: JobTimes) -> list[HostUse]:

@@ -15,12 +15,15 @@ from headrace.cost.market.prices import PREFIX, PriceTable
 from headrace.launch.job_request.mistakes import Mistake
 from headrace.system.text.redaction import redact_text
 
-__all__ = ["rule_mistakes"]
+__all__ = ["MOST_INSTANCES", "rule_mistakes"]
 
 Request = Mapping[str, Any]
 
 LONGEST_S = 28 * 24 * 3600
 """A training job may run for 28 days at most."""
+
+MOST_INSTANCES = 10_000
+"""Refuse more: no account can have them, and each becomes a host with a name."""
 
 SECRET = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 SECRET_NAMES = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
@@ -137,6 +140,8 @@ def resources(request: Request) -> Iterator[Mistake]:
             yield Mistake(at, "is missing", "give 1 or more")
         elif count is not None and count < 1:
             yield Mistake(at, f"{count} instances cannot train", "give 1 or more")
+        elif count is not None and count > MOST_INSTANCES:
+            yield Mistake(at, f"{count:,} instances are more than an account can have", "give fewer")
     for name in _repeated(one.get("InstanceGroupName") for one in groups or []):
         yield Mistake("ResourceConfig.InstanceGroups", f"two groups are called {name!r}", "rename one")
 

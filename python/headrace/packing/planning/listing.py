@@ -17,15 +17,17 @@ import numpy.typing as npt
 
 from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.keys import Keys
-from headrace.datasets.shards.keys import escape, keys_of
+from headrace.datasets.shards.keys import escape, keys_of, wrong_key
 from headrace.datasets.sources.archives.tar import split_name
 from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, change_of_file
 from headrace.datasets.sources.remote.store import is_url
-from headrace.errors import SourceError, UsageError
+from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.planning.options import PackOptions
 from headrace.system.text.utf8 import utf8_name
 
 __all__ = ["Listing", "Rejection", "list_records", "split"]
+
+_CHUNK = 1 << 16  # records that are looked at together
 
 Reason = Literal["unlabeled", "duplicate", "unreadable", "undecodable", "no image"]
 
@@ -203,9 +205,14 @@ def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Keys:
     if len(rows) < len(names):
         names = names.selected(rows)
     if dataset.kind == "shards":
+        if (row := wrong_key(names)) is not None:
+            raise FormatError(
+                f"the index of {dataset.root} holds the key {names[row]!r}, which is no name of a member",
+                hint="headrace did not pack it: do not unpack its shards",
+            )
         return names
     if dataset.kind in ("folder", "lst"):
-        return keys_of(Keys.of(map(_relative, names)) if dataset.kind == "lst" else names)
+        return keys_of(names if dataset.kind == "folder" or _are_relative(names) else Keys.of(map(_relative, names)))
     if dataset.kind == "tar":
         return Keys.of(_key_of_member(name).lstrip("/") for name in names)
     return Keys.of(escape(name).lstrip("/") for name in names)
@@ -218,6 +225,17 @@ def _key_of_member(name: str) -> str:
     if not end:
         return escape(name)
     return f"{escape(folder + slash + stem)}={escape(base[len(stem) + 1 :])}"
+
+
+def _are_relative(names: Keys) -> bool:
+    """Return whether `_relative` would change none of these names: a changed copy of all takes as much memory again."""
+    for blob, start in names.chunks():
+        data, slash = blob.tobytes(), blob == ord("/")
+        sizes = np.diff(start)
+        ends = slash[start[:-1][sizes > 0]].any() or slash[start[1:][sizes > 0] - 1].any()
+        if ends or (sizes == 1).any() or any(odd in data for odd in (b"//", b"./", b"/.")):  # one byte: perhaps "."
+            return False
+    return True
 
 
 def _relative(name: str) -> str:
@@ -269,22 +287,24 @@ def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt
     table, copied = dataset.table, is_url(dataset.root)
     if table.file_size is not None and table.file_change is not None and not copied:
         return _of(table.file_size, rows), _of(table.file_change, rows)
-    sizes, file = table.size[rows].copy(), table.file[rows]
+    sizes, file = np.array(_of(table.size, rows)), table.file if len(rows) == len(table) else table.file[rows]
     times = np.zeros(len(table.files), dtype=np.int64)
-    for at in np.flatnonzero(sizes < 0):
-        try:
-            facts = os.stat(table.files[file[at]])  # noqa: PTH116 (millions of them)
-        except OSError:
-            sizes[at] = 0
-            continue
-        regular = stat.S_ISREG(facts.st_mode)  # a read from a pipe or a device may never return
-        sizes[at] = max(0, facts.st_size - table.offset[rows[at]]) if regular else -1
-        times[file[at]] = change_of_file(facts, copied=copied)
-    for number in set(file[table.size[rows] >= 0].tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
+    for begin in range(0, len(rows), _CHUNK):  # a column of the rows to look at takes 8 bytes a record
+        for at in np.flatnonzero(sizes[begin : begin + _CHUNK] < 0) + begin:
+            try:
+                facts = os.stat(table.files[file[at]])  # noqa: PTH116 (millions of them)
+            except OSError:
+                sizes[at] = 0
+                continue
+            regular = stat.S_ISREG(facts.st_mode)  # a read from a pipe or a device may never return
+            sizes[at] = max(0, facts.st_size - table.offset[rows[at]]) if regular else -1
+            times[file[at]] = change_of_file(facts, copied=copied)
+    for number in set(file[_of(table.size, rows) >= 0].tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
         path = table.files[number]
         if dataset.fetcher is not None:
             times[number] = int.from_bytes(blake2b(os.fsencode(Path(path).parent.name), digest_size=7).digest())
             continue
         with contextlib.suppress(OSError):  # reading the file reports the error
             times[number] = change_of_file(os.stat(path), copied=copied)  # noqa: PTH116 (as above)
-    return sizes, times[file]
+    is_own = len(file) == len(times) and bool((file[1:] > file[:-1]).all())  # record i is file i
+    return sizes, times if is_own else times[file]

@@ -65,13 +65,11 @@ def foreign_part(path: Path) -> ForeignPart | None:
 def make_private_folder(folder: Path) -> None:
     """Make `folder` with mode 0700, and its missing parents with the usual mode. A folder that exists keeps its mode.
 
-    Raises `OSError`, also for a folder that another user has made in a folder such as /tmp.
+    Raises `OSError`, also for another user's link, and for a folder that another user has made in one such as /tmp.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-    found = foreign_part(folder)
-    if found is not None:
-        raise _foreign(found.user, found.path)
+    check_output_folder(folder)
 
 
 def make_output_folder(folder: Path) -> None:

@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.errors import HeadraceError
 from headrace.loading.loader import Loader
+from headrace.system.text.sizes import count_text
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 __all__ = ["Scores", "evaluate", "model_scores"]
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # torch's words, of a GPU and of the CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,19 @@ def evaluate(
 
 
 def model_scores(model: nn.Module, images: torch.Tensor, *, flip: bool) -> torch.Tensor:
-    """Return the scores before softmax, float32 [N, classes]; with `flip`, their mean over each image and its mirror image."""
-    scores: torch.Tensor = model(images).float()
-    return (scores + model(images.flip(3)).float()) / 2 if flip else scores
+    """Return the scores before softmax, float32 [N, classes]; with `flip`, their mean over each image and its mirror image.
+
+    Raises HeadraceError if the memory does not suffice: weights of others may ask for images of any size.
+    """
+    try:
+        scores: torch.Tensor = model(images).float()
+        return (scores + model(images.flip(3)).float()) / 2 if flip else scores
+    except RuntimeError as error:
+        if not any(words in str(error) for words in _NO_MEMORY):
+            raise
+        count, _, height, width = images.shape
+        what = f"{count_text(count, 'image')} of {width}x{height} pixels do not fit into the memory with this model"
+        raise HeadraceError(what, hint="a smaller --batch-size or --image-size") from error
 
 
 def _real_images(loader: Loader, step: int, images: int) -> int:

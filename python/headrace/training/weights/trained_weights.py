@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +58,7 @@ def load_model(path: Path, *, model: str | None = None) -> tuple[nn.Module, Weig
     """
     tensors, weights = _found(path)
     factory.check_model_of_file(weights.model, given=model, where=str(weights.path))
+    _check_classes(tensors, weights)
     if weights.simulated:
         built = factory.build_stand_in(len(weights.classes))
     else:
@@ -67,6 +69,14 @@ def load_model(path: Path, *, model: str | None = None) -> tuple[nn.Module, Weig
     except RuntimeError as error:
         raise StateError(f"{weights.path} does not fit {weights.model}: {first_line(error)}") from error
     return built.eval(), weights
+
+
+def _check_classes(tensors: Mapping[str, torch.Tensor], weights: Weights) -> None:
+    """Raise StateError for more classes than any tensor has rows: to build that model may take all memory."""
+    most = max((tensor.shape[0] for tensor in tensors.values() if tensor.ndim), default=0)
+    if len(weights.classes) > most:
+        words = f"it names {len(weights.classes):,} classes, and has scores for at most {most:,}"
+        raise StateError(f"{weights.path} does not fit {weights.model}: {words}")
 
 
 def _found(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:

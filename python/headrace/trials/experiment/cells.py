@@ -66,6 +66,8 @@ KINDS = ("input", "training")
 #: Options of `headrace train` that an experiment, a file, cannot set: code that runs, and files that are written.
 _NOT_IN_FILES = ("--model", "--config", "--out", "--checkpoint-url", "--resume")
 
+_MOST_BYTES = 1 << 20  # of an experiment, which has a few kB
+
 #: Settings of an experiment that are numbers: their type, and the least value.
 NUMBERS: dict[str, tuple[Any, float]] = {
     "train_images": (int, 1),
@@ -181,7 +183,7 @@ def load(name: str) -> Experiment:
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}; or a TOML file"
         raise UsageError(f"there is no experiment {name!r}", hint=hint)
     try:
-        text = read_regular(Path(name)).decode("utf-8")
+        text = read_regular(Path(name), limit=_MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the experiment {name}: {getattr(error, 'strerror', None) or error}") from None
     return _parse(Path(name).stem, text, name)
@@ -228,7 +230,7 @@ def _values(experiment: Experiment, name: str) -> str:
 def _parse(name: str, text: str, where: str) -> Experiment:
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (RecursionError, ValueError) as error:  # nested deeply, or not TOML
         raise UsageError(f"{where} is no TOML: {error}") from None
     tables, published = document.pop("cells", None), document.pop("published", [])
     known = {entry.name for entry in fields(Experiment)} - {"name", "cells", "published"}

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.private_files import make_output_folder, output_opener
 from headrace.system.processes.end_with_parent import started_to_end_with_parent
 from headrace.system.processes.own_python import own_module
 from headrace.trials.experiment.cells import Cell
@@ -70,10 +72,10 @@ def run_training(out: Path, cell: Cell, materials: Materials, device: str, *, li
 
 def _files(out: Path, spec: dict[str, Any]) -> tuple[Path, Path]:
     folder = out / "work"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_output_folder(folder)
     spec_file, result_file = folder / "spec.json", folder / "result.json"
     result_file.unlink(missing_ok=True)
-    spec_file.write_text(json.dumps(spec), encoding="utf-8")
+    atomic_write(spec_file, json.dumps(spec))
     return spec_file, result_file
 
 
@@ -84,9 +86,9 @@ def _run(out: Path, command: Sequence[str], name: str, limit_s: float) -> str:
     """
     environment = os.environ | {"HEADRACE_INDEX_CACHE": str(out / "data" / "jpeg-index")}
     folder = out / "work"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_output_folder(folder)
     out_file, error_file = folder / "stdout.txt", folder / "stderr.txt"
-    with open(out_file, "wb") as written, open(error_file, "wb") as errors:
+    with open(out_file, "wb", opener=output_opener) as written, open(error_file, "wb", opener=output_opener) as errors:
         process = subprocess.Popen(
             started_to_end_with_parent(command),
             stdin=subprocess.DEVNULL,

@@ -22,7 +22,8 @@ from typing import Any
 from headrace._native import __version__
 from headrace.errors import HeadraceError, UsageError
 from headrace.system.files.atomic_write import atomic_write
-from headrace.system.files.private_files import make_output_folder
+from headrace.system.files.private_files import make_output_folder, output_opener
+from headrace.system.files.regular_file import read_regular
 from headrace.trials.experiment.cells import Cell, Experiment
 from headrace.trials.experiment.pixels import compare_pixels
 from headrace.trials.experiment.verdicts import Verdict, judge
@@ -164,7 +165,12 @@ def only_run(out: Path) -> Iterator[None]:
 
     Raises `UsageError` if another run holds it, and `HeadraceError` for an `OSError` of the block: results cannot be written.
     """
-    with open(out / LOCK_FILE, "wb") as lock:
+    cannot_write, hint = f"cannot write results in {out}", "what was measured is kept; the same command continues there"
+    try:
+        lock = open(out / LOCK_FILE, "wb", opener=output_opener)  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise HeadraceError(f"{cannot_write}: {error.filename}: {error.strerror or error}", hint=hint) from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -174,10 +180,7 @@ def only_run(out: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise HeadraceError(
-                f"cannot write results in {out}: {error.strerror or error}",
-                hint="what was measured is kept; the same command continues there",
-            ) from error
+            raise HeadraceError(f"{cannot_write}: {error.strerror or error}", hint=hint) from error
 
 
 def _check_data(experiment: Experiment, settings: Settings) -> None:
@@ -408,7 +411,7 @@ def _name(cells: Sequence[Cell]) -> str:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        document: dict[str, Any] = json.loads(read_regular(file))
+    except (OSError, RecursionError, ValueError):
         return None
     return document

@@ -148,11 +148,11 @@ def _names(parts: Sequence[ContainerRecords]) -> dict[int, str]:
 
 
 def numbered(
-    labels: Sequence[int | str | None], names: dict[int, str]
+    labels: Sequence[int | str | None], names: dict[int, str], records: int | None = None
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], tuple[str, ...]]:
     """Return labels as class indices (-1: none), and class names as UTF-8 (`utf8_name`).
 
-    Numbers keep their value; names are sorted and numbered.
+    Numbers keep their value; names are sorted and numbered. records: how many share these labels (default: one each).
     """
     texts = {label for label in labels if isinstance(label, str)}
     if texts:
@@ -162,21 +162,22 @@ def numbered(
             map(utf8_name, classes)
         )
     numbers = np.array([-1 if label is None else int(label) for label in labels], dtype=np.int64)
-    top = class_count(numbers)
+    top = class_count(numbers, records)
     return numbers, tuple(utf8_name(names.get(label, str(label))) for label in range(top))
 
 
-def class_count(numbers: npt.NDArray[np.int64]) -> int:
-    """Return the number of classes for labels that are numbers; -1 means none.
+def class_count(numbers: npt.NDArray[np.int64], records: int | None = None) -> int:
+    """Return the number of classes for labels that are numbers; -1 means none. records: how many have them (default: one each).
 
     Raise FormatError for more than 100,000 classes that outnumber the records ten times: a single label of 9,999,999 would
     take 720 MB.
     """
     top = int(numbers.max(initial=-1)) + 1
-    most = min(MAX_CLASSES, max(_ALWAYS_CLASSES, 10 * len(numbers)))
+    records = len(numbers) if records is None else records
+    most = min(MAX_CLASSES, max(_ALWAYS_CLASSES, 10 * records))
     if top > most:
         raise FormatError(
-            f"label {top - 1} is beyond {most:,} classes, the most for {len(numbers):,} records",
+            f"label {top - 1} is beyond {most:,} classes, the most for {records:,} records",
             hint="the labels are damaged, or no classes: number the classes from 0",
         )
     return top

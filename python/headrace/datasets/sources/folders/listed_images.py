@@ -12,12 +12,13 @@ import numpy.typing as npt
 from headrace.datasets.records.dataset import Dataset, fingerprint
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.records.table import RecordTable
+from headrace.datasets.sources.folders.folder import FilesBelow
 from headrace.errors import SourceError
 
 __all__ = ["check_first_image", "listed_dataset"]
 
 
-def check_first_image(path: Path, folder: Path, names: Sequence[str]) -> None:
+def check_first_image(path: Path, folder: Path, names: Keys) -> None:
     """Raise SourceError if the list at `path` is empty or its first image is not in `folder`."""
     if not names:
         raise SourceError(f"{path} lists no images")
@@ -28,17 +29,23 @@ def check_first_image(path: Path, folder: Path, names: Sequence[str]) -> None:
         )
 
 
-def listed_dataset(
-    path: Path, folder: Path, names: Sequence[str], labels: npt.NDArray[np.int64], classes: tuple[str, ...]
-) -> Dataset:
+def listed_dataset(path: Path, folder: Path, names: Keys, labels: npt.NDArray[np.int64], classes: tuple[str, ...]) -> Dataset:
     """Return the dataset of the images `names` in `folder`, which the list at `path` names."""
     sizes = np.full(len(names), -1, dtype=np.int64)
     table = RecordTable(
-        files=Keys.of(os.path.join(folder, name) for name in names),  # noqa: PTH118 (a million Path objects are slow)
+        files=_files(folder, names),
         file=np.arange(len(names), dtype=np.int32),
         offset=np.zeros(len(names), dtype=np.int64),
         size=sizes,
         label=labels,
-        keys=Keys.of(names),
+        keys=names,
     )
     return Dataset(str(path), "lst", table, classes, fingerprint(names, sizes, labels))
+
+
+def _files(folder: Path, names: Keys) -> Sequence[str]:
+    """Return the paths of the images; those of a list without absolute paths are made when they are asked for."""
+    first = names.start[:-1][np.diff(names.start) > 0]
+    if not (names.blob[first] == ord("/")).any():
+        return FilesBelow(os.path.join(folder, ""), names)  # noqa: PTH118 (a text that ends in a slash)
+    return Keys.of(os.path.join(folder, name) for name in names)  # noqa: PTH118 (a million Path objects are slow)

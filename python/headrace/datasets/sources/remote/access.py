@@ -12,11 +12,11 @@ from typing import Any
 
 from headrace.errors import SourceError
 
-__all__ = ["access_options", "credentials_hint", "is_unknown_user"]
+__all__ = ["ENDPOINTS", "access_options", "credentials_hint", "is_unknown_user"]
 
 # Variables that name an endpoint. If one holds an http:// address, plain HTTP is allowed.
-_ENDPOINTS = {
-    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST"),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
@@ -72,7 +72,7 @@ def _plain(scheme: str) -> bool:
         return scheme == "http"
     if scheme == "az" and os.environ.get("AZURE_STORAGE_USE_EMULATOR"):
         return True
-    named = [os.environ.get(name, "") for name in _ENDPOINTS.get(scheme, ())]
+    named = [os.environ.get(name, "") for name in ENDPOINTS.get(scheme, ())]
     return any(name and not name.startswith("https://") for name in named)
 
 

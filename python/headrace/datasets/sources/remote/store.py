@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.access import access_options, credentials_hint, is_unknown_user
+from headrace.datasets.sources.remote.redirects import is_refused_redirect, redirect_guard
 from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy, request_errors, with_retries
 from headrace.errors import MissingDependencyError, SourceError
 from headrace.system.processes.scheduling import yield_to_running_threads
@@ -203,7 +204,12 @@ class Bucket:
         return result
 
     def _permanent(self, error: Exception) -> SourceError | None:
-        """Return the error for a failure that no retry can mend: no credentials, or no such bucket."""
+        """Return the error for a failure that no retry can mend: no credentials, no such bucket, a redirect that is refused."""
+        if is_refused_redirect(error):
+            return SourceError(
+                f"{self.url}: the server redirects to another host, which must not receive your credentials",
+                hint="if you trust that host, name it in place of this one",
+            )
         if not self._answered and is_unknown_user(error):
             return SourceError(
                 f"no credentials for {self.url}: neither the environment nor a role of this machine gives any",
@@ -266,6 +272,7 @@ def open_bucket(url: str, policy: RetryPolicy | None = None) -> Bucket:
     options["client_options"]["timeout"] = timedelta(seconds=policy.timeout_s)
     retries = {"max_retries": policy.client_retries, "retry_timeout": timedelta(seconds=policy.patience_s)}
     try:
+        options["client_options"] |= redirect_guard(url)
         store = stores.from_url(url.rstrip("/"), retry_config=retries, **options)
     except Exception as error:  # obstore raises many kinds for a URL or configuration that it cannot use
         raise SourceError(f"{url} cannot be opened: {first_line(error)}") from public_cause(error)
