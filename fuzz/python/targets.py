@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import hashlib
 import io
 import json
@@ -21,6 +22,7 @@ from pathlib import Path
 from containers import example, field, image_record, recordio, tfrecord
 from headrace.cli.cloud.launch import _read as _read_request
 from headrace.cost.estimates.calibrate import read_run
+from headrace.cost.estimates.measured import _from_json
 from headrace.datasets.records.dataset import fingerprint
 from headrace.datasets.shards.index import read_columns, serialized
 from headrace.datasets.shards.manifest import MANIFEST, read_manifest
@@ -210,6 +212,12 @@ def diagnosis(data: bytes, folder: Path) -> None:
     json.dumps(found.to_json())
 
 
+def trace(data: bytes, folder: Path) -> None:
+    """A trace of PyTorch's profiler, which is then diagnosed; the first byte chooses the packed form."""
+    packed = gzip.compress(data[1:], 1) if data[:1] == b"z" else data
+    read_session_folder(_written(folder, "trace.json", packed))
+
+
 @functools.cache
 def _session_lines() -> bytes:
     """Return a short session with a line of each kind."""
@@ -297,6 +305,11 @@ def finished_job(data: bytes, folder: Path) -> None:
 def finished_run(data: bytes, folder: Path) -> None:
     """A file for `cost --calibrate`."""
     read_run(_written(folder, "run.json", data))
+
+
+def measured_rates(data: bytes, folder: Path) -> None:
+    """A file for `cost --session`: what `tune --json` or `trials` wrote."""
+    _from_json(_written(folder, "rates.json", data))
 
 
 def _archives() -> list[bytes]:
@@ -412,6 +425,16 @@ _DESCRIPTION = json.dumps({
     "FinalMetricDataList": [{"MetricName": "train:images_per_second", "Value": 900.0}],
     "AlgorithmSpecification": {"ContainerEntrypoint": ["python", "-m", "headrace.launch.entry"]},
 }).encode()  # fmt: skip
+_TRACE = json.dumps({"deviceProperties": [{"name": "A100", "totalGlobalMem": 4}], "distributedInfo": {"rank": 1},
+                     "traceEvents": [
+    {"ph": "X", "cat": kind, "name": name, "pid": 7, "ts": 5e6 + 100 * number + at, "dur": length}
+    for number in range(3)
+    for name, at, length, kind in (
+        (f"ProfilerStep#{number}", 0, 100, "user_annotation"), ("enumerate(DataLoader)#x", 1, 30, "user_annotation"),
+        ("sgemm", 31, 40, "kernel"), ("Memcpy HtoD", 40, 3, "gpu_memcpy"), ("ncclAllReduce", 60, 9, "kernel"))
+]}).encode()  # fmt: skip
+_TUNED = b'{"ingest": [{"img_s": 800.5, "threads": 2}], "compute_img_s": 350.0, "ranks": 1}'
+_ROWS = b'{"rows": [{"ingest_img_s": 90, "workers": 3, "compute_img_s": 40.5, "simulated": false}]}'
 _RUN = b'{"kind": "a", "predicted_s": 3, "observed_s": 4.5}'
 _METRICS = json.dumps({"MetricDataResults": [
     {"Id": "a", "Label": f"algo-1 {name}", "Timestamps": [1700000160.0 + 60 * at for at in range(6)],
@@ -440,6 +463,7 @@ TARGETS = {
     "folder_record": Target(folder_record, _folder_records, JSON_WORDS),
     "session": Target(session, lambda: (_session_lines(),), JSON_WORDS),
     "diagnosis": Target(diagnosis, _diagnoses, JSON_WORDS),
+    "trace": Target(trace, lambda: (_TRACE, b"z" + _TRACE), JSON_WORDS),
     "checkpoint_state": Target(checkpoint_state, _states, JSON_WORDS, TRAINING),
     "checkpoint_files": Target(checkpoint_files, lambda: (b'{"sha256": "00"}\n{"version": 1}',), JSON_WORDS, TRAINING),
     "weights": Target(weights, _finals, JSON_WORDS, TRAINING),
@@ -451,6 +475,7 @@ TARGETS = {
     ),
     "finished_job": Target(finished_job, lambda: (_DESCRIPTION, b"m" + _METRICS), JSON_WORDS, FINISHED),
     "finished_run": Target(finished_run, lambda: (_RUN, _DESCRIPTION), JSON_WORDS),
+    "measured_rates": Target(measured_rates, lambda: (_TUNED, _ROWS), JSON_WORDS),
     "options_file": Target(options_file, lambda: (OPTIONS,), TOML_WORDS, ("headrace.training.settings.options_file",)),
     "experiment": Target(experiment, lambda: (EXPERIMENT,), TOML_WORDS),
 }

@@ -87,6 +87,24 @@ def test_deep_json_of_a_finished_job(name: str, tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        *("[]", "3", '"x"', "NaN", DEEP, '{"ingest": 3}', '{"ingest": [3]}', '{"ingest": [{"img_s": "x", "threads": 1}]}'),
+        *(
+            '{"ingest": [{"img_s": 3, "threads": 0}]}',
+            '{"ingest": [], "compute_img_s": -1}',
+            '{"rows": [{"compute_img_s": 1e400}]}',
+        ),
+        *('{"rows": {"a": 1}}', '{"rows": [{"ingest_img_s": NaN, "workers": 1}]}', '{"rows": [{"compute_img_s": [1]}]}'),
+    ],
+)
+def test_wrong_rates_for_a_price(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rates.json").write_text(text)
+    words = ["cost", "--session", str(tmp_path / "rates.json"), "--images", "1000", "--bytes", "1000"]
+    assert "rates.json" in error(words, capsys)
+
+
+@pytest.mark.parametrize(
     "entry",
     [
         {"ResourceConfig": 3},

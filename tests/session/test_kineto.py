@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.sessions.session_folder import read_session_folder
-from headrace.session.kineto import read_trace
+from headrace.session.kineto import NEXT, read_trace
+from traced_memory import at_most
 
 
 def event(name: str, begin_ms: float, length_ms: float, category: str = "cpu_op") -> dict[str, Any]:
@@ -91,6 +93,42 @@ def test_file_that_is_no_trace_raises_session_error(tmp_path: Path, text: str, w
     file = tmp_path / "t.json"
     file.write_text(text)
     with pytest.raises(SessionError, match=words):
+        read_trace(file)
+
+
+STEPS = [event(f"ProfilerStep#{number}", 10.0 * number, 10.0) for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"distributedInfo": [1]},
+        {"distributedInfo": {"rank": "x"}},
+        {"distributedInfo": {"rank": 1e400}},
+        {"traceEvents": [*STEPS, {**STEPS[0], "name": NEXT, "dur": "long"}]},
+        {"traceEvents": [*STEPS, {**STEPS[0], "name": NEXT, "dur": [1]}]},
+        {"traceEvents": [{**step, "ts": 10**400} for step in STEPS]},
+    ],
+)
+def test_wrong_values_in_a_trace_are_errors_in_words(change: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps({"traceEvents": STEPS} | change))
+    with pytest.raises(SessionError):
+        read_trace(file)
+
+
+def test_a_trace_that_is_damaged_or_grows_without_bound_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.json.gz"
+    whole = gzip.compress(json.dumps({"traceEvents": STEPS}).encode())
+    for damaged in (whole[:-9], whole[:10] + b"\xff" * 9 + whole[19:], gzip.compress(b"[" * 100_000)):
+        file.write_bytes(damaged)
+        assert main(["report", str(file)]) == 1
+        assert "is not a trace" in capsys.readouterr().err
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "1MiB")
+    file.write_bytes(gzip.compress(bytes(100 << 20)))
+    with at_most(8 << 20), pytest.raises(SessionError, match="more than the limit of"):
         read_trace(file)
 
 

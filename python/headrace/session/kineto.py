@@ -6,9 +6,8 @@ cores and memory, so the diagnosis cannot say why an input is slow. Times in a t
 
 from __future__ import annotations
 
-import gzip
 import json
-import math
+import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from headrace.errors import SessionError
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import NotMeasured, ObservedLoader, Process, Session, Step
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.size_limits import record_limit, too_large
 
 __all__ = ["FAMILY", "is_trace", "read_trace"]
 
@@ -34,6 +34,9 @@ WAITS = (
     "hipStreamSynchronize",
 )
 
+_LARGEST = 1e300
+"""Refuse larger times: their differences would be infinite."""
+
 Span = tuple[float, float]
 """Begin and end, in seconds since the first step of the trace."""
 
@@ -47,8 +50,8 @@ def read_trace(path: Path) -> Session:
     """Return the trace of one process as a session. Raises `SessionError` when it is no trace or marks fewer than 2 steps."""
     try:
         data = read_regular(path)
-        document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (OSError, ValueError, EOFError) as error:
+        document = json.loads(_decompressed(data) if data[:2] == b"\x1f\x8b" else data)
+    except (OSError, RecursionError, ValueError, zlib.error) as error:
         raise SessionError(
             f"{path} is not a trace: {error}", hint="give what torch.profiler's export_chrome_trace wrote"
         ) from error
@@ -62,11 +65,28 @@ def read_trace(path: Path) -> Session:
             f"{path} has {len(marks)} marked steps; at least 2 are needed",
             hint="call prof.step() after each step, with torch.profiler.schedule(wait=1, warmup=2, active=3) or more",
         )
-    return _session_of(path, document, whole, marks)
+    try:
+        return _session_of(path, document, whole, marks)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise SessionError(
+            f"{path} holds values that a trace does not have: {error}", hint="give what export_chrome_trace wrote"
+        ) from error
+
+
+def _decompressed(data: bytes) -> bytes:
+    """Return the content of a gzip file. Raise ValueError above the bound of a record: a megabyte may stand for a gigabyte."""
+    limit = record_limit()
+    stream = zlib.decompressobj(wbits=31)  # gzip's header
+    found = stream.decompress(data, limit + 1)
+    if len(found) > limit:
+        raise ValueError(f"unpacked, it {too_large(len(found), limit)}")
+    if not stream.eof:
+        raise ValueError("it ends too early")
+    return found
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) < _LARGEST  # NaN is not
 
 
 def _name(event: dict[str, Any]) -> str:
@@ -180,7 +200,8 @@ def _within(spans: Sequence[Span], begin_s: float, end_s: float) -> float:
     """Return how many seconds of the spans lie between two times. The spans are in order and do not overlap."""
     first = max(0, bisect_left(spans, (begin_s, begin_s)) - 1)
     total = 0.0
-    for begin, end in spans[first:]:
+    for at in range(first, len(spans)):  # a slice would copy the rest, once for each step
+        begin, end = spans[at]
         if begin >= end_s:
             break
         total += max(0.0, min(end, end_s) - max(begin, begin_s))

@@ -15,6 +15,10 @@ from headrace.system.files.regular_file import read_regular
 __all__ = ["MeasuredRates", "measured_rates"]
 
 
+_LARGEST = 1e12
+"""Refuse larger rates, images a second: no machine has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredRates:
     """What a measurement says about the floors of a job; None where it says nothing.
@@ -50,9 +54,17 @@ def _from_session(folder: Path) -> MeasuredRates:
 
 def _from_json(path: Path) -> MeasuredRates:
     try:
-        document: dict[str, Any] = json.loads(read_regular(path))
-    except (OSError, ValueError) as reason:
+        found = _rates_of(json.loads(read_regular(path)))
+        rates = [rate for rate in (found.img_s_per_core, found.gpu_img_s) if rate is not None]
+        if not all(0 < rate < _LARGEST for rate in rates):
+            raise ValueError(f"a rate of {rates[0]} img/s")
+        return found
+    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as reason:
         raise UsageError(f"cannot read rates from {path}: {reason}") from None
+
+
+def _rates_of(document: dict[str, Any]) -> MeasuredRates:
+    """Return the rates in what `tune --json` or `trials` wrote. Raises what Python does for values of other types."""
     if "ingest" in document:  # headrace tune --json
         rates = [trial["img_s"] / trial["threads"] for trial in document["ingest"] if trial.get("img_s")]
         compute = document.get("compute_img_s")

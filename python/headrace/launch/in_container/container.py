@@ -114,7 +114,7 @@ def _decoded(value: Any) -> Any:
     """Return the value that a hyperparameter's text stands for, as the toolkit does: `"[1, 2]"` is a list, `"abc"` is text."""
     try:
         return json.loads(value)
-    except (ValueError, TypeError):
+    except (RecursionError, TypeError, ValueError):
         return value
 
 
