@@ -161,7 +161,7 @@ def test_a_stop_during_the_operator_profile_exits_with_the_signals_code(
     """Steps 13 to 15 are profiled where they are short and the CPU computes; torch crashes when it ends within a profile."""
     driver = (
         "import os, signal, sys; from headrace.training import loop; from headrace.cli import main; loop.LOG_STEPS = 1; "
-        "from headrace.cli import train\n"
+        "from headrace.cli.train import train\n"
         "def stop(options, progress, meter):\n"
         f"    if progress.step == {at_step}: os.kill(os.getpid(), signal.SIGTERM)\n"
         "train._show_progress = stop\nsys.exit(main.main(sys.argv[1:]))"
