@@ -63,7 +63,7 @@ ROOMS = {
 }
 
 OTHER_NAMES = {"json"}
-"""What stands behind `headrace.` in strings that are no modules: `headrace.json` is a file."""
+"""Strings `headrace.NAME` that name no module: `headrace.json` is a file."""
 
 MOST_MODULES = 12
 """A folder holds at most this many modules of its own level."""

@@ -133,7 +133,7 @@ def tar_headers(data: bytes, folder: Path) -> None:
 
 
 def _streamed(path: Path) -> None:
-    """Read the same bytes as a stream, as from a pipe of SageMaker."""
+    """Read an archive from a stream, as SageMaker's Pipe mode sends it."""
     data = path.read_bytes()
     pieces = (data[at : at + 700] for at in range(0, len(data), 700))
     with contextlib.suppress(HeadraceError):
@@ -205,7 +205,7 @@ def session(data: bytes, folder: Path) -> None:
 
 
 def diagnosis(data: bytes, folder: Path) -> None:
-    """`diagnosis.json` beside a sound session."""
+    """`diagnosis.json` in the folder of a session that is sound."""
     _written(folder, "session.jsonl", _session_lines())
     _written(folder, DIAGNOSIS_FILE, data)
     found = read_session_folder(folder)[1]
@@ -292,7 +292,7 @@ def request(data: bytes, folder: Path) -> None:
 
 
 def finished_job(data: bytes, folder: Path) -> None:
-    """`describe.json` of a folder for `diagnose --from-files`; the first byte chooses `metrics.json` instead."""
+    """The documents of a finished job: `metrics.json` where the input begins with `m`, else `describe.json`."""
     from headrace.cost.market.prices import PriceTable
     from headrace.launch.finished_job.diagnose import diagnose_job
     from headrace.launch.finished_job.documents import read_documents

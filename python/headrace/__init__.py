@@ -2,8 +2,8 @@
 
 Importing this package is light: torch, boto3 and numpy are imported when a name that needs them is first used.
 
-The folders, ground first. A folder imports only from folders above it in this list. Large folders have rooms, in such an
-order too; their `__init__` lists them.
+The folders, ground first. A folder imports only from folders above it in this list. A large folder
+has rooms, listed in its `__init__`: a room imports only from rooms above it, the modules beside the rooms from all of them.
 
 - `system`: what the machine gives a process: cores, memory, disks, GPUs, open files; private and atomic files, redaction.
 - `images`: one image: decode it, read its header, insert restart markers.

@@ -1,6 +1,6 @@
 """`headrace run`: replace the image loading of a PyTorch script where the replacement is provably equal.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `runtime`: what all loaders of the process share: the native engine, JPEG indexes, memory of batches, `--data-map`.
 - `workers`: what a worker process would have: its random streams, settings, warnings, errors.

@@ -1,6 +1,6 @@
 """The code that runs inside the user's process: hooks that time the training, and the recorder that writes the session.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `machine`: counters and settings of the machine and its processes.
 - `record`: what writes the session: hooks on imports, counters, stacks, the log.

@@ -1,6 +1,6 @@
 """The command line: one module for each verb (`headrace VERB`), and the modules that the verbs share.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `shared`: what the verbs share: output, types of numbers, options of prices.
 - `data`: `inspect`, `pack`, `verify`.

@@ -1,6 +1,6 @@
 """From a session to a diagnosis.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `result`: the result as plain data, the kinds of verdicts, and `--fail-if` on it.
 - `measure`: quantities of a session, the step model, and predictions from it.

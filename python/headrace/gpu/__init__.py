@@ -1,6 +1,6 @@
 """The GPU side of the input: decoding, augmentation and the last steps of a batch on the device, and who decodes what.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `preparation`: the last steps of a batch on its device, in torch or Triton.
 - `decoder`: the CUDA decoder of JPEGs with restart markers.

@@ -1,6 +1,6 @@
 """`headrace launch`: training jobs for SageMaker: checked before they are sent, followed, and run on this machine.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `sagemaker`: AWS's side: requests, the plan, following a job, metrics.
 - `job_request`: a CreateTrainingJob request: written, and checked before it is sent.

@@ -1,6 +1,6 @@
 """Packing: write any image dataset as shards of docs/reference/format.md, resumable and with the same bytes every time.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `planning`: what is packed: options, listing, plan, result.
 - `encoding`: the encoding of each image.

@@ -1,6 +1,6 @@
 """A diagnosis for people and for other programs: terminal, HTML, JSON, Perfetto trace, OpenMetrics text, TensorBoard.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `text`: a diagnosis as text: numbers, parts of the step, the first screen.
 - `sessions`: session folders: read, written, compared, shared.

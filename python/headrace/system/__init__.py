@@ -1,6 +1,6 @@
 """What the machine gives a process: cores, memory, disks, GPUs, software, open files.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `text`: text that is safe to print: sizes, printable names, redaction, arguments.
 - `files`: files that are written whole, private to the user, and never through a link.

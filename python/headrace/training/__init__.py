@@ -1,6 +1,6 @@
 """The trainer behind `headrace train`. Start reading at `loop.py`.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `distributed`: several processes of one run: launcher, ranks, devices.
 - `models`: models by name, and pretrained weights.

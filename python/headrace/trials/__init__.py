@@ -1,6 +1,6 @@
 """`headrace trials`: the articles' experiments, repeated on this machine.
 
-Its rooms, ground first. A room imports only from rooms above it; the modules beside the rooms import from all of them.
+Its rooms, ground first:
 
 - `experiment`: one experiment: its cells, source, transforms, device.
 - `inputs`: the data of the experiments, in each form and place.

@@ -1,9 +1,9 @@
 //! What binds a JPEG index to its image: the length of the bytes, and a keyed digest of them.
 //!
 //! An index that is used for other bytes gives wrong pixels without an error, and a checksum such as CRC-32C can be forged: whoever
-//! makes a dataset can make two images of one checksum. HighwayHash (Alakuijala, Cox and Wassenberg 2016, arXiv 1612.06257) with a
-//! key that nobody knows beforehand cannot be aimed at. The key is drawn once per process and stands in each index, so that other
-//! processes check the index by the same key. Whoever can read an index could aim at its key: files of indexes are private.
+//! makes a dataset can make two images of one checksum. HighwayHash (Alakuijala, Cox and Wassenberg 2016, arXiv 1612.06257) has a
+//! secret key: who does not know it cannot make two images of one digest. Each process draws its key once and writes it into its
+//! indexes, so that other processes can check them. Who can read an index knows its key, so files of indexes are private.
 
 use std::sync::OnceLock;
 

@@ -152,7 +152,8 @@ def numbered(
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], tuple[str, ...]]:
     """Return labels as class indices (-1: none), and class names as UTF-8 (`utf8_name`).
 
-    Numbers keep their value; names are sorted and numbered. records: how many share these labels (default: one each).
+    Where any label is a name, all are, numbered in sorted order; else a number is its own class index.
+    records: how many records have these labels together (default: one each).
     """
     texts = {label for label in labels if isinstance(label, str)}
     if texts:
