@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import multiprocessing
 import os
 import pickle
 import random
@@ -335,8 +336,15 @@ class Dying(Images):
 
 
 def test_a_worker_that_dies_ends_the_loader(folder: Path, taken_over: list[str]) -> None:
-    with pytest.raises(RuntimeError, match="worker"):
-        list(always_lazy(DataLoader(Dying(paths_of(folder)), 3, num_workers=1)))
+    loader = always_lazy(DataLoader(Dying(paths_of(folder)), 3, num_workers=1))
+    # In plain, too, the first error may be that of a tensor whose memory cannot be had from the dead worker any more. torch's
+    # handler of SIGCHLD raises its own error when the kernel has ended the process: here, and not in the next test.
+    with pytest.raises((RuntimeError, ConnectionError, EOFError)):
+        try:
+            list(loader)
+        finally:
+            while multiprocessing.active_children():
+                time.sleep(0.01)
 
 
 class Stream(IterableDataset[Any]):
