@@ -2,7 +2,7 @@
 
 - The overview page of PyTorch's TensorBoard plugin (deleted from pytorch/kineto in April 2026): time of the main process in
   a loader's `next()` above 5 % of the step → "set num_workers". Its other rules need a GPU.
-- SageMaker's ProfilerReport: `headrace.diagnosis.findings.sagemaker_rules`.
+- SageMaker's ProfilerReport: `sagemaker_rules`.
 - PyTorch warns when num_workers exceeds the cores; Lightning (2.6) when it is below 2 and there is more than one core.
 - TraceML runs the job itself (`traceml run`). The job marks its steps, as TraceML requires.
 """
@@ -14,9 +14,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from headrace.diagnosis.findings.sagemaker_rules import apply_rules
 from headrace.diagnosis.measure import measure_ranks
 from headrace.session.model import Session
+
+from scenarios.sagemaker_rules import apply_rules
 
 TENSORBOARD_SHARE = 0.05
 

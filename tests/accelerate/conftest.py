@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from deferred_helpers import described, generator_states, seeded
 from headrace.accelerate import hook
 from headrace.accelerate.lazy.awaited_line import AwaitedLine
@@ -25,6 +26,16 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     for searching in (type_comparisons, iterator_watchers):
         monkeypatch.setattr(searching, "module_with", lambda pattern: None)
     monkeypatch.setattr(iterator_watchers, "_unknown_framework", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def workers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait one second instead of five for each worker of an iterator that an error has left to the garbage collector.
+
+    torch's error refers to itself through its frame. The collector then closes the queue through which the workers learn of
+    the end before torch can write it.
+    """
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 1.0)
 
 
 @pytest.fixture

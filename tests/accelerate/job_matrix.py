@@ -10,6 +10,7 @@ import os
 import random
 import re
 import shutil
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -328,6 +329,9 @@ def outcome(job: Job, root: Path) -> Any:
                 seen.extend(described(_plain(batch)) for batch in ORDERS[job.order](first, second, epoch, root))
             except Exception as error:
                 seen.append((type(error), _text(error)))
+                # torch's error refers to itself through its frame. Of an iterator that the garbage collector ends, each worker
+                # misses the end, and torch waits five seconds for it.
+                traceback.clear_frames(error.__traceback__)
             change_files(root, job.files, epoch)
         seen += [generator_states(), Label.reduced, [(one.category, str(one.message)) for one in caught]]
         seen += [one.generator.get_state().tolist() for one in (first, second) if one.generator is not None]

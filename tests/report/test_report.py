@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.findings.sagemaker_rules import apply_rules
 from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding, Fix
 from headrace.errors import SessionError
@@ -399,18 +398,6 @@ def test_flame_charts_name_functions_and_hide_places_when_shared() -> None:
     page = html.render(shared, session=shared_session)
     assert "secret-job" not in page
     assert "…/train.py:41" in page
-
-
-def test_sagemaker_rules_that_cannot_tell_are_folded_away() -> None:
-    session = example_session()
-    page = html.render(diagnose(session), session=session)
-    shown, _, folded = page.partition('id="sagemaker"')[2].partition("</section>")[0].partition("<details>")
-    told = [found for found in apply_rules(session) if found.tells]
-    rest = [found for found in apply_rules(session) if not found.tells]
-    assert told and rest
-    assert all(found.rule in shown and found.rule not in folded for found in told)
-    assert all(found.rule in folded and found.rule not in shown for found in rest)
-    assert f"{len(rest)} rules cannot tell" in folded
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ from headrace.attach.batches.steps import is_stand_in
 from headrace.attach.record.log import log_line
 from headrace.attach.record.unseen_frames import drop_own_frames, when_made
 from headrace.system.hardware.machine import cores as usable_cores
+from headrace.system.hardware.machine import job_processes
 from headrace.system.text.printable import printable
 from headrace.system.text.sizes import count_text
 
@@ -347,8 +348,7 @@ def _threads(loader: Any, settings: Settings) -> int:
     cores = max(1, int(usable_cores().usable))
     if loader.num_workers > 0:
         return min(int(loader.num_workers), cores)
-    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, cores // (int(local) if local.isdigit() and int(local) > 0 else 1))
+    return max(1, cores // job_processes())
 
 
 def _report(loader: Any, decision: Decision, settings: Settings) -> None:

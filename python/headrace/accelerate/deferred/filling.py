@@ -6,7 +6,6 @@ Images that are not decoded natively come from Pillow. The first images of each 
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from headrace.accelerate.deferred.values import STORED, Values, as_numpy
 from headrace.accelerate.lazy.image_description import pixels_by_pillow
 from headrace.accelerate.runtime.shared_indexes import process_indexes
 from headrace.attach.record.log import log_line
-from headrace.system.hardware.machine import cores
+from headrace.system.hardware.machine import cores, job_processes
 
 __all__ = ["COMPARED_IMAGES", "Filling", "compute", "layout_of", "threads_for"]
 
@@ -57,9 +56,7 @@ def threads_for(images: int) -> int:
     """Return the number of native threads that compute a tensor: one in a worker, else those of this process, if it pays."""
     if images < IMAGES_FOR_THREADS or multiprocessing.parent_process() is not None:
         return 1
-    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    processes = int(local) if local.isdigit() and int(local) > 0 else 1
-    return max(1, min(images, int(cores().usable) // processes))
+    return max(1, min(images, int(cores().usable) // job_processes()))
 
 
 class Filling:

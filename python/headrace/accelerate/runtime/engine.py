@@ -8,7 +8,7 @@ import os
 from headrace._native import Engine, IndexStore
 from headrace.loading.feeding.feed import INDEX_BYTES
 from headrace.loading.feeding.jpeg_index_cache import shared_index_file
-from headrace.system.hardware.machine import cores, memory
+from headrace.system.hardware.machine import cores, job_processes, memory
 
 __all__ = ["engine", "index_limit_bytes", "index_store"]
 
@@ -19,9 +19,7 @@ def index_limit_bytes() -> int:
     The limit is `feed.INDEX_BYTES`, or a sixteenth of the usable memory if that is less, divided by the number of the job's
     processes on this host.
     """
-    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    processes = int(local) if local.isdigit() and int(local) > 0 else 1
-    return min(INDEX_BYTES, memory().usable_bytes // 16) // processes
+    return min(INDEX_BYTES, memory().usable_bytes // 16) // job_processes()
 
 
 @functools.cache

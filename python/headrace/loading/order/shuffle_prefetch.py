@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from headrace.datasets.records.table import RecordFetcher
 from headrace.loading.order.arithmetic import EpochOrder, Positions
 from headrace.loading.order.block_shuffle import BlockLayout
+from headrace.system.hardware.machine import job_processes
 
 __all__ = ["prefetch_windows"]
 
@@ -44,7 +44,6 @@ def _next_window(order: EpochOrder, blocks: BlockLayout, window: int) -> Positio
 
 def _ranks_here(order: EpochOrder) -> range:
     """Return the ranks on this host, which share a cache. torchrun numbers them consecutively."""
-    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    count = max(1, int(local)) if local.isdigit() else 1
+    count = job_processes()
     first = order.rank - order.rank % count
     return range(first, first + count)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.diagnosis.findings.sagemaker_rules import apply_rules
 from headrace.diagnosis.result.model import Diagnosis, Finding
 from headrace.diagnosis.rules.startup import START_WORDS
 from headrace.report.drawing import timeline
@@ -16,7 +15,6 @@ from headrace.report.text.screen import capitalised
 from headrace.report.text.slow_steps import SlowStep, slow_steps
 from headrace.report.text.thresholds import thresholds
 from headrace.session.model import Session
-from headrace.system.text.sizes import count_text
 
 __all__ = ["panels"]
 
@@ -43,7 +41,6 @@ def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
             tables.term_table(diagnosis.terms_s, diagnosis.step_s) if diagnosis.terms_s else None,
         ),
         ("startup", "Start-up time", _startup(diagnosis)),
-        ("sagemaker", "SageMaker Debugger rules on this run", _sagemaker(session) if session is not None else None),
         ("environment", "Environment", tables.definition_list(environment(diagnosis, session))),
         (
             "thresholds",
@@ -61,26 +58,6 @@ def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session 
         return None
     key = "Stronger colour: busier. Grey: not measured." if diagnosis.heat_map is not None else ""
     return join(lanes, tag("p", key, id="readout", class_="note"))
-
-
-def _sagemaker(session: Session) -> Html | None:
-    if not session.samples or sagemaker_job.is_finished_job(session):
-        return None  # the rules count points of half a second, which the curves of a finished job are not
-    results = apply_rules(session)
-    telling = [(found.rule, found.outcome, found.why) for found in results if found.tells]
-    rest = [(found.rule, found.why) for found in results if not found.tells]
-    note = "The rules of the ProfilerReport, written anew from their documentation. The rules that AWS runs may differ."
-    return join(
-        tables.table("Rules", ("", "outcome", "why"), telling, numeric_from=3, quiet=True) if telling else None,
-        tag(
-            "details",
-            tag("summary", f"{count_text(len(rest), 'rule')} cannot tell on this run"),
-            tables.table("Rules that cannot tell", ("", "why"), rest, numeric_from=2, quiet=True),
-        )
-        if rest
-        else None,
-        tag("p", note, class_="note"),
-    )
 
 
 def _startup(diagnosis: Diagnosis) -> Html | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.system.hardware.cgroup import find_cgroup
 
-__all__ = ["Cores", "Memory", "Processor", "SharedMemory", "cores", "memory", "processor", "shared_memory"]
+__all__ = ["Cores", "Memory", "Processor", "SharedMemory", "cores", "job_processes", "memory", "processor", "shared_memory"]
 
 SIMD_FLAGS = ("sse2", "sse4_1", "ssse3", "avx2", "bmi2", "avx512bw", "avx512vbmi", "asimd", "sve")
 """The CPU extensions that image decoding and resampling use (libjpeg-turbo, Pillow-SIMD, headrace's kernels)."""
@@ -81,6 +81,12 @@ def cores(root: Path = Path("/"), *, affinity: Collection[int] | None = None, ma
         affinity=len(mask),
         quota=group.quota_cores() if group is not None else None,
     )
+
+
+def job_processes() -> int:
+    """Return the number of the job's processes on this host: torchrun's LOCAL_WORLD_SIZE, 1 without it."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, int(local)) if local.isdigit() else 1
 
 
 def memory(root: Path = Path("/")) -> Memory:

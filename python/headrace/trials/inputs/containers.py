@@ -12,13 +12,12 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace._native import crc32c
+from headrace.datasets.sources.archives.tfrecord_writer import field, record, varint
 from headrace.errors import UsageError
 
 __all__ = ["write_container"]
 
 RECORDIO_MAGIC = 0xCED7230A
-TFRECORD_CRC_DELTA = 0xA282EAD8  # TensorFlow masks CRC-32C: rotated by 15 bits, plus this
 
 
 def write_container(form: str, tree: Path, target: Path) -> Path:
@@ -65,31 +64,11 @@ def _recordio(tree: Path, target: Path) -> None:
 def _tfrecord(tree: Path, target: Path) -> None:
     with open(target, "wb") as records:
         for label, _, image in _images(tree):
-            features = _feature(b"image/encoded", _field(1, _field(1, image)))
-            features += _feature(b"image/class/label", _field(3, _field(1, _varint(label))))
-            example = _field(1, features)
-            length = struct.pack("<Q", len(example))
-            records.write(length + struct.pack("<I", _masked(length)) + example + struct.pack("<I", _masked(example)))
+            features = _feature(b"image/encoded", field(1, field(1, image)))
+            features += _feature(b"image/class/label", field(3, field(1, varint(label))))
+            example = field(1, features)
+            records.write(record(example))
 
 
 def _feature(name: bytes, value: bytes) -> bytes:
-    return _field(1, _field(1, name) + _field(2, value))
-
-
-def _field(number: int, data: bytes) -> bytes:
-    """A protobuf field of wire type 2: bytes with their length."""
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _masked(data: bytes) -> int:
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + TFRECORD_CRC_DELTA) & 0xFFFFFFFF
+    return field(1, field(1, name) + field(2, value))
