@@ -55,3 +55,7 @@ if [ ! -e "$built" ] || [ -n "$(find crates Cargo.toml Cargo.lock pyproject.toml
     scripts/develop.sh
     touch "$built"
 fi
+
+# Byte code for the modules of the package: an environment with PYTHONDONTWRITEBYTECODE compiles them anew in each process
+# otherwise, half a second for a command of headrace.
+.venv/bin/python -m compileall -q python/headrace

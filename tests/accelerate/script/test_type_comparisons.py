@@ -24,7 +24,8 @@ NOT_FOUND = ["ok = isinstance(x, torch.Tensor)\n", "ok = type(x) is list\n", "ki
 @pytest.mark.parametrize("text", [*FOUND, *NOT_FOUND])
 def test_comparisons_are_found(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type_comparisons, "module_with", script_text.module_with)
-    monkeypatch.setattr(script_text, "_without", {type_comparisons._COMPARISON: set(sys.modules)})
+    for name, empty in (("_known", set(sys.modules)), ("_own", {}), ("_without", {})):
+        monkeypatch.setattr(script_text, name, empty)
     (tmp_path / "own_script_part.py").write_text(
         "x = batch = torch = tv_tensors = None\ndef g():\n    " + text.replace("\n", "\n    ")
     )

@@ -19,8 +19,14 @@ __all__ = ["is_installed", "module_with", "modules_beside"]
 LONGEST_TEXT = 1 << 20
 """Search no file of more bytes: it holds data."""
 
+_known: set[str] = set()
+"""The modules that have been looked at."""
+
+_own: dict[str, Path] = {}
+"""The script's own modules among them, and their files."""
+
 _without: dict[re.Pattern[str], set[str]] = {}
-"""The modules in which a pattern was not found."""
+"""The script's modules in which a pattern was not found."""
 
 
 def module_with(pattern: re.Pattern[str]) -> str | None:
@@ -28,10 +34,16 @@ def module_with(pattern: re.Pattern[str]) -> str | None:
 
     The script's worker functions and datasets are in modules that are imported by now.
     """
-    for name, module in modules_beside(_without.setdefault(pattern, set())):
+    for name, module in modules_beside(_known):
         path = getattr(module, "__file__", None)
-        if isinstance(path, str) and path.endswith(".py") and not is_installed(path) and _holds(Path(path), pattern):
+        if isinstance(path, str) and path.endswith(".py") and not is_installed(path):
+            _own[name] = Path(path)
+    without = _without.setdefault(pattern, set())
+    for name in [name for name in _own if name not in without]:
+        if _holds(_own[name], pattern):
             return name
+        if name in _known:
+            without.add(name)
     return None
 
 
