@@ -18,7 +18,7 @@ __all__ = ["classifier", "load_pretrained"]
 
 _SAFE_TORCH = (2, 6)
 _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
-_OF_DAMAGE = (ValueError, EOFError, LookupError, TypeError, AttributeError, MemoryError)
+_OF_DAMAGE = (ValueError, EOFError, LookupError, TypeError, AttributeError, AssertionError, MemoryError)
 _PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 
 
