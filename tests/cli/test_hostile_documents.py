@@ -33,7 +33,9 @@ def error(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return printed
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "epochs = " + "9" * 5000, "epochs = 3\n" * 300_000, "\0"])
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 5000, "epochs = " + "9" * 5000, "epochs = 0x" + "f" * 6000, "epochs = 3\n" * 300_000, "\0"]
+)
 @pytest.mark.parametrize("verb", [["train", "--config"], ["tune", "--config"], ["trials"]])
 def test_a_damaged_options_file(text: str, verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "own.toml").write_text(text)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import headrace
+import numpy as np
 import pytest
 from containers import (
     IMAGES,
@@ -15,7 +16,7 @@ from containers import (
 from headrace.cli.main import main
 from headrace.datasets.records import keys as record_keys
 from headrace.datasets.sources import table
-from headrace.errors import HeadraceError, SourceError
+from headrace.errors import FormatError, HeadraceError, MissingDependencyError, SourceError
 from headrace.packing import pack
 from headrace.packing.planning import listing, pack_plan
 from headrace.packing.planning.options import PackOptions
@@ -169,3 +170,40 @@ def test_a_list_may_name_files_by_absolute_paths(image_folder: Callable[..., Pat
     found = headrace.open(path, root=root)
     assert list(found.table.files) == [f"{root}/class_{number}/image_000.jpg" for number in range(2)]
     assert found.read(1) == (root / "class_1/image_000.jpg").read_bytes()
+
+
+def _parquet(folder: Path, paths: object, labels: object) -> Path:
+    """A Parquet file of these columns, beside the image 0.jpg."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (folder / "0.jpg").write_bytes(IMAGES[0])
+    parquet.write_table(arrow.table({"path": paths, "label": labels}), folder / "list.parquet")
+    return folder / "list.parquet"
+
+
+def test_parquet_values_that_are_no_names_are_errors_in_words(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    offsets = arrow.py_buffer(np.array([0, 3], dtype=np.int32).tobytes())
+    not_utf8 = arrow.Array.from_buffers(arrow.utf8(), 1, [None, offsets, arrow.py_buffer(b"\xff\xfe\xfd")])
+    for labels in (arrow.array([1 << 62], arrow.timestamp("us")), [[1, 2]], [{"a": 1}], [b"cat"], not_utf8):
+        with pytest.raises(FormatError, match=r"column 'label' holds|cannot? be read|can be read"):
+            headrace.open(_parquet(tmp_path, ["0.jpg"], labels))
+
+
+def test_a_small_parquet_file_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = _parquet(tmp_path, ["0.jpg" + "/" * 100_000] * 100, [0] * 100)
+    assert long.stat().st_size < 20_000
+    with pytest.raises(FormatError, match=r"holds a text of 97\.7 KiB"):
+        headrace.open(long)
+    monkeypatch.setattr(table, "_ALWAYS_BYTES", 1 << 22)
+    with pytest.raises(FormatError, match="has far more rows than files of its size"):
+        headrace.open(_parquet(tmp_path, ["0.jpg"] * 100_000, [0] * 100_000))
+
+
+def test_parquet_needs_a_pyarrow_that_runs_no_code_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    path = _parquet(tmp_path, ["0.jpg"], [0])
+    monkeypatch.setattr(arrow, "__version__", "14.0.0")
+    with pytest.raises(MissingDependencyError, match=r"pyarrow 14\.0\.0 runs code that a Parquet file brings"):
+        headrace.open(path)
+    monkeypatch.setattr(arrow, "__version__", "14.0.1.dev3")
+    assert len(headrace.open(path)) == 1

@@ -258,7 +258,7 @@ def _render(rows: list[Row], sentences: list[str], files: dict[str, str]) -> Non
         table.add_column(name, justify="right" if numeric else "left", no_wrap=name != "verdict", overflow="fold")
     for texts in texts_of:
         table.add_row(*(texts[name] for name in names))
-    output.stdout_console.print(table)
+    output.stdout_console.print(table, markup=False)
     for sentence in sentences:
         output.say(sentence)
     output.say(f"page: {files['page']}")

@@ -17,6 +17,7 @@ from headrace.datasets.open import open as open_dataset
 from headrace.errors import SourceError, UsageError
 from headrace.system.files.atomic_write import write_output
 from headrace.system.text.sizes import count_text, percent_text
+from headrace.system.text.spreadsheet import cell_text
 from headrace.training.distributed.devices import open_device
 from headrace.training.inputs.input import evaluation_loader
 from headrace.training.models.factory import SMALL_IMAGE
@@ -114,8 +115,9 @@ def _per_class(classes: tuple[str, ...], counts: list[list[int]]) -> list[dict[s
 def _write_confusion(path: Path, classes: tuple[str, ...], counts: list[list[int]]) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(["class", *classes])
-    writer.writerows([name, *row] for name, row in zip(classes, counts, strict=True))
+    names = [cell_text(name) for name in classes]
+    writer.writerow(["class", *names])
+    writer.writerows([name, *row] for name, row in zip(names, counts, strict=True))
     write_output(path, text.getvalue())
 
 
@@ -132,4 +134,4 @@ def _render(model: str, scores: Scores, img_s: float, per_class: object) -> None
     for row in sorted(per_class, key=lambda row: (row["top1"] is None, row["top1"])):
         top1 = "no images" if row["top1"] is None else percent_text(row["top1"], digits=1)
         table.add_row(row["class"], f"{row['images']:,}", top1, row["mistaken_for"] or "")
-    output.stdout_console.print(table)
+    output.stdout_console.print(table, markup=False)

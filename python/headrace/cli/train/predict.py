@@ -19,6 +19,7 @@ from headrace.cli.train.training_options import add_model_of_weights
 from headrace.errors import SourceError, UsageError
 from headrace.system.files.atomic_write import write_output
 from headrace.system.text.sizes import count_text, percent_text
+from headrace.system.text.spreadsheet import cell_text
 from headrace.system.text.utf8 import utf8_text
 from headrace.training.distributed.devices import open_device
 from headrace.training.inputs.enlarging import unlike_training_note
@@ -131,9 +132,12 @@ def _write(path: Path, predictions: Sequence[Prediction]) -> None:
         writer = csv.writer(text)
         writer.writerow(["image", "rank", "class", "probability", "error"])
         for one in predictions:
-            image = utf8_text(one.image)
-            rows = [(image, rank, utf8_text(name), f"{share:.6f}", "") for rank, (name, share) in enumerate(one.likely, 1)]
-            writer.writerows(rows or [(image, "", "", "", _error(one))])
+            image = cell_text(utf8_text(one.image))
+            rows = [
+                (image, rank, cell_text(utf8_text(name)), f"{share:.6f}", "")
+                for rank, (name, share) in enumerate(one.likely, 1)
+            ]
+            writer.writerows(rows or [(image, "", "", "", cell_text(_error(one)))])
     write_output(path, text.getvalue())
 
 

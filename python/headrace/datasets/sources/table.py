@@ -8,6 +8,7 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +16,11 @@ from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.sources.archives.containers import numbered
 from headrace.datasets.sources.folders.listed_images import check_first_image, listed_dataset
-from headrace.errors import FormatError, MissingDependencyError
+from headrace.errors import FormatError, HeadraceError, MissingDependencyError
 from headrace.system.files.regular_file import check_regular, regular_opener
 from headrace.system.text.foreign_errors import first_line
-from headrace.system.text.size_limits import lines_of
+from headrace.system.text.size_limits import LONGEST_LINE, lines_of
+from headrace.system.text.sizes import size_text
 
 __all__ = ["TABLES", "open_table"]
 
@@ -26,7 +28,10 @@ TABLES = (".csv", ".tsv", ".parquet")
 # Column names that occur in lists of public datasets, in order of preference; case is ignored.
 _PATHS = ("path", "filepath", "file_path", "image_path", "filename", "file_name", "file", "image", "img")
 _LABELS = ("label", "labels", "class", "class_id", "target", "category")
-_ROWS = 1 << 16  # of Parquet that are Python objects at a time
+_SAFE_PYARROW = (14, 0, 1)  # before, a column's type could be a pickle, which was run when the schema was read (CVE-2023-47248)
+_BATCH, _ROWS = 1 << 16, 1 << 12  # of Parquet in memory, and of these as Python objects, at a time
+_ROW_BYTES = 64  # memory of a row of Parquet beside its path
+_ALWAYS_BYTES, _EXPANSION = 1 << 30, 256  # of all rows together: allowed for any file, and for each byte of one
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?")  # pandas writes a 3 as "3.0" in a column with missing values
 
 
@@ -83,23 +88,73 @@ def _csv(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield path and label of each row of a Parquet file.
+
+    A text is stored once for all rows that hold it, so a file of a kilobyte may have any number of rows of any length. The rows
+    are therefore read some at a time, and counted against the size of the file.
+    """
+    library = _pyarrow()
     try:
+        left = max(_ALWAYS_BYTES, _EXPANSION * check_regular(path).st_size)
+        schema = library.read_schema(path)
+        at, label = (schema.names[i] for i in _columns(path, schema.names))
+        _check_types(path, schema, at, label)
+        with library.ParquetFile(path, read_dictionary=[at, label]) as file:  # other columns may hold the images themselves
+            for some in file.iter_batches(_BATCH, columns=[at, label]):
+                for name, value in zip(_values_of(path, some, at), _values_of(path, some, label), strict=True):
+                    if not isinstance(name, str):
+                        raise FormatError(f"{path}: column {at!r} does not hold paths")
+                    left -= len(name) + _ROW_BYTES
+                    yield name, "" if value is None or value != value else str(value)
+                if left < 0:
+                    raise FormatError(f"{path} has far more rows than files of its size", hint="repeat fewer rows")
+    except HeadraceError:
+        raise
+    except Exception as error:  # what pyarrow raises for damaged files has many types
+        raise FormatError(f"{path} is not a Parquet file that can be read: {first_line(error)}") from error
+
+
+def _pyarrow() -> Any:
+    try:
+        version = importlib.import_module("pyarrow").__version__
         library = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise MissingDependencyError("pyarrow is needed to read Parquet", hint="pip install pyarrow") from error
-    try:
-        check_regular(path)
-        columns = library.read_schema(path).names
-        at, label = (columns[i] for i in _columns(path, columns))
-        table = library.read_table(path, columns=[at, label])  # other columns may hold the images themselves
-    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
-        raise FormatError(f"{path} is not a Parquet file that can be read: {first_line(error)}") from error
-    for begin in range(0, table.num_rows, _ROWS):
-        some = table.slice(begin, _ROWS)
-        for name, value in zip(some.column(at).to_pylist(), some.column(label).to_pylist(), strict=True):
-            if not isinstance(name, str):
-                raise FormatError(f"{path}: column {at!r} does not hold paths")
-            yield name, "" if value is None or value != value else str(value)
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:3]) < _SAFE_PYARROW:
+        needed = ".".join(map(str, _SAFE_PYARROW))
+        raise MissingDependencyError(
+            f"pyarrow {version} runs code that a Parquet file brings; {needed} does not",
+            hint=f"pip install 'pyarrow>={needed}'",
+        )
+    return library
+
+
+def _check_types(path: Path, schema: Any, at: str, label: str) -> None:
+    """Raise FormatError unless the columns hold texts, or numbers as labels: other values have no text that names a class."""
+    types = importlib.import_module("pyarrow").types
+    for name in (at, label):
+        if len(schema.get_all_field_indices(name)) != 1:
+            raise FormatError(f"{path} has several columns {name!r}")
+        kind = schema.field(name).type
+        number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
+        text = kind.value_type if types.is_dictionary(kind) else kind
+        if not (str(text) in ("string", "large_string", "string_view", "null") or number):
+            raise FormatError(f"{path}: column {name!r} holds {str(kind)[:80]}; names or numbers are expected")
+
+
+def _values_of(path: Path, rows: Any, name: str) -> Iterator[Any]:
+    """Yield the values of a column. Raise FormatError for a text longer than a line of a list may be."""
+    column, compute = rows.column(name), importlib.import_module("pyarrow.compute")
+    if hasattr(column, "dictionary"):  # each text once: a long one is refused before each row gets its copy
+        longest = column.dictionary.nbytes
+        if longest <= _ALWAYS_BYTES:
+            used = column.dictionary.take(column.indices.unique().drop_null())
+            longest = compute.max(compute.binary_length(used)).as_py() or 0
+        if longest > LONGEST_LINE:
+            raise FormatError(f"{path}: column {name!r} holds a text of {size_text(longest)}, longer than any path or name")
+    for begin in range(0, len(column), _ROWS):
+        some = column.slice(begin, _ROWS)
+        yield from (some.dictionary_decode() if hasattr(some, "dictionary") else some).to_pylist()
 
 
 def _columns(path: Path, header: Sequence[str]) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,9 +15,11 @@ from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.report.drawing.markup import Html, join, no_break, tag
 from headrace.report.pages.page import figure, html_page, write_page
+from headrace.system.files.regular_file import read_regular
 from headrace.system.text.sizes import count_text, number_text, percent_text
+from headrace.system.text.toml import parse_toml
 from headrace.training.settings.options import Options
-from headrace.training.settings.options_file import flatten
+from headrace.training.settings.options_file import MOST_BYTES, flatten
 
 __all__ = ["render", "write"]
 
@@ -170,7 +171,7 @@ def _diagnosis(diagnosis: Diagnosis | None, folder: Path) -> Html | None:
 def _saved_options(folder: Path) -> dict[str, object]:
     """The options that the run saved in config.toml; empty where the file is missing or damaged."""
     try:
-        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+        return parse_toml(read_regular(folder / "config.toml", limit=MOST_BYTES).decode())
     except (OSError, ValueError):
         return {}
 

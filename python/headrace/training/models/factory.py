@@ -6,16 +6,18 @@ import difflib
 import importlib
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import MissingDependencyError, UsageError
+from headrace.system.text.foreign_errors import first_line
 from headrace.training.models.blurpool import add_blurpool
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["SMALL_IMAGE", "SMALL_RESNETS", "build_model", "build_stand_in", "check_model_of_file"]
+__all__ = ["SMALL_IMAGE", "SMALL_RESNETS", "build_model", "build_stand_in", "check_model_of_file", "shapes_of"]
 
 # Pixels. Images up to this size are too small for ImageNet's stem (stride 4 before the first block), which is replaced.
 SMALL_IMAGE = 64
@@ -52,6 +54,23 @@ def check_model_of_file(name: str, *, given: str | None, where: str) -> None:
         )
 
 
+def shapes_of(build: Callable[[], nn.Module]) -> dict[str, torch.Size] | None:
+    """Return the shapes of the tensors of the model that `build` makes, without their memory; None if that cannot be told."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class OnlyParameters(TorchFunctionMode):
+        """For models that compute with numbers while they are built, such as torchvision's RegNets."""
+
+        def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return call(*args, **{**(kwargs or {}), **({"device": "meta"} if call is torch.empty else {})})
+
+    for without_memory in (torch.device("meta"), OnlyParameters()):
+        with suppress(NotImplementedError, RuntimeError), without_memory:
+            return {name: tensor.shape for name, tensor in build().state_dict().items()}
+    return None
+
+
 def _build_plain(name: str, classes: int, image_size: int) -> nn.Module:
     if ":" in name:
         return _call_user_factory(name, classes)
@@ -86,7 +105,12 @@ def _from_timm(name: str, classes: int, known: list[str]) -> nn.Module:
     except ImportError:
         timm = None
     if timm is not None and timm.is_model(name):
-        model: nn.Module = timm.create_model(name, pretrained=False, num_classes=classes)
+        try:
+            model: nn.Module = timm.create_model(name, pretrained=False, num_classes=classes)
+        except (RuntimeError, ValueError, TypeError) as error:  # for example an unknown tag behind the name
+            if isinstance(error, NotImplementedError):
+                raise
+            raise UsageError(f"timm builds no {name!r}: {first_line(error)}") from error
         return model
     near = difflib.get_close_matches(name, [*SMALL_RESNETS, *known], n=3)
     where = "torchvision" + (" and timm" if timm is not None else " (timm is not installed)")

@@ -18,6 +18,7 @@ __all__ = ["classifier", "load_pretrained"]
 
 _SAFE_TORCH = (2, 6)
 _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
+_OF_DAMAGE = (ValueError, EOFError, LookupError, TypeError, AttributeError, AssertionError, MemoryError)
 _PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 
 
@@ -68,7 +69,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UsageError(f"cannot read --pretrained {path}: {error.strerror or error}", hint=hint) from error
-    except (SafetensorError, UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
+    except (SafetensorError, UnpicklingError, RuntimeError, ArithmeticError, *_OF_DAMAGE) as error:
         # torch's own message is left out: it advises to load the file unsafely.
         raise StateError(f"{path} holds no weights that can be read safely ({type(error).__name__})", hint=hint) from error
     for wrapper in _WRAPPERS:

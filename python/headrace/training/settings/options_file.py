@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,25 +14,26 @@ from headrace.errors import UsageError
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.regular_file import read_regular
 from headrace.system.text.redaction import without_url_secrets
+from headrace.system.text.toml import parse_toml
 from headrace.system.text.utf8 import name_from_utf8, utf8_text
 from headrace.training.settings.options import Options
 
-__all__ = ["flatten", "read", "shown", "toml_text", "write"]
+__all__ = ["MOST_BYTES", "flatten", "read", "shown", "toml_text", "write"]
 
 _HEAD = "# headrace train --config THIS_FILE uses the same options; the command line overrides them\n"
 _NOT_UTF8 = "# bytes of names that are not UTF-8 are written as %XX, a percent sign before such digits as %25\n"
-_MOST_BYTES = 1 << 20  # of a file of options, which has about 3 kB
+MOST_BYTES = 1 << 20  # of a file of options, which has about 3 kB
 _NOT_SAVED = ("resume",)  # belongs to one process, not to the run
 
 
 def read(path: Path, known: Sequence[str]) -> dict[str, Any]:
     """Read the options in `path`, by names with underscores. Raise UsageError if it is not TOML or has an unknown option."""
     try:
-        text = read_regular(path, limit=_MOST_BYTES).decode()
-        table = tomllib.loads(text)
+        text = read_regular(path, limit=MOST_BYTES).decode()
+        table = parse_toml(text)
     except OSError as error:
         raise UsageError(f"cannot read --config {path}: {error.strerror or error}") from error
-    except (RecursionError, ValueError) as error:
+    except ValueError as error:
         hint = 'lines like: epochs = 16, model = "resnet50"'
         raise UsageError(f"--config {path} is not TOML: {error}", hint=hint) from error
     found = {}

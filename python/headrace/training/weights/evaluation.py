@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.loading.loader import Loader
+from headrace.system.text.foreign_errors import first_line
 from headrace.system.text.sizes import count_text
 
 if TYPE_CHECKING:
@@ -86,16 +87,17 @@ def evaluate(
 def model_scores(model: nn.Module, images: torch.Tensor, *, flip: bool) -> torch.Tensor:
     """Return the scores before softmax, float32 [N, classes]; with `flip`, their mean over each image and its mirror image.
 
-    Raises HeadraceError if the memory does not suffice: weights of others may ask for images of any size.
+    Raises HeadraceError if the memory does not suffice or the model fails: weights of others may ask for images of any size.
     """
     try:
         scores: torch.Tensor = model(images).float()
         return (scores + model(images.flip(3)).float()) / 2 if flip else scores
-    except RuntimeError as error:
-        if not any(words in str(error) for words in _NO_MEMORY):
-            raise
+    except (RuntimeError, ValueError, AssertionError) as error:
         count, _, height, width = images.shape
-        what = f"{count_text(count, 'image')} of {width}x{height} pixels do not fit into the memory with this model"
+        what = f"{count_text(count, 'image')} of {width}x{height} pixels"
+        if not any(words in str(error) for words in _NO_MEMORY):
+            raise HeadraceError(f"the model fails on {what}: {first_line(error)}", hint="another --image-size") from error
+        what = f"{what} do not fit into the memory with this model"
         raise HeadraceError(what, hint="a smaller --batch-size or --image-size") from error
 
 

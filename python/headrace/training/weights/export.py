@@ -21,6 +21,7 @@ from headrace.system.files.atomic_write import replacing
 from headrace.system.files.private_files import make_output_folder
 from headrace.system.text.sizes import percent_text
 from headrace.training.weights.checkpoint import save_weights
+from headrace.training.weights.evaluation import model_scores
 from headrace.training.weights.trained_weights import Weights, load_model
 from headrace.transforms.presets import IMAGENET_MEAN, IMAGENET_STD
 
@@ -57,6 +58,8 @@ def export(model: nn.Module, weights: Weights, path: Path, format: str, *, image
     facts |= {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "trained_size": weights.image_size, "blurpool": weights.blurpool}
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randn(count, 3, size, size, generator=generator) for count in BATCHES]
+    with torch.no_grad():
+        model_scores(model, batches[0], flip=False)  # raises in words what the exporters would raise
     try:
         make_output_folder(path.parent)
         with replacing(path) as unfinished:

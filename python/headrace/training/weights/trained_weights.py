@@ -59,11 +59,9 @@ def load_model(path: Path, *, model: str | None = None) -> tuple[nn.Module, Weig
     tensors, weights = _found(path)
     factory.check_model_of_file(weights.model, given=model, where=str(weights.path))
     _check_classes(tensors, weights)
-    if weights.simulated:
-        built = factory.build_stand_in(len(weights.classes))
-    else:
-        size = weights.image_size
-        built = factory.build_model(weights.model, classes=len(weights.classes), image_size=size, blurpool=weights.blurpool)
+    if ":" not in weights.model:
+        _check_shapes(tensors, weights)
+    built = _built(weights)
     try:
         built.load_state_dict(tensors)
     except RuntimeError as error:
@@ -77,6 +75,24 @@ def _check_classes(tensors: Mapping[str, torch.Tensor], weights: Weights) -> Non
     if len(weights.classes) > most:
         words = f"it names {len(weights.classes):,} classes, and has scores for at most {most:,}"
         raise StateError(f"{weights.path} does not fit {weights.model}: {words}")
+
+
+def _check_shapes(tensors: Mapping[str, torch.Tensor], weights: Weights) -> None:
+    """Raise StateError unless the file holds the tensors of its model: then that takes no more memory than the file did."""
+    for name, shape in (factory.shapes_of(lambda: _built(weights)) or {}).items():
+        found = tensors.get(name)
+        if found is not None and found.shape != shape:
+            words = f"{name} has the shape {list(found.shape)}, {list(shape)} is needed"
+            raise StateError(f"{weights.path} does not fit {weights.model}: {words}")
+        if found is None and not name.endswith("num_batches_tracked"):
+            raise StateError(f"{weights.path} does not fit {weights.model}: it holds no {name}")
+
+
+def _built(weights: Weights) -> nn.Module:
+    classes = len(weights.classes)
+    if weights.simulated:
+        return factory.build_stand_in(classes)
+    return factory.build_model(weights.model, classes=classes, image_size=weights.image_size, blurpool=weights.blurpool)
 
 
 def _found(path: Path) -> tuple[dict[str, torch.Tensor], Weights]:

@@ -20,7 +20,6 @@ import difflib
 import itertools
 import math
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
@@ -29,6 +28,7 @@ from typing import Any
 
 from headrace.errors import UsageError
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.toml import parse_toml
 from headrace.trials.experiment.accelerator import SIMULATED_GPUS
 
 __all__ = [
@@ -229,8 +229,8 @@ def _values(experiment: Experiment, name: str) -> str:
 
 def _parse(name: str, text: str, where: str) -> Experiment:
     try:
-        document = tomllib.loads(text)
-    except (RecursionError, ValueError) as error:  # nested deeply, or not TOML
+        document = parse_toml(text)
+    except ValueError as error:
         raise UsageError(f"{where} is no TOML: {error}") from None
     tables, published = document.pop("cells", None), document.pop("published", [])
     known = {entry.name for entry in fields(Experiment)} - {"name", "cells", "published"}

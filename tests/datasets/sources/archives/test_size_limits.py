@@ -9,9 +9,10 @@ from pathlib import Path
 
 import headrace
 import pytest
-from containers import IMAGES, write_tar
+from containers import IMAGES, example, tfrecord, write_tar
 from file_digests import file_digests
 from headrace.datasets.sources.archives import recordio
+from headrace.datasets.sources.archives.tfrecord import masked_crc32c
 from headrace.errors import FormatError, HeadraceError, StateError, UsageError
 from headrace.inspection.inspect import inspect_dataset
 from headrace.packing.folder_copy import RECORD
@@ -174,3 +175,41 @@ def test_the_limit_of_a_record_can_be_raised(
         read_regular(tmp_path / "file")
     monkeypatch.delenv(RECORD_LIMIT)
     assert record_limit() == 1 << 30
+
+
+def test_split_records_of_a_sparse_file_take_no_memory(tmp_path: Path) -> None:
+    length = (1 << 29) - 4
+    for name in ("a.rec", "b.rec"):  # each below the limit, together above it
+        with open(tmp_path / name, "wb") as file:
+            for number, flag in enumerate((1, 3)):
+                file.seek(number * (8 + length))
+                file.write(struct.pack("<II", recordio.MAGIC, flag << 29 | length))
+            file.truncate(2 * (8 + length))
+    with at_most(1 << 20), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(RECORD_LIMIT, "500MB")
+        with pytest.raises(FormatError, match="for records in several parts, together"):
+            headrace.open(tmp_path)
+    counter = recordio._Joined()
+    assert (counter.add(3), counter.add(4)) == (3, 7)  # one counter for all files of a dataset
+
+
+def test_an_example_of_a_sparse_tfrecord_is_not_read_whole(tmp_path: Path) -> None:
+    length = struct.pack("<Q", HUGE)
+    (tmp_path / "a.tfrecord").write_bytes(length + struct.pack("<I", masked_crc32c(length)))
+    sparse(tmp_path / "a.tfrecord", HUGE + 16)
+    with at_most(1 << 20), pytest.raises(FormatError, match="more than the limit of 1"):
+        headrace.open(tmp_path / "a.tfrecord")
+
+
+def test_names_of_classes_and_members_have_the_length_of_a_line(tmp_path: Path) -> None:
+    for name, member in (("a.cls", bytes(1 << 20)), ("a.json", b'{"label": "%s"}' % (b"x" * (1 << 17)))):
+        write_tar(tmp_path / "a.tar", [("a.png", IMAGES[0]), (name, member)])
+        with pytest.raises(FormatError, match="a label"):
+            headrace.open(tmp_path / "a.tar")
+    write_tar(tmp_path / "a.tar", [(f"{'x' * (1 << 17)}.png", IMAGES[0])])
+    with pytest.raises(FormatError, match="has a name of"):
+        headrace.open(tmp_path / "a.tar")
+    named = example(image__class__label=1, image__encoded=IMAGES[0], image__class__text=bytes(1 << 17))
+    (tmp_path / "a.tfrecord").write_bytes(tfrecord(named))
+    with pytest.raises(FormatError, match="a name of"):
+        headrace.open(tmp_path / "a.tfrecord")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.sources.archives.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.errors import FormatError
 from headrace.system.files.regular_file import open_regular, regular_opener
-from headrace.system.text.size_limits import lines_of
+from headrace.system.text.size_limits import lines_of, record_limit, too_large
 
 __all__ = ["MAGIC", "image_header", "open_recordio", "scan_recordio"]
 
@@ -41,14 +42,26 @@ def open_recordio(root: Path, files: Sequence[Path]) -> Dataset:
 
 def scan_recordio(files: Sequence[Path]) -> Callable[[Path], ContainerRecords]:
     """Return the function that finds the records in one of these files."""
-    begin = unique_stems(files)
-    return lambda path: _scan(path, begin[path])
+    begin, joined = unique_stems(files), _Joined()
+    return lambda path: _scan(path, begin[path], joined)
 
 
-def _scan(path: Path, begin: str) -> ContainerRecords:
+class _Joined:
+    """Counts the bytes of all records that are stored in several parts. They stay in memory, and the files may be sparse."""
+
+    def __init__(self) -> None:
+        self._lock, self._size = threading.Lock(), 0
+
+    def add(self, size: int) -> int:
+        with self._lock:
+            self._size += size
+            return self._size
+
+
+def _scan(path: Path, begin: str, joined: _Joined) -> ContainerRecords:
     descriptor = open_regular(path)
     try:
-        reader = _Reader(path, descriptor)
+        reader = _Reader(path, descriptor, joined)
         index = path.with_suffix(".idx")
         found, numbers, listed = ContainerRecords(), list[int](), set[int]()
         for number, at in _listed(index) if index.exists() else reader.walk():
@@ -81,8 +94,8 @@ def _listed(index: Path) -> Iterator[tuple[int | None, int]]:
 
 
 class _Reader:
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path, self.descriptor = path, descriptor
+    def __init__(self, path: Path, descriptor: int, joined: _Joined) -> None:
+        self.path, self.descriptor, self.joined = path, descriptor, joined
         self.end = os.fstat(descriptor).st_size
         self.joined_bytes = 0  # of the records in several parts so far; sound ones take their room in the file once
 
@@ -142,6 +155,8 @@ class _Reader:
             self.joined_bytes += length
             if self.joined_bytes > self.end:
                 raise self._broken(at, "overlaps with others, or is listed again and again")
+            if (size := self.joined.add(length)) > (limit := record_limit()):
+                raise self._broken(at, f"{too_large(size, limit)} for records in several parts, together")
             parts.append(os.pread(self.descriptor, length, data))
             if flag == _LAST:
                 return MAGIC.to_bytes(4, "little").join(parts)

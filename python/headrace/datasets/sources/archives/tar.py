@@ -19,13 +19,14 @@ from headrace.datasets.sources.archives.containers import MAX_CLASSES, Container
 from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS
 from headrace.errors import FormatError
 from headrace.system.files.regular_file import open_regular
+from headrace.system.text.size_limits import LONGEST_LINE
 
 __all__ = ["Headers", "TarMember", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "scan_tar", "split_name"]
 
 _IMAGES = frozenset((*IMAGE_EXTENSIONS, ".gif"))  # ImageFolder ignores GIF files; archives and packed datasets may hold them
 BLOCK = 512
 MAX_META = 1 << 20  # bytes of one long name or pax header; far more than any name needs
-_SMALL = 1 << 24  # bytes of a .cls or .json; larger ones are not read for a label
+_SMALL = {"cls": LONGEST_LINE, "json": 1 << 24}  # bytes of a label's member; larger ones are not read
 _FILE = (b"0", b"\0", b"7")  # NUL: archives from before POSIX
 _LINKS, _LONG_NAME, _PAX = b"12", b"L", b"x"
 EXTENSIONS = (_LONG_NAME, _PAX)  # types of headers that describe the next member
@@ -170,10 +171,12 @@ class Headers:
             if not length or not equals or not value.endswith(b"\n") or begin + length > len(raw):
                 raise self.broken(f"has a damaged pax header at byte {at:,}")
             value, begin = value[:-1], begin + length
-            if name == b"path":
+            if name == b"path" and len(value) <= LONGEST_LINE:
                 self.long_name = value.decode("utf-8", "surrogateescape")
             elif name == b"size" and value.isdigit() and len(value) < 20:
                 self.long_size = int(value)
+            elif name == b"path":
+                raise self.broken(f"has a name of {len(value):,} bytes at byte {at:,}")
             elif name.startswith(b"GNU.sparse"):
                 raise self.broken("holds a sparse file, which cannot be read in place")
 
@@ -305,12 +308,14 @@ def _label(path: Path, descriptor: int, parts: dict[str, TarMember]) -> int | st
         member = parts.get(end)
         if member is None:
             continue
-        if member.size > _SMALL:
+        if member.size > _SMALL[end]:
             raise FormatError(f"{path}: {member.name} has {member.size:,} bytes; a label is expected")
         raw = os.pread(descriptor, member.size, member.offset)
         label = label_of_cls(raw) if end == "cls" else label_of_json(raw)
         if isinstance(label, int) and not 0 <= label < MAX_CLASSES:
             raise FormatError(f"{path}: {member.name} holds the label {label}")
+        if isinstance(label, str) and len(label) > LONGEST_LINE:
+            raise FormatError(f"{path}: {member.name} holds a label of {len(label):,} characters")
         if label is not None:
             return label
     return None

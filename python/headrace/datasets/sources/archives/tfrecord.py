@@ -18,6 +18,7 @@ from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.sources.archives.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.errors import FormatError
 from headrace.system.files.regular_file import regular_opener
+from headrace.system.text.size_limits import LONGEST_LINE, record_limit, too_large
 
 __all__ = ["masked_crc32c", "open_tfrecord", "scan_tfrecord"]
 
@@ -86,6 +87,8 @@ def _records(path: Path, data: mmap.mmap) -> Iterator[tuple[int, int]]:
         begin = at + _HEAD.size
         if length > end - begin - _CRC.size:
             raise _broken(path, at, f"has {length:,} bytes, more than the file holds: the file is truncated")
+        if length > (limit := record_limit()):  # a file may be sparse: zeros behind a right length take no disk
+            raise _broken(path, at, too_large(length, limit))
         if masked_crc32c(bytes(data[begin : begin + length])) != _CRC.unpack_from(data, begin + length)[0]:
             raise _broken(path, at, "is damaged (CRC)")
         yield begin, length
@@ -125,6 +128,8 @@ class _Feature:
             at, size = self.blob()
         except ValueError:
             return ""
+        if size > LONGEST_LINE:
+            raise ValueError(f"a name of {size:,} bytes, longer than any")
         return self.data[at : at + size].decode("utf-8", "replace")
 
     def number(self) -> int:

@@ -1,0 +1,22 @@
+"""TOML of others: what cannot be printed is refused where it is read, not by the first message that shows it."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+__all__ = ["parse_toml"]
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the table of a TOML document.
+
+    Raises ValueError if it is none, is nested deeply, or holds a number of thousands of digits: written in hexadecimal, it is
+    read, and Python refuses to print it.
+    """
+    try:
+        table = tomllib.loads(text)
+        repr(table)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return table
