@@ -75,7 +75,16 @@ fn layout(reader: &mut Reader<'_>, size: Size) -> Result<Layout> {
     let components = if gray { 1 } else { 3 };
     let samples = number(reader, Tag::SamplesPerPixel)?.unwrap_or(1);
     let planes = number(reader, Tag::PlanarConfiguration)?;
-    if !(gray || luma_chroma || is(PhotometricInterpretation::RGB))
+    // The JPEG states the bits itself, but Pillow finds no mode without the tags.
+    let mut all_are = |tag: Tag, wanted: u16, or_none: bool| {
+        let values = reader.find_tag_unsigned_vec::<u16>(tag).ok().flatten();
+        values.map_or(or_none, |values| {
+            values.iter().all(|&value| value == wanted)
+        })
+    };
+    let bits = all_are(Tag::BitsPerSample, 8, false) && all_are(Tag::SampleFormat, 1, true);
+    if !bits
+        || !(gray || luma_chroma || is(PhotometricInterpretation::RGB))
         || samples != u32::from(components)
         || (planes == Some(u32::from(PlanarConfiguration::Planar.to_u16())) && components > 1)
     {
