@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from against_pillow import decoded
+from against_pillow import decoded, outcome
 from headrace.images.decode import UNSUPPORTED, reason
 from PIL import Image
 from sample_images import photograph
@@ -200,7 +202,7 @@ def test_webp_that_ends_before_its_container_is_refused() -> None:
 
 @pytest.mark.parametrize("format", ["PNG", "GIF", "BMP", "PPM", "TIFF"])
 def test_damaged_files_have_pillows_pixels_or_are_refused(format: str) -> None:
-    """These formats have checksums, no compression, or one that both libraries read alike. Lossy WebP has none of these."""
+    """These formats have checksums, no compression, or one that both libraries read alike."""
     file = io.BytesIO()
     image = photograph(40, 30)
     (image.quantize(50) if format == "GIF" else image).save(file, format)
@@ -285,10 +287,8 @@ def signed(value: int) -> str:
 
 @pytest.mark.parametrize("simple", [0, 1])
 @pytest.mark.parametrize(("level", "of_segments", "difference"), [(52, 34, -63), (3, -20, 30), (30, 10, -20), (63, 0, -40)])
-def test_a_filter_that_the_library_takes_otherwise_than_libwebp(
-    simple: int, level: int, of_segments: int, difference: int
-) -> None:
-    """A damaged frame header of a lossy WebP: the library limits levels to 0 to 63 earlier than libwebp."""
+def test_filter_levels_of_a_lossy_webp_beyond_their_limits(simple: int, level: int, of_segments: int, difference: int) -> None:
+    """A damaged frame header: decoders limit levels to 0 to 63 at different steps."""
     file = io.BytesIO()
     photograph(150, 100).save(file, "WEBP", quality=60)
     data = file.getvalue()
@@ -296,8 +296,61 @@ def test_a_filter_that_the_library_takes_otherwise_than_libwebp(
     segments = "1" + "01" + "0" + "0000" + signed(of_segments) * 4  # their data without a map, added to those of the frame
     header = "00" + segments + f"{simple}{level:06b}000" + "11" + signed(difference) + "000" + "0000" + "00" + f"{40:07b}00000"
     coded = boolean_coded(header)
-    odd = data[:start] + coded + data[start + len(coded) :]
-    if 0 <= level + of_segments <= 63:
-        assert_equals_pillow(odd)
-    else:
-        assert decoded(odd) == UNSUPPORTED
+    assert_equals_pillow(data[:start] + coded + data[start + len(coded) :])
+
+
+def damaged_webps(sound: bytes, start: int, count: int) -> Iterator[bytes]:
+    """Yield copies of a file with one to three changed bits behind `start`."""
+    for number in range(count):
+        random = np.random.default_rng(number)
+        damaged = bytearray(sound)
+        end = len(sound) if number % 2 else min(len(sound), start + 80)
+        for _ in range(1 + number % 3):
+            damaged[int(random.integers(start, end))] ^= 1 << int(random.integers(0, 8))
+        yield bytes(damaged)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+@pytest.mark.parametrize(
+    "options",
+    [{"quality": 60, "method": 0}, {"quality": 5}, {"quality": 95}, {"lossless": True, "method": 0}, {"lossless": True}],
+)
+@pytest.mark.parametrize("frames", [1, 2])
+def test_a_damaged_webp_has_pillows_pixels_or_is_refused_as_by_pillow(mode: str, options: dict[str, int], frames: int) -> None:
+    """No checksum tells of damage: coefficients leave 16 bits, and partitions end early, where decoders differ."""
+    images = [photograph(70, 50, seed=seed).convert(mode) for seed in range(frames)]
+    for image in images if mode == "RGBA" else []:
+        image.putalpha(image.getchannel("G"))
+    file = io.BytesIO()
+    images[0].save(file, "WEBP", save_all=frames > 1, append_images=images[1:], exact=True, **options)
+    sound = file.getvalue()
+    outcomes = Counter(outcome(data) for data in damaged_webps(sound, sound.index(b"VP8", 16 if frames > 1 else 12) + 8, 300))
+    assert set(outcomes) <= {"equal", "neither"}, outcomes
+    assert outcomes["neither"]
+
+
+@pytest.mark.parametrize("interlace", [0, 1])
+def test_a_gif_that_ends_in_the_last_block_of_its_first_frame_is_refused(interlace: int) -> None:
+    """All pixels may be there already. Pillow takes no part of a block, and so refuses the file."""
+    file = io.BytesIO()
+    photograph(40, 30).quantize(50).save(file, "GIF", interlace=interlace)
+    sound = file.getvalue()
+    at = sound.index(b",\0\0\0\0") + 11
+    while sound[at + 1 + sound[at]]:
+        at += 1 + sound[at]
+    behind = at + 1 + sound[at]  # the last block
+    for end in range(at, behind):
+        assert isinstance(decoded(sound[:end]), int), end
+    assert outcome(sound[: behind - 1]) == "neither"
+    assert_equals_pillow(sound)
+
+
+def test_later_frames_of_a_gif_do_not_matter() -> None:
+    """Pillow reads them when a script asks for them."""
+    images = [photograph(40, 30, seed=seed).quantize(50) for seed in range(3)]
+    file = io.BytesIO()
+    images[0].save(file, "GIF", save_all=True, append_images=images[1:])
+    sound = file.getvalue()
+    second = sound.index(b",", sound.index(b"!\xf9", 800))
+    assert_equals_pillow(sound[: second + 1] + b"\xff" * 8 + sound[second + 9 :])  # far beyond any limit of pixels
+    assert_equals_pillow(sound[: second + 5])

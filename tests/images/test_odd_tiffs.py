@@ -11,7 +11,17 @@ import pytest
 from against_pillow import decoded, outcome
 from headrace.images.decode import UNSUPPORTED
 from PIL import Image
-from tiff_files import BLACK_IS_ZERO, Compression, TiffLayout, directory_entries, sample_values, tiff_file, with_directory
+from tiff_files import (
+    BLACK_IS_ZERO,
+    RGB,
+    WHITE_IS_ZERO,
+    Compression,
+    TiffLayout,
+    directory_entries,
+    sample_values,
+    tiff_file,
+    with_directory,
+)
 
 TRUNCATED, CORRUPT_HEADER = 3, 4
 STRIP_BYTE_COUNTS, X_RESOLUTION, SOFTWARE, EXTRA_SAMPLES = 279, 282, 305, 338
@@ -106,3 +116,72 @@ def test_a_tag_of_the_pixels_without_values_of_a_known_type_is_refused(tag: int,
     data = tiff_file(layout, sample_values(layout, 15, 16))
     found = [(tag, kind, count, entry[3]) if entry[0] == tag else entry for entry in directory_entries(data)]
     assert decoded(with_directory(data, found)) == CORRUPT_HEADER
+
+
+SHORT, LONG, BYTES = 3, 4, 7
+
+
+@pytest.mark.parametrize(
+    ("tag", "kind", "values"),
+    [
+        (256, BYTES, [16]),
+        (257, 1, [15]),
+        (259, 1, [1]),
+        (262, BYTES, [1]),
+        (278, BYTES, [100]),
+        (279, 1, [240]),
+        (266, SHORT, [7]),  # neither order of bits
+        (280, LONG, [1 << 31]),
+        (281, SHORT, [1, 2]),
+        (323, LONG, [16]),  # a tile's height without its width
+        (338, SHORT, [7]),  # no kind of a further sample
+        (340, SHORT, [0, 255]),  # of one sample
+        (341, SHORT, [0, 255]),
+    ],
+)
+@pytest.mark.parametrize("compression", ["none", "packbits", "lzw", "deflate"])
+def test_a_tag_that_pillow_or_libtiff_does_not_take_is_refused(
+    tag: int, kind: int, values: list[int], compression: Compression
+) -> None:
+    layout = TiffLayout(BLACK_IS_ZERO, 1, 8, rows_per_strip=100, compression=compression)
+    data = tiff_file(layout, sample_values(layout, 15, 16))
+    assert outcome(data) == "equal"
+    packed = struct.pack(f"<{len(values)}{'H' if kind == SHORT else 'I'}", *values).ljust(4, b"\0")
+    entries = [entry for entry in directory_entries(data) if entry[0] != tag]
+    odd = with_directory(data, sorted([*entries, (tag, kind, len(values), packed)]))
+    assert decoded(odd) == CORRUPT_HEADER
+
+
+@pytest.mark.parametrize("photometric", [RGB, BLACK_IS_ZERO])
+@pytest.mark.parametrize("compression", ["none", "packbits"])
+def test_strips_that_reach_into_the_tags_are_not_changed_on_the_way(photometric: int, compression: Compression) -> None:
+    """The library gets other rows of a strip than the file states, in a tag that is part of the pixels here."""
+    layout = TiffLayout(photometric, 3 if photometric == RGB else 1, rows_per_strip=100, compression=compression)
+    data = tiff_file(layout, sample_values(layout, 15, 16))
+    for offset in (0, 2, 7, 32, 100):
+        entries = [(*entry[:3], struct.pack("<I", offset)) if entry[0] == 273 else entry for entry in directory_entries(data)]
+        odd = data[:10] + b"".join(struct.pack("<HHI4s", *entry) for entry in entries) + data[10 + 12 * len(entries) :]
+        assert outcome(odd) != "wrong", offset
+
+
+def test_a_jpeg_in_a_tiff_needs_tags_of_its_bits() -> None:
+    """The JPEG states them too, but Pillow finds the mode by the tags."""
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(1).integers(0, 256, (30, 40, 3)).astype(np.uint8)).save(
+        file, "TIFF", compression="jpeg"
+    )
+    data = file.getvalue()
+    assert outcome(data) == "equal"
+    found = directory_entries(data)
+    assert outcome(with_directory(data, [entry for entry in found if entry[0] != 258])) == "neither"
+    assert outcome(with_directory(data, sorted([*found, (339, SHORT, 1, struct.pack("<I", 2))]))) == "neither"
+
+
+@pytest.mark.parametrize(
+    "layout", [TiffLayout(BLACK_IS_ZERO, 1, 16), TiffLayout(WHITE_IS_ZERO, 1, 8), TiffLayout(BLACK_IS_ZERO, 1, 8)]
+)
+def test_one_plane_of_one_sample(layout: TiffLayout) -> None:
+    """Pillow takes the first letter of its mode for a plane, which is another mode for all but 8 bits."""
+    layout = replace(layout, planar=True, rows_per_strip=100)
+    data = tiff_file(layout, sample_values(layout, 15, 16))
+    assert outcome(data) in ("equal", "neither", "only Pillow")

@@ -7,12 +7,13 @@
 //! - the buckets of 8 slots of 16 bytes: u64 key, u64 place (offset in the low 40 bits, length in the high 24); zero: empty;
 //! - the entries: `HRXE`, u64 key, u32 length, and the index as [`Index::to_bytes`] writes it.
 //!
-//! All numbers are little-endian. No lock is held while an entry is written: entries are appended (O_APPEND), and a slot is set
-//! only when its entry is complete. So a writer that is killed leaves at most bytes that no slot names. Of two writers of one slot
-//! the last wins, and the other index is made again some day. Nothing that is read is trusted: an entry counts only with its mark,
-//! its key and the checksum of its index, which in turn is bound to the image's bytes ([`crate::jpeg::binding`]). Files are private
-//! (0600), because an index holds the key by which it is bound. They are read by `pread`, not through a map, because a file that
-//! shrinks, or a full disk, would crash a process that maps it. A file of another version counts as none and is made anew.
+//! All numbers are little-endian. Threads of a process write one after the other; no lock keeps other processes out: entries
+//! are appended (O_APPEND), and a slot is set only when its entry is complete. So a writer that is killed leaves at most bytes
+//! that no slot names. Of two processes that write one slot the last wins, and the other index is made again some day. Nothing
+//! that is read is trusted: an entry counts only with its mark, its key and the checksum of its index, which in turn is bound
+//! to the image's bytes ([`crate::jpeg::binding`]). Files are private (0600), because an index holds the key by which it is
+//! bound. They are read by `pread`, not through a map, because a file that shrinks, or a full disk, would crash a process that
+//! maps it. A file of another version counts as none and is made anew.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Seek, Write};
@@ -56,9 +57,10 @@ struct Place {
 struct Files {
     /// For reading, and for writing slots.
     table: File,
-    /// For appending entries; the lock is held while one is written.
+    /// For appending entries; the lock is held from the search for a slot until the slot is set: no other thread takes it.
     entries: Mutex<File>,
     buckets: u64,
+    limit_bytes: u64,
 }
 
 /// A file of indexes.
@@ -114,10 +116,10 @@ impl IndexFile {
         if let Some(files) = &*slot {
             return Ok(Arc::clone(files));
         }
-        let files = match Files::open(&self.path) {
+        let files = match Files::open(&self.path, self.limit_bytes) {
             Err(_) if create => {
                 make(&self.path, self.bucket_bits)?;
-                Files::open(&self.path)?
+                Files::open(&self.path, self.limit_bytes)?
             }
             opened => opened?,
         };
@@ -141,6 +143,7 @@ impl IndexFile {
             if bytes.len() > LONGEST {
                 return Ok(());
             }
+            let mut entries = files.entries.lock().unwrap_or_else(PoisonError::into_inner);
             let (known, slot) = files.find(key)?;
             let Some(slot) = slot else {
                 return Ok(()); // the table is full
@@ -149,7 +152,7 @@ impl IndexFile {
             if known.is_some_and(|place| bytes.len() <= place.length + place.length / 4) {
                 return Ok(());
             }
-            match files.append(key, &bytes, self.limit_bytes)? {
+            match files.append(&mut entries, key, &bytes)? {
                 Some(place) => files.set(slot, key, place),
                 None => Ok(()),
             }
@@ -180,7 +183,7 @@ impl IndexFile {
 
 impl Files {
     /// Open a file with a sound head; anything else is an error.
-    fn open(path: &Path) -> io::Result<Self> {
+    fn open(path: &Path, limit_bytes: u64) -> io::Result<Self> {
         let table = regular_file::open_own(OpenOptions::new().read(true).write(true), path)?;
         let bits = bucket_bits(&table)?;
         let entries = regular_file::open_own(OpenOptions::new().append(true), path)?;
@@ -188,6 +191,7 @@ impl Files {
             table,
             entries: Mutex::new(entries),
             buckets: 1 << bits,
+            limit_bytes,
         })
     }
 
@@ -223,13 +227,11 @@ impl Files {
                 let offset = start + slot * SLOT as u64;
                 let (known, place) = (word(&fields[..8]), word(&fields[8..]));
                 if known == mark_of(key) {
-                    let length = (place >> OFFSET_BITS) as usize;
-                    let offset_of_entry = place & ((1 << OFFSET_BITS) - 1);
                     let place = Place {
-                        offset: offset_of_entry,
-                        length,
+                        offset: place & ((1 << OFFSET_BITS) - 1),
+                        length: (place >> OFFSET_BITS) as usize,
                     };
-                    return Ok((Some(place).filter(|_| length > 0), Some(offset)));
+                    return Ok((Some(place).filter(|place| place.length > 0), Some(offset)));
                 }
                 if known == 0 {
                     free = free.or(Some(offset));
@@ -254,16 +256,12 @@ impl Files {
     }
 
     /// Append an entry and return its place; `None` if the file has reached its limit.
-    fn append(&self, key: u64, index: &[u8], limit_bytes: u64) -> io::Result<Option<Place>> {
-        let mut entry = Vec::with_capacity(ENTRY_HEAD + index.len());
-        entry.extend(ENTRY_MARK);
-        entry.extend(key.to_le_bytes());
-        entry.extend((index.len() as u32).to_le_bytes());
-        entry.extend(index);
-        let mut file = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+    fn append(&self, file: &mut File, key: u64, index: &[u8]) -> io::Result<Option<Place>> {
+        let bytes = (index.len() as u32).to_le_bytes();
+        let entry = [&ENTRY_MARK[..], &key.to_le_bytes(), &bytes, index].concat();
         let length = file.metadata()?.len();
         let table = HEAD as u64 + self.buckets * BUCKET as u64;
-        if length.saturating_sub(table) + entry.len() as u64 > limit_bytes || length < table {
+        if length.saturating_sub(table) + entry.len() as u64 > self.limit_bytes || length < table {
             return Ok(None);
         }
         file.write_all(&entry)?;
@@ -557,6 +555,23 @@ mod tests {
         let file = IndexFile::open(&path, 1000, 1 << 24);
         let kept = (0..400).filter(|&key| file.get(key).is_some()).count();
         assert!(kept >= 390, "{kept}"); // two writers of one slot at once lose one
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn threads_of_one_opening_lose_no_index() {
+        let folder = folder("index-one-opening");
+        let index = &sample();
+        for round in 0..100 {
+            let file = &IndexFile::open(&folder.join(round.to_string()), 24, 1 << 20); // 64 slots
+            std::thread::scope(|scope| {
+                for first in 0..4 {
+                    let keys = (first..24).step_by(4);
+                    scope.spawn(|| keys.for_each(|key| file.put(key, index)));
+                }
+            });
+            assert!((0..24).all(|key| file.get(key).is_some()), "{round}");
+        }
         std::fs::remove_dir_all(&folder).expect("removed");
     }
 

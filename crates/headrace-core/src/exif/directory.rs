@@ -230,6 +230,12 @@ impl<'a> Directory<'a> {
         })
     }
 
+    /// Return the places in the data that the entries take.
+    pub(crate) fn place(&self) -> std::ops::Range<usize> {
+        let start = self.position.saturating_add(2);
+        start..start.saturating_add(12 * self.count)
+    }
+
     /// Return whether two entries of a tag say different things: readers differ in which one counts.
     ///
     /// QuickTime of Mac OS X 10.4 wrote the orientation twice, in equal entries.

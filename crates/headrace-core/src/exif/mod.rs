@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use crate::geometry::Orientation;
 use crate::jpeg::marker::{self, next_segment};
 
-pub(crate) use directory::{kind, Directory};
+pub(crate) use directory::{kind, Directory, Field};
 pub(crate) use quiet::{block_is_quiet, file_is_quiet, has_usual_counts};
 
 /// Return the orientation of an image file of any format that the decoder reads. As in Pillow, the EXIF tag counts; without one,

@@ -11,6 +11,9 @@ use crate::error::{Result, Status};
 use crate::geometry::{Rect, Size};
 use crate::limits;
 
+const EXTENSION: u8 = 0x21;
+const FRAME: u8 = 0x2C;
+
 type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
 
 /// Return the size of the canvas.
@@ -55,6 +58,9 @@ pub fn region(
         .map_err(|error| status_of(&error, Status::CorruptData))?;
     if !complete {
         return Err(Status::CorruptData);
+    }
+    if !has_first_frame(data) {
+        return Err(Status::Truncated);
     }
 
     let around = colour(frame.transparent.unwrap_or(0));
@@ -120,6 +126,47 @@ fn status_of(error: &DecodingError, damaged: Status) -> Status {
         Status::Truncated
     } else {
         damaged
+    }
+}
+
+/// Return whether the blocks up to the end of the first frame lie in the file. Pillow takes no part of a block.
+pub fn has_first_frame(data: &[u8]) -> bool {
+    let table = |flags: u8| {
+        if flags & 0x80 == 0 {
+            0
+        } else {
+            3usize << (1 + (flags & 7))
+        }
+    };
+    let Some(&flags) = data.get(10) else {
+        return false;
+    };
+    let mut at = 13 + table(flags);
+    loop {
+        at = match data.get(at) {
+            Some(&EXTENSION) => match behind_blocks(data, at + 2) {
+                Some(end) => end,
+                None => return false,
+            },
+            Some(&FRAME) => {
+                let flags = data.get(at + 9).copied();
+                return flags
+                    .is_some_and(|flags| behind_blocks(data, at + 11 + table(flags)).is_some());
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// Return the offset behind blocks of data and the empty one that ends them.
+fn behind_blocks(data: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        let length = usize::from(*data.get(at)?);
+        at += 1 + length;
+        if length == 0 {
+            return Some(at);
+        }
     }
 }
 

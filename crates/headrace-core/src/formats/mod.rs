@@ -7,16 +7,16 @@
 //! reverse order, and with JPEG compression of anything but gray, RGB and YCbCr.
 
 pub(crate) mod bmp;
-mod gif;
+pub(crate) mod gif;
+mod libwebp;
 mod png;
 mod pnm;
 mod tiff;
 mod webp;
-mod webp_filter;
 
 use std::io::{Cursor, ErrorKind};
 
-use image::codecs::{bmp::BmpDecoder, webp::WebPDecoder};
+use image::codecs::bmp::BmpDecoder;
 use image::error::ImageError;
 use image::{ColorType, ImageDecoder, Limits};
 
@@ -65,17 +65,15 @@ pub fn size(data: &[u8], format: Format) -> Result<Size> {
 }
 
 fn stated_size(data: &[u8], format: Format) -> Result<Size> {
-    match format {
-        Format::Bmp => bmp::check(data)?,
-        Format::WebP => webp::check(data)?,
-        _ => {}
+    if format == Format::Bmp {
+        bmp::check(data)?;
     }
     let (width, height) = match format {
         Format::Gif => return gif::size(data),
         Format::Tiff => return tiff::size(data),
         Format::Pnm => return pnm::size(data),
         Format::Png => return png::size(data),
-        Format::WebP => WebPDecoder::new(Cursor::new(data)).map(|d| d.dimensions()),
+        Format::WebP => return webp::size(data),
         Format::Bmp => match bmp::size_beyond_the_library(data) {
             Some(size) => return Ok(size),
             None => BmpDecoder::new(Cursor::new(data)).map(|d| d.dimensions()),
@@ -121,19 +119,11 @@ fn decode_region(
         Format::Pnm => return pnm::region(data, region, samples, pixels),
         Format::Tiff => tiff::samples(data, size, samples)?,
         Format::Png => png::samples(data, samples)?,
-        Format::WebP => {
-            let working = webp::working_bytes(data, size);
-            let data = webp::as_libwebp_reads(data);
-            read(
-                WebPDecoder::new(Cursor::new(data.as_ref())),
-                samples,
-                working,
-            )?
-        }
+        Format::WebP => webp::samples(data, samples)?,
         Format::Bmp if bmp::rle(data, size, samples)? => Samples::Rgb8,
         Format::Bmp if bmp::beyond_the_library(data, size, samples)? => Samples::Rgb8,
         Format::Bmp => {
-            let kind = read(BmpDecoder::new(Cursor::new(data)), samples, 0)?;
+            let kind = read(BmpDecoder::new(Cursor::new(data)), samples)?;
             if matches!(kind, Samples::Rgb8 | Samples::Rgba8) {
                 bmp::truncate_like_pillow(data, kind.bytes(), samples)?;
             }
@@ -150,12 +140,8 @@ fn decode_region(
     Ok(())
 }
 
-/// Decode a whole image into `samples`. The library takes `working` bytes in addition.
-fn read(
-    decoder: image::ImageResult<impl ImageDecoder>,
-    samples: &mut Vec<u8>,
-    working: usize,
-) -> Result<Samples> {
+/// Decode a whole image into `samples`.
+fn read(decoder: image::ImageResult<impl ImageDecoder>, samples: &mut Vec<u8>) -> Result<Samples> {
     let damaged = |error: ImageError| status_of(&error, Status::CorruptData);
     let mut decoder = decoder.map_err(damaged)?;
     let kind = Samples::of(decoder.color_type())?;
@@ -168,7 +154,6 @@ fn read(
     decoder.set_limits(most).map_err(damaged)?;
     samples.clear(); // so that no pixels of an earlier image remain if the decoder skips some
     limits::resize(samples, bytes as usize, 0)?;
-    limits::check_memory(working)?;
     decoder.read_image(samples).map_err(damaged)?;
     Ok(kind)
 }

@@ -4,12 +4,11 @@
 //! `headrace run` leaves all other files to the script's own code: Pillow then warns, or raises, as ever. What is quiet is decided
 //! with care, not in full: files as programs and cameras write them are quiet, oddities are not, about which Pillow's versions differ.
 
-mod gif;
 mod jpeg;
 mod png;
 
 use crate::exif::{self, Blocks, Directory};
-use crate::formats::{bmp, Format};
+use crate::formats::{bmp, gif, Format};
 use crate::geometry::Size;
 
 /// Pillow warns of images with more pixels (Image.py, MAX_IMAGE_PIXELS).
@@ -51,6 +50,6 @@ pub fn is_quiet(data: &[u8], format: Option<Format>, size: Size, upright: bool) 
             Some(Format::Tiff) => exif::file_is_quiet(data) && is_refused_alike(data),
             Some(Format::Bmp) => bmp::is_usual(data),
             Some(Format::Pnm) => matches!(data.get(1), Some(b'4'..=b'6')), // binary
-            Some(Format::Gif) => gif::is_quiet(data),
+            Some(Format::Gif) => gif::has_first_frame(data),
         }
 }

@@ -75,7 +75,8 @@ fn layout(reader: &mut Reader<'_>, size: Size) -> Result<Layout> {
     let components = if gray { 1 } else { 3 };
     let samples = number(reader, Tag::SamplesPerPixel)?.unwrap_or(1);
     let planes = number(reader, Tag::PlanarConfiguration)?;
-    if !(gray || luma_chroma || is(PhotometricInterpretation::RGB))
+    if !has_bits_of_a_mode(reader)
+        || !(gray || luma_chroma || is(PhotometricInterpretation::RGB))
         || samples != u32::from(components)
         || (planes == Some(u32::from(PlanarConfiguration::Planar.to_u16())) && components > 1)
     {
@@ -122,6 +123,17 @@ fn layout(reader: &mut Reader<'_>, size: Size) -> Result<Layout> {
         luma_chroma,
         components,
     })
+}
+
+/// Whether the tags state 8 bits. The JPEG states them itself, but Pillow finds no mode without the tags.
+fn has_bits_of_a_mode(reader: &mut Reader<'_>) -> bool {
+    let mut all_are = |tag: Tag, wanted: u16, or_none: bool| {
+        let values = reader.find_tag_unsigned_vec::<u16>(tag).ok().flatten();
+        values.map_or(or_none, |values| {
+            values.iter().all(|&value| value == wanted)
+        })
+    };
+    all_are(Tag::BitsPerSample, 8, false) && all_are(Tag::SampleFormat, 1, true)
 }
 
 fn number(reader: &mut Reader<'_>, tag: Tag) -> Result<Option<u32>> {

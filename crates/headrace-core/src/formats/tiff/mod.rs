@@ -2,6 +2,7 @@
 
 mod jpeg;
 mod strips;
+mod tags;
 
 use std::io::Cursor;
 
@@ -36,7 +37,7 @@ pub fn size(data: &[u8]) -> Result<Size> {
 
 /// Decode the whole image, of the size that [`size`] found, into `out`.
 pub fn samples(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
-    check_directory(data)?;
+    tags::check(data)?;
     let most_bytes = u64::from(size.width) * u64::from(size.height) * 8;
     decoded(data, size, out).map_err(|status| match status {
         // Not the image is too large for the limits and the memory, but a number that a tag states, or a side for the library's fax
@@ -61,6 +62,9 @@ fn decoded(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
     let palette = palette(data)?;
     let readable = readable_by_the_library(data, palette.is_some(), size)?;
     let mut reader = open(readable.as_deref().unwrap_or(data))?;
+    if let (true, Some(directory)) = (readable.is_some(), Directory::first(data)) {
+        strips::check_apart(&mut reader, &directory.place())?;
+    }
     let kind = reader
         .colortype()
         .map_err(|error| status_of(&error, Status::CorruptHeader))?;
@@ -255,7 +259,8 @@ impl Facts {
             value.map(|value| u16::try_from(value).unwrap_or(u16::MAX))
         };
         let photometric = first(Tag::PhotometricInterpretation);
-        let luma_chroma = photometric == Some(PhotometricInterpretation::YCbCr as u16);
+        let is = |kind: PhotometricInterpretation| photometric == Some(kind as u16);
+        let luma_chroma = is(PhotometricInterpretation::YCbCr);
         let lowest_bit_first = first(Tag::FillOrder) == Some(2); // the library ignores it
         let compression = first(Tag::Compression);
         let predictor = first(Tag::Predictor).is_some_and(|predictor| predictor > 1);
@@ -271,7 +276,7 @@ impl Facts {
             planar: first(Tag::PlanarConfiguration) == Some(PlanarConfiguration::Planar.to_u16()),
             predictor,
             alpha: first(Tag::ExtraSamples),
-            white_is_zero: photometric == Some(PhotometricInterpretation::WhiteIsZero as u16),
+            white_is_zero: is(PhotometricInterpretation::WhiteIsZero),
         })
     }
 
@@ -282,9 +287,11 @@ impl Facts {
         let refused = if self.planar {
             // Tiles in planes: a panic. Samples after the colours: Pillow reads 8-bit RGB with unassociated alpha, and of other kinds
             // not every plane.
+            // One plane: Pillow takes the first letter of its mode, which is another mode for 16 bits and where 0 is white.
             let plain_alpha = kind == ColorType::RGBA(8)
                 && self.alpha == Some(ExtraSamples::UnassociatedAlpha as u16);
-            self.tiled || drops_samples || (self.alpha.is_some() && !plain_alpha)
+            let other_mode = self.samples == 1 && (kind.bit_depth() != 8 || self.white_is_zero);
+            self.tiled || drops_samples || other_mode || (self.alpha.is_some() && !plain_alpha)
         } else {
             // Where the library drops samples, it undoes a predictor with the wrong distance, and writes beyond the tile.
             drops_samples && (self.tiled || self.predictor)
@@ -296,30 +303,6 @@ impl Facts {
             Ok(())
         }
     }
-}
-
-/// The tags that say how pixels are stored (TIFF 6.0, sections 3 to 21; 347 is that of JPEG tables).
-const STORAGE_TAGS: [u32; 21] = [
-    256, 257, 258, 259, 262, 266, 273, 274, 277, 278, 279, 284, 317, 320, 322, 323, 324, 325, 338,
-    339, 347,
-];
-
-/// Refuse files of which Pillow does not see all tags that say how pixels are stored, and files where such a tag stands twice and
-/// contradicts itself, or has no values of a known type.
-fn check_directory(data: &[u8]) -> Result<()> {
-    let Some(directory) = Directory::first(data) else {
-        return Ok(());
-    };
-    if directory.drops(|tag| STORAGE_TAGS.contains(&tag)) {
-        return Err(Status::Truncated);
-    }
-    if STORAGE_TAGS
-        .iter()
-        .any(|&tag| directory.contradicts_itself(tag) || directory.is_void(tag))
-    {
-        return Err(Status::CorruptHeader);
-    }
-    Ok(())
 }
 
 /// Whether the file states another orientation than upright.

@@ -1,6 +1,8 @@
 //! The compressed strips or tiles of a TIFF file: whether each holds all of its samples. The library fills up what is missing, and
 //! reads on behind the bytes that a strip is stated to have; libtiff refuses such files.
 
+use std::ops::Range;
+
 use flate2::{Decompress, FlushDecompress, Status as Flate};
 use tiff::tags::{CompressionMethod, PlanarConfiguration, Tag};
 
@@ -53,6 +55,22 @@ pub fn check(data: &[u8], reader: &mut Reader<'_>, size: Size) -> Result<()> {
         if !part.is_some_and(|part| holds(part, needed)) {
             return Err(Status::Unsupported);
         }
+    }
+    Ok(())
+}
+
+/// Refuse a file whose strips or tiles reach into `place`, which the library does not get as it is stored.
+pub fn check_apart(reader: &mut Reader<'_>, place: &Range<usize>) -> Result<()> {
+    let tags = match number(reader, Tag::TileWidth)? {
+        Some(_) => [Tag::TileOffsets, Tag::TileByteCounts],
+        None => [Tag::StripOffsets, Tag::StripByteCounts],
+    };
+    let (offsets, sizes) = (column(reader, tags[0])?, column(reader, tags[1])?);
+    let (start, end) = (place.start as u64, place.end as u64);
+    let reaches =
+        |(&offset, &size): (&u64, &u64)| offset < end && offset.saturating_add(size) > start;
+    if offsets.iter().zip(&sizes).any(reaches) {
+        return Err(Status::Unsupported);
     }
     Ok(())
 }
