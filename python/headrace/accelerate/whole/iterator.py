@@ -33,6 +33,7 @@ from headrace.accelerate.runtime.engine import engine
 from headrace.accelerate.script.replaced_functions import is_own_function
 from headrace.accelerate.script.state import state_of
 from headrace.accelerate.script.torch_modes import has_watching_mode
+from headrace.accelerate.script_code.calls import has_own_default_collate
 from headrace.accelerate.transforms.torch_blur import arithmetic, holds_blur, serve_weights
 from headrace.accelerate.transforms.translate import Unsupported
 from headrace.accelerate.whole.compile import CompiledLoader, CompiledView
@@ -153,7 +154,8 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _settings(self) -> Any:
         """Return the settings of torch that the values of batches depend on."""
-        return torch.get_default_dtype(), has_watching_mode(), arithmetic() if holds_blur(self._steps()) else None
+        blur = arithmetic() if holds_blur(self._steps()) else None
+        return torch.get_default_dtype(), has_watching_mode(), has_own_default_collate(), blur
 
     def _is_set_otherwise(self) -> bool:
         """Whether torch computes in another way by now than when the loader was compared."""
@@ -408,11 +410,14 @@ class NativeIterator(_BaseDataLoaderIter):
         images = pending.images[0]
         for slot, item in made.items():
             images[slot], targets[slot] = item
-        settings = self._worker_settings
-        with settings.in_place() if settings is not None else contextlib.nullcontext():
+        with self._set_as_worker():
             if self._compiled.recognition.collate == "timm":
                 return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
             return [images, self._pinned(default_collate(tuple(targets)))]
+
+    def _set_as_worker(self) -> contextlib.AbstractContextManager[None]:
+        """Give the process the settings of the worker in whose place it makes a batch."""
+        return self._worker_settings.in_place() if self._worker_settings is not None else contextlib.nullcontext()
 
     def _completed(self, pending: Pending) -> dict[int, Any]:
         """Wait until a batch is filled. Return the items that the script has made, by their slots.

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.overrides
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from headrace.accelerate.workers.one_thread import one_thread
 
@@ -30,11 +31,18 @@ def _print_options() -> Any:
     return torch._tensor_str.PRINT_OPTS
 
 
+def _set_collate_functions(functions: dict[Any, Any]) -> None:
+    """Set what torch's `default_collate` does with each type. Their order counts."""
+    default_collate_fn_map.clear()
+    default_collate_fn_map.update(functions)
+
+
 SETTINGS: tuple[Setting, ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (np.geterr, lambda options: np.seterr(**options)),
     (np.get_printoptions, lambda options: np.set_printoptions(**options)),
     (lambda: vars(_print_options()).copy(), lambda options: vars(_print_options()).update(options)),
+    (default_collate_fn_map.copy, _set_collate_functions),
 )
 """The settings of torch and NumPy."""
 
