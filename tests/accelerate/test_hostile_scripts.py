@@ -425,8 +425,10 @@ def test_a_mode_of_torch_that_begins_within_a_pass(mode: Any, workers: int, rout
             return random.random()
 
     def script() -> Any:
-        kinds = {"folder": lambda: ImageFolder(str(folder), transforms.Compose(STEPS)), "items": lambda: Own(folder)}
-        batches = iter(DataLoader(kinds.get(route, lambda: Drawing(folder))(), 4, num_workers=workers))
+        steps = transforms.Compose(STEPS)
+        own = Own(folder) if route == "items" else Drawing(folder)
+        data: Any = ImageFolder(str(folder), steps) if route == "folder" else own
+        batches = iter(DataLoader(data, 4, num_workers=workers))
         found = [[*next(batches)], [*next(batches)]]
         with mode():
             found += [[*next(batches)], [*next(batches)]]

@@ -582,7 +582,7 @@ def _lookahead(loader: Any) -> int:
         return int(loader.num_workers * loader.prefetch_factor)
     batches = loader.batch_sampler
     torch_own = type(batches).__module__ == "torch.utils.data.sampler" and type(batches).__name__ == "BatchSampler"
-    sampler = getattr(batches, "sampler", None)
+    sampler: Any = getattr(batches, "sampler", None)
     eager = type(sampler).__module__.startswith("torch.utils.data.") and type(sampler).__name__ in EAGER_SAMPLERS
     eager = eager and all(is_own_function(type(one).__iter__) for one in (batches, sampler))  # not replaced by the script
     # A generator that the script gives may be drawn from in its loop, too.
