@@ -16,7 +16,9 @@ import pytest
 import torch
 from deferred_helpers import OwnImages
 from PIL import Image, ImageOps
-from torch.utils.data import DataLoader, Dataset
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional
@@ -387,3 +389,127 @@ def test_a_method_of_pillows_jpegs_that_is_replaced(both: Both, folder: Path, mo
             return random.random()
 
     both(lambda: [[*batch] for batch in DataLoader(Drawing(folder), 5)])
+
+
+class DoubledStacks(TorchFunctionMode):
+    """As a script's own mode: it sees each call of torch, and changes one."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * 2 if func is torch.stack else found
+
+
+class DoubledQuotients(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * 2 if "aten.div" in str(func) else found
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("mode", [DoubledStacks, DoubledQuotients])
+def test_a_mode_of_torch_that_is_there_when_a_pass_begins(mode: Any, workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        with mode():
+            folders = ImageFolder(str(folder), transforms.Compose(STEPS))
+            return [[*batch] for data in (folders, Own(folder)) for batch in DataLoader(data, 5, num_workers=workers)]
+
+    assert all("under a mode of torch" in line for line in both(script)[1])
+
+
+@pytest.mark.parametrize("route", ["folder", "items", "lazy"])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("mode", [DoubledStacks, DoubledQuotients])
+def test_a_mode_of_torch_that_begins_within_a_pass(mode: Any, workers: int, route: str, both: Both, folder: Path) -> None:
+    class Drawing(Own):
+        def target(self, index: int) -> Any:
+            return random.random()
+
+    def script() -> Any:
+        steps = transforms.Compose(STEPS)
+        own = Own(folder) if route == "items" else Drawing(folder)
+        data: Any = ImageFolder(str(folder), steps) if route == "folder" else own
+        batches = iter(DataLoader(data, 4, num_workers=workers))
+        found = [[*next(batches)], [*next(batches)]]
+        with mode():
+            found += [[*next(batches)], [*next(batches)]]
+        return [*found, [*next(batches)]]
+
+    both(script)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_options_for_texts_of_tensors(workers: int, both: Both, folder: Path) -> None:
+    class Described(Own):
+        def __init__(self, root: Path) -> None:
+            super().__init__(root)
+            self.values = torch.rand(len(self.paths))
+
+        def target(self, index: int) -> Any:
+            return f"{self.values[index : index + 2]}"
+
+    def script() -> Any:
+        found = []
+        try:
+            for number, batch in enumerate(DataLoader(Described(folder), 2, num_workers=workers)):
+                found.append([*batch])
+                torch.set_printoptions(precision=1 + number % 3)
+        finally:
+            torch.set_printoptions(profile="default")
+        return found
+
+    both(script)
+
+
+class Rows(Own):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.rows = np.arange(4.0 * len(self.paths)).reshape(-1, 4)
+        self.rows.flags.writeable = False
+
+    def target(self, index: int) -> Any:
+        return self.rows[index]
+
+
+def with_rows(batch: Any) -> Any:
+    return torch.stack([one[0] for one in batch]), [one[1] for one in batch]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_array_of_a_batch_is_as_it_arrives(workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        loader = DataLoader(Rows(folder), 5, num_workers=workers, collate_fn=with_rows)
+        return [(images, rows, [one.flags.writeable for one in rows]) for images, rows in loader]
+
+    assert is_whole(both(script)[1])
+
+
+@pytest.mark.parametrize("kind", [RandomSampler, BatchSampler])
+def test_a_sampler_of_torchs_that_is_replaced_is_not_asked_ahead(
+    kind: Any, both: Both, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = [0]
+
+    def indices(self: Any) -> Iterator[Any]:
+        for _ in range(12):
+            yield chosen[0] if kind is RandomSampler else [chosen[0]]
+
+    def script() -> Any:
+        chosen[0] = 0
+        found = []
+        for batch in DataLoader(ImageFolder(str(folder), transforms.Compose(STEPS)), 2, shuffle=True):
+            found.append([*batch])
+            chosen[0] += 1
+        return found
+
+    monkeypatch.setattr(kind, "__iter__", indices)
+    assert is_whole(both(script)[1])
+
+
+def test_a_mean_in_tensors_that_drifts(both: Both, folder: Path) -> None:
+    class Drifting(Own):
+        def __getitem__(self, index: int) -> Any:
+            image = functional.to_tensor(functional.resize(Image.open(self.paths[index]).convert("RGB"), [24, 24]))
+            mean = [*(torch.rand(3) * 1e-5 + 0.5)]
+            return functional.normalize(image, mean, [0.5, 0.5, 0.5]), index
+
+    both(lambda: [[*batch] for batch in DataLoader(Drifting(folder), 5)])

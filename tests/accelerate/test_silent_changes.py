@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import OwnImages, described
+from headrace.accelerate.script import replaced_functions
 from headrace.accelerate.workers.errors import Interrupted
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Sampler, Subset
+from torch.utils.data._utils.collate import collate_int_fn, collate_tensor_fn, default_collate_fn_map
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -468,3 +470,58 @@ def test_an_exception_of_a_signal_handler_is_the_scripts(workers: int, folder: P
     batches._jobs[0].job = waits
     assert len(list(batches)) == 3  # no batch is lost, as where torch waits for a worker
     assert not any("stopped" in line for line in taken_over)
+
+
+@pytest.fixture
+def collate_functions() -> Iterator[dict[Any, Any]]:
+    before = default_collate_fn_map.copy()
+    yield default_collate_fn_map
+    default_collate_fn_map.clear()
+    default_collate_fn_map.update(before)
+
+
+def doubled(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """As a script's own function for tensors, which three compared items need not tell from torch's."""
+    found = collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    return found * 2 if len(batch) > 3 else found
+
+
+@pytest.mark.parametrize("begins", [0, 2])
+@pytest.mark.parametrize("route", ["folder", "items"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_default_collate_does_with_a_type(
+    workers: int, route: str, begins: int, both: Both, folder: Path, collate_functions: dict[Any, Any]
+) -> None:
+    def script() -> Any:
+        collate_functions[torch.Tensor] = doubled if begins == 0 else collate_tensor_fn
+        collate_functions[int] = collate_int_fn
+        steps = transforms.Compose([*CROP, *FLOATS])
+        data: Any = ImageFolder(str(folder), steps) if route == "folder" else OwnImages(folder, steps)
+        found = []
+        for number, batch in enumerate(DataLoader(data, 4, num_workers=workers), 1):
+            found.append([*batch])
+            if number == begins:
+                collate_functions[torch.Tensor] = doubled
+                collate_functions[int] = lambda batch, *, collate_fn_map=None: torch.zeros(len(batch))
+        return found
+
+    both(script)
+
+
+def test_a_function_in_a_decorator_of_torch_takes_the_place_of_torchvisions(
+    both: Both, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = [0]
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def flipped(image: Any) -> Any:
+        calls[0] += 1
+        return ImageOps.flip(image) if calls[0] > 3 else ImageOps.mirror(image)
+
+    def script() -> Any:
+        calls[0] = 0
+        return every(DataLoader(ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS])), 5))
+
+    monkeypatch.setattr(transforms.functional, "hflip", flipped)
+    monkeypatch.setattr(replaced_functions, "_known", {})  # as in a process that looks at its first loader
+    assert not has(both(script)[1], WHOLE)

@@ -40,6 +40,7 @@ from headrace.accelerate.refusal import both, own_iterators, refusal_text
 from headrace.accelerate.runtime import data_map
 from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
 from headrace.accelerate.script.replaced_functions import require_own_functions
+from headrace.accelerate.script.torch_modes import has_watching_mode
 from headrace.accelerate.script_code.hf_datasets import rows_at_once
 from headrace.accelerate.settings import Settings
 from headrace.accelerate.whole.compile import CompiledLoader, compile_loader
@@ -155,6 +156,8 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     if torch.utils.data.get_worker_info() is not None:
         return original(loader)  # a loader inside a worker process
     data_map.redirect_readers()
+    if has_watching_mode():  # also in each of its workers
+        return _leave_alone(loader, original, "it begins under a mode of torch that sees each call", settings)
     refusal: Unsupported | str
     try:
         require_own_functions()

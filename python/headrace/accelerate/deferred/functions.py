@@ -100,8 +100,9 @@ def _to_image(original: Any, inpt: Any) -> Any:
 def _normalize(original: Any, tensor: Any, mean: Any, std: Any, inplace: bool = False) -> Any:
     """Return the result of torchvision's `normalize`. A deferred tensor stays one."""
     state = tensor.__dict__["_state"] if is_deferred(tensor) else None
-    numbers = (list, tuple)
-    if state is not None and type(mean) in numbers and type(std) in numbers and keeps_strides(state.shape, state.strides):
+    # Equal texts must mean equal numbers, which those of tensors in a list do not.
+    known = all(type(one) in (list, tuple) and set(map(type, one)) <= {float, int} for one in (mean, std))
+    if state is not None and known and keeps_strides(state.shape, state.strides):
         key = (original, repr(mean), repr(std))
         found = continued(tensor, lambda values: values.result(key, lambda table: original(table, mean, std, False)), inplace)
         if found is not NotImplemented:

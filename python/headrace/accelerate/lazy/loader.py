@@ -29,6 +29,7 @@ from headrace.accelerate.lazy.partly_native import PartlyNative
 from headrace.accelerate.lazy.trial import Trial, TrialState
 from headrace.accelerate.lazy.used_readers import readers_used
 from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
+from headrace.accelerate.script.torch_modes import has_watching_mode
 from headrace.accelerate.transforms.translate import Unsupported
 from headrace.attach.record.log import print_by
 from headrace.attach.record.unseen_frames import drop_own_frames
@@ -190,9 +191,9 @@ class LazyFetcher:
 
     def _fetch(self, index: Any) -> Any:
         state = self._trial.state
-        if state is TrialState.LAZY:
+        if state is TrialState.LAZY and not has_watching_mode():
             return self._lazily(index)
-        if state is not TrialState.MEASURING:
+        if state is not TrialState.MEASURING or has_watching_mode():
             return self._fetcher.fetch(index)
         self._batches += 1
         warm_up = self._batches <= WARM_UP_BATCHES

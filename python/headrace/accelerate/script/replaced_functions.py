@@ -139,13 +139,16 @@ def is_own_function(value: Any) -> bool:
         return all(is_own_function(part) for part in (value.fget, value.fset, value.fdel) if part is not None)
     if isinstance(value, staticmethod | classmethod | types.MethodType):
         return is_own_function(value.__func__)
-    if isinstance(value, functools.partial):
+    if isinstance(value, functools.partial | functools.partialmethod):
         return is_own_function(value.func)
+    # What a decorator of a package has made, such as `torch.no_grad()`, calls the function that it wraps.
+    wrapped = None if isinstance(value, type) else getattr(value, "__wrapped__", None)
+    if wrapped is not None and not is_own_function(wrapped):
+        return False
     if isinstance(value, types.FunctionType):
         return _is_of_package(value.__globals__.get("__name__"))
     kind = value if isinstance(value, type) else type(value)
-    wrapped = None if isinstance(value, type) else getattr(value, "__wrapped__", None)
-    return _is_of_package(kind.__module__) and (wrapped is None or is_own_function(wrapped))
+    return _is_of_package(kind.__module__)
 
 
 def _is_of_package(name: Any) -> bool:

@@ -17,10 +17,12 @@ import fractions
 import functools
 import itertools
 import pathlib
+import pickle
 import re
 import sys
 import types
 from collections.abc import Callable, Iterable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -391,6 +393,11 @@ class BatchCopies(DeepCopies):
 
     def _set(self, thing: Any) -> Any:
         return set(iter(thing))  # as it is unpickled
+
+    def _array(self, thing: Any, kind: type) -> Any:
+        if kind is not np.ndarray or thing.dtype.hasobject:
+            return super()._array(thing, kind)
+        return pickle.loads(ForkingPickler.dumps(thing))  # with strides, and the right to write, as they arrive
 
     def _tensor(self, thing: Any, kind: type) -> Any:
         first, end = _extent(thing)

@@ -40,6 +40,7 @@ from headrace.accelerate.script.iterator_watchers import looks_at_iterators
 from headrace.accelerate.script.quiet_files import require_quiet_files
 from headrace.accelerate.script.seeding import only_seeds
 from headrace.accelerate.script_code import own_transforms as own_transforms  # it lets `translate` trace them
+from headrace.accelerate.script_code.calls import has_own_default_collate
 from headrace.accelerate.script_code.deep_copies import is_unchangeable
 from headrace.accelerate.transforms.names import display_name, full_name
 from headrace.accelerate.transforms.pointwise import ValueTable, tabulate
@@ -316,6 +317,8 @@ def _require_no_code_of_targets(folders: Sequence[FolderDataset]) -> None:
 def collate_kind(collate: Any) -> CollateKind:
     """Return the kind of a collate function. Raise `Unsupported` if it is not known."""
     if collate is sys.modules["torch.utils.data"].default_collate:
+        if has_own_default_collate():
+            raise Unsupported("the script has added types to torch's default_collate")
         return "list"
     timm = sys.modules.get("timm.data.loader")
     if timm is not None and collate is timm.fast_collate:

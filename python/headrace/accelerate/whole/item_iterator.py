@@ -196,13 +196,15 @@ class ItemIterator(NativeIterator):
         alike = all(self._takes(contents, pending.images, slot, item) for slot, item in theirs.items())
         if recognition.collate == "list" and alike:
             stacked = lambda batch, collate_fn_map: pending.images[batch[0].number]  # noqa: E731
-            return self._pinned(collate(contents, collate_fn_map={**default_collate_fn_map, Slot: stacked}))
+            with self._set_as_worker():
+                return self._pinned(collate(contents, collate_fn_map={**default_collate_fn_map, Slot: stacked}))
         items = [
             theirs[slot] if slot in theirs else filled(content, self._alone(pending, slot))
             for slot, content in enumerate(contents)
         ]
         if recognition.collate != "code":
-            return self._pinned(self._own_collate(items))
+            with self._set_as_worker():
+                return self._pinned(self._own_collate(items))
         try:
             with self._kept_in_place():
                 batch = recognition.calls.run(self._own_collate, items)

@@ -30,7 +30,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from headrace.accelerate.runtime.batch_memory import as_made_now, batch_block, not_a_view, offer_free_blocks
 from headrace.accelerate.runtime.engine import engine
+from headrace.accelerate.script.replaced_functions import is_own_function
 from headrace.accelerate.script.state import state_of
+from headrace.accelerate.script.torch_modes import has_watching_mode
+from headrace.accelerate.script_code.calls import has_own_default_collate
 from headrace.accelerate.transforms.torch_blur import arithmetic, holds_blur, serve_weights
 from headrace.accelerate.transforms.translate import Unsupported
 from headrace.accelerate.whole.compile import CompiledLoader, CompiledView
@@ -151,7 +154,8 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _settings(self) -> Any:
         """Return the settings of torch that the values of batches depend on."""
-        return torch.get_default_dtype(), arithmetic() if holds_blur(self._steps()) else None
+        blur = arithmetic() if holds_blur(self._steps()) else None
+        return torch.get_default_dtype(), has_watching_mode(), has_own_default_collate(), blur
 
     def _is_set_otherwise(self) -> bool:
         """Whether torch computes in another way by now than when the loader was compared."""
@@ -406,11 +410,14 @@ class NativeIterator(_BaseDataLoaderIter):
         images = pending.images[0]
         for slot, item in made.items():
             images[slot], targets[slot] = item
-        settings = self._worker_settings
-        with settings.in_place() if settings is not None else contextlib.nullcontext():
+        with self._set_as_worker():
             if self._compiled.recognition.collate == "timm":
                 return images, self._pinned(torch.tensor(targets, dtype=torch.int64))
             return [images, self._pinned(default_collate(tuple(targets)))]
+
+    def _set_as_worker(self) -> contextlib.AbstractContextManager[None]:
+        """Give the process the settings of the worker in whose place it makes a batch."""
+        return self._worker_settings.in_place() if self._worker_settings is not None else contextlib.nullcontext()
 
     def _completed(self, pending: Pending) -> dict[int, Any]:
         """Wait until a batch is filled. Return the items that the script has made, by their slots.
@@ -575,8 +582,9 @@ def _lookahead(loader: Any) -> int:
         return int(loader.num_workers * loader.prefetch_factor)
     batches = loader.batch_sampler
     torch_own = type(batches).__module__ == "torch.utils.data.sampler" and type(batches).__name__ == "BatchSampler"
-    sampler = getattr(batches, "sampler", None)
+    sampler: Any = getattr(batches, "sampler", None)
     eager = type(sampler).__module__.startswith("torch.utils.data.") and type(sampler).__name__ in EAGER_SAMPLERS
+    eager = eager and all(is_own_function(type(one).__iter__) for one in (batches, sampler))  # not replaced by the script
     # A generator that the script gives may be drawn from in its loop, too.
     is_own = getattr(sampler, "generator", None) is None
     return AHEAD_WITHOUT_WORKERS if torch_own and eager and is_own else 1

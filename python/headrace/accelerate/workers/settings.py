@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.overrides
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from headrace.accelerate.workers.one_thread import one_thread
 
@@ -23,10 +25,24 @@ __all__ = ["WorkerSettings", "current_folder"]
 Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 """What tells a setting, and what sets it."""
 
+
+def _print_options() -> Any:
+    """Return torch's options for texts of tensors. `torch.set_printoptions` cannot set all of them one by one."""
+    return torch._tensor_str.PRINT_OPTS
+
+
+def _set_collate_functions(functions: dict[Any, Any]) -> None:
+    """Set what torch's `default_collate` does with each type. Their order counts."""
+    default_collate_fn_map.clear()
+    default_collate_fn_map.update(functions)
+
+
 SETTINGS: tuple[Setting, ...] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (np.geterr, lambda options: np.seterr(**options)),
     (np.get_printoptions, lambda options: np.set_printoptions(**options)),
+    (lambda: vars(_print_options()).copy(), lambda options: vars(_print_options()).update(options)),
+    (default_collate_fn_map.copy, _set_collate_functions),
 )
 """The settings of torch and NumPy."""
 
@@ -61,6 +77,8 @@ class WorkerSettings:
             with one_thread(), ExitStack() as modes:
                 for _ in range(_function_modes() - self._modes):
                     modes.enter_context(torch.overrides._pop_mode_temporarily())
+                if torch._C._len_torch_dispatch_stack():  # none was there: the loader would not be taken over
+                    modes.enter_context(_disable_current_modes())
                 yield
         finally:
             if moves:
