@@ -7,26 +7,19 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.runtime.unsupported import UnknownCode, Unsupported
 from headrace.attach.batches.steps import is_stand_in
 
 __all__ = ["both", "own_iterators", "refusal_text"]
 
 
-#: How a refusal of a folder dataset begins, after which its items are looked into as code.
-ABOUT_CODE = (
-    *("dataset ", "its image loader ", "the script's own transform ", "its target_transform ", "its samples ", "collate_fn "),
-)
-
-
 def both(refusal: Unsupported, further: Unsupported) -> Unsupported:
     """Return one refusal of two: that of a folder dataset, and that of the code of its items.
 
-    The second one is added where the first one only says that a dataset, an image loader, a transform, a target_transform or a
-    collate function is not known.
+    The second one is added where the first one only says that code is not known.
     """
     first, second = str(refusal), str(further)
-    if first in second or second in first or not first.startswith(ABOUT_CODE):
+    if first in second or second in first or not isinstance(refusal, UnknownCode):
         return refusal
     return Unsupported(f"{first}, and {second}", refusal.remedy or further.remedy)
 

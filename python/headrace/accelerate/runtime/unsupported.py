@@ -1,8 +1,8 @@
-"""The exception for what `headrace run` does not take over."""
+"""The exceptions for what `headrace run` does not take over."""
 
 from __future__ import annotations
 
-__all__ = ["Unsupported"]
+__all__ = ["UnknownCode", "Unsupported"]
 
 
 class Unsupported(Exception):
@@ -17,4 +17,11 @@ class Unsupported(Exception):
 
     def alone(self) -> Unsupported:
         """Return a copy without traceback and context. They keep frames alive, and all that the variables of these refer to."""
-        return Unsupported(str(self), self.remedy)
+        return type(self)(str(self), self.remedy)
+
+
+class UnknownCode(Unsupported):
+    """The rules of folders do not know a dataset, image loader, transform, target or collate function of the loader.
+
+    Its items may still be understood as code, so the hook looks into that next, and says what it found there too.
+    """

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from headrace.accelerate.runtime.unsupported import UnknownCode
 from headrace.accelerate.script_code.calls import ItemCalls
 from headrace.accelerate.script_code.planned_images import NotUnderstood, refusal_of
 from headrace.accelerate.transforms.draws import FIXED, Draw, single
@@ -38,7 +39,7 @@ def trace(operation: Any, translate: Translate) -> Steps:
     `translate` returns the steps of a transform of a library that the code calls. Raise `Unsupported` if the code does anything
     else than applying operations on Pillow images, or has more than two ways through it.
     """
-    unknown = Unsupported(f"the script's own transform {display_name(operation)} has no exact native equivalent")
+    unknown = UnknownCode(f"the script's own transform {display_name(operation)} has no exact native equivalent")
     taken = _run(operation, translate, way=True)
     if taken is None or len(taken.decisions) > 1:
         raise unknown

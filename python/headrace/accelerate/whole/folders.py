@@ -36,6 +36,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from headrace.accelerate.runtime.unsupported import UnknownCode, Unsupported
 from headrace.accelerate.script.iterator_watchers import looks_at_iterators
 from headrace.accelerate.script.quiet_files import require_quiet_files
 from headrace.accelerate.script.seeding import only_seeds
@@ -44,7 +45,7 @@ from headrace.accelerate.script_code.calls import has_own_default_collate
 from headrace.accelerate.script_code.deep_copies import is_unchangeable
 from headrace.accelerate.transforms.names import display_name, full_name
 from headrace.accelerate.transforms.pointwise import ValueTable, tabulate
-from headrace.accelerate.transforms.translate import TransformParts, Unsupported, translate
+from headrace.accelerate.transforms.translate import TransformParts, translate
 from headrace.system.text.sizes import percent_text
 
 __all__ = [
@@ -208,16 +209,16 @@ def as_folder_dataset(dataset: Any, first: int) -> FolderDataset:
     folder_module = sys.modules.get("torchvision.datasets.folder")
     name = type(dataset).__name__
     if folder_module is None or not isinstance(dataset, folder_module.DatasetFolder):
-        raise Unsupported(f"dataset {name} is not an image folder", "torchvision's ImageFolder or timm's ImageDataset")
+        raise UnknownCode(f"dataset {name} is not an image folder", "torchvision's ImageFolder or timm's ImageDataset")
     for method in ("__getitem__", "__len__"):
         if getattr(type(dataset), method) is not getattr(folder_module.DatasetFolder, method):
-            raise Unsupported(f"dataset {name} has its own {method}", "the library's own")
+            raise UnknownCode(f"dataset {name} has its own {method}", "the library's own")
     if getattr(dataset, "__getitems__", None) is not None:
-        raise Unsupported(f"dataset {name} has its own __getitems__", "the library's own")
+        raise UnknownCode(f"dataset {name} has its own __getitems__", "the library's own")
     _require_plain_attributes(dataset, name)
     _require_pillow_loader(dataset, folder_module)
     if not dataset.samples:
-        raise Unsupported(f"dataset {name} is empty")
+        raise UnknownCode(f"dataset {name} is empty")
     return FolderDataset(dataset, first, dataset.samples, dataset.loader, dataset.target_transform)
 
 
@@ -225,10 +226,10 @@ def _require_plain_attributes(dataset: Any, name: str) -> None:
     """Raise `Unsupported` if reading an attribute of a folder dataset may call code of the script."""
     for method in ("__getattribute__", "__getattr__"):
         if any(method in vars(parent) for parent in type(dataset).__mro__ if parent is not object):
-            raise Unsupported(f"dataset {name} has its own {method}", "the library's own")
+            raise UnknownCode(f"dataset {name} has its own {method}", "the library's own")
     for attribute in ("samples", "loader", "transform", "target_transform"):
         if attribute not in vars(dataset) or any(attribute in vars(parent) for parent in type(dataset).__mro__):
-            raise Unsupported(f"dataset {name} has its own {attribute}", "the library's own")
+            raise UnknownCode(f"dataset {name} has its own {attribute}", "the library's own")
 
 
 def _timm_folder(dataset: Any, first: int) -> FolderDataset:
@@ -239,7 +240,7 @@ def _timm_folder(dataset: Any, first: int) -> FolderDataset:
     if dataset.load_bytes or dataset.input_img_mode != "RGB" or getattr(dataset, "additional_features", None) is not None:
         raise Unsupported("timm's ImageDataset with other than RGB images and targets")
     if not reader.samples:
-        raise Unsupported("dataset ImageDataset is empty")
+        raise UnknownCode("dataset ImageDataset is empty")
     return FolderDataset(dataset, first, reader.samples, open_rgb, dataset.target_transform)
 
 
@@ -258,7 +259,7 @@ def _require_pillow_loader(dataset: Any, folder_module: Any) -> None:
     )
     if not pillow:
         display_name = getattr(dataset.loader, "__name__", type(dataset.loader).__name__)
-        raise Unsupported(
+        raise UnknownCode(
             f"its image loader is {display_name}, not torchvision's Pillow loader", "torchvision's default loader"
         )
 
@@ -303,7 +304,7 @@ def _require_plain_indices(dataset: Any) -> None:
         kinds = set(map(type, indices)) if type(indices) in (list, tuple) else {int}
         is_plain = type(indices) in (list, tuple, range, torch.Tensor, np.ndarray)
         if not is_plain or not all(kind in (int, torch.Tensor) or is_unchangeable(kind) for kind in kinds):
-            raise Unsupported(f"dataset Subset has indices of the type {type(indices).__name__}", "a list of numbers")
+            raise UnknownCode(f"dataset Subset has indices of the type {type(indices).__name__}", "a list of numbers")
         _require_plain_indices(dataset.dataset)
 
 
@@ -311,7 +312,7 @@ def _require_no_code_of_targets(folders: Sequence[FolderDataset]) -> None:
     """Raise `Unsupported` if a folder dataset calls code of the script with its targets."""
     for folder in folders:
         if folder.target_transform is not None:
-            raise Unsupported(f"its target_transform {display_name(folder.target_transform)} is not known", "none")
+            raise UnknownCode(f"its target_transform {display_name(folder.target_transform)} is not known", "none")
 
 
 def collate_kind(collate: Any) -> CollateKind:
@@ -323,7 +324,7 @@ def collate_kind(collate: Any) -> CollateKind:
     timm = sys.modules.get("timm.data.loader")
     if timm is not None and collate is timm.fast_collate:
         return "timm"
-    raise Unsupported(f"collate_fn {display_name(collate)} is not known", "torch's default_collate")
+    raise UnknownCode(f"collate_fn {display_name(collate)} is not known", "torch's default_collate")
 
 
 def require_fixed_size(parts: TransformParts) -> None:
