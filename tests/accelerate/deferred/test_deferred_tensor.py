@@ -17,6 +17,7 @@ from headrace.accelerate.deferred.batch import computed
 from headrace.accelerate.deferred.functions import deferred_tensors
 from headrace.accelerate.deferred.tensor import DeferredTensor, is_deferred, real
 from headrace.accelerate.lazy.opening import lazy_images
+from headrace.accelerate.runtime import first_results
 from headrace.attach.record.device_clock import CudaClock, StepClock
 from headrace.attach.training import transfers
 from PIL import Image
@@ -302,8 +303,8 @@ def test_an_image_that_differs_is_made_by_pillow_from_then_on(file: Path, monkey
         return [0] * len(items)
 
     monkeypatch.setattr(deferred_filling, "fill_items", black)
-    monkeypatch.setattr(deferred_filling, "log_line", lines.append)
-    monkeypatch.setattr(deferred_filling, "_comparison", deferred_filling._Comparison())
+    monkeypatch.setattr(first_results, "log_line", lines.append)
+    monkeypatch.setattr(deferred_filling, "_first_images", first_results.FirstResults(3, "an image came out different"))
     for _ in range(5):
         assert torch.equal(real(deferred(file, v1.ToTensor())), expected)
     assert len(lines) == 1 and "came out different" in lines[0]

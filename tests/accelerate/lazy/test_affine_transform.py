@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not transforms_alike(), reason="this processor's
 @pytest.fixture(autouse=True)
 def always_native(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small images natively too, and compare none of them again."""
-    monkeypatch.setattr(affine_transform._Comparison, "left", dict.fromkeys(FILTERS, 0))
+    monkeypatch.setattr(affine_transform._first_images, "_count", 0)
     monkeypatch.setattr(affine_transform, "FEWEST_PIXELS", 1)
 
 
@@ -198,13 +198,14 @@ def test_pillows_method_is_back_behind_the_block_and_a_scripts_own_is_kept(monke
 def test_a_difference_ends_native_transforms_of_the_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(affine_transform._Comparison, "equal", True)
+    monkeypatch.setattr(affine_transform._first_images, "equal", True)
+    monkeypatch.setattr(affine_transform._first_images, "_count", 2)
     image = picture(random.Random(3), 40, 30)
     expected = image.rotate(10, Image.Resampling.BILINEAR).tobytes()
     monkeypatch.setattr(affine_transform, "pillow_affine", lambda *_: b"other")
     compare_first_transforms()
     with lazy_images():
         assert image.rotate(10, Image.Resampling.BILINEAR).tobytes() == expected
-        assert not affine_transform._Comparison.equal
+        assert not affine_transform._first_images.equal
         assert image.rotate(10, Image.Resampling.BILINEAR).tobytes() == expected
     assert "an affine transform came out different" in capsys.readouterr().err

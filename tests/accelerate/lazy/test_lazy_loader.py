@@ -21,6 +21,7 @@ from headrace.accelerate.lazy import trial as lazy_trial
 from headrace.accelerate.lazy.opening import lazily_opened, lazy_images, require_equal_operations
 from headrace.accelerate.lazy.pillow import LazyImage, OpenedJpeg, description_of
 from headrace.accelerate.lazy.trial import Trial, TrialState
+from headrace.accelerate.runtime import first_results
 from headrace.accelerate.transforms.translate import Unsupported
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -254,8 +255,8 @@ def test_an_image_that_differs_ends_lazy_images(folder: Path, monkeypatch: pytes
     def black(description: Any, indexes: Any) -> Any:
         return np.zeros((description.height, description.width, 3), np.uint8)
 
-    monkeypatch.setattr(lazy_pillow, "log_line", lines.append)
-    monkeypatch.setattr(lazy_pillow, "_comparison", lazy_pillow._Comparison())
+    monkeypatch.setattr(first_results, "log_line", lines.append)
+    monkeypatch.setattr(lazy_pillow, "_first_images", first_results.FirstResults(3, "an image came out different"))
     monkeypatch.setattr(lazy_pillow, "pixels", black)
     path = paths_of(folder)[0]
     expected = np.asarray(Image.open(path).convert("RGB"))

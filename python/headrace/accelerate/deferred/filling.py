@@ -15,8 +15,8 @@ from headrace._native import IndexStore, Job, Store, fill_items
 from headrace.accelerate.deferred.tensor import DescribedImage, Part, contiguous_strides
 from headrace.accelerate.deferred.values import STORED, Values, as_numpy
 from headrace.accelerate.lazy.image_description import pixels_by_pillow
+from headrace.accelerate.runtime.first_results import FirstResults
 from headrace.accelerate.runtime.shared_indexes import process_indexes
-from headrace.attach.record.log import log_line
 from headrace.system.hardware.machine import cores, job_processes
 
 __all__ = ["COMPARED_IMAGES", "Filling", "compute", "layout_of", "threads_for"]
@@ -28,14 +28,7 @@ IMAGES_FOR_THREADS = 4
 """Starting threads pays from so many images on."""
 
 
-class _Comparison:
-    """The comparison of the first images of this process with Pillow's."""
-
-    left = COMPARED_IMAGES
-    equal = True
-
-
-_comparison = _Comparison()
+_first_images = FirstResults(COMPARED_IMAGES, "an image came out different; this process decodes with Pillow")
 
 
 def compute(parts: Sequence[Part], tensor: torch.Tensor, *, comparing: bool = True) -> None:
@@ -120,20 +113,18 @@ class Filling:
         `comparing`: False where nobody uses the tensors.
         """
         for (part, block), status in zip(self._described, statuses, strict=True):
-            if status or not _comparison.equal:
+            if status or not _first_images.equal:
                 block.copy_(part.values.of_pixels(pixels_by_pillow(part.description)))
-            elif comparing and _comparison.left:
+            elif comparing and _first_images.wants():
                 _compare(part, block)
 
 
 def _compare(part: DescribedImage, block: torch.Tensor) -> None:
-    _comparison.left -= 1
     expected = part.values.of_pixels(pixels_by_pillow(part.description))
-    if torch.equal(block.contiguous().view(torch.uint8), expected.view(torch.uint8)):
-        return
-    _comparison.equal = False
-    log_line(f"headrace run: an image came out different; this process decodes with Pillow: {part.description[1:]}")
-    block.copy_(expected)
+    equal = torch.equal(block.contiguous().view(torch.uint8), expected.view(torch.uint8))
+    _first_images.note(equal, what=part.description[1:])
+    if not equal:
+        block.copy_(expected)
 
 
 def _by_pillow(parts: Sequence[Part], tensor: torch.Tensor) -> None:

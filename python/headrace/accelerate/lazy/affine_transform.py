@@ -20,7 +20,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from headrace._native import pillow_affine
 from headrace.accelerate.lazy.image_description import ppm_head, whole_image
 from headrace.accelerate.lazy.pillow import derived, description_of, pixel_source
-from headrace.attach.record.log import log_line
+from headrace.accelerate.runtime.first_results import FirstResults
 
 __all__ = ["compare_first_transforms", "pillows_transform", "transformed", "transforms_alike"]
 
@@ -43,21 +43,18 @@ _FILTERS = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 _OWN_CLASSES = (Image.Image, JpegImageFile)
 
 
-class _Comparison:
-    """The comparison of the first images of this process with Pillow's."""
-
-    left = dict.fromkeys(_FILTERS.values(), COMPARED_TRANSFORMS)
-    equal = True
+_first_images = FirstResults(COMPARED_TRANSFORMS, "an affine transform came out different; this process transforms with Pillow")
+"""Each filter is a way of its own."""
 
 
 def compare_first_transforms() -> None:
     """Compare the next images of this process with Pillow's."""
-    _Comparison.left = dict.fromkeys(_FILTERS.values(), COMPARED_TRANSFORMS)
+    _first_images.compare_again()
 
 
 def transformed(image: Any, size: Any, method: Any, data: Any, resample: Any, fillcolor: Any) -> Any:
     """Return what Pillow's `transform` returns, as a lazy image. None where Pillow's own method must make it."""
-    if type(method) not in (int, Image.Transform) or method != Image.Transform.AFFINE or not _Comparison.equal:
+    if type(method) not in (int, Image.Transform) or method != Image.Transform.AFFINE or not _first_images.equal:
         return None
     name = _FILTERS.get(resample) if isinstance(resample, int) else None
     numbers, colour = _matrix(data), _colour(fillcolor)
@@ -70,12 +67,9 @@ def transformed(image: Any, size: Any, method: Any, data: Any, resample: Any, fi
     source = pixel_source(image)
     head = ppm_head(*size)
     made = pillow_affine(source, image.size, tuple(size), numbers, name, colour, head)
-    if _Comparison.left[name]:
-        _Comparison.left[name] -= 1
+    if _first_images.wants(name):
         expected = pillows_transform(image, size, method, data, resample, fillcolor=fillcolor)
-        if expected.tobytes() != made[len(head) :]:
-            _Comparison.equal = False
-            log_line(f"headrace run: an affine transform came out different; this process transforms with Pillow: {numbers}")
+        _first_images.note(expected.tobytes() == made[len(head) :], name, numbers)
         return expected
     return derived(image, whole_image(made, *size))
 

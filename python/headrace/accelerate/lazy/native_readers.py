@@ -25,7 +25,7 @@ import numpy as np
 from headrace._native import decode_sound_jpeg, jpeg_shape
 from headrace.accelerate.lazy.native_work import LIBRARIES, native_work, note_native
 from headrace.accelerate.runtime.data_map import mapped
-from headrace.attach.record.log import log_line
+from headrace.accelerate.runtime.first_results import FirstResults
 
 __all__ = ["READERS", "Reader", "compare_first_reads", "native_readers", "natively_read", "readers_imported"]
 
@@ -78,8 +78,7 @@ class Reader:
         self.original = original
         self._place = place
         self._decode = decode
-        self._left: dict[tuple[Any, ...], int] = {}
-        self._equal = True
+        self._first = FirstResults(COMPARED_READS, f"{'.'.join(place)} came out different; this process reads with the library")
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
             setattr(self, name, getattr(original, name, None))
 
@@ -93,26 +92,22 @@ class Reader:
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Return what the library's own function returns."""
-        if not _depth.value or not self._equal:
+        if not _depth.value or not self._first.equal:
             return self.original(*arguments, **options)
         decoded = self._decode(*arguments, **options)
         if decoded is None:
             return self.original(*arguments, **options)
         note_native("OpenCV" if self._place[0] == "cv2" else "torchvision.io")
         way, found = decoded
-        left = self._left.get(way, COMPARED_READS)
-        if not left:
+        if not self._first.wants(way):
             return found
-        self._left[way] = left - 1
         expected = self.original(*arguments, **options)
-        if not _are_equal(found, expected):
-            self._equal = False
-            log_line(f"headrace run: {'.'.join(self._place)} came out different; this process reads with the library")
+        self._first.note(_are_equal(found, expected), way)
         return expected
 
     def compare_again(self) -> None:
         """Compare the next results with the library's own."""
-        self._left.clear()
+        self._first.compare_again()
 
 
 def _at(module: str, name: str) -> Any:

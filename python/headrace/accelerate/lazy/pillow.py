@@ -36,10 +36,10 @@ from headrace.accelerate.lazy.image_description import (
     whole_image,
 )
 from headrace.accelerate.lazy.native_work import note_native
+from headrace.accelerate.runtime.first_results import FirstResults
 from headrace.accelerate.runtime.shared_indexes import process_indexes
 from headrace.accelerate.script.replaced_functions import foreign_reader, is_own_function
 from headrace.accelerate.workers.unheard_warnings import unheard_warnings
-from headrace.attach.record.log import log_line
 from headrace.errors import HeadraceError
 
 __all__ = [
@@ -295,34 +295,24 @@ def _pixels(description: ImageDescription) -> Any:
         found = pixels(description, process_indexes())
     except HeadraceError:
         return pixels_by_pillow(description)
-    if not _comparison.left:
+    if not _first_images.wants():
         return found
-    _comparison.left -= 1
     expected = pixels_by_pillow(description)
-    if not (found == expected).all():
-        _comparison.equal = False
-        log_line(f"headrace run: an image came out different; this process decodes with Pillow: {description[1:]}")
+    _first_images.note(bool((found == expected).all()), what=description[1:])
     return expected
 
 
-class _Comparison:
-    """The comparison of the first images of this process with Pillow's."""
-
-    left = COMPARED_IMAGES
-    equal = True
-
-
-_comparison = _Comparison()
+_first_images = FirstResults(COMPARED_IMAGES, "an image came out different; this process decodes with Pillow")
 
 
 def compare_first_images() -> None:
     """Compare the next images of this process with Pillow's."""
-    _comparison.left = COMPARED_IMAGES
+    _first_images.compare_again()
 
 
 def first_images_equal() -> bool:
     """Whether the images of this process that have been compared were equal to Pillow's."""
-    return _comparison.equal
+    return _first_images.equal
 
 
 def _lazily(image: Any, operation: str, *, any_mode: bool = False) -> ImageDescription | None:
