@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from headrace.attach.batches.steps import is_stand_in
+from headrace.accelerate.refusal import both, own_iterators
 from headrace.attach.record.recorder import Recorder, recorder
 from headrace.attach.record.unseen_frames import drop_own_frames, when_made
 
@@ -107,7 +107,7 @@ class _Asker:
     def record_others(self, iterator: Any, loader: Any) -> None:
         """Record the answer for a loader whose class makes its own iterators. Raise nothing."""
         with suppress(Exception):
-            if makes_own_iterators(loader):
+            if own_iterators(loader):
                 self.record(iterator, loader)
 
     def _is_too_dear(self) -> bool:
@@ -125,13 +125,8 @@ def ask(loader: Any) -> Answer:
 def _ask(loader: Any) -> Answer:
     from torch.utils.data import DataLoader
 
-    if makes_own_iterators(loader):
-        what = (
-            "fastai's DataLoader makes its own batches"
-            if is_stand_in(loader)
-            else f"{type(loader).__name__} makes its own iterators"
-        )
-        return Answer("refused", what)
+    if (reason := own_iterators(loader)) is not None:
+        return Answer("refused", reason)
     if getattr(DataLoader._get_iterator, "_headrace", False):
         return Answer("active")
     if "numpy" not in sys.modules:
@@ -146,7 +141,6 @@ def _ask(loader: Any) -> Answer:
 def _recognised(loader: Any) -> Answer:
     from headrace.accelerate.lazy.loader import native_steps, recognise_lazy_images
     from headrace.accelerate.lazy.native_decode import recognise_native_decode
-    from headrace.accelerate.refusal import both
     from headrace.accelerate.whole.folders import Unsupported, recognise
     from headrace.accelerate.whole.items import recognise_items
 
@@ -170,13 +164,6 @@ def _recognised(loader: Any) -> Answer:
             return Answer("refused", f"{reason}; not in part either: {error}")
         return Answer("part", f"{native_steps(loader)} only: {reason}")
     return Answer("part", f"decode and {part.first} at least: {reason}", "resized" if part.resized else "cropped")
-
-
-def makes_own_iterators(loader: Any) -> bool:
-    """Whether the loader's class does not use DataLoader's method, as torchdata's StatefulDataLoader does not."""
-    from torch.utils.data import DataLoader
-
-    return getattr(type(loader), "_get_iterator", None) is not DataLoader._get_iterator
 
 
 def _is_in_worker() -> bool:

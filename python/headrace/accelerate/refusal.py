@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 from headrace.accelerate.runtime.unsupported import UnknownCode, Unsupported
 from headrace.attach.batches.steps import is_stand_in
 
@@ -37,6 +35,8 @@ def refusal_text(refusals: Sequence[Unsupported]) -> str:
 
 def own_iterators(loader: Any) -> str | None:
     """Return the reason if the loader's class does not use DataLoader's method, as torchdata's StatefulDataLoader does not."""
+    from torch.utils.data import DataLoader
+
     if is_stand_in(loader):
         return "fastai's DataLoader makes its own batches (it would be with torch.utils.data.DataLoader)"
     if not isinstance(loader, DataLoader):
