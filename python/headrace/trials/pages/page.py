@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace._native import __version__
 from headrace.errors import UsageError
-from headrace.report.drawing.heat_map import data_uri
+from headrace.report.drawing.heat_map import CORES, GPU, data_uri
 from headrace.report.drawing.markup import Html, tag
-from headrace.report.pages.page import figure, html_page, write_page
+from headrace.report.pages.page import figure, footer, header, html_page, write_page
 from headrace.report.pages.tables import table
 from headrace.report.text import numbers
 from headrace.system.text.sizes import count_text
@@ -36,8 +35,6 @@ figcaption { font-weight: 620; margin-bottom: 0.5rem; }
 
 HEAT_MAPS = 4
 """Heat maps side by side: the reference and what comes behind it in the declared order."""
-
-CORES, GPU = (217, 119, 37), (24, 122, 159)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +92,9 @@ def write(
     )
     text = html_page(
         f"{experiment.title} · headrace trials",
-        tag(
-            "header",
-            tag("span", "headrace", class_="brand"),
-            tag("code", f"headrace trials {experiment.name}", class_="command"),
-        ),
+        header(f"headrace trials {experiment.name}"),
         body,
-        tag("footer", tag("p", f"headrace {__version__}")),
+        footer(),
         css=STYLE,
         images=True,
     )
