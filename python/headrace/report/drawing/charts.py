@@ -13,8 +13,11 @@ from headrace.report.text.step_parts import part_style
 
 __all__ = ["interval", "share_strip", "step_bar"]
 
-MIN_BRACKET_SHARE = 0.12  # a narrower group has no room for its name
-MIN_LABEL_SHARE = 0.085  # a narrower segment has no room for its number
+MIN_BRACKET_SHARE = 0.12
+"""A group narrower than this share of the step has no room for its name."""
+
+MIN_LABEL_SHARE = 0.085
+"""A segment narrower than this share of the step has no room for its number."""
 
 
 def step_bar(parts: Sequence[StepPart]) -> Html:

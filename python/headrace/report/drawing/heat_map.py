@@ -18,7 +18,8 @@ GPU = (24, 122, 159)
 ABSENT = 255
 """Palette index of a cell that was not measured. It is fully transparent, so the hatching behind the picture shows."""
 
-LEVELS = 101  # busy in whole per cent
+LEVELS = 101
+"""Levels of opacity: busy in whole per cent, 0 to 100."""
 
 
 def data_uri(rows: Sequence[Sequence[float | None]], colour: tuple[int, int, int]) -> str:

@@ -19,7 +19,8 @@ __all__ = ["axis_end_s", "chart", "step_scale_s"]
 
 WIDTH = 1000
 STEP_HEIGHT, MACHINE_HEIGHT = 150, 40
-LETTER_WIDTH = 0.0085  # of the plot's width, on a wide screen, rounded up
+LETTER_WIDTH = 0.0085
+"""Width of a letter as a share of the plot's width, on a wide screen, rounded up."""
 
 
 def axis_end_s(timeline: Timeline | None, heat_map: HeatMap | None, duration_s: float | None) -> float:

@@ -18,8 +18,12 @@ from headrace.system.text.sizes import count_text, percent_text, size_text
 
 __all__ = ["objects_text", "render", "write"]
 
-MAX_BARS = 400  # of the class balance; more classes share bars
-MAX_LISTED = 50  # images that cannot be read
+MAX_BARS = 400
+"""Bars of the class balance; more classes share bars."""
+
+MAX_LISTED = 50
+"""Images listed that cannot be read."""
+
 STYLE = """
 .balance svg { display: block; margin-top: 1rem; width: 100%; height: 9rem; border-bottom: 1px solid var(--hair); }
 .balance rect { fill: var(--compute); }

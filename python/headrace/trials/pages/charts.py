@@ -16,7 +16,6 @@ from headrace.trials.results.row import Row
 
 __all__ = ["Chart", "Series", "charts_of", "legend", "short_names", "svg", "svg_file", "training_name", "write_png"]
 
-#: Colours that differ in lightness as well as in hue, and are readable on white and on black: one for each of `LOADERS`.
 COLOURS = (
     "#d97725",
     "#187a9f",
@@ -30,6 +29,7 @@ COLOURS = (
     "#7fb7cd",
     "#a88f1d",
 )
+"""Colours that differ in lightness as well as in hue, and are readable on white and on black: one for each of `LOADERS`."""
 
 WIDTH, HEIGHT = 640.0, 320.0
 
@@ -65,11 +65,10 @@ class Chart:
     continuous: bool = False
 
 
-#: Places on the horizontal axis that are labelled one by one. With more numbers, the axis is to scale; with more names, their
-#: labels stand in two rows.
 MOST_LABELS = 8
+"""Places on the horizontal axis that are labelled one by one. With more numbers, the axis is to scale; with more names, their
+labels stand in two rows."""
 
-#: Field that is varied → words of the axis.
 AXES = {
     "load": "augmentation load",
     "workers": "workers",
@@ -81,6 +80,7 @@ AXES = {
     "recipe": "recipe",
     "loader": "loader",
 }
+"""Field that is varied → words of the axis."""
 
 
 def charts_of(rows: Sequence[Row], compare: str) -> list[Chart]:

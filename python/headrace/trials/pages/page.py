@@ -62,10 +62,12 @@ def heat_rows(run: Run) -> list[HeatRows]:
 
 def _heat_name(cell: Cell) -> str:
     """Say which cell a heat map is of, without what all cells have."""
-    parts = [cell.loader, cell.model, *([cell.data] if cell.data != "folder" else [])]
+    parts = [cell.loader, cell.model]
+    parts += [cell.data] if cell.data != "folder" else []
     parts += [count_text(cell.workers, "worker")] if cell.workers is not None else []
     parts += [f"load {cell.load}"] if cell.transform == "augmentation-load" else []
-    return ", ".join([*parts, *([cell.mode] if cell.mode == "faithful" else [])])
+    parts += [cell.mode] if cell.mode == "faithful" else []
+    return ", ".join(parts)
 
 
 def write(
