@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import get_overloads
 
 import headrace
 import pytest
+from headrace.loading.loader import _OtherArguments
 
 RIGHT = """\
 import headrace as hr
@@ -99,6 +102,15 @@ def test_type_checkers_know_the_public_names(check: Callable[[Path], str], tmp_p
     images, pixels = (dict(revealed)[line] for line in ("4", "7"))
     assert images.rpartition(".")[2] == ("Tensor" if torch else "Any"), output
     assert "ndarray" in pixels, output
+
+
+def test_each_overload_of_the_loader_takes_every_argument() -> None:
+    names = set(inspect.signature(headrace.Loader).parameters)
+    overloads = get_overloads(headrace.Loader.__init__)
+    assert len(overloads) == 4
+    for overload in overloads:
+        own = set(inspect.signature(overload).parameters) - {"self", "others"}
+        assert not own & set(_OtherArguments.__annotations__) and own | set(_OtherArguments.__annotations__) == names
 
 
 def test_dir_lists_the_public_names_only() -> None:

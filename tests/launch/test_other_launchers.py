@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from headrace.cli.main import main
 from headrace.datasets.open import open as open_dataset
+from headrace.launch import other_launchers
 
 TRAIN = ["--model", "resnet18", "--data", "/data/my images", "--epochs", "2", "--env", "NOTE=a 'b' $c"]
 ROLE = "arn:aws:iam::123456789012:role/pack"
@@ -272,18 +273,48 @@ def test_shellcheck_finds_nothing(world: dict[str, str], target: str) -> None:
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "launch.md"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "launchers"
 COMMANDS = re.findall(
     r"^headrace launch (?:slurm|skypilot|ssh|batch|processing) .*", PAGE.read_text(encoding="utf-8"), re.MULTILINE
 )
 
 
-def test_the_commands_of_the_guide_write_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_the_guide_write_the_files_of_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(COMMANDS) == 5
-    for line in COMMANDS:
+    targets = [line.split()[2] for line in COMMANDS]
+    assert sorted(targets) == sorted(path.stem for path in EXAMPLES.iterdir()) and len(targets) == 5
+    for target, line in zip(targets, COMMANDS, strict=True):
         words = shlex.split(line.partition("  #")[0])[1:]
         assert main(words) == 0, line
-        assert Path(words[words.index("--out") + 1]).is_file()
+        (example,) = EXAMPLES.glob(f"{target}.*")
+        text = Path(words[words.index("--out") + 1]).read_text(encoding="utf-8")
+        assert text == example.read_text(encoding="utf-8"), f"{line.partition(' --out')[0]} --out {example}"
+
+
+PLACE = re.compile(r"§\{?(\w+)")
+
+
+def test_every_place_of_a_template_gets_a_value_and_every_value_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, set[str]] = {}
+    filled = other_launchers._filled
+
+    def watched(template: str, **values: Any) -> str:
+        given[template] = set(values)
+        return filled(template, **values)
+
+    monkeypatch.setattr(other_launchers, "_filled", watched)
+    for line in COMMANDS:
+        assert main(shlex.split(line.partition(" --out")[0])[1:]) == 0
+    templates = Path(other_launchers.__file__).parent / "templates"
+    assert given == {path.name: set(PLACE.findall(path.read_text(encoding="utf-8"))) for path in templates.iterdir()}
+
+
+def test_a_value_that_looks_like_a_place_stays_itself(world: dict[str, str]) -> None:
+    run_it = ["--script", "train.py", "--data", "§{name}", "--env", "NOTE=§{port}\n§exports\n", "--hosts", "a"]
+    for target in ("slurm", "ssh", "skypilot"):
+        text = written(target, *run_it)
+        sign = "\\u00a7" if target == "skypilot" else "§"  # JSON
+        assert "§{name}" in text and f"{sign}{{port}}" in text and f"{sign}exports" in text
 
 
 @pytest.mark.parametrize(

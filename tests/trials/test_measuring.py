@@ -244,6 +244,20 @@ def test_charts_draw_each_series_and_escape_names() -> None:
     assert text.count("<polyline") == 2 and "&lt;b&gt;" in text and "<b>" not in text
 
 
+def test_more_names_than_labels_of_an_axis_are_bars() -> None:
+    """It was an error: names were drawn on an axis of numbers."""
+    rows = [Row(loader, "resnet18", 1, 32, "corrected", seconds_per_epoch=9.0, img_s=9.0) for loader in cells.LOADERS]
+    assert len(rows) > charts.MOST_LABELS
+    for chart in charts.charts_of(rows, "loader"):
+        text = charts.svg(chart)
+        assert text.count("<rect") == len(rows) and all(f">{row.loader}<" in text for row in rows)
+
+
+def test_a_chart_without_a_point_is_an_empty_frame() -> None:
+    chart = charts.Chart("top1-time", "Accuracy", "seconds", "per cent", (charts.Series("a", ()),), continuous=True)
+    assert charts.svg(chart).count("<circle") == 0 and "Accuracy" in charts.svg(chart)
+
+
 def test_a_loader_has_one_colour_in_all_charts_of_a_page() -> None:
     gains = {"pytorch": 0.0, "headrace": 50.0, "run": 30.0}  # the reference has no gain, so its chart has fewer series
     rows = [

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import io
-import math
 from pathlib import Path
 from typing import Any
 
 from headrace.cost.answer import Answer
 from headrace.cost.estimates.runs import Row
-from headrace.cost.page import LABELLED, row_name
+from headrace.cost.page import LABELLED, drawable_rows, row_name
 from headrace.errors import MissingDependencyError, UsageError
 from headrace.system.files.atomic_write import atomic_write
 
@@ -39,7 +38,7 @@ def write_png(found: Answer, path: Path, *, title: str) -> Path:
 
 def pareto_figure(found: Answer, *, title: str) -> Any:
     """Return the chart as a matplotlib figure. Raises as `write_png` does."""
-    rows = [row for row in found.rows if math.isfinite(row.best_usd) and row.best_usd > 0 and row.total_hours > 0]
+    rows = drawable_rows(found)
     if not rows:
         raise UsageError("no row has a finite cost: there is nothing to draw")
     try:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from headrace._native import __version__
 from headrace.cost.answer import Answer
 from headrace.cost.estimates.runs import Row
 from headrace.errors import UsageError
 from headrace.report.drawing.markup import Html, join, tag
-from headrace.report.pages.page import figure, html_page, write_page
+from headrace.report.drawing.plot import ends, scale
+from headrace.report.pages.page import figure, footer, header, html_page, write_page
 from headrace.report.pages.tables import table
 from headrace.report.text import numbers
 from headrace.system.text.sizes import number_text
 
-__all__ = ["LABELLED", "render", "row_name", "write"]
+__all__ = ["LABELLED", "drawable_rows", "render", "row_name", "write"]
 
 STYLE = """
 .chart svg { display: block; width: 100%; overflow: visible; }
@@ -28,7 +28,7 @@ STYLE = """
 details { margin: 0.3rem 0; } details ul { margin: 0.3rem 0 0.6rem; }
 """
 
-WIDTH, HEIGHT = 800.0, 320.0
+WIDTH, HEIGHT, MARGIN = 800.0, 320.0, 24.0
 
 NAMED = "Rows that no other beats in both time and money have their name."
 
@@ -48,7 +48,7 @@ def render(found: Answer, *, title: str) -> str:
     """Return the whole page."""
     return html_page(
         f"{title} · headrace",
-        tag("header", tag("span", "headrace", class_="brand"), tag("code", title, class_="command")),
+        header(title),
         tag(
             "main",
             _head(found),
@@ -60,7 +60,7 @@ def render(found: Answer, *, title: str) -> str:
             _sensitivity(found),
             _sources(found),
         ),
-        tag("footer", tag("p", f"headrace {__version__} · prices of {found.region}, {found.price_date}")),
+        footer(f"prices of {found.region}, {found.price_date}"),
         css=STYLE,
     )
 
@@ -78,37 +78,33 @@ def _head(found: Answer) -> Html:
 
 
 def _chart(found: Answer) -> Html | None:
-    rows = [row for row in found.rows if math.isfinite(row.best_usd) and row.best_usd > 0 and row.total_hours > 0]
+    rows = drawable_rows(found)
     if len(rows) < 2:
         return None
-    hours, money = [math.log(row.total_hours) for row in rows], [math.log(row.best_usd) for row in rows]
-
-    def place(value: float, values: list[float], length: float) -> float:
-        span = max(values) - min(values) or 1.0
-        return 24 + (length - 48) * (value - min(values)) / span
-
+    shortest, longest = min(row.total_hours for row in rows), max(row.total_hours for row in rows)
+    low, high = min(row.best_usd for row in rows), max(row.best_usd for row in rows)
+    x = scale(math.log(shortest), math.log(longest), MARGIN, WIDTH - MARGIN)
+    y = scale(math.log(low), math.log(high), HEIGHT - MARGIN, MARGIN)
     unbeaten = {id(row) for row in found.pareto}
     marks = []
-    for row, x, y in zip(rows, hours, money, strict=True):
-        left, top = place(x, hours, WIDTH), HEIGHT - place(y, money, HEIGHT)
+    for row in rows:
+        left, top = x(math.log(row.total_hours)), y(math.log(row.best_usd))
         kind = "chosen" if row is found.choice.row else None if id(row) in unbeaten else "beaten"
         words = f"{row_name(row)}, {row.recommended}: {row.total_hours:.2f} h, {_money(row.best_usd)}, {row.binds} binds"
         marks.append(tag("circle", tag("title", words), cx=round(left, 1), cy=round(top, 1), r=5, class_=kind))
     taken: list[tuple[float, float, float]] = []  # left and right end and height of the names so far
     for row in found.pareto[:LABELLED]:
-        left, top = place(math.log(row.total_hours), hours, WIDTH), HEIGHT - place(math.log(row.best_usd), money, HEIGHT)
-        ends = left > WIDTH * 0.7
-        first = left - 8 - CHARACTER * len(row_name(row)) if ends else left + 8
+        left, top = x(math.log(row.total_hours)), y(math.log(row.best_usd))
+        on_left = left > WIDTH * 0.7
+        first = left - 8 - CHARACTER * len(row_name(row)) if on_left else left + 8
         last = first + CHARACTER * len(row_name(row))
         heights = (top - 7, top + 17, top - 20, top + 30)
         height = next((one for one in heights if not any(_meet((first, last, one), other) for other in taken)), top - 7)
         taken.append((first, last, height))
-        anchor = "end" if ends else "start"
-        x = round(left + (-8 if ends else 8), 1)
-        marks.append(tag("text", row_name(row), x=x, y=round(height, 1), text_anchor=anchor))
+        anchor = "end" if on_left else "start"
+        at = round(left + (-8 if on_left else 8), 1)
+        marks.append(tag("text", row_name(row), x=at, y=round(height, 1), text_anchor=anchor))
     svg = tag("svg", *marks, viewbox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label="cost over time of each instance type")
-    low, high = min(row.best_usd for row in rows), max(row.best_usd for row in rows)
-    took = [row.total_hours for row in rows]
     return tag(
         "section",
         tag("h2", "time against money"),
@@ -116,12 +112,16 @@ def _chart(found: Answer) -> Html | None:
         tag(
             "div",
             svg,
-            tag("p", tag("span", f"{number_text(min(took), digits=2)} h"), tag("span", "hours, logarithmic"),
-                tag("span", f"{number_text(max(took))} h"), class_="ends"),
+            ends(f"{number_text(shortest, digits=2)} h", "hours, logarithmic", f"{number_text(longest)} h"),
             class_="time-money",
         ),
         class_="chart",
-    )  # fmt: skip
+    )
+
+
+def drawable_rows(found: Answer) -> list[Row]:
+    """Return the rows that have a place on logarithmic axes of time and money."""
+    return [row for row in found.rows if math.isfinite(row.best_usd) and row.best_usd > 0 and row.total_hours > 0]
 
 
 def _meet(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:

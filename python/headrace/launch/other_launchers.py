@@ -2,8 +2,8 @@
 
 print(slurm_script(Training("imagenet", ["train.py", "--data", "/data"], count=2, gpus=8)))
 
-Each file is short, to be read, changed and run. Training continues from its checkpoints (`--resume auto`), so every file may be
-started again.
+The files lie in `templates`, with places for values. Each is short, to be read, changed and run. Training continues from its
+checkpoints (`--resume auto`), so every file may be started again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import resources
 
 from headrace.errors import UsageError
 
@@ -31,9 +31,7 @@ __all__ = [
 PORT = 29500
 """Port at which the machines meet; torchrun's default."""
 
-SIGNAL_S = 120
-"""Slurm tells the job so many seconds before the time limit: enough to write a checkpoint."""
-
+_PLACE = re.compile(r"^§(\w+)\n|§\{(\w+)\}", re.MULTILINE)
 _BREAKING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9_@.:\[\]-]+")
@@ -79,71 +77,42 @@ class Packing:
 
 
 def slurm_script(job: Training) -> str:
-    """Return a script for sbatch: torchrun on each node, SIGTERM before the time limit, and a new start after it.
+    """Return a script for sbatch: torchrun on each node, SIGTERM two minutes before the time limit, and a new start after it.
 
     Raises `UsageError` for a name or number that Slurm would refuse.
     """
     _check(job)
     hours, minutes = divmod(max(1, round(60 * job.hours)), 60)
-    gpus = f"#SBATCH --gpus-per-node={job.gpus}\n" if job.gpus else ""
-    return f"""#!/bin/bash
-#SBATCH --job-name={job.name}
-#SBATCH --nodes={job.count}
-#SBATCH --ntasks-per-node=1
-{gpus}#SBATCH --time={hours:02d}:{minutes:02d}:00
-#SBATCH --signal=B:USR1@{SIGNAL_S}
-#SBATCH --requeue
-#SBATCH --open-mode=append
-#SBATCH --output={job.name}-%j.log
-# sbatch {job.name}.sh        The folders of data and results are the same on all nodes.
-set -u
-{_exports(job.environment)}master=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-port=$(({PORT} + SLURM_JOB_ID % 1000))
-
-stopped=0
-srun --kill-on-bad-exit=1 bash -c 'exec python -m torch.distributed.run --nnodes="$SLURM_NNODES" \\
-    --node_rank="$SLURM_NODEID" --nproc_per_node={max(1, job.gpus)} --master_addr="$0" --master_port="$1" "${{@:2}}"' \\
-    "$master" "$port" {shlex.join(job.words)} &
-child=$!
-# Slurm tells this shell only. SIGTERM makes training write a checkpoint; srun would answer one with SIGKILL for all tasks.
-trap 'stopped=1; scancel --signal=TERM "$SLURM_JOB_ID.0"' USR1
-wait "$child"; code=$?
-while [ "$stopped" = 1 ] && kill -0 "$child" 2>/dev/null; do wait "$child"; done
-if [ "$stopped" = 1 ]; then
-    scontrol requeue "$SLURM_JOB_ID"
-    exit 0
-fi
-exit "$code"
-"""
+    return _filled(
+        "slurm.sh",
+        name=job.name,
+        count=job.count,
+        gpus_per_node=[f"#SBATCH --gpus-per-node={job.gpus}"] if job.gpus else [],
+        limit=f"{hours:02d}:{minutes:02d}:00",
+        exports=[f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()],
+        port=PORT,
+        processes=max(1, job.gpus),
+        training=shlex.join(job.words),
+    )
 
 
 def skypilot_task(job: Training) -> str:
     """Return a SkyPilot task (YAML). Raises `UsageError`."""
     _check(job)
-    resources = (
-        [f"  instance_type: {json.dumps(job.instance)}"] if job.instance else [f"  accelerators: {{A10G: {max(1, job.gpus)}}}"]
+    if job.instance:
+        machines = [f"  instance_type: {json.dumps(job.instance)}", "  infra: aws"]
+    else:
+        machines = [f"  accelerators: {{A10G: {max(1, job.gpus)}}}"]
+    environment = [f"  {name}: {json.dumps(value)}" for name, value in job.environment.items()]
+    return _filled(
+        "skypilot.yaml",
+        name=job.name,
+        count=job.count,
+        resources=[*machines, "  use_spot: true"] if job.spot else machines,
+        environment=["envs:", *environment] if environment else [],
+        port=PORT,
+        training=" ".join(map(_bash_word, job.words)),
     )
-    resources += ["  infra: aws"] if job.instance else []
-    resources += ["  use_spot: true"] if job.spot else []
-    lines = [
-        f"# sky launch {job.name}.yaml      with spot: sky jobs launch {job.name}.yaml, which starts it again elsewhere",
-        f"name: {json.dumps(job.name)}",
-        f"num_nodes: {job.count}",
-        "resources:",
-        *resources,
-    ]
-    if job.environment:
-        lines += ["envs:", *(f"  {name}: {json.dumps(value)}" for name, value in job.environment.items())]
-    lines += [
-        "setup: |",
-        "  pip install 'headrace[train,aws]'",
-        "run: |",
-        '  master=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)',
-        '  python -m torch.distributed.run --nnodes="$SKYPILOT_NUM_NODES" --node_rank="$SKYPILOT_NODE_RANK" \\',
-        f'    --nproc_per_node="${{SKYPILOT_NUM_GPUS_PER_NODE:-1}}" --master_addr="$master" --master_port={PORT} \\',
-        f"    {' '.join(map(_bash_word, job.words))}",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def ssh_script(job: Training) -> str:
@@ -154,30 +123,17 @@ def ssh_script(job: Training) -> str:
         if _HOST.fullmatch(host) is None or host.startswith("-"):
             raise UsageError(f"--hosts: {host!r} is no name of a host")
     _check(job)
-    master = job.hosts[0].rpartition("@")[2]
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in job.environment.items())
-    return f"""#!/bin/bash
-# bash {job.name}.sh        Every host has headrace, the data, and this folder under the same path.
-# Each ssh has a terminal (-tt), so that its end ends what it started.
-set -u
-hosts=({" ".join(job.hosts)})
-words={shlex.quote(" ".join(filter(None, (exports, "python -m torch.distributed.run"))))}
-training={shlex.quote(shlex.join(job.words))}
-folder=$(printf %q "$PWD")
-pids=()
-end() {{ kill -TERM "${{pids[@]}}" 2>/dev/null; wait; }}
-trap 'end; exit 130' INT TERM
-for rank in "${{!hosts[@]}}"; do
-    ssh -tt -o BatchMode=yes "${{hosts[$rank]}}" "cd $folder && exec env $words --nnodes=${{#hosts[@]}} --node_rank=$rank \\
-        --nproc_per_node={max(1, job.gpus)} --master_addr={master} --master_port={PORT} $training" </dev/null &
-    pids+=($!)
-done
-code=0
-for _ in "${{pids[@]}}"; do
-    wait -n || {{ code=$?; end; break; }}
-done
-exit "$code"
-"""
+    exports = [f"{name}={shlex.quote(value)}" for name, value in job.environment.items()]
+    return _filled(
+        "ssh.sh",
+        name=job.name,
+        hosts=" ".join(job.hosts),
+        words=shlex.quote(" ".join([*exports, "python -m torch.distributed.run"])),
+        training=shlex.quote(shlex.join(job.words)),
+        processes=max(1, job.gpus),
+        master=job.hosts[0].rpartition("@")[2],
+        port=PORT,
+    )
 
 
 def batch_script(job: Packing) -> str:
@@ -191,25 +147,17 @@ def batch_script(job: Packing) -> str:
     if not 2 <= job.units <= 10_000:
         raise UsageError(f"--units {job.units}: AWS Batch takes 2 to 10,000 jobs of an array")
     words = shlex.join(["headrace", "pack", job.source, "/packed/" + job.target.strip("/"), *job.options])
-    definition = {
-        "jobDefinitionName": job.name,
-        "type": "container",
-        "timeout": {"attemptDurationSeconds": round(3600 * job.hours)},
-        "retryStrategy": {"attempts": 3},
-        "containerProperties": {
-            "image": job.image,
-            "jobRoleArn": job.role,
-            "resourceRequirements": [{"type": "VCPU", "value": "8"}, {"type": "MEMORY", "value": "16384"}],
-            "command": ["/bin/sh", "-c", f"exec {words} --unit $AWS_BATCH_JOB_ARRAY_INDEX/{job.units}"],
-            "volumes": [{"name": "packed", "efsVolumeConfiguration": {"fileSystemId": job.file_system}}],
-            "mountPoints": [{"sourceVolume": "packed", "containerPath": "/packed"}],
-        },
-    }
-    array = {"jobName": job.name, "jobQueue": job.queue, "jobDefinition": job.name, "arrayProperties": {"size": job.units}}
-    return _aws_script(
-        job,
-        f"{job.units} jobs pack a part each into the file system; the one that finishes last writes index and manifest.",
-        [("batch register-job-definition", definition), ("batch submit-job", array)],
+    return _filled(
+        "batch.sh",
+        name=job.name,
+        units=job.units,
+        region=shlex.quote(job.region),
+        limit_s=round(3600 * job.hours),
+        image=_quoted_json(job.image),
+        role=_quoted_json(job.role),
+        command=_quoted_json(f"exec {words} --unit $AWS_BATCH_JOB_ARRAY_INDEX/{job.units}"),
+        file_system=_quoted_json(job.file_system),
+        queue=_quoted_json(job.queue),
     )
 
 
@@ -224,26 +172,35 @@ def processing_script(job: Packing) -> str:
     for name, uri in (("--data", job.source), ("--packed", job.target)):
         if not uri.startswith("s3://"):
             raise UsageError(f"{name} {uri}: launch processing reads from S3 and writes to S3", hint="s3://bucket/prefix")
-    request: dict[str, Any] = {
-        "ProcessingJobName": job.name,
-        "RoleArn": job.role,
-        "AppSpecification": {
-            "ImageUri": job.image,
-            "ContainerEntrypoint": ["headrace", "pack", job.source, job.target, *job.options],
-        },
-        "ProcessingResources": {"ClusterConfig": {"InstanceType": job.instance, "InstanceCount": 1, "VolumeSizeInGB": 500}},
-        "StoppingCondition": {"MaxRuntimeInSeconds": round(3600 * job.hours)},
-    }
-    return _aws_script(job, "One instance packs from S3 to S3; given again under a new name, it goes on.", [
-        ("sagemaker create-processing-job", request)
-    ])  # fmt: skip
+    return _filled(
+        "processing.sh",
+        name=job.name,
+        region=shlex.quote(job.region),
+        role=_quoted_json(job.role),
+        image=_quoted_json(job.image),
+        entrypoint=_quoted_json(["headrace", "pack", job.source, job.target, *job.options]).replace("\n", "\n  "),
+        instance=_quoted_json(job.instance),
+        limit_s=round(3600 * job.hours),
+    )
 
 
-def _aws_script(job: Packing, note: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    text = f"#!/bin/bash\n# bash {job.name}.sh        {note}\nset -eu\n"
-    for call, request in calls:
-        text += f"aws {call} --region {shlex.quote(job.region)} --cli-input-json {shlex.quote(json.dumps(request, indent=1))}\n"
-    return text
+def _filled(template: str, **values: str | int | list[str]) -> str:
+    """Return a file of `templates` with its places filled in: `§{name}` by one value, a line `§name` by a list of lines.
+
+    Values are not looked through for places. Raises `KeyError` for a place that has no value.
+    """
+
+    def value_of(place: re.Match[str]) -> str:
+        value = values[place[1] or place[2]]
+        return "".join(f"{line}\n" for line in value) if isinstance(value, list) else str(value)
+
+    text = resources.files("headrace.launch").joinpath("templates", template).read_text(encoding="utf-8")
+    return _PLACE.sub(value_of, text)
+
+
+def _quoted_json(value: object) -> str:
+    """Return JSON for a place between single quotes of a shell."""
+    return json.dumps(value, indent=1).replace("'", "'\"'\"'")
 
 
 def _bash_word(word: str) -> str:
@@ -252,10 +209,6 @@ def _bash_word(word: str) -> str:
         return shlex.quote(word)
     plain = set(range(0x20, 0x7F)) - set(b"'\\")
     return "$'" + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(word)) + "'"
-
-
-def _exports(environment: Mapping[str, str]) -> str:
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
 def _check(job: Training) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,27 @@ else:
     Batch = TypeVar("Batch", covariant=True)
 
 __all__ = ["Loader"]
+
+
+class _OtherArguments(TypedDict, total=False):
+    """Arguments of `Loader` on which the type of a batch does not depend."""
+
+    seed: int
+    shuffle: bool | str
+    drop_last: bool
+    rank: int | None
+    world_size: int | None
+    threads: int | None
+    prefetch: int
+    device: str
+    dtype: Dtype
+    on_error: OnError
+    mask_fill: int
+    cache: str | None
+    parts: Parts
+    fuse: Fuse
+    dct_scale: DctScale
+    decode: Decode
 
 
 class Loader(FrameworkOutputs, Generic[Batch]):
@@ -115,25 +136,10 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         batch_size: int,
         transform: Views,
         *,
-        seed: int = ...,
-        shuffle: bool | str = ...,
-        drop_last: bool = ...,
-        rank: int | None = ...,
-        world_size: int | None = ...,
-        threads: int | None = ...,
-        prefetch: int = ...,
-        device: str = ...,
-        dtype: Dtype = ...,
         output: Output = ...,
-        on_error: OnError = ...,
         mask: str | os.PathLike[str] | None = ...,
-        mask_fill: int = ...,
         with_json: bool = ...,
-        cache: str | None = ...,
-        parts: Parts = ...,
-        fuse: Fuse = ...,
-        dct_scale: DctScale = ...,
-        decode: Decode = ...,
+        **others: Unpack[_OtherArguments],
     ) -> None: ...
 
     @overload
@@ -143,25 +149,10 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         batch_size: int,
         transform: Transform | Callable[[Any], Any],
         *,
-        seed: int = ...,
-        shuffle: bool | str = ...,
-        drop_last: bool = ...,
-        rank: int | None = ...,
-        world_size: int | None = ...,
-        threads: int | None = ...,
-        prefetch: int = ...,
-        device: str = ...,
-        dtype: Dtype = ...,
         output: Literal["torch"] = ...,
-        on_error: OnError = ...,
         mask: None = ...,
-        mask_fill: int = ...,
         with_json: Literal[False] = ...,
-        cache: str | None = ...,
-        parts: Parts = ...,
-        fuse: Fuse = ...,
-        dct_scale: DctScale = ...,
-        decode: Decode = ...,
+        **others: Unpack[_OtherArguments],
     ) -> None: ...
 
     @overload
@@ -171,25 +162,10 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         batch_size: int,
         transform: Transform | Callable[[Any], Any],
         *,
-        seed: int = ...,
-        shuffle: bool | str = ...,
-        drop_last: bool = ...,
-        rank: int | None = ...,
-        world_size: int | None = ...,
-        threads: int | None = ...,
-        prefetch: int = ...,
-        device: str = ...,
-        dtype: Dtype = ...,
         output: Literal["numpy"],
-        on_error: OnError = ...,
         mask: None = ...,
-        mask_fill: int = ...,
         with_json: Literal[False] = ...,
-        cache: str | None = ...,
-        parts: Parts = ...,
-        fuse: Fuse = ...,
-        dct_scale: DctScale = ...,
-        decode: Decode = ...,
+        **others: Unpack[_OtherArguments],
     ) -> None: ...
 
     @overload
@@ -199,25 +175,10 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         batch_size: int,
         transform: Transform | Callable[[Any], Any],
         *,
-        seed: int = ...,
-        shuffle: bool | str = ...,
-        drop_last: bool = ...,
-        rank: int | None = ...,
-        world_size: int | None = ...,
-        threads: int | None = ...,
-        prefetch: int = ...,
-        device: str = ...,
-        dtype: Dtype = ...,
         output: Output = ...,
-        on_error: OnError = ...,
         mask: str | os.PathLike[str] | None = ...,
-        mask_fill: int = ...,
         with_json: bool = ...,
-        cache: str | None = ...,
-        parts: Parts = ...,
-        fuse: Fuse = ...,
-        dct_scale: DctScale = ...,
-        decode: Decode = ...,
+        **others: Unpack[_OtherArguments],
     ) -> None: ...
 
     @suggest_arguments(OF_DATALOADER)

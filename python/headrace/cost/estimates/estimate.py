@@ -10,8 +10,8 @@ __all__ = ["Estimate", "Kind", "exactly", "weakest"]
 
 Kind = Literal["given", "measured", "published", "estimated"]
 
-#: From the most to the least certain. A result is as certain as its least certain part.
 KINDS: tuple[Kind, ...] = ("given", "measured", "published", "estimated")
+"""From the most to the least certain. A result is as certain as its least certain part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,23 +21,24 @@ InputMode = Literal["local", "file", "fastfile", "pipe", "stream", "fsx", "efs"]
 INPUT_MODES: tuple[InputMode, ...] = ("local", "file", "fastfile", "pipe", "stream", "fsx", "efs")
 LOADERS = ("pytorch", "headrace", "headrace-packed")
 
-#: Input modes in which each epoch reads over the network.
 REMOTE: frozenset[InputMode] = frozenset({"fastfile", "pipe", "stream", "fsx", "efs"})
+"""Input modes in which each epoch reads over the network."""
 
-#: Share of the nominal network bandwidth that a job gets: point, low, high. "Up to" rates hold for minutes only.
 NETWORK_SHARE = (0.8, 0.4, 1.0)
+"""Share of the nominal network bandwidth that a job gets: point, low, high. "Up to" rates hold for minutes only."""
 
-#: Share of one GPU's rate that each of several GPUs reaches: point, low, high. Published for 8 × V100: 0.87, 8 × A100: 0.84.
 SCALING = (0.9, 0.84, 0.98)
+"""Share of one GPU's rate that each of several GPUs reaches: point, low, high. Published for 8 × V100: 0.87, 8 × A100: 0.84."""
 
-#: Spread of the ratio between two CPU generations over benchmarks (integer, compression, one thread), as a factor.
 CPU_SPREAD, ASSUMED_CPU_SPREAD, UNKNOWN_CPU_SPREAD = 1.2, 1.35, 2.0
+"""Spread of the ratio between two CPU generations over benchmarks (integer, compression, one thread), as a factor."""
 
-#: Reads in flight: FastFile blocks each worker of the loader (one a vCPU) on its file; headrace keeps this many requests open.
 STREAM_REQUESTS = 64
+"""Reads in flight: FastFile blocks each worker of the loader (one a vCPU) on its file; headrace keeps this many requests
+open."""
 
-#: Share of the memory in which the page cache keeps a dataset, so that later epochs do not read the disk.
 CACHE_SHARE = 0.7
+"""Share of the memory in which the page cache keeps a dataset, so that later epochs do not read the disk."""
 
 
 @dataclass(frozen=True, slots=True)

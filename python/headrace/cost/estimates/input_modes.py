@@ -17,11 +17,12 @@ from headrace.cost.market.prices import Instance, PriceTable, Service
 
 __all__ = ["ModePlan", "PackPlan", "Start", "pack_plan", "plan_modes", "start"]
 
-#: Objects a second that File mode downloads when they are small: estimated from GETs of 30 to 100 ms over tens of connections.
 FILE_MODE_OBJECTS_S = (500.0, 200.0, 2000.0)
+"""Objects a second that File mode downloads when they are small: estimated from GETs of 30 to 100 ms over tens of
+connections."""
 
-#: Objects a second that S3 lists (pages of 1,000).
 LISTED_OBJECTS_S = 5_000.0
+"""Objects a second that S3 lists (pages of 1,000)."""
 
 HOURS_PER_MONTH = 730.0
 

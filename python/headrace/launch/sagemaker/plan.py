@@ -36,17 +36,17 @@ class ExpectedCost:
     instances together, on demand.
     """
 
-    hours: float | None
-    start_s: float | None
-    usd: float | None
-    usd_on_demand: float | None
-    usd_spot: float | None
-    usd_at_most: float | None
-    usd_per_hour: float | None
-    binds: str | None
-    price_date: str | None
-    price_source: str | None
-    note: str | None
+    hours: float | None = None
+    start_s: float | None = None
+    usd: float | None = None
+    usd_on_demand: float | None = None
+    usd_spot: float | None = None
+    usd_at_most: float | None = None
+    usd_per_hour: float | None = None
+    binds: str | None = None
+    price_date: str | None = None
+    price_source: str | None = None
+    note: str | None = None
 
     def lines(self) -> list[str]:
         """Return the cost in plain sentences."""
@@ -67,7 +67,7 @@ def expected_cost(request: Mapping[str, Any], work: Work, table: PriceTable) -> 
     try:
         priced = [(table.instance(name), count) for name, count in groups]
     except UsageError as reason:
-        return ExpectedCost(*(None,) * 10, note=f"not known: {reason}")
+        return ExpectedCost(note=f"not known: {reason}")
     prices = [table.price(instance, "sagemaker") for instance, _ in priced]
     hourly = sum(price.usd_per_hour * count for price, (_, count) in zip(prices, priced, strict=True))
     row, note = _row(request, work, table, priced)

@@ -1,1 +1,1 @@
-"""HTML and SVG as values, charts, heat map, timeline."""
+"""HTML and SVG as values, what all charts share, charts, heat map, timeline."""

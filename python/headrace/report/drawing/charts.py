@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from headrace.report.drawing.markup import Html, join, no_break, tag
+from headrace.report.drawing.markup import Html, no_break, tag
+from headrace.report.drawing.plot import scale, stretched
 from headrace.report.text import numbers
 from headrace.report.text.screen import FixLine, StepPart
 from headrace.report.text.step_parts import part_style
 
-__all__ = ["interval", "share_strip", "step_bar", "term_bar"]
+__all__ = ["interval", "share_strip", "step_bar"]
 
-MIN_BRACKET_SHARE = 0.12  # a narrower group has no room for its name
-MIN_LABEL_SHARE = 0.085  # a narrower segment has no room for its number
+MIN_BRACKET_SHARE = 0.12
+"""A group narrower than this share of the step has no room for its name."""
+
+MIN_LABEL_SHARE = 0.085
+"""A segment narrower than this share of the step has no room for its number."""
 
 
 def step_bar(parts: Sequence[StepPart]) -> Html:
@@ -31,8 +35,7 @@ def step_bar(parts: Sequence[StepPart]) -> Html:
             style = f"left:{left:.3f}%;width:{width:.3f}%"
             labels.append(tag("span", f"{part.percent} %", style=style, class_=f"on-{part.key}"))
         left += width
-    drawing = tag("svg", *segments, viewbox="0 0 100 10", preserveaspectratio="none", role="img",
-                  aria_label=f"One step: {description}")  # fmt: skip
+    drawing = stretched(*segments, height=10, label=f"One step: {description}")
     return tag("div", _brackets(parts), tag("div", drawing, tag("div", *labels, class_="bar-labels", aria_hidden="true"),
                class_="bar-body"), class_="bar")  # fmt: skip
 
@@ -58,8 +61,10 @@ def interval(line: FixLine, *, now: float | None, greatest: float) -> Html | Non
     if fix.predicted_img_s is None or greatest <= 0:
         return None
 
+    place = scale(0, greatest, 0, 100)
+
     def at(value: float) -> str:
-        return f"{100 * min(1.0, max(0.0, value / greatest)):.2f}%"
+        return f"{place(value):.2f}%"
 
     marks = [tag("line", x1="0%", x2="100%", y1=9, y2=9, class_="track")]
     if now is not None:
@@ -85,16 +90,12 @@ def _interval_words(line: FixLine) -> str:
 
 
 def share_strip(shares: Sequence[tuple[str, float]], *, label: str) -> Html:
-    """Return a thin strip of segments for a table cell. `shares`: (CSS class, share 0 to 1) of each segment."""
+    """Return a thin strip of segments for a table cell. `shares`: (CSS class, share 0 to 1) of each segment.
+
+    A single segment is a bar: "term", "binding" (the largest term) or "measured" of the step model.
+    """
     left, segments = 0.0, []
     for key, share in shares:
         segments.append(tag("rect", x=f"{left:.2f}", y=0, width=f"{100 * share:.2f}", height=10, class_=f"part {key}"))
         left += 100 * share
-    return tag("svg", *segments, viewbox="0 0 100 10", preserveaspectratio="none", class_="strip", role="img", aria_label=label)
-
-
-def term_bar(value: float, greatest: float, *, kind: str, label: str) -> Html:
-    """Return a horizontal bar for one term of the step model. `kind`: "term", "binding" (the largest) or "measured"."""
-    width = 100 * value / greatest if greatest > 0 else 0.0
-    bar = tag("rect", x=0, y=0, width=f"{width:.2f}", height=10, class_=kind)
-    return tag("svg", join(bar), viewbox="0 0 100 10", preserveaspectratio="none", class_="strip", role="img", aria_label=label)
+    return stretched(*segments, height=10, label=label, kind="strip")

@@ -7,12 +7,19 @@ from collections.abc import Sequence
 
 from headrace.images.thumbnails import png
 
-__all__ = ["ABSENT", "data_uri", "heat_map_png"]
+__all__ = ["ABSENT", "CORES", "GPU", "data_uri", "heat_map_png"]
+
+CORES = (217, 119, 37)
+"""Red, green and blue of busy cores, `--decode` of page.css."""
+
+GPU = (24, 122, 159)
+"""Red, green and blue of a busy GPU, `--compute` of page.css."""
 
 ABSENT = 255
 """Palette index of a cell that was not measured. It is fully transparent, so the hatching behind the picture shows."""
 
-LEVELS = 101  # busy in whole per cent
+LEVELS = 101
+"""Levels of opacity: busy in whole per cent, 0 to 100."""
 
 
 def data_uri(rows: Sequence[Sequence[float | None]], colour: tuple[int, int, int]) -> str:

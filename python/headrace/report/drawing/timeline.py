@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from headrace.diagnosis.measure.stats import median, percentile
 from headrace.diagnosis.result.model import HeatMap, Timeline
-from headrace.report.drawing.heat_map import data_uri
+from headrace.report.drawing.heat_map import CORES, GPU, data_uri
 from headrace.report.drawing.markup import Html, join, tag
+from headrace.report.drawing.plot import line, round_marks, scale, stretched
 from headrace.report.text import numbers
 from headrace.report.text.slow_steps import SlowStep
 from headrace.session.machine import Sample
@@ -16,11 +17,10 @@ from headrace.session.model import Session
 
 __all__ = ["axis_end_s", "chart", "step_scale_s"]
 
-CORE_COLOUR = (217, 119, 37)
-GPU_COLOUR = (28, 128, 168)
 WIDTH = 1000
-STEP_HEIGHT = 150
-LETTER_WIDTH = 0.0085  # of the plot's width, on a wide screen, rounded up
+STEP_HEIGHT, MACHINE_HEIGHT = 150, 40
+LETTER_WIDTH = 0.0085
+"""Width of a letter as a share of the plot's width, on a wide screen, rounded up."""
 
 
 def axis_end_s(timeline: Timeline | None, heat_map: HeatMap | None, duration_s: float | None) -> float:
@@ -67,14 +67,14 @@ def _lane(name: str, note: str, body: Html, *, kind: str, height: int) -> Html:
 def _step_lane(timeline: Timeline, slow: Sequence[SlowStep], end_s: float, top_s: float) -> Html:
     totals = _totals_s(timeline)
     median_s = median(totals) or 0.0
-    shapes = tag(
-        "svg",
+    shapes = stretched(
         tag("path", d=_area(timeline, totals, end_s, top_s), class_="area wait"),
         tag("path", d=_area(timeline, timeline.compute_s, end_s, top_s), class_="area compute"),
-        viewbox=f"0 0 {WIDTH} {STEP_HEIGHT}", preserveaspectratio="none", role="img",
-        aria_label=f"Step time: median {numbers.milliseconds(median_s)}, longest {numbers.milliseconds(max(totals))}",
-    )  # fmt: skip
-    grid = [_gridline(value_s, top_s) for value_s in _ticks(top_s)]
+        width=WIDTH,
+        height=STEP_HEIGHT,
+        label=f"Step time: median {numbers.milliseconds(median_s)}, longest {numbers.milliseconds(max(totals))}",
+    )
+    grid = [_gridline(value_s, top_s) for value_s in round_marks(top_s, 2) if 0 < value_s < 0.92 * top_s]
     note = (
         "top: waiting, below: computing"
         if timeline.stride == 1
@@ -99,25 +99,17 @@ def step_scale_s(timeline: Timeline) -> float:
 
 def _area(timeline: Timeline, heights_s: Sequence[float], end_s: float, top_s: float) -> str:
     """A staircase path: each step is as wide as its duration and as high as its entry in `heights_s`."""
+    x, y = scale(0, end_s, 0, WIDTH), scale(0, top_s, STEP_HEIGHT, 0)
     found, last = [], None
     for start_s, wait_s, compute_s, height_s in zip(
         timeline.start_s, timeline.wait_s, timeline.compute_s, heights_s, strict=True
     ):
-        left = WIDTH * start_s / end_s
-        right = WIDTH * (start_s + (wait_s + compute_s) * timeline.stride) / end_s
-        y = STEP_HEIGHT * (1 - min(1.0, height_s / top_s))
+        left, right = x(start_s), x(start_s + (wait_s + compute_s) * timeline.stride)
         if last is None or left - last > 1.0:  # a gap: back to the base line
             found.append(f"{f'V{STEP_HEIGHT}' if last is not None else ''}M{left:.1f} {STEP_HEIGHT}")
-        found.append(f"V{y:.1f}H{right:.1f}")
+        found.append(f"V{y(height_s):.1f}H{right:.1f}")
         last = right
     return "".join(found) + f"V{STEP_HEIGHT}Z"
-
-
-def _ticks(top: float) -> list[float]:
-    """Two or three round values below `top`."""
-    step = 10.0 ** math.floor(math.log10(top))
-    size = next(step * part for part in (1.0, 0.5, 0.25, 0.2, 0.1) if top / (step * part) >= 2)
-    return [size * number for number in range(1, int(top / size) + 1) if size * number < 0.97 * top][:4]
 
 
 def _gridline(value_s: float, top_s: float) -> Html:
@@ -149,13 +141,13 @@ def _heat_lanes(heat_map: HeatMap, end_s: float) -> list[Html]:
         title = "GPU" if len(heat_map.gpus) == 1 else f"{len(heat_map.gpus)} GPUs"
         note = " · ".join((*dict.fromkeys(heat_map.gpu_names), _mean_words(heat_map.gpus)))
         height = max(26, 16 * len(heat_map.gpus))
-        lanes.append(_lane(title, note, _map(heat_map, heat_map.gpus, GPU_COLOUR, end_s, title), kind="gpu", height=height))
+        lanes.append(_lane(title, note, _map(heat_map, heat_map.gpus, GPU, end_s, title), kind="gpu", height=height))
     if heat_map.cores:
         height = max(36, min(240, 12 * len(heat_map.cores)))
         title = f"{len(heat_map.cores)} CPU cores"
         if heat_map.mean_of_cores is not None:
             title = f"CPU, mean of {heat_map.mean_of_cores} cores"
-        lanes.append(_lane(title, _mean_words(heat_map.cores), _map(heat_map, heat_map.cores, CORE_COLOUR, end_s, title),
+        lanes.append(_lane(title, _mean_words(heat_map.cores), _map(heat_map, heat_map.cores, CORES, end_s, title),
                            kind="cores", height=height))  # fmt: skip
     return lanes
 
@@ -170,7 +162,8 @@ def _map(
 ) -> Html:
     times = heat_map.time_s
     interval_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else times[-1]
-    left, right = WIDTH * max(0.0, times[0] - interval_s) / end_s, WIDTH * times[-1] / end_s
+    x = scale(0, end_s, 0, WIDTH)
+    left, right = x(times[0] - interval_s), x(times[-1])
     picture = tag("image", href=data_uri(rows, colour), x=f"{left:.2f}", y=0, width=f"{right - left:.2f}",
                   height=len(rows), preserveaspectratio="none", class_="cells")  # fmt: skip
     cell = (right - left) / len(times)
@@ -178,8 +171,8 @@ def _map(
         tag("rect", x=f"{left + cell * start:.2f}", y=row, width=f"{cell * length:.2f}", height=1, class_="absent")
         for row, start, length in _absent_runs(rows)
     ]
-    return tag("svg", *absent, picture, viewbox=f"0 0 {WIDTH} {len(rows)}", preserveaspectratio="none", role="img",
-               aria_label=f"{name} over time: {_mean_words(rows)}")  # fmt: skip
+    label = f"{name} over time: {_mean_words(rows)}"
+    return stretched(*absent, picture, width=WIDTH, height=len(rows), label=label)
 
 
 def _absent_runs(rows: Sequence[Sequence[float | None]]) -> list[tuple[int, int, int]]:
@@ -215,10 +208,13 @@ def _machine_lanes(session: Session, end_s: float) -> list[Html]:
         greatest = max(value for _, value in points)
         if greatest <= 0:
             continue  # always 0, as the table of percentiles says
-        path = _line(_thinned(points), end_s, greatest)
-        body = tag("svg", tag("path", d=path, class_="area machine"), viewbox=f"0 0 {WIDTH} 40", preserveaspectratio="none",
-                   role="img", aria_label=f"{name} over time, peak {as_text(greatest)}")  # fmt: skip
-        lanes.append(_lane(name, f"peak {as_text(greatest)}", body, kind="machine", height=40))
+        thinned = _thinned(points)
+        x, y = scale(0, end_s, 0, WIDTH), scale(0, greatest, MACHINE_HEIGHT, 4)
+        corners = [(thinned[0][0], 0.0), *thinned, (thinned[-1][0], 0.0)]
+        area = line([(x(time_s), y(value)) for time_s, value in corners], class_="area machine")
+        peak = f"peak {as_text(greatest)}"
+        body = stretched(area, width=WIDTH, height=MACHINE_HEIGHT, label=f"{name} over time, {peak}")
+        lanes.append(_lane(name, peak, body, kind="machine", height=MACHINE_HEIGHT))
     return lanes
 
 
@@ -228,16 +224,7 @@ def _thinned(points: Sequence[tuple[float, float]], limit: int = 1000) -> list[t
     return [max(points[start : start + group], key=lambda point: point[1]) for start in range(0, len(points), group)]
 
 
-def _line(points: Sequence[tuple[float, float]], end_s: float, greatest: float) -> str:
-    scale = 36 / greatest if greatest > 0 else 0.0
-    corners = "L".join(f"{WIDTH * time_s / end_s:.1f} {40 - scale * value:.1f}" for time_s, value in points)
-    return f"M{WIDTH * points[0][0] / end_s:.1f} 40L{corners}L{WIDTH * points[-1][0] / end_s:.1f} 40Z"
-
-
 def _axis(end_s: float) -> Html:
-    step = 10.0 ** math.floor(math.log10(end_s))
-    size = next(step * part for part in (2.0, 1.0, 0.5, 0.2, 0.1) if end_s / (step * part) >= 4)
-    marks = [size * number for number in range(int(end_s / size) + 1)]
     ticks = [
         tag(
             "span",
@@ -245,7 +232,7 @@ def _axis(end_s: float) -> Html:
             style=f"left:{100 * mark / end_s:.2f}%",
             class_="tick",
         )
-        for mark in marks
+        for mark in round_marks(end_s, 4)
         if mark <= 0.96 * end_s
     ]
     return tag(

@@ -7,19 +7,23 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
-from headrace._native import __version__
 from headrace.datasets.records.pictures import Picture
 from headrace.errors import HeadraceError
 from headrace.inspection.inspect import Inspection, Spread
 from headrace.inspection.object_sizes import ObjectSizes
 from headrace.report.drawing.markup import Html, no_break, tag
-from headrace.report.pages.page import figure, html_page, write_page
+from headrace.report.drawing.plot import ends, stretched
+from headrace.report.pages.page import figure, footer, header, html_page, write_page
 from headrace.system.text.sizes import count_text, percent_text, size_text
 
 __all__ = ["objects_text", "render", "write"]
 
-MAX_BARS = 400  # of the class balance; more classes share bars
-MAX_LISTED = 50  # images that cannot be read
+MAX_BARS = 400
+"""Bars of the class balance; more classes share bars."""
+
+MAX_LISTED = 50
+"""Images listed that cannot be read."""
+
 STYLE = """
 .balance svg { display: block; margin-top: 1rem; width: 100%; height: 9rem; border-bottom: 1px solid var(--hair); }
 .balance rect { fill: var(--compute); }
@@ -46,14 +50,9 @@ def render(found: Inspection, pictures: Sequence[Picture]) -> str:
     scope = f"{found.kind} · sizes and formats from {found.sampled:,} of {found.records:,} images"
     return html_page(
         f"{found.path} · headrace",
-        tag(
-            "header",
-            tag("span", "headrace", class_="brand"),
-            tag("code", found.path, class_="command"),
-            tag("span", scope, class_="scope"),
-        ),
+        header(found.path, scope),
         tag("main", _figures(found), _balance(found), _facts(found), _unreadable(found), _sheet(pictures)),
-        tag("footer", tag("p", f"headrace {__version__} · inspect")),
+        footer("inspect"),
         css=STYLE,
         images=True,
     )
@@ -93,10 +92,7 @@ def _balance(found: Inspection) -> Html | None:
         )
         for number, count in enumerate(chosen)
     ]
-    chart = tag(
-        "svg", *shapes, viewbox="0 0 1000 100", preserveaspectratio="none", role="img", aria_label="records of each class"
-    )
-    ends = [f"most: {_named(found.largest_classes)}", f"fewest: {_named(found.smallest_classes)}"]
+    chart = stretched(*shapes, width=1000, label="records of each class")
     if counts[0] == counts[-1]:
         sentence = f"Every class has {counts[0]:,} images."
     elif counts[-1]:
@@ -108,7 +104,7 @@ def _balance(found: Inspection) -> Html | None:
         tag("h2", "Class balance"),
         tag("p", no_break(sentence), class_="lead"),
         chart,
-        tag("p", *(tag("span", end) for end in ends), class_="ends"),
+        ends(f"most: {_named(found.largest_classes)}", f"fewest: {_named(found.smallest_classes)}"),
         class_="balance",
     )
 

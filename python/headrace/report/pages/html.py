@@ -13,7 +13,7 @@ from headrace.diagnosis.result.model import Diagnosis, HeatMap, Timeline
 from headrace.errors import SessionError
 from headrace.report.drawing import charts
 from headrace.report.drawing.markup import Html, embedded_json, join, no_break, tag
-from headrace.report.pages.page import asset, figure, html_page, write_page
+from headrace.report.pages.page import asset, figure, header, html_page, write_page
 from headrace.report.pages.panels import panels
 from headrace.report.text import numbers
 from headrace.report.text.screen import FirstScreen, FixLine, StepPart, capitalised, first_screen
@@ -66,9 +66,7 @@ def _top(screen: FirstScreen, session: Session | None) -> Html:
     if session is not None and session.started_at is not None:
         began = datetime.datetime.fromtimestamp(session.started_at, tz=datetime.UTC)
         where.append(began.strftime("%-d %B %Y, %H:%M UTC"))
-    line = " · ".join((*screen.scope, *where))
-    return tag("header", tag("span", "headrace", class_="brand"), tag("code", screen.command, class_="command"),
-               tag("span", no_break(line), class_="scope"))  # fmt: skip
+    return header(screen.command, " · ".join((*screen.scope, *where)))
 
 
 def _verdict(screen: FirstScreen) -> Html:

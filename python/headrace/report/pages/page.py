@@ -5,13 +5,14 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from headrace._native import __version__
 from headrace.errors import HeadraceError
 from headrace.report.drawing.markup import Html, no_break, tag
 from headrace.report.text import numbers
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import make_output_folder
 
-__all__ = ["asset", "figure", "html_page", "write_page"]
+__all__ = ["asset", "figure", "footer", "header", "html_page", "write_page"]
 
 
 def html_page(title: str, *body: str | None, css: str = "", images: bool = False, scripts: bool = False) -> str:
@@ -33,6 +34,17 @@ def html_page(title: str, *body: str | None, css: str = "", images: bool = False
         tag("style", Html(asset("page.css") + css)),
     )
     return "<!doctype html>\n" + tag("html", head, tag("body", *body), lang="en") + "\n"
+
+
+def header(command: str, scope: str | None = None) -> Html:
+    """Return the first line of a page: the command that it is of, and what that was about at the right."""
+    about = None if scope is None else tag("span", no_break(scope), class_="scope")
+    return tag("header", tag("span", "headrace", class_="brand"), tag("code", command, class_="command"), about)
+
+
+def footer(*words: str) -> Html:
+    """Return the last line of a page: the version of headrace, and `words`."""
+    return tag("footer", tag("p", " · ".join((f"headrace {__version__}", *words))))
 
 
 def asset(name: str) -> Html:

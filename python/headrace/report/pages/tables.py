@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.diagnosis.measure.series import percentiles
 from headrace.diagnosis.result.model import Diagnosis, Percentiles, RankRow, StageRow
-from headrace.report.drawing.charts import share_strip, term_bar
+from headrace.report.drawing.charts import share_strip
 from headrace.report.drawing.markup import Html, join, no_break, tag
 from headrace.report.text import numbers
 from headrace.report.text.slow_steps import SlowStep
@@ -206,7 +206,7 @@ def term_table(terms_s: Mapping[str, float], step_s: float | None) -> Html:
 
     def row(name: str, value: float, kind: str, remark: str) -> tuple[str, ...]:
         text = numbers.milliseconds(value)
-        return (name, text, term_bar(value, scale, kind=kind, label=text), remark)
+        return (name, text, share_strip([(kind, value / scale if scale > 0 else 0.0)], label=text), remark)
 
     rows = [
         row(

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headrace._native import __version__
 from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
-from headrace.report.drawing.markup import Html, join, no_break, tag
-from headrace.report.pages.page import figure, html_page, write_page
+from headrace.report.drawing.markup import Html, no_break, tag
+from headrace.report.drawing.plot import ends, line, scale, stretched
+from headrace.report.pages.page import figure, footer, header, html_page, write_page
 from headrace.system.files.regular_file import read_regular
 from headrace.system.text.sizes import count_text, number_text, percent_text
 from headrace.system.text.toml import parse_toml
@@ -32,10 +32,8 @@ MAX_POINTS = 400
 STYLE = """
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: 2.2rem 2rem; }
 .curve svg { display: block; width: 100%; height: 9rem; overflow: visible; border-bottom: 1px solid var(--hair); }
-.curve polyline { fill: none; stroke: var(--compute); stroke-width: 1.6; vector-effect: non-scaling-stroke; }
 .curve h2 { margin-bottom: 0.2rem; }
-.curve polyline.raw { opacity: 0.35; stroke-width: 1; }
-.curve polyline.second { stroke: var(--decode); stroke-dasharray: 5 3; }
+.line.second { stroke: var(--decode); stroke-dasharray: 5 3; }
 .curve .key { font-weight: 400; color: var(--quiet); }
 .curve .key.second { color: var(--warn); }
 .curve .now { float: right; font-weight: 620; font-size: 0.875rem; }
@@ -91,7 +89,7 @@ def render(
     scores = _last_of_each_step({**row["evaluation"], "step": row["step"]} for row in rows if "evaluation" in row)
     return html_page(
         f"{title} · headrace",
-        tag("header", tag("span", "headrace", class_="brand"), tag("code", title, class_="command"), _scope(starts)),
+        header(title, _scope(starts)),
         tag(
             "main",
             _interrupted(rows),
@@ -101,7 +99,7 @@ def render(
             _configuration(configuration),
             _environment(starts),
         ),
-        tag("footer", tag("p", f"headrace {__version__} · {count_text(len(steps), 'report')} in metrics.jsonl")),
+        footer(f"{count_text(len(steps), 'report')} in metrics.jsonl"),
         css=STYLE,
     )
 
@@ -111,7 +109,7 @@ def _last_of_each_step(rows: Any) -> list[Row]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _scope(starts: Sequence[Row]) -> Html | None:
+def _scope(starts: Sequence[Row]) -> str | None:
     if not starts:
         return None
     facts = starts[-1]
@@ -120,7 +118,7 @@ def _scope(starts: Sequence[Row]) -> Html | None:
     resumed = [str(row["resumed_from_step"]) for row in starts if row["resumed_from_step"] is not None]
     if resumed:
         parts.append(f"resumed from step {', '.join(resumed)}")
-    return tag("span", no_break(" · ".join(parts)), class_="scope")
+    return " · ".join(parts)
 
 
 def _interrupted(rows: Sequence[Row]) -> Html | None:
@@ -241,27 +239,21 @@ def _curve(
         return None
     others = _points(second[1], field) if second else []
     others = others if len(others) > 1 else []
-    last = points[-1][0]
+    first, last = points[0][0], points[-1][0]
     values = [value for _, value in points + others]
     low, high = (0.0 if from_zero else min(values)), max(values)
     noisy = second is not None and len(points) > SMOOTHED_FROM
-    lines = [tag("polyline", points=_line(points, points[0][0], last, low, high), class_="raw" if noisy else None)]
-    if noisy:
-        lines.append(tag("polyline", points=_line(_smoothed(points), points[0][0], last, low, high)))
-    if others:
-        lines.append(tag("polyline", points=_line(others, points[0][0], last, low, high), class_="second"))
-    description = (
-        f"{title}: {_number(points[0][1], form)} at step {points[0][0]}, {_number(points[-1][1], form)} at step {last}"
-    )
-    drawing = tag("svg", *lines, viewbox="0 0 100 100", preserveaspectratio="none", role="img", aria_label=description)
-    scale = join(
-        tag("span", f"{_number(low, form)} to {_number(high, form)} {unit}".strip()),
-        tag("span", f"steps {points[0][0]:,} to {last:,}"),
-    )
+    drawn = [("line raw", points), ("line", _smoothed(points))] if noisy else [("line", points)]
+    drawn += [("line second", others)] if others else []
+    x, y = scale(first, last, 0, 100), scale(low, high, 100, 0)
+    description = f"{title}: {_number(points[0][1], form)} at step {first}, {_number(points[-1][1], form)} at step {last}"
+    lines = [line([(x(step), y(value)) for step, value in found], class_=kind) for kind, found in drawn]
+    drawing = stretched(*lines, label=description)
+    labels = ends(f"{_number(low, form)} to {_number(high, form)} {unit}".strip(), f"steps {first:,} to {last:,}")
     heading = [title, tag("span", _number(points[-1][1], form), class_="now")]
     if second and others:
         heading[1:1] = [tag("span", f", dashed {second[0]} {_number(others[-1][1], form)}", class_="key second")]
-    return tag("div", tag("h2", *heading), drawing, tag("p", scale, class_="ends"), class_="curve")
+    return tag("div", tag("h2", *heading), drawing, labels, class_="curve")
 
 
 def _points(rows: Sequence[Row], field: str) -> list[tuple[int, float]]:
@@ -276,10 +268,3 @@ def _smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     half_width = max(1, len(points) // 40)
     parts = [points[max(0, index - half_width) : index + half_width + 1] for index in range(len(points))]
     return [(step, sum(value for _, value in part) / len(part)) for (step, _), part in zip(points, parts, strict=True)]
-
-
-def _line(points: Sequence[tuple[int, float]], first: int, last: int, low: float, high: float) -> str:
-    span = (high - low) or 1.0
-    return " ".join(
-        f"{100 * (step - first) / max(1, last - first):.2f},{100 - 100 * (value - low) / span:.2f}" for step, value in points
-    )

@@ -28,7 +28,9 @@ MAX_FIXES = 5
 ORDER_NOTE = "The order of these fixes is not established: their intervals overlap."
 MOST_COMMAND, MOST_FIX_COMMAND = 400, 4000
 """Characters of a command at the top of a screen, and in the row of a fix: a shell may have put 100,000 files into it."""
-ROUNDING = 1.005  # rates that differ by less are called equal: they are printed with three digits
+ROUNDING = 1.005
+"""Rates whose ratio is below this are called equal: they are printed with three digits."""
+
 SIMULATED = re.compile(r"sim:[A-Za-z0-9-]+")
 
 

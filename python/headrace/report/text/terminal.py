@@ -186,7 +186,9 @@ def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]
         if line.command:
             command = textwrap.wrap(line.command, width - 4, max_lines=command_lines, placeholder=" …", break_on_hyphens=False)
             lines += [Text(f"    {part}", style=style or "color(31)") for part in command]
-    return [*lines, *([Text(screen.order_note, style="dim")] if screen.order_note else [])]
+    if screen.order_note:
+        lines.append(Text(screen.order_note, style="dim"))
+    return lines
 
 
 WIDE = 96

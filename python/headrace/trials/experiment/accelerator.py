@@ -24,7 +24,6 @@ __all__ = [
     "rate_of",
 ]
 
-#: GPU → precision → (ResNet-50 training, 224 pixels, images/s of one GPU; source).
 SIMULATED_GPUS: dict[str, dict[str, tuple[float, str]]] = {
     "v100": {
         "fp32": (367.0, "published: NVIDIA DeepLearningExamples, PyTorch 21.03, FP32, 1 × V100-16"),
@@ -37,25 +36,26 @@ SIMULATED_GPUS: dict[str, dict[str, tuple[float, str]]] = {
     "h100": {"amp": (7150.0, "published: MLPerf Training 4.0, 8 × H100-SXM, an eighth; tuned far beyond a plain script")},
     "h200": {"amp": (7960.0, "published: MLPerf Training 4.0, 8 × H200-SXM, an eighth; tuned far beyond a plain script")},
 }
+"""GPU → precision → (ResNet-50 training, 224 pixels, images/s of one GPU; source)."""
 
-#: Multiplications and additions of one forward pass at 224 pixels, in 10⁹ (torchvision's model pages).
 GFLOPS = {"resnet18": 1.82, "resnet34": 3.67, "resnet50": 4.09, "resnet101": 7.83, "resnet152": 11.56}
+"""Multiplications and additions of one forward pass at 224 pixels, in 10⁹ (torchvision's model pages)."""
 
-#: A validation image costs this share of a training image: a backward pass is about two forward passes (estimated).
 FORWARD_SHARE = 1 / 3
+"""A validation image costs this share of a training image: a backward pass is about two forward passes (estimated)."""
 
-#: Operations that PyTorch dispatches in one training step with SGD, counted with TorchDispatchMode on torch 2.15.
 DISPATCHED = {"resnet18": 480, "resnet34": 830, "resnet50": 1218, "resnet101": 2380, "resnet152": 3530}
+"""Operations that PyTorch dispatches in one training step with SGD, counted with TorchDispatchMode on torch 2.15."""
 
-#: CPU time of the host for each of them: Python, autograd, dispatcher and kernel launch (estimated).
 HOST_S_PER_OPERATION = 6e-6
+"""CPU time of the host for each of them: Python, autograd, dispatcher and kernel launch (estimated)."""
 
-#: Where a real model's rate comes from without a GPU.
 ON_CPU = "measured on the CPU"
+"""Where a real model's rate comes from without a GPU."""
 
-#: The last part of a simulated step is waited for without sleep. A thread that synchronizes with a GPU spins by default
-#: (cudaDeviceScheduleAuto, CUDA Runtime API), so it goes on at once; waking from a sleep took 0.5 to 6 ms on a busy machine.
 SPIN_S = 0.5e-3
+"""The last part of a simulated step is waited for without sleep. A thread that synchronizes with a GPU spins by default
+(cudaDeviceScheduleAuto, CUDA Runtime API), so it goes on at once; waking from a sleep took 0.5 to 6 ms on a busy machine."""
 
 
 def rate_of(gpu: str, model: str, precision: str) -> tuple[float, str]:

@@ -44,31 +44,30 @@ __all__ = [
     "select",
 ]
 
-#: All loaders that a cell can name. Which of them run depends on what is installed.
 LOADERS = (
     "pytorch", "run", "headrace", "headrace-exact", "headrace-packed", "headrace-gpu",
     "torchvision-gpu", "dali-cpu", "dali-gpu", "ffcv", "tfdata",
 )  # fmt: skip
+"""All loaders that a cell can name. Which of them run depends on what is installed."""
 
-#: Lists of operations: see `headrace.trials.experiment.transforms`.
 TRANSFORMS = ("augmentation-load", "caltech", "imagenet", "small")
+"""Lists of operations: see `headrace.trials.experiment.transforms`."""
 
-#: Forms of the data that a cell can read: see `headrace.trials.inputs.materials`.
 MATERIALS = (
     "folder", "packed", "tar", "recordio", "tfrecord", "small-files", "small-shards", "preresized", "preresized-packed",
     "decoded", "slow", "s3", "pipe",
 )  # fmt: skip
+"""Forms of the data that a cell can read: see `headrace.trials.inputs.materials`."""
 
-#: What a cell measures: the input path with a timed or real step, or a training with loss and accuracy.
 KINDS = ("input", "training")
+"""What a cell measures: the input path with a timed or real step, or a training with loss and accuracy."""
 
 
-#: Options of `headrace train` that an experiment, a file, cannot set: code that runs, and files that are written.
 _NOT_IN_FILES = ("--model", "--config", "--out", "--checkpoint-url", "--resume")
+"""Options of `headrace train` that an experiment, a file, cannot set: code that runs, and files that are written."""
 
 _MOST_BYTES = 1 << 20  # of an experiment, which has a few kB
 
-#: Settings of an experiment that are numbers: their type, and the least value.
 NUMBERS: dict[str, tuple[Any, float]] = {
     "train_images": (int, 1),
     "validation_images": (int, 0),
@@ -77,6 +76,7 @@ NUMBERS: dict[str, tuple[Any, float]] = {
     "scale": (int | float, 1e-6),
     "budget_minutes": (int | float, 0.01),
 }
+"""Settings of an experiment that are numbers: their type, and the least value."""
 
 
 @dataclass(frozen=True, slots=True)

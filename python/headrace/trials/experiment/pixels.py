@@ -7,9 +7,9 @@ from typing import Any
 
 __all__ = ["EQUAL_LEVELS", "compare_pixels"]
 
-#: Mean absolute difference in levels (0 to 255) up to which pixels count as the same work. Other decoders round the inverse
-#: DCT and the interpolation in another way, which gives differences below this; another operation gives several levels.
 EQUAL_LEVELS = 1.0
+"""Mean absolute difference in levels (0 to 255) up to which pixels count as the same work. Other decoders round the inverse DCT
+and the interpolation in another way, which gives differences below this; another operation gives several levels."""
 
 
 def compare_pixels(reference: Path, other: Path) -> dict[str, Any]:

@@ -13,7 +13,6 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 SIDE = 224
 
-#: Transform → the operations of a training image, in words. `{load}` is replaced.
 WORDS = {
     "augmentation-load": "{load} × (RandomHorizontalFlip, RandomVerticalFlip, RandomRotation(5)) on the whole image, then "
     "RandomResizedCrop(224), Normalize",
@@ -21,6 +20,7 @@ WORDS = {
     "imagenet": "RandomResizedCrop(224), RandomHorizontalFlip, Normalize",
     "small": "Resize((36, 36)), RandomCrop(32), RandomHorizontalFlip, Normalize",
 }
+"""Transform → the operations of a training image, in words. `{load}` is replaced."""
 
 
 def operations(transform: str, load: int | str) -> str:
@@ -62,5 +62,7 @@ def _geometry(T: Any, transform: str, load: int, validation: bool, fixed: bool) 
         return [T.Resize((256, 256)), T.CenterCrop(SIDE) if fixed else T.RandomCrop(SIDE)]
     if transform == "small":
         cut = T.CenterCrop(32) if fixed or validation else T.RandomCrop(32)
-        return [T.Resize((36, 36)), cut, *([] if validation else [T.RandomHorizontalFlip(share)])]
-    return [crop, *([] if validation else [T.RandomHorizontalFlip(share)])]
+        steps = [T.Resize((36, 36)), cut]
+    else:
+        steps = [crop]
+    return steps if validation else [*steps, T.RandomHorizontalFlip(share)]

@@ -18,8 +18,8 @@ __all__ = ["open_stored"]
 
 BUCKET = "headrace-trials"
 
-#: Seconds that each request to the store waits, as for one in the same region; that of `benchmarks/object_store.py`.
 STORE_LATENCY_S = 0.02
+"""Seconds that each request to the store waits, as for one in the same region; that of `benchmarks/object_store.py`."""
 
 _SERVERS: dict[Path, str] = {}
 _CACHE = ExitStack()

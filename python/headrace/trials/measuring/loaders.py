@@ -21,7 +21,6 @@ from headrace.trials.measuring import peers
 
 __all__ = ["NEEDS", "gpu_name", "has_gpu", "missing", "open_loader"]
 
-#: Packages that a loader needs besides headrace, and whether it needs a CUDA GPU.
 NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
     "pytorch": (("torch", "torchvision", "PIL"), False),
     "run": (("torch", "torchvision", "PIL"), False),
@@ -34,10 +33,11 @@ NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
     "dali-gpu": (("nvidia.dali",), True),
     "tfdata": (("tensorflow",), False),
 }
+"""Packages that a loader needs besides headrace, and whether it needs a CUDA GPU."""
 
 
-#: Loaders that cannot do the operations of any list, and why.
 REFUSED = {"ffcv": "refused, not the same work: it has no rotation, and resizes with OpenCV's area average"}
+"""Loaders that cannot do the operations of any list, and why."""
 
 
 def missing(loader: str, data: str = "folder") -> str | None:
@@ -45,7 +45,7 @@ def missing(loader: str, data: str = "folder") -> str | None:
     if loader in REFUSED:
         return REFUSED[loader]
     packages, gpu = NEEDS[loader]
-    for package in (*packages, *(("obstore",) if data == "s3" else ())):
+    for package in (*packages, "obstore") if data == "s3" else packages:
         if not _installed(package):
             return f"{package.replace('nvidia.dali', 'nvidia-dali')} is not installed"
     if gpu and not has_gpu():

@@ -36,21 +36,21 @@ from headrace.trials.measuring.loaders import open_loader
 
 __all__ = ["PIXEL_IMAGES", "ROUNDS", "Pass", "main", "measure_pass", "steady_part"]
 
-#: Images of a tree or pack; a longer pass is several epochs.
 LONGEST_EPOCH = 2048
+"""Images of a tree or pack; a longer pass is several epochs."""
 
-#: Rounds that a steady rate leaves out: the first, in which a DataLoader fills its queues of two batches a worker
-#: (`prefetch_factor` of torch's documentation), and the last, in which workers have no next batch.
 FILL_ROUNDS, DRAIN_ROUNDS = 2, 1
+"""Rounds that a steady rate leaves out: the first, in which a DataLoader fills its queues of two batches a worker
+(`prefetch_factor` of torch's documentation), and the last, in which workers have no next batch."""
 
-#: Batches that each worker makes in a pass, where time allows it: ten and more in the steady part.
 ROUNDS = FILL_ROUNDS + 11 + DRAIN_ROUNDS
+"""Batches that each worker makes in a pass, where time allows it: ten and more in the steady part."""
 
-#: Seconds after which a GPU that was idle runs at its full clock, with room to spare.
 RAMP_S = 0.5
+"""Seconds after which a GPU that was idle runs at its full clock, with room to spare."""
 
-#: Images whose pixels are compared between loaders.
 PIXEL_IMAGES = 24
+"""Images whose pixels are compared between loaders."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from headrace.trials.experiment.source import workers_of
 
 __all__ = ["IMAGE_SIZE", "epochs_of", "steady_rate", "train_command"]
 
-#: Side of the images of each list of operations, in pixels.
 IMAGE_SIZE = {"small": 32, "imagenet": 224, "caltech": 224, "augmentation-load": 224}
+"""Side of the images of each list of operations, in pixels."""
 
-#: Precision of a trial → that of `headrace train`; bfloat16 needs no scaling of the loss and exists on CPUs too.
 PRECISION = {"fp32": "fp32", "amp": "bf16"}
+"""Precision of a trial → that of `headrace train`; bfloat16 needs no scaling of the loss and exists on CPUs too."""
 
 
 def train_command(cell: Cell, train: Path, val: Path, out: Path, device: str) -> list[str]:

@@ -25,8 +25,8 @@ from headrace.trials.measuring.measure_training import epochs_of, train_command
 __all__ = ["GroupTimeout", "run_measuring", "run_training"]
 
 
-#: What Python writes before the message of one of our errors: the name of its class, which says nothing to a reader.
 OWN_CLASS = re.compile(r"^headrace(\.\w+)*\.[A-Z]\w*: ")
+"""What Python writes before the message of one of our errors: the name of its class, which says nothing to a reader."""
 
 
 class GroupTimeout(HeadraceError):

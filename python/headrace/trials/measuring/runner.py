@@ -33,35 +33,35 @@ from headrace.trials.measuring.processes import GroupTimeout, run_measuring, run
 
 __all__ = ["Group", "Run", "Settings", "materials_of", "only_run", "run_groups"]
 
-#: Seconds of one measurement where time allows it, and the least that still gives a rate.
 LONGEST_S, SHORTEST_S = 4.0, 0.6
+"""Seconds of one measurement where time allows it, and the least that still gives a rate."""
 
-#: Seconds of a group besides its measurements (Python, torch, opening the data), and of the verdict of each of its models. On
-#: two cores that do nothing else they take half as long.
 START_S, VERDICT_S = 7.0, 1.8
+"""Seconds of a group besides its measurements (Python, torch, opening the data), and of the verdict of each of its models. On
+two cores that do nothing else they take half as long."""
 
-#: A group that takes this many times its expected seconds, and at least `PATIENCE_S`, hangs.
 PATIENCE, PATIENCE_S = 12.0, 180.0
+"""A group that takes this many times its expected seconds, and at least `PATIENCE_S`, hangs."""
 
-#: Seconds after which a training of a trial counts as hanging.
 TRAINING_LIMIT_S = 900.0
+"""Seconds after which a training of a trial counts as hanging."""
 
-#: With less free space than that a failed group is taken for one that met a full disk.
 LEAST_FREE_BYTES = 1_000_000
+"""With less free space than that a failed group is taken for one that met a full disk."""
 
-#: Loaders that are measured although the reference, with whose pixels theirs are compared, cannot be run.
 OWN = ("headrace", "headrace-exact", "headrace-packed", "headrace-gpu", "run")
+"""Loaders that are measured although the reference, with whose pixels theirs are compared, cannot be run."""
 
-#: Version of the measuring method: results of another version are not continued. 2: rates count whole rounds of the workers.
-#: 3: the object store reads only the requested range. 4: the training whose rate counts is not recorded.
-#: 5: a pass of several epochs counts the start of none.
 METHOD = 5
+"""Version of the measuring method: results of another version are not continued. 2: rates count whole rounds of the workers. 3:
+the object store reads only the requested range. 4: the training whose rate counts is not recorded. 5: a pass of several epochs
+counts the start of none."""
 
-#: Why a group has no result that did not fit into the time.
 DROPPED = "dropped: the time of --budget-minutes was over"
+"""Why a group has no result that did not fit into the time."""
 
-#: How the error of a loader begins whose pixels are not those of the reference.
 OTHER_WORK = "not the same work"
+"""How the error of a loader begins whose pixels are not those of the reference."""
 
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = ".lock"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.report.drawing.markup import Html, tag
+from headrace.report.drawing.plot import Scale, line, round_marks, scale
 from headrace.system.files.atomic_write import replacing
 from headrace.system.text.sizes import count_text, number_text
 from headrace.trials.experiment.cells import LOADERS
@@ -15,7 +16,6 @@ from headrace.trials.results.row import Row
 
 __all__ = ["Chart", "Series", "charts_of", "legend", "short_names", "svg", "svg_file", "training_name", "write_png"]
 
-#: Colours that differ in lightness as well as in hue, and are readable on white and on black: one for each of `LOADERS`.
 COLOURS = (
     "#d97725",
     "#187a9f",
@@ -29,8 +29,12 @@ COLOURS = (
     "#7fb7cd",
     "#a88f1d",
 )
+"""Colours that differ in lightness as well as in hue, and are readable on white and on black: one for each of `LOADERS`."""
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640.0, 320.0, 76.0, 44.0, 34.0
+WIDTH, HEIGHT = 640.0, 320.0
+
+LEFT, RIGHT, TOP, BASE = 76.0, 620.0, 34.0, 276.0
+"""Ends of the plot inside the drawing: of its horizontal axis, and of its vertical one, whose 0 is at `BASE`."""
 
 
 PUBLISHED = "published, "
@@ -61,10 +65,10 @@ class Chart:
     continuous: bool = False
 
 
-#: Places on the horizontal axis that are labelled one by one; with more, the axis is continuous.
 MOST_LABELS = 8
+"""Places on the horizontal axis that are labelled one by one. With more numbers, the axis is to scale; with more names, their
+labels stand in two rows."""
 
-#: Field that is varied → words of the axis.
 AXES = {
     "load": "augmentation load",
     "workers": "workers",
@@ -76,6 +80,7 @@ AXES = {
     "recipe": "recipe",
     "loader": "loader",
 }
+"""Field that is varied → words of the axis."""
 
 
 def charts_of(rows: Sequence[Row], compare: str) -> list[Chart]:
@@ -198,18 +203,46 @@ def svg(chart: Chart) -> Html:
 def _drawn(chart: Chart) -> list[Html]:
     """Return the grid, the labels, and the lines or bars of a chart."""
     xs = list(dict.fromkeys(x for series in chart.series for x, _ in series.points))
-    top = _ceiling(max((y for series in chart.series for _, y in series.points), default=1.0))
-    numeric = all(not isinstance(x, str) for x in xs) and len(xs) > 1
-    many = len(xs) > MOST_LABELS or chart.continuous
-    if numeric:
+    numbers = all(not isinstance(x, str) for x in xs)
+    if numbers:
         xs.sort(key=float)
-    if many:
-        return _scatter(chart, top)
-    parts = [*_grid(top), *_x_labels(xs, numeric)]
+    to_scale = numbers and (chart.continuous or len(xs) > MOST_LABELS)
+    marks = _marks([y for series in chart.series for _, y in series.points])
+    y = scale(0, marks[-1], BASE, TOP)
+    places, labels = _across(xs, to_scale)
+    parts = []
+    for mark in marks:
+        parts.append(tag("line", x1=LEFT, x2=WIDTH - 10, y1=y(mark), y2=y(mark), stroke="currentColor", stroke_opacity=0.15))
+        parts.append(tag("text", number_text(mark, digits=4), x=LEFT - 6, y=y(mark) + 4, text_anchor="end"))
+    rows = 2 if len(xs) > MOST_LABELS and not numbers else 1
+    parts += [
+        tag("text", text, x=at, y=BASE + 16 + 12 * (place % rows), text_anchor="middle")
+        for place, (text, at) in enumerate(labels)
+    ]
     for number, series in enumerate(chart.series):
         colour = _colour(series, number)
-        parts += _line(series, xs, top, colour) if numeric else _bars(series, xs, top, colour, number, len(chart.series))
+        if to_scale or (numbers and len(xs) > 1):
+            parts += _line(series, places, y, colour)
+        else:
+            width = 0.7 * (RIGHT - LEFT) / len(xs) / len(chart.series)
+            parts += _bars(series, places, y, colour, (number - len(chart.series) / 2) * width, width)
     return parts
+
+
+def _marks(values: Sequence[float]) -> list[float]:
+    """Return the round marks of an axis from 0 that holds all values; from 0 to 1 where none is above 0."""
+    greatest = max(values, default=0.0)
+    return round_marks(greatest if greatest > 0 else 1.0, 3)
+
+
+def _across(xs: Sequence[float | str], to_scale: bool) -> tuple[dict[float | str, float], list[tuple[str, float]]]:
+    """Return the place of each x, and the labels with their places: round marks to scale, or each x at equal distances."""
+    if to_scale:
+        marks = _marks([float(x) for x in xs])
+        x_scale = scale(0, marks[-1], LEFT, RIGHT)
+        return {x: x_scale(float(x)) for x in xs}, [(number_text(mark, digits=4), x_scale(mark)) for mark in marks]
+    places = {x: LEFT + (RIGHT - LEFT) * (number + 0.5) / len(xs) for number, x in enumerate(xs)}
+    return places, [(x if isinstance(x, str) else f"{x:g}", at) for x, at in places.items()]
 
 
 def _framed(chart: Chart, parts: Sequence[Html], above: float = 0.0, below: float = 0.0) -> Html:
@@ -231,25 +264,6 @@ def _framed(chart: Chart, parts: Sequence[Html], above: float = 0.0, below: floa
         font_family="system-ui, sans-serif",
         xmlns="http://www.w3.org/2000/svg",
     )
-
-
-def _scatter(chart: Chart, top: float) -> list[Html]:
-    """Lines over a continuous axis, from 0 to its greatest value."""
-    right = _ceiling(max(float(x) for series in chart.series for x, _ in series.points))
-    parts = _grid(top)
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        x = LEFT + (WIDTH - LEFT - 20) * share
-        parts.append(tag("text", number_text(share * right, digits=4), x=x, y=HEIGHT - BOTTOM + 16, text_anchor="middle"))
-    for number, series in enumerate(chart.series):
-        colour = _colour(series, number)
-        places = [(LEFT + (WIDTH - LEFT - 20) * float(x) / right, _y(y, top), y) for x, y in series.points]
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
-        parts.append(tag("polyline", points=points, fill="none", stroke=colour, stroke_width=2))
-        parts += [
-            tag("circle", tag("title", f"{series.name}: {number_text(y, digits=4)}"), cx=x, cy=place, r=3, fill=colour)
-            for x, place, y in places
-        ]
-    return parts
 
 
 def legend(chart: Chart) -> Html:
@@ -275,71 +289,26 @@ def _colour(series: Series, number: int) -> str:
     return COLOURS[(LOADERS.index(loader) if loader in LOADERS else number) % len(COLOURS)]
 
 
-def _ceiling(value: float) -> float:
-    """Return a round number that is not below `value`."""
-    if value <= 0:
-        return 1.0
-    unit = 10.0 ** math.floor(math.log10(value))
-    return next(factor * unit for factor in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if factor * unit >= value)
+def _line(series: Series, places: Mapping[float | str, float], y: Scale, colour: str) -> list[Html]:
+    dash = "5 4" if series.dashed else None
+    points = [(places[x], y(value)) for x, value in series.points]
+    dots = [tag("circle", _title(series, value), cx=places[x], cy=y(value), r=3.5, fill=colour) for x, value in series.points]
+    return [line(points, fill="none", stroke=colour, stroke_width=2, stroke_dasharray=dash), *dots]
 
 
-def _y(value: float, top: float) -> float:
-    return TOP + (HEIGHT - TOP - BOTTOM) * (1 - max(0.0, value) / top)
-
-
-def _x(x: float | str, xs: Sequence[float | str]) -> float:
-    return LEFT + (WIDTH - LEFT - 20) * (xs.index(x) + 0.5) / len(xs)
-
-
-def _grid(top: float) -> list[Html]:
-    parts = []
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = _y(share * top, top)
-        parts.append(tag("line", x1=LEFT, x2=WIDTH - 10, y1=y, y2=y, stroke="currentColor", stroke_opacity=0.15))
-        parts.append(tag("text", number_text(share * top, digits=4), x=LEFT - 6, y=y + 4, text_anchor="end"))
-    return parts
-
-
-def _x_labels(xs: Sequence[float | str], numeric: bool) -> list[Html]:
+def _bars(
+    series: Series, places: Mapping[float | str, float], y: Scale, colour: str, offset: float, width: float
+) -> list[Html]:
+    opacity = PALE if series.dashed else None
     return [
-        tag("text", f"{x:g}" if numeric and not isinstance(x, str) else str(x), x=_x(x, xs), y=HEIGHT - BOTTOM + 16,
-            text_anchor="middle")
-        for x in xs
+        tag("rect", _title(series, value), x=places[x] + offset, y=y(value), width=max(1.0, width - 2), height=BASE - y(value),
+            fill=colour, fill_opacity=opacity)
+        for x, value in series.points
     ]  # fmt: skip
 
 
-def _line(series: Series, xs: Sequence[float | str], top: float, colour: str) -> list[Html]:
-    places = [(_x(x, xs), _y(y, top), y) for x, y in series.points]
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
-    dash = "5 4" if series.dashed else None
-    line = tag("polyline", points=points, fill="none", stroke=colour, stroke_width=2, stroke_dasharray=dash)
-    dots = [
-        tag("circle", tag("title", f"{series.name}: {number_text(y, digits=4)}"), cx=x, cy=place, r=4, fill=colour)
-        for x, place, y in places
-    ]
-    return [line, *dots]
-
-
-def _bars(series: Series, xs: Sequence[float | str], top: float, colour: str, number: int, count: int) -> list[Html]:
-    width = 0.7 * (WIDTH - LEFT - 20) / len(xs) / count
-    parts = []
-    opacity = PALE if series.dashed else None
-    for x, y in series.points:
-        left = _x(x, xs) + (number - count / 2) * width
-        words = tag("title", f"{series.name}: {number_text(y, digits=4)}")
-        parts.append(
-            tag(
-                "rect",
-                words,
-                x=left,
-                y=_y(y, top),
-                width=max(1.0, width - 2),
-                height=_y(0, top) - _y(y, top),
-                fill=colour,
-                fill_opacity=opacity,
-            )
-        )
-    return parts
+def _title(series: Series, value: float) -> Html:
+    return tag("title", f"{series.name}: {number_text(value, digits=4)}")
 
 
 def write_png(chart: Chart, path: Path) -> bool:

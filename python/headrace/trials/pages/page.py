@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace._native import __version__
 from headrace.errors import UsageError
-from headrace.report.drawing.heat_map import data_uri
+from headrace.report.drawing.heat_map import CORES, GPU, data_uri
 from headrace.report.drawing.markup import Html, tag
-from headrace.report.pages.page import figure, html_page, write_page
+from headrace.report.pages.page import figure, footer, header, html_page, write_page
 from headrace.report.pages.tables import table
 from headrace.report.text import numbers
 from headrace.system.text.sizes import count_text
@@ -36,8 +35,6 @@ figcaption { font-weight: 620; margin-bottom: 0.5rem; }
 
 HEAT_MAPS = 4
 """Heat maps side by side: the reference and what comes behind it in the declared order."""
-
-CORES, GPU = (217, 119, 37), (24, 122, 159)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +62,12 @@ def heat_rows(run: Run) -> list[HeatRows]:
 
 def _heat_name(cell: Cell) -> str:
     """Say which cell a heat map is of, without what all cells have."""
-    parts = [cell.loader, cell.model, *([cell.data] if cell.data != "folder" else [])]
+    parts = [cell.loader, cell.model]
+    parts += [cell.data] if cell.data != "folder" else []
     parts += [count_text(cell.workers, "worker")] if cell.workers is not None else []
     parts += [f"load {cell.load}"] if cell.transform == "augmentation-load" else []
-    return ", ".join([*parts, *([cell.mode] if cell.mode == "faithful" else [])])
+    parts += [cell.mode] if cell.mode == "faithful" else []
+    return ", ".join(parts)
 
 
 def write(
@@ -95,13 +94,9 @@ def write(
     )
     text = html_page(
         f"{experiment.title} · headrace trials",
-        tag(
-            "header",
-            tag("span", "headrace", class_="brand"),
-            tag("code", f"headrace trials {experiment.name}", class_="command"),
-        ),
+        header(f"headrace trials {experiment.name}"),
         body,
-        tag("footer", tag("p", f"headrace {__version__}")),
+        footer(),
         css=STYLE,
         images=True,
     )

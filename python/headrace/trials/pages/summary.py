@@ -15,14 +15,14 @@ from headrace.trials.results.targets import targets_of
 
 __all__ = ["notes_of", "sentences_of"]
 
-#: Predictions of `headrace run` below this share of the measured rate are explained.
 LOWER_BOUND = 0.85
+"""Predictions of `headrace run` below this share of the measured rate are explained."""
 
-#: Rounds of all workers below which a rate is said to be uncertain: a worker's batches differ, and it makes one a round.
 FEW_ROUNDS = 10
+"""Rounds of all workers below which a rate is said to be uncertain: a worker's batches differ, and it makes one a round."""
 
-#: The accuracy to which trainings are timed, as a share of the best that any reached.
 TARGET_SHARE = 0.9
+"""The accuracy to which trainings are timed, as a share of the best that any reached."""
 
 
 def sentences_of(run: Run, rows: Sequence[Row]) -> list[str]:

@@ -19,17 +19,17 @@ from headrace.trials.results.rows import as_documents
 
 __all__ = ["COLUMNS", "NOTHING", "cells_of", "gain_text", "loss_text", "markdown", "write_files"]
 
-#: Text of a cell without a value.
 NOTHING = "–"
+"""Text of a cell without a value."""
 
-#: Gains below that are given as a factor: "-3369 %" less time says nothing.
 SLOWER_PERCENT = -50.0
+"""Gains below that are given as a factor: "-3369 %" less time says nothing."""
 
-#: Columns of the table for people: title, and the row's text.
 COLUMNS = ("loader", "model", "load", "batch", "mode", "data", "epoch", "s/epoch", "published", "projected", "img/s",
            "input alone",
            "computing alone", "CPU ms/image", "loss", "top-1", "gain", "CPU p95", "GPU p95",
            "verdict", "next fix, predicted")  # fmt: skip
+"""Columns of the table for people: title, and the row's text."""
 
 
 def cells_of(row: Row) -> tuple[str, ...]:

@@ -11,44 +11,44 @@ from headrace.trials.results.row import Row
 
 __all__ = ["BEGINNINGS", "disturbed", "targets_of"]
 
-#: What each sentence of `targets_of` begins with.
 BEGINNINGS = ("Target, ", "Projected to ", "Other programs used up to ")
+"""What each sentence of `targets_of` begins with."""
 
-#: Seconds per epoch of ResNet-18 at load 12 over those at load 1, as the article published them.
 PUBLISHED_RATIO = 77.82 / 41.67
+"""Seconds per epoch of ResNet-18 at load 12 over those at load 1, as the article published them."""
 
-#: The measured ratio counts as the published one up to this relative distance.
 RATIO_TOLERANCE = 0.15
+"""The measured ratio counts as the published one up to this relative distance."""
 
-#: Cells below a target that are named.
 MOST_NAMED = 5
+"""Cells below a target that are named."""
 
-#: The lightest and the heaviest augmentation load of the article.
 LIGHT, HEAVY = 1, 12
+"""The lightest and the heaviest augmentation load of the article."""
 
-#: Fused geometry: most CPU time of an image at the heaviest load, over that at the lightest.
 MOST_OF_LOAD = 1.1
+"""Fused geometry: most CPU time of an image at the heaviest load, over that at the lightest."""
 
-#: An input that is this many times as fast as computing must let training reach this share of computing alone.
 FAST_ENOUGH, REACHED = 1.1, 0.97
+"""An input that is this many times as fast as computing must let training reach this share of computing alone."""
 
-#: Loaders that decode on a GPU, and the rows of headrace that are set beside them.
 GPU_PEERS, JUDGED = ("torchvision-gpu", "dali-gpu"), ("headrace", "headrace-exact")
+"""Loaders that decode on a GPU, and the rows of headrace that are set beside them."""
 
-#: Models that a GPU computes more slowly than a CPU prepares their images.
 LARGE = ("resnet50", "resnet152")
+"""Models that a GPU computes more slowly than a CPU prepares their images."""
 
-#: Largest relative error of the rate that one worker lets expect of more.
 PREDICTED = 0.1
+"""Largest relative error of the rate that one worker lets expect of more."""
 
-#: A projection counts as near a published cell up to this relative distance.
 NEAR = 0.15
+"""A projection counts as near a published cell up to this relative distance."""
 
-#: Cores that other programs use, from which on a run is no measure of its targets.
 DISTURBED_CORES = 0.5
+"""Cores that other programs use, from which on a run is no measure of its targets."""
 
-#: Computing binds a projection that is no longer than this many times the time of computing alone.
 BOUND = 1.02
+"""Computing binds a projection that is no longer than this many times the time of computing alone."""
 
 
 def targets_of(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
