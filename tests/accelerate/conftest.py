@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from deferred_helpers import described, generator_states, seeded
-from headrace.accelerate import hook
+from headrace.accelerate import hook, stages
 from headrace.accelerate.lazy.awaited_line import AwaitedLine
 from headrace.accelerate.lazy.loader import native_steps
 from headrace.accelerate.script import iterator_watchers, type_comparisons
@@ -81,7 +81,7 @@ def items_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(loader: Any) -> None:
         raise Unsupported("its items are not looked into in this test")
 
-    monkeypatch.setattr(hook, "recognise_items", refuse)
+    monkeypatch.setattr(stages, "recognise_items", refuse)
 
 
 @pytest.fixture

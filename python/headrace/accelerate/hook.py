@@ -36,21 +36,20 @@ from headrace.accelerate.lazy.native_decode import cuts_tensors, with_native_dec
 from headrace.accelerate.lazy.partly_native import PartlyNative
 from headrace.accelerate.loop_waits import follow, waits_of, write_record
 from headrace.accelerate.loop_waits import install as count_waits
-from headrace.accelerate.refusal import both, own_iterators, refusal_text
+from headrace.accelerate.refusal import own_iterators, refusal_text
 from headrace.accelerate.runtime import data_map
 from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
 from headrace.accelerate.script.replaced_functions import require_own_functions
 from headrace.accelerate.script.torch_modes import has_watching_mode
-from headrace.accelerate.script_code.hf_datasets import rows_at_once
 from headrace.accelerate.settings import Settings
+from headrace.accelerate.stages import first_that_fits
 from headrace.accelerate.whole.compile import CompiledLoader, compile_loader
-from headrace.accelerate.whole.folders import Unsupported, describe, recognise
+from headrace.accelerate.whole.folders import RecognisedLoader, Unsupported, describe
 from headrace.accelerate.whole.item_iterator import ItemIterator
 from headrace.accelerate.whole.items import (
     CompiledItems,
     RecognisedItems,
     compile_items,
-    recognise_items,
     require_known_batches,
 )
 from headrace.accelerate.whole.iterator import NativeIterator
@@ -191,19 +190,17 @@ def _compiled(
 ) -> tuple[CompiledLoader | CompiledItems, str | None]:
     """Return what the native engine needs for the whole loader, and the result of `--check`. Raise `Unsupported`."""
     threads = _threads(loader, settings)
-    try:
-        folders = compile_loader(recognise(loader), threads)
-        return folders, _compare(loader, folders, original, settings)
-    except Unsupported as refusal:
-        try:
-            items = compile_items(recognise_items(loader), threads)
-            require_known_batches(loader, items)
-            require_rows_alone(loader.dataset, items)
-            return items, _compare(loader, items, original, settings)
-        except Unsupported as further:
-            if rows_at_once(loader.dataset, ()) is not None:  # only the code of its items could be understood
-                raise
-            raise both(refusal, further) from further
+
+    def compiled(recognition: RecognisedLoader | RecognisedItems) -> tuple[CompiledLoader | CompiledItems, str | None]:
+        if isinstance(recognition, RecognisedLoader):
+            folders = compile_loader(recognition, threads)
+            return folders, _compare(loader, folders, original, settings)
+        items = compile_items(recognition, threads)
+        require_known_batches(loader, items)
+        require_rows_alone(loader.dataset, items)
+        return items, _compare(loader, items, original, settings)
+
+    return first_that_fits(loader, compiled)
 
 
 def _iterator(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from headrace.accelerate.refusal import both, own_iterators
+from headrace.accelerate.refusal import own_iterators
 from headrace.attach.record.recorder import Recorder, recorder
 from headrace.attach.record.unseen_frames import drop_own_frames, when_made
 
@@ -141,20 +141,13 @@ def _ask(loader: Any) -> Answer:
 def _recognised(loader: Any) -> Answer:
     from headrace.accelerate.lazy.loader import native_steps, recognise_lazy_images
     from headrace.accelerate.lazy.native_decode import recognise_native_decode
-    from headrace.accelerate.whole.folders import Unsupported, recognise
-    from headrace.accelerate.whole.items import recognise_items
+    from headrace.accelerate.stages import first_that_fits
+    from headrace.accelerate.whole.folders import Unsupported
 
     try:
-        recognise(loader)
+        return first_that_fits(loader, lambda recognition: Answer("whole"))
     except Unsupported as refusal:
-        try:
-            recognise_items(loader)
-        except Unsupported as further:
-            reason = str(both(refusal, further))
-        else:
-            return Answer("whole")
-    else:
-        return Answer("whole")
+        reason = str(refusal)
     try:
         part = recognise_native_decode(loader)
     except Unsupported:

@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.accelerate.runtime.unsupported import UnknownCode, Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.attach.batches.steps import is_stand_in
 
-__all__ = ["both", "own_iterators", "refusal_text"]
-
-
-def both(refusal: Unsupported, further: Unsupported) -> Unsupported:
-    """Return one refusal of two: that of a folder dataset, and that of the code of its items.
-
-    The second one is added where the first one only says that code is not known.
-    """
-    first, second = str(refusal), str(further)
-    if first in second or second in first or not isinstance(refusal, UnknownCode):
-        return refusal
-    return Unsupported(f"{first}, and {second}", refusal.remedy or further.remedy)
+__all__ = ["own_iterators", "refusal_text"]
 
 
 def refusal_text(refusals: Sequence[Unsupported]) -> str:

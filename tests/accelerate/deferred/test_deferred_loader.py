@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import always_lazy, both_ways, described, seeded
-from headrace.accelerate import hook
+from headrace.accelerate import stages
 from headrace.accelerate.deferred import batch as deferred_batch
 from headrace.accelerate.deferred import loader as deferred_loader
 from headrace.accelerate.deferred.batch import DescribedBatch
@@ -52,7 +52,7 @@ def taken_over_in_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(loader: Any) -> Any:
         raise Unsupported("this test looks at loaders that are taken over in part")
 
-    monkeypatch.setattr(hook, "recognise", refuse)
+    monkeypatch.setattr(stages, "recognise", refuse)
 
 
 def paths_of(folder: Path) -> list[str]:

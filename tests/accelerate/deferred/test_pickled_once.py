@@ -15,7 +15,7 @@ import pytest
 import torch
 from accelerate_helpers import own_batches
 from deferred_helpers import always_lazy, described, seeded
-from headrace.accelerate import hook
+from headrace.accelerate import stages
 from headrace.accelerate.deferred import loader as deferred_loader
 from headrace.accelerate.deferred.batch import DescribedBatch, HandedOver, new_memory
 from headrace.accelerate.deferred.shared_bytes import SharedBytes
@@ -36,7 +36,7 @@ def taken_over_in_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(loader: Any) -> Any:
         raise Unsupported("this test looks at loaders that are taken over in part")
 
-    monkeypatch.setattr(hook, "recognise", refuse)
+    monkeypatch.setattr(stages, "recognise", refuse)
 
 
 def here() -> tuple[bool, str]:
