@@ -148,7 +148,9 @@ def gpu(document: Document) -> list[Row]:
         torch, ours = (
             find(document["rows"], model=model, source=source) for source in ("torch DataLoader", "headrace, packed")
         )
-        what = f"{words} training on one {name}, {document['settings']['workers']} cores: torch DataLoader → headrace, packed"
+        measured = f"{document['date']}, commit {document['commit']}"
+        what = f"{words} training on one {name}, {document['settings']['workers']} cores ({measured}): "
+        what += "torch DataLoader → headrace, packed"
         before, after = (f"{rate(one['img_s'])} img/s ({percent(one['of_compute_only'])} of the GPU)" for one in (torch, ours))
         made.append(("gpu", (what, before, after, f"{ours['img_s'] / torch['img_s']:.1f}×")))
     return made
