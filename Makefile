@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 .PHONY: setup demo test check fuzz lock results docs wheel bench bench-augmentation bench-cost bench-decode bench-demo bench-diagnosis bench-exactness \
 	bench-gpu bench-gpu-decoder-model bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-tf-input bench-trainer-wait bench-trials \
-	miri test-frameworks test-scripts
+	miri test-fast test-frameworks test-long test-scripts
 
 setup:
 	@scripts/setup.sh dev
@@ -12,12 +12,16 @@ demo: # ARGS="--data DIR --keep DIR …" is passed on
 	@.venv/bin/headrace demo $(ARGS)
 
 # Some tests watch real processes at work. On two noisy cores one of thousands can meet a stall, so a test that fails is run once
-# more, and the summary lists it (-raR). A plain `pytest` runs each test once and shows such a failure at once. `make test JOBS=2`
-# shares the tests between two processes: one that has none left takes half of the other's.
-JOBS := 0
+# more, and the summary lists it (-raR). A plain `pytest` runs each test once and shows such a failure at once. JOBS processes
+# share the tests: one that has none left takes half of another's.
+JOBS := 2
+PYTEST := $(PY) -m pytest -n $(JOBS) --dist worksteal --reruns 1 -raR
 test: setup
-	$(PY) -m pytest -n $(JOBS) --dist worksteal --reruns 1 -raR
+	$(PYTEST) -m "not slow"
 	cargo test -p headrace-core
+
+test-long: setup # the tests that take more than ten seconds each: the guides' commands, killed jobs, several ranks, all layouts
+	$(PYTEST) -m slow
 
 test-frameworks: setup # with TensorFlow, JAX, Lightning, Hugging Face, fastai, albumentations and MONAI, in .venv-frameworks
 	@scripts/frameworks.sh

@@ -29,6 +29,7 @@ def names() -> list[str]:
     return re.findall(r'Measurement\(\s*"(\w+)"', (BENCHMARKS / "gpu" / "measurements.py").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_a_killed_dry_run_goes_on_and_renders(tmp_path: Path, image_folder: object) -> None:
     images = image_folder(classes=2, per_class=8)  # type: ignore[operator]
     out, before = tmp_path / "out", {path: path.read_bytes() for path in DATA.iterdir()}
@@ -208,6 +209,7 @@ def test_the_matrix_on_a_gpu_goes_on_where_its_time_ended(tmp_path: Path) -> Non
     assert len(json.loads((tmp_path / "trials.partial").read_text(encoding="utf-8"))) == 1
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_trials_renders_its_page_and_keeps_its_cells(tmp_path: Path, image_folder: object) -> None:
     images = image_folder(classes=1, per_class=8)  # type: ignore[operator]
     for _ in range(2):

@@ -87,6 +87,7 @@ def _output(command: list[str], folder: Path) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LIMIT_S + 20)
 @pytest.mark.parametrize("check", [run_mypy, run_pyright])
 def test_type_checkers_know_the_public_names(check: Callable[[Path], str], tmp_path: Path) -> None:

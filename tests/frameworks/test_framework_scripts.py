@@ -168,6 +168,7 @@ def compared(script: Script, ended: Ended, lines: list[str]) -> list[str]:
     return ended.names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", CASES, ids=lambda script: script.name)
 def test_a_script_gets_the_same_batches_under_run(script: Script, drive: Callable[..., list[Ended]]) -> None:
     needs(script.package)

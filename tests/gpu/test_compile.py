@@ -54,6 +54,7 @@ for name, kernel in kernels.items():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_kernels_compile_without_spilling_and_round_every_step(capability: int) -> None:
     pytest.importorskip("triton")

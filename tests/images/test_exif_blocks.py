@@ -13,6 +13,7 @@ from typing import NamedTuple
 import headrace
 import numpy as np
 import numpy.typing as npt
+import pytest
 from headrace._native import quiet_orientation
 from PIL import Image, ImageOps
 from sample_images import photograph
@@ -245,6 +246,7 @@ def generated_file(random_: random.Random) -> tuple[str, bytes, bool]:
     return kind, wrap(random_, block.data, usual=block.usual), block.usual
 
 
+@pytest.mark.slow
 def test_generated_blocks_turn_images_as_pillow_does() -> None:
     stored = {name: np.asarray(Image.open(io.BytesIO(data)).convert("RGB")) for name, data in BASES.items()}
     stored["TIFF"] = np.asarray(photograph(*SIZE, seed=4))

@@ -68,6 +68,7 @@ def layouts() -> Iterator[TiffLayout]:
                 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_pixels_of_every_layout_are_pillows_or_the_file_is_refused() -> None:
     outcomes: Counter[str] = Counter()
     faults = []

@@ -252,6 +252,7 @@ def test_torch_is_examined_in_a_child_process(tmp_path: Path) -> None:
     assert software.read_torch(str(fake)) == (None, "ImportError: libcudart.so.12")
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_costs_the_disk_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(path: Path) -> None:
         raise SourceError(f"{path}: a test file cannot be written")

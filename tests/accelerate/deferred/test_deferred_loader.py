@@ -212,7 +212,7 @@ def test_pixels_that_a_transform_has_made_cross_the_queue_as_bytes(
     assert not any(isinstance(one, torch.Tensor) for one in batch.tensors)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("context", ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))])
 def test_start_methods_and_persistent_workers(context: str, folder: Path, taken_over: list[str]) -> None:
     loader = DataLoader(Images(paths_of(folder)), 3, num_workers=2, multiprocessing_context=context, persistent_workers=True)
     always_lazy(loader)

@@ -74,6 +74,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [DRAWN, EDGES], ids=["drawn", "edges"])
 def test_the_kernels_equal_their_torch_twins(program: str) -> None:
     pytest.importorskip("triton")
