@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import sys
 import warnings
@@ -16,6 +17,7 @@ import pytest
 import torch
 from deferred_helpers import OwnImages, described
 from headrace.accelerate.script import replaced_functions
+from headrace.accelerate.script.library_code import is_of_library
 from headrace.accelerate.workers.errors import Interrupted
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Sampler, Subset
@@ -525,3 +527,31 @@ def test_a_function_in_a_decorator_of_torch_takes_the_place_of_torchvisions(
     monkeypatch.setattr(transforms.functional, "hflip", flipped)
     monkeypatch.setattr(replaced_functions, "_known", {})  # as in a process that looks at its first loader
     assert not has(both(script)[1], WHOLE)
+
+
+def test_a_module_of_the_script_may_have_the_name_of_one_of_pythons(
+    both: Both, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its function is no library's, wherever it stands: it mirrors three images, and turns all others upside down."""
+    own = tmp_path / "own" / "tabnanny.py"
+    own.parent.mkdir()
+    own.write_text(
+        "from PIL import ImageOps\n"
+        "calls = [0]\n"
+        "def flipped(image):\n"
+        "    calls[0] += 1\n"
+        "    return ImageOps.flip(image) if calls[0] > 3 else ImageOps.mirror(image)\n"
+    )
+    monkeypatch.syspath_prepend(str(own.parent))
+    monkeypatch.delitem(sys.modules, "tabnanny", raising=False)
+    module: Any = importlib.import_module("tabnanny")
+    monkeypatch.setitem(sys.modules, "tabnanny", module)
+
+    def script() -> Any:
+        module.calls[0] = 0
+        return every(DataLoader(ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS])), 5))
+
+    monkeypatch.setattr(transforms.functional, "hflip", module.flipped)
+    monkeypatch.setattr(replaced_functions, "_known", {})
+    assert not has(both(script)[1], WHOLE)
+    assert not is_of_library("tabnanny") and is_of_library("cmd")

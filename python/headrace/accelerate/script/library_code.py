@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.accelerate.script.text import is_installed
+from headrace.accelerate.script.text import comes_installed
 
 __all__ = ["is_constant", "is_of_library", "loaded_names", "nested_codes"]
 
@@ -29,9 +29,6 @@ PACKAGES = frozenset(
     {"PIL", "albumentations", "cv2", "datasets", "headrace", "lightning", "numpy", "pandas", "pyarrow", "pycocotools"}
     | {"pytorch_lightning", "scipy", "skimage", "timm", "torch", "torchvision", "transformers"}
 )
-#: Those whose names repositories also give to folders of their own.
-COMMON_NAMES = frozenset({"albumentations", "cv2", "datasets", "lightning", "pycocotools", "transformers"})
-
 LIBRARIES = PACKAGES | sys.stdlib_module_names - {"__main__"}
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset, range, re.Pattern, torch.dtype, torch.device)
@@ -42,13 +39,7 @@ _CONTAINERS = (dict, list, set)
 def is_of_library(module: Any) -> bool:
     """Whether a module of this name is Python's own, or one of a package whose code no training loop changes."""
     package = module.partition(".")[0] if isinstance(module, str) else ""
-    return package in LIBRARIES and (package not in COMMON_NAMES or _is_installed(package))
-
-
-def _is_installed(package: str) -> bool:
-    """Whether the imported package of a name is an installed one. One that is not imported counts."""
-    path = getattr(sys.modules.get(package), "__file__", None)
-    return path is None or is_installed(path)
+    return package in LIBRARIES and comes_installed(package)
 
 
 def is_constant(module: dict[str, Any], name: str, *, may_contain: bool = False) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.accelerate.script.library_code import nested_codes
+from headrace.accelerate.script.text import comes_installed
 
 __all__ = ["is_instance", "reached_codes"]
 
@@ -95,4 +96,7 @@ def _is_left_out(thing: Any) -> bool:
     if not is_instance(thing, type | types.FunctionType):
         return False
     module = str(thing.__module__)
-    return module.split(".")[0] in sys.stdlib_module_names or any(f"{module}.".startswith(f"{name}.") for name in _LIBRARIES)
+    package = module.split(".")[0]
+    return (package in sys.stdlib_module_names and comes_installed(package)) or any(
+        f"{module}.".startswith(f"{name}.") for name in _LIBRARIES
+    )

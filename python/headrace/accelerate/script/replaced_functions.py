@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.accelerate.runtime.unsupported import Unsupported
+from headrace.accelerate.script.text import comes_installed
 
 __all__ = ["foreign_reader", "is_own_function", "require_own_functions", "require_own_readers"]
 
@@ -153,4 +154,5 @@ def is_own_function(value: Any) -> bool:
 
 def _is_of_package(name: Any) -> bool:
     package = name.partition(".")[0] if isinstance(name, str) else ""
-    return (package in PACKAGES and package not in NOT_THEIRS) or package.startswith(GENERATED)
+    is_known = package in PACKAGES and package not in NOT_THEIRS and comes_installed(package)
+    return is_known or package.startswith(GENERATED)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_installed", "module_with", "modules_beside"]
+__all__ = ["comes_installed", "is_installed", "module_with", "modules_beside"]
 
 LONGEST_TEXT = 1 << 20
 """Search no file of more bytes: it holds data."""
@@ -59,6 +59,16 @@ def modules_beside(known: set[str]) -> Iterator[tuple[str, Any]]:
             known.add(name)
 
 
+def comes_installed(package: str) -> bool:
+    """Whether the imported package of a name is an installed one, or Python's own. One that is not imported counts.
+
+    A folder or file of the script may have the name of one: `datasets`, `cmd.py`.
+    """
+    path = getattr(sys.modules.get(package), "__file__", None)
+    return not isinstance(path, str) or is_installed(path)
+
+
+@functools.lru_cache(maxsize=8192)
 def is_installed(path: str) -> bool:
     """Whether a file of Python code is that of an installed package, of Python itself or of headrace."""
     return path.startswith((*_installed(), "<frozen ", "<__")) or "/site-packages/" in path or "/dist-packages/" in path
