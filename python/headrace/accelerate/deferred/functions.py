@@ -158,7 +158,7 @@ def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 
 class deferred_tensors:
-    """While the block runs, torchvision makes deferred tensors of lazy images. Blocks of several threads do no harm.
+    """Context manager: torchvision's `to_tensor` and its like return deferred tensors for lazy images. May be nested.
 
     with lazy_images(), deferred_tensors():
         image, label = dataset[3]

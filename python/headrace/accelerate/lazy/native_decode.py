@@ -1,4 +1,4 @@
-"""Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
+"""Take over a loader in part: native code opens, decodes, crops and resizes the image files in the script's own workers.
 
 One native call replaces the first steps of each item: open the file, decode it, crop a random box, resize. It decodes only
 what the box needs. It runs where the item is made: in a worker of the script, or in the main process. The script's remaining
@@ -62,7 +62,7 @@ Box = tuple[int, int, int, int]
 
 
 class NativeImageLoader:
-    """The image loader that replaces that of a folder dataset: path -> Pillow image, cropped and resized.
+    """Replacement of a folder dataset's image loader: takes a path, returns the cropped and resized Pillow image.
 
     `first`: the script's first transform, which is applied here. `plain_loader`: the dataset's own image loader, for files that
     are not decoded natively. `resized`: False if only the crop is applied here, because the script resizes tensors, whose
@@ -95,12 +95,12 @@ class NativeImageLoader:
         return image.resize((out_width, out_height), Image.Resampling[resample.upper()]) if self.resized else image
 
     def decodes(self, path: Any) -> bool:
-        """Whether a file is a JPEG that is decoded here, and not left to the script's image loader."""
+        """Return whether a file is a JPEG that is decoded natively."""
         with open(path, "rb") as file:
             return _jpeg_info(file.read()) is not None
 
     def plain(self, path: Any) -> Any:
-        """Return the same image by the script's image loader, and by its first transform unless that resizes tensors."""
+        """Return the same image as `__call__`, but by the script's image loader and first transform."""
         image = self.plain_loader(path)
         if self.resized:
             return self.first(image)
@@ -143,7 +143,7 @@ def _jpeg_info(data: bytes) -> dict[Any, Any] | None:
 
 
 class ResizeOnly:
-    """The resize of the script's RandomResizedCrop, on a tensor that is already cropped."""
+    """The resize step of the script's RandomResizedCrop, for a tensor that is already cropped."""
 
     def __init__(self, crop: Any) -> None:
         self.crop = crop
@@ -155,7 +155,7 @@ class ResizeOnly:
         return id(self.crop)
 
     def __call__(self, image: Any) -> Any:
-        """Resize as the transform's own `forward` does after its crop."""
+        """Resize as `RandomResizedCrop.forward` does after its crop."""
         is_v2 = full_name(self.crop).startswith(V2)
         package = "torchvision.transforms.v2.functional" if is_v2 else "torchvision.transforms.functional"
         crop = self.crop
@@ -171,7 +171,7 @@ def _resized_size(resize: Any, width: int, height: int) -> tuple[int, int]:
 
 
 class NativeDecodeDataset(torch.utils.data.Dataset[Any]):
-    """timm's ImageDataset, with native decode in place of opening the file and the first transform."""
+    """timm's ImageDataset with native decoding in place of opening the file and applying the first transform."""
 
     def __init__(self, dataset: Any, image_loader: NativeImageLoader, remaining: RemainingTransforms) -> None:
         self.dataset = dataset
@@ -187,7 +187,7 @@ class NativeDecodeDataset(torch.utils.data.Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        """Return an item as `ImageDataset.__getitem__` does, which is called where a file cannot be opened."""
+        """Return an item. A file that cannot be opened is passed to timm's own `ImageDataset.__getitem__`."""
         path, target = self.dataset.reader.samples[index]
         try:
             image = self.image_loader(path)
@@ -199,13 +199,13 @@ class NativeDecodeDataset(torch.utils.data.Dataset[Any]):
 
 
 class RemainingTransforms:
-    """The script's transforms after the first, applied one after the other."""
+    """The script's transforms after the first one, applied in order."""
 
     def __init__(self, operations: Sequence[Any]) -> None:
         self.operations = tuple(operations)
 
     def __call__(self, image: Any) -> Any:
-        """Return the result of the script's whole transform for an image of `NativeImageLoader`."""
+        """Return the script's transformed image, given an image of `NativeImageLoader`."""
         for operation in self.operations:
             image = operation(image)
         return image
@@ -239,8 +239,8 @@ _lazily_compared: WeakKeyDictionary[Any, tuple[tuple[Any, ...], str]] = WeakKeyD
 def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
     """Return a copy of the DataLoader that decodes natively, and the name of the transform that is applied natively.
 
-    `images`: compare this many images first (default: 3, which is the least). The script's own loader is not changed. Raise
-    `Unsupported` if the first transform has no native equivalent, or if an image comes out different.
+    `images`: compare this many images with the script's first (default and least: 3). The script's own loader is not changed.
+    Raise `Unsupported` if the first transform has no native equivalent, or if an image comes out different.
     """
     dataset, replaced = _natively_decoded(loader)
     require_own_readers()
@@ -254,22 +254,22 @@ def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
 
 @dataclass(frozen=True, slots=True)
 class NativeDecodePart:
-    """What native decode applies of a loader: the name of the `first` transform, and whether it also resizes the image."""
+    """The steps of a loader that become native: decoding, the transform named `first`, and whether its resize is among them."""
 
     first: str
     resized: bool
 
 
 def recognise_native_decode(loader: Any) -> NativeDecodePart:
-    """Apply the rules of `with_native_decode` without comparing items, so that no code of the script runs.
+    """Return which steps `with_native_decode` would make native, by its rules alone: no code of the script runs.
 
-    Raise `Unsupported` if native decode does not fit the loader. `with_native_decode` may still find an item different.
+    Raise `Unsupported` if the rules refuse the loader. `with_native_decode` may still find an image different.
     """
     return _part(_natively_decoded(loader)[1])
 
 
 def cuts_tensors(loader: Any) -> bool:
-    """Whether the loader fits native decode and its first transform crops and resizes a tensor (not a Pillow image)."""
+    """Return whether native decode is possible, and the first transform crops and resizes tensors (not Pillow images)."""
     try:
         return not recognise_native_decode(loader).resized
     except Unsupported:
@@ -410,7 +410,7 @@ def _generator_states() -> tuple[bytes, Any, bytes]:
 
 
 def equal_images(ours: Any, theirs: Any) -> bool:
-    """Whether two images are equal: Pillow's by class, mode, size, pixels and `info`, tensors by class, type and values.
+    """Return whether two images are equal: Pillow's by class, mode, size, pixels and `info`, tensors by class, type and values.
 
     `Image.__eq__` compares other things too, such as palettes that are not used.
     """

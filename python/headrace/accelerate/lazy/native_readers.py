@@ -1,4 +1,4 @@
-"""Native decode of the JPEGs that OpenCV and torchvision.io read while a dataset item is made, in the thread that makes it.
+"""Replace the image readers of OpenCV and torchvision.io while an item is made: whole JPEGs are decoded natively.
 
 Inside `native_readers()`, the names in `READERS` belong to a `Reader`. In a thread that is in the block, it decodes whole JPEGs
 natively. Everything else goes to the library's own function: other threads, other files and options, files with any damage.
@@ -30,20 +30,20 @@ from headrace.accelerate.runtime.first_results import FirstResults
 __all__ = ["READERS", "Reader", "compare_first_reads", "native_readers", "natively_read", "readers_imported"]
 
 COMPARED_READS = 3
-"""Each process compares so many results of each way to call a reader (function, flags, channels of the file, orientation)."""
+"""Compare the first so many results per process, and per function, flags, channels of the file and EXIF orientation."""
 
 LIMITS = "OPENCV_IO_MAX_IMAGE_"
-"""OpenCV's environment variables that limit what it decodes begin so. A script that sets one keeps OpenCV's readers."""
+"""Prefix of OpenCV's environment variables that limit image sizes. If a script sets one, OpenCV's own readers are used."""
 
 _COLOUR, _ANY_COLOUR, _ANY_DEPTH, _IGNORE_ORIENTATION, _RGB = 1, 4, 2, 128, 256
 _KNOWN_FLAGS = _COLOUR | _ANY_COLOUR | _ANY_DEPTH | _IGNORE_ORIENTATION | _RGB
 _UNCHANGED = -1
 
 _IMAGE_READ_MODES = {0: "unchanged", 1: "gray", 3: "rgb"}
-"""torchvision's `ImageReadMode` by value."""
+"""Names of torchvision's `ImageReadMode` by value."""
 
 Decoded = tuple[tuple[Any, ...], Any]
-"""The way in which a reader was called, and its result."""
+"""How a reader was called (function, flags …), and the image that it returned."""
 
 
 class _Depth(threading.local):
@@ -69,7 +69,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Reader:
-    """A library's function that reads images, with native decode in its place where the result is the same.
+    """A native replacement of a library's image reader, which calls the library's function where the result might differ.
 
     `original`: the function. `decode`: takes the same arguments and returns `Decoded`, or None where `original` must read.
     """
@@ -91,7 +91,7 @@ class Reader:
         return (_at, self._place)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Return what the library's own function returns."""
+        """Return the image that the library's function would return."""
         if not _depth.value or not self._first.equal:
             return self.original(*arguments, **options)
         decoded = self._decode(*arguments, **options)
@@ -106,7 +106,7 @@ class Reader:
         return expected
 
     def compare_again(self) -> None:
-        """Compare the next results with the library's own."""
+        """Compare the next results with the library's again."""
         self._first.compare_again()
 
 
@@ -250,11 +250,11 @@ READERS: dict[tuple[str, str], Callable[..., Decoded | None]] = {
     ("torch.ops.image", "decode_jpeg"): _decode_op,
     ("torch.ops.image", "decode_image"): _decode_op,
 }
-"""Module and name of each function that is replaced, and its native counterpart."""
+"""The replaced functions by module and name, each with its native counterpart."""
 
 
 def readers_imported() -> list[str]:
-    """Return which libraries with readers the script has imported: "OpenCV", "torchvision.io"."""
+    """Return which libraries with replaced readers the script has imported: "OpenCV", "torchvision.io"."""
     cv2 = [] if any(name.startswith(LIMITS) for name in os.environ) or "cv2" not in sys.modules else ["OpenCV"]
     return cv2 + (["torchvision.io"] if "torchvision.io" in sys.modules else [])
 
@@ -276,18 +276,18 @@ def _is_own(function: Any) -> bool:
 
 
 def natively_read() -> int:
-    """Return how many JPEGs this process has decoded inside `native_readers()`."""
+    """Return how many JPEGs this process has decoded natively inside `native_readers()`."""
     return sum(native_work(*LIBRARIES))
 
 
 def compare_first_reads() -> None:
-    """Compare the next results of this process with the libraries' own."""
+    """Compare the next results of all readers of this process with the libraries' again."""
     for reader in _readers.values():
         reader.compare_again()
 
 
 class native_readers:
-    """While the block runs, JPEGs that this thread reads with OpenCV or torchvision.io are decoded natively.
+    """Context manager: JPEGs that this thread reads with OpenCV or torchvision.io are decoded natively.
 
     with native_readers():
         image, label = dataset[3]

@@ -1,4 +1,4 @@
-"""The time in which opened JPEGs are lazy: while a dataset item is made, in the thread that makes it.
+"""Make `Image.open` return lazy JPEGs while this thread makes a dataset item.
 
 Pillow's registry of formats names the function that opens a JPEG. Inside `lazy_images()` it names ours, which makes the image
 that Pillow has opened a lazy one. So every way to open a file is covered (`Image.open` under any name, `pil_loader`,
@@ -74,12 +74,12 @@ def _transform(
 
 
 def lazily_opened() -> int:
-    """Return how many JPEGs this process has opened inside `lazy_images()`."""
+    """Return how many JPEGs this process has opened lazily."""
     return _opened
 
 
 class lazy_images:
-    """While the block runs, JPEGs that this thread opens are lazy. Blocks of several threads, and nested ones, do no harm.
+    """Context manager: `Image.open` returns lazy JPEGs in this thread. May be nested.
 
     with lazy_images():
         image, label = dataset[3]
@@ -110,9 +110,9 @@ class lazy_images:
 
 
 def require_equal_operations() -> None:
-    """Raise `Unsupported` if the installed Pillow, or what the script made of it, does not allow lazy images.
+    """Raise `Unsupported` if lazy images would differ from those of the installed Pillow, or if the script has changed Pillow.
 
-    A small JPEG is opened, cut, resized with every filter and flipped, lazily and not, and compared, once in a process.
+    A small JPEG is opened, cropped, resized with every filter and flipped, lazily and not, and compared, once in a process.
     """
     changed = unchanged_operations()
     if changed:

@@ -1,4 +1,4 @@
-"""Lazy Pillow images: images of Pillow's own classes whose pixels are decoded when something looks at them.
+"""Lazy Pillow images: instances of Pillow's own classes that are decoded when their pixels are first used.
 
 An opened JPEG goes through three stages. Each is a subclass of the class that the script sees (`isinstance`, `__class__`):
 
@@ -57,19 +57,19 @@ __all__ = [
 ]
 
 OPERATIONS = ("convert", "crop", "resize", "transpose", "copy", "load")
-"""The methods of Pillow's class that lazy images imitate."""
+"""Methods of Pillow's `Image` that lazy images replace: they decode no pixels."""
 
 LARGEST = 1 << 26
-"""Results of more pixels are made by Pillow at once, which may find that the memory is not there."""
+"""Results of more pixels are computed by Pillow at once, which reports when memory is short."""
 
 LONGEST = 1 << 20
-"""As `LARGEST`, for the side of a resized image."""
+"""Resized images with a longer side, in pixels, are computed by Pillow at once, which reports when memory is short."""
 
 COMPARED_IMAGES = 3
-"""Each process decodes so many images with Pillow too, and goes on without lazy images if one differs."""
+"""Each process decodes its first so many images with Pillow too, and stops making lazy images if one differs."""
 
 _STATE = "_undecoded"
-"""The attribute that holds the description of a lazy image, in place of Pillow's `_im`."""
+"""Name of the attribute that holds the description of a lazy image, in place of Pillow's `_im`."""
 
 _FILTERS = {
     int(getattr(Image.Resampling, name.upper())): name
@@ -87,7 +87,7 @@ _set_class = object.__dict__["__class__"].__set__
 
 
 def unchanged_operations() -> str | None:
-    """Return None if Pillow's operations are its own, or the name of one that the script or a package has replaced."""
+    """Return None if Pillow's methods are its own, or the name of a method that the script or a package has replaced."""
     for name, function in _pillows_own.items():
         found = getattr(Image.Image, name)
         if found is not function or getattr(found, "__module__", "") != "PIL.Image" or not is_own_function(found):
@@ -102,7 +102,7 @@ def unchanged_operations() -> str | None:
 
 
 def description_of(image: Any) -> ImageDescription | None:
-    """Return the description of a lazy RGB image whose pixels nobody has looked at. None for any other object."""
+    """Return the description of a lazy RGB image that is not decoded yet. None for any other object."""
     kind = type(image)
     if kind is OpenedJpeg and image._mode == "RGB":
         return _loaded(image)
@@ -203,24 +203,24 @@ class _Undecoded(_Operations):
 
 
 class LazyImage(_Undecoded):
-    """An RGB image whose pixels are described, not decoded. Its class is `PIL.Image.Image` to everyone."""
+    """The lazy result of an operation (crop, resize …), in mode RGB. The script sees the class `PIL.Image.Image`."""
 
     __class__ = property(lambda self: Image.Image)
 
 
 class LoadedJpeg(_Undecoded, JpegImageFile):
-    """A JPEG after `load`: its bytes are read and checked, its file is closed. It is decoded when its own pixels are needed."""
+    """A JPEG after `load`: the file is read, checked and closed. It is decoded when its pixels are first used."""
 
     __class__ = property(lambda self: JpegImageFile)
 
 
 class OpenedJpeg(_Operations, JpegImageFile):
-    """A JPEG whose header Pillow has read."""
+    """A JPEG after `Image.open`: Pillow has read the header only."""
 
     __class__ = property(lambda self: JpegImageFile)
 
     def load(self: Any) -> Any:
-        """Pillow's `load`: the file is read, checked and closed; its pixels are decoded when the result is used."""
+        """Pillow's `load`: read, check and close the file. The pixels are decoded when the returned object is used."""
         if Image.Image.load is _pillows_own["load"] and _loaded(self) is not None:
             return PixelAccess(self)
         return _plain(self).load()
@@ -236,7 +236,7 @@ for _kind, _plain_kind in _PLAIN.items():  # a script may print or compare the n
 
 
 class PixelAccess:
-    """The result of `load`, which hardly anyone uses: the pixels, decoded at the first look."""
+    """The result of `load()`: pixel access that decodes the image when it is first used."""
 
     __slots__ = ("_image",)
 
@@ -306,12 +306,12 @@ _first_images = FirstResults(COMPARED_IMAGES, "an image came out different; this
 
 
 def compare_first_images() -> None:
-    """Compare the next images of this process with Pillow's."""
+    """Compare the next decoded images of this process with Pillow's again."""
     _first_images.compare_again()
 
 
 def first_images_equal() -> bool:
-    """Whether the images of this process that have been compared were equal to Pillow's."""
+    """Return whether all images of this process that were compared were equal to Pillow's."""
     return _first_images.equal
 
 
@@ -326,7 +326,7 @@ def _lazily(image: Any, operation: str, *, any_mode: bool = False) -> ImageDescr
 
 
 def derived(image: Any, description: ImageDescription) -> LazyImage:
-    """Return the new image that an operation makes of `image`, as Pillow's `_new` does."""
+    """Return a new lazy image with this description and a copy of the `info` of `image`, as Pillow's `_new` does."""
     new = object.__new__(LazyImage)
     fields = new.__dict__
     fields["_mode"] = "RGB"
@@ -340,12 +340,12 @@ def derived(image: Any, description: ImageDescription) -> LazyImage:
 
 
 def ordinary(value: Any) -> Any:
-    """Return an ordinary image of Pillow's class in place of a lazy one. All else is returned unchanged."""
+    """Return a decoded Pillow image in place of a lazy one; any other value unchanged."""
     return _plain(value) if type(value) in _PLAIN else value
 
 
 def pixel_source(image: Any) -> bytes:
-    """Return bytes that end in the pixels of an RGB image. A lazy image keeps them, undecoded."""
+    """Return bytes that end in the decoded pixels of an RGB image: raw, or a PPM file. A lazy image stays lazy."""
     if type(image) is not LazyImage or _STATE not in image.__dict__:
         found: bytes = _plain(image).tobytes()
         return found
