@@ -1,4 +1,4 @@
-"""The rule for a `worker_init_fn`: whether all that it can do is seed the random generators of its worker.
+"""Check that a `worker_init_fn` can do nothing but seed the random generators of its worker.
 
 The instructions of the function are read, not its source. Each module, function and attribute that they load is known, and
 they store nothing but local variables. So the function may be called anywhere: apart from the states of the shared generators
@@ -47,7 +47,7 @@ FRAMEWORKS = (
 
 VALUES = (type(None), bool, int, float, str)
 DEPTH = 4
-"""Follow calls of functions of the script this deep."""
+"""Follow calls of the script's functions to this depth. A `worker_init_fn` with deeper calls is refused."""
 
 #: Instructions that store something outside of the function's local variables, or make code that could.
 FORBIDDEN = (
@@ -69,7 +69,7 @@ _UNKNOWN = object()
 
 
 def only_seeds(function: Any) -> bool:
-    """Whether a `worker_init_fn` can do nothing but seed random generators."""
+    """Return whether a `worker_init_fn` can do nothing but seed random generators."""
     if type(function) is functools.partial:
         given = (*function.args, *function.keywords.values())
         return all(type(value) in VALUES for value in given) and not vars(function) and only_seeds(function.func)

@@ -1,4 +1,4 @@
-"""The transforms in nested containers, in order.
+"""Unpack nested Compose and Sequential objects into one sequence of transforms.
 
 A class is recognised by the full name of its exact type, never by a base class, because a subclass may do anything.
 """
@@ -20,7 +20,7 @@ LIBRARIES = frozenset({"timm", "torch", "torchvision"})
 
 
 def flatten(operation: object) -> Iterator[Any]:
-    """Yield the transforms in nested Compose and Sequential objects, in order. A tuple of transforms is one after the other.
+    """Yield the transforms inside nested Compose and Sequential objects and tuples, in the order in which they are applied.
 
     Raise `Unsupported` for a transform that was changed from outside (a hook, a replaced method).
     """
