@@ -1,4 +1,4 @@
-"""The state that the workers of a pass would keep: what the code of items reads, as it is when the workers would be started.
+"""Snapshot of the dataset and of all variables that its code reads, as workers would have when they are started.
 
 A worker process has a copy of everything. What the training loop changes later does not reach its items. Here the dataset and
 the collate function are copied, with all that they hold (`deep_copies`). What code names elsewhere (global variables, variables
@@ -35,9 +35,9 @@ class _Place:
 
 
 class KeptItems:
-    """The dataset and the collate function of a loader, and all else that its code reads, as they are now.
+    """A snapshot of a loader's dataset, its collate function, and all variables that their code reads.
 
-    `calls` has planned items and made a batch: it knows the code. `operations`: the transforms of the items. Raise
+    `calls` has planned items and made a batch, so it knows that code. `operations`: the transforms of the items. Raise
     `Unsupported` if something cannot be copied.
 
         kept = KeptItems(calls, dataset, collate, operations)
@@ -66,19 +66,19 @@ class KeptItems:
         self._memory = self._copies.memory()
 
     def close(self) -> None:
-        """Let `calls` refuse what it has not met: nothing is kept of it."""
+        """Make `calls` refuse functions and attributes that it has not met yet: the snapshot does not have them."""
         copies = [(one, self._copies.copy_of(one)) for one in self._operations]
         self._calls.close(self._reads, [(one, copy) for one, copy in copies if one is not copy])
 
     def require_sendable(self, batch: Any) -> None:
-        """Raise `Unsupported` for a batch with something of which the training process would not receive a copy."""
+        """Raise `Unsupported` if a worker could not send this batch as an independent copy."""
         try:
             BatchCopies(self._memory).copy(batch, "a batch")
         except NotKept as error:
             raise Unsupported(f"its collate_fn returns {error.what}") from error
 
     def sent(self, batch: Any) -> Any:
-        """Return a batch as the training process would receive it: whatever it does with it, the kept state stays."""
+        """Return a copy of a batch, as the training process receives it from a worker."""
         try:
             return BatchCopies(self._memory).copy(batch, "a batch")
         except NotKept:
@@ -86,7 +86,7 @@ class KeptItems:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the code read what was kept, for the block. What the script changes in it by other threads stays changed."""
+        """Context manager: the variables have the values of the snapshot. Changes by other threads of the script stay."""
         changed: list[tuple[_Place, Any]] = []
         try:
             for place in self._places:

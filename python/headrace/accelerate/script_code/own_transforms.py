@@ -1,4 +1,4 @@
-"""Transform classes of the script's own that only apply operations which headrace knows.
+"""Translate transform classes of the script itself, if they only apply operations that headrace knows.
 
 Recipes of self-supervised learning have such classes, with random numbers of their own: `GaussianBlur` and `Solarization` of
 MoCo, SimSiam, DINO, Barlow Twins. The code of such a class is run once for each way through it, rewritten by
@@ -34,7 +34,7 @@ Translate = Callable[[Any], Steps]
 
 
 def trace(operation: Any, translate: Translate) -> Steps:
-    """Return the operations of a callable object of the script as transforms of headrace.
+    """Return the native transforms that a callable object of the script applies to a Pillow image.
 
     `translate` returns the steps of a transform of a library that the code calls. Raise `Unsupported` if the code does anything
     else than applying operations on Pillow images, or has more than two ways through it.
