@@ -382,7 +382,7 @@ def _sources(parts: Any) -> Iterator[Encoded]:
 
 
 def _is_native(parts: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether native code writes a tensor with these blocks and strides."""
+    """Return whether native code writes a tensor with these blocks and strides."""
     layout = layout_of(shape, strides)
     return layout is not None and all(
         part.values.store(layout) is not None for part in parts if not isinstance(part, torch.Tensor)

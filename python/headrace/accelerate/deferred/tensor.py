@@ -131,7 +131,7 @@ _subclass_off = torch._C.DisableTorchFunctionSubclass
 
 
 def is_deferred(value: Any) -> bool:
-    """Whether a value is a tensor that is not computed yet."""
+    """Return whether a value is a tensor that is not computed yet."""
     return issubclass(type(value), DeferredTensor) and value.__dict__["_state"].tensor is None
 
 
@@ -305,7 +305,7 @@ def joined(tensors: Sequence[Any], function: Any, *, contiguous: bool = False) -
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether a tensor can be a block: torch's own, or a retyped one, on the CPU, without a gradient."""
+    """Return whether a tensor can be a block: torch's own, or a retyped one, on the CPU, without a gradient."""
     known = {torch.Tensor, *(kind._plain for kind in DeferredTensor.__subclasses__())}
     return type(tensor) in known and tensor.device.type == "cpu" and not tensor.requires_grad and not tensor.is_sparse
 

@@ -267,7 +267,7 @@ def _owner(module: str) -> Any:
 
 
 def _is_own(function: Any) -> bool:
-    """Whether a function is the library's own: not one that the script has put in its place."""
+    """Return whether a function is the library's own: not one that the script has put in its place."""
     if type(function) is Reader:
         return False
     if hasattr(function, "_headrace_data_map"):

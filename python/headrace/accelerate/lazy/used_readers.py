@@ -38,7 +38,7 @@ def readers_used(loader: Any) -> list[str]:
 
 
 def _names_a_module(code: types.CodeType, values: list[Any], modules: tuple[str, ...]) -> bool:
-    """Whether a code names one of the modules: other libraries have functions of the same names."""
+    """Return whether a code names one of the modules: other libraries have functions of the same names."""
     names = {*code.co_names, *code.co_varnames, *code.co_freevars}
     return any(name in names or any(value is sys.modules.get(name, code) for value in values) for name in modules)
 

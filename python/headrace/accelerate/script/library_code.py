@@ -46,7 +46,7 @@ def is_of_library(module: Any) -> bool:
 
 
 def _is_installed(package: str) -> bool:
-    """Whether the imported package of a name is an installed one. One that is not imported counts."""
+    """Return whether the imported package of a name is an installed one. One that is not imported counts."""
     path = getattr(sys.modules.get(package), "__file__", None)
     return path is None or is_installed(path)
 

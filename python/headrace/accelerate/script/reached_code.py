@@ -89,7 +89,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _is_left_out(thing: Any) -> bool:
-    """Whether nothing is looked for behind something: plain values, modules, code of Python and `_LIBRARIES`."""
+    """Return whether nothing is looked for behind something: plain values, modules, code of Python and `_LIBRARIES`."""
     if is_instance(thing, types.ModuleType | str | bytes | int | float | None):
         return True
     if not is_instance(thing, type | types.FunctionType):

@@ -100,7 +100,7 @@ class _Instructions:
         self._imported: Any = _UNKNOWN  # the module whose names the next instructions take
 
     def seeds(self) -> bool:
-        """Whether each instruction is allowed."""
+        """Return whether each instruction is allowed."""
         loaded: Any = _UNKNOWN
         constant: Any = None
         for one in self._all:
@@ -200,7 +200,7 @@ def _functions() -> list[Any]:
 
 
 def _is_in(function: types.FunctionType, modules: tuple[str, ...]) -> bool:
-    """Whether a function is that of a module, and its code is written there. Torch's compiler wraps some."""
+    """Return whether a function is that of a module, and its code is written there. Torch's compiler wraps some."""
     while (space := function.__globals__).get("__name__") in ("torch._compile", "torch._dynamo.eval_frame"):
         inner = vars(function).get("__wrapped__")
         if space is not vars(sys.modules[space["__name__"]]) or type(inner) is not types.FunctionType:

@@ -108,7 +108,7 @@ def _contents(thing: Any) -> list[Any]:
 
 
 def _is_plain(container: Any) -> bool:
-    """Whether a container holds plain values alone."""
+    """Return whether a container holds plain values alone."""
     values = [*dict.keys(container), *dict.values(container)] if isinstance(container, dict) else container
     return all(kind in _VALUES for kind in set(map(type, values)))
 

@@ -28,7 +28,7 @@ def bypasses_subclasses(loader: Any) -> bool:
 
 @functools.lru_cache(2048)
 def _sets_attribute(code: types.CodeType) -> bool:
-    """Whether a code sets one of the attributes of something other than the object of its method."""
+    """Return whether a code sets one of the attributes of something other than the object of its method."""
     own = code.co_varnames[: min(1, code.co_argcount)]
     for before, one in pairwise(dis.get_instructions(code)):
         if one.opname == "STORE_ATTR" and one.argval in _ATTRIBUTES:

@@ -96,8 +96,9 @@ class ItemCalls:
         return self._understood(lambda: self.item(dataset, index))
 
     def run(self, function: Any, *arguments: Any) -> Any:
-        """Call a function of the script, such as its collate function, as `plan` does. Raise `Unsupported` for a forbidden
-        call.
+        """Call a function of the script, such as its collate function, as `plan` does.
+
+        Raise `Unsupported` with the reason if its code makes a forbidden call.
         """
         result, refusal = self._refusal_of(lambda: self.call(function, *arguments))
         if refusal is not None:
@@ -454,7 +455,7 @@ class ItemCalls:
         return plain
 
     def _is_own_iterator(self, value: Any) -> bool:
-        """Whether the item has made an iterator itself. Another one would be used up when the item is planned."""
+        """Return whether the item has made an iterator itself. Another one would be used up when the item is planned."""
         if type(value) is types.GeneratorType:
             return id(value.gi_code) in self._own_codes
         return id(value) in self._iterators

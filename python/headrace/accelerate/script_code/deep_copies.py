@@ -451,7 +451,7 @@ _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.Me
 
 
 def _is_generated(kind: type, name: str) -> bool:
-    """Whether a method is one that `dataclasses` wrote, or the mark of a class whose objects have no hash."""
+    """Return whether a method is one that `dataclasses` wrote, or the mark of a class whose objects have no hash."""
     value = vars(kind)[name]
     return value is None or (
         "__dataclass_fields__" in vars(kind) and getattr(getattr(value, "__code__", None), "co_filename", "") == "<string>"

@@ -126,7 +126,7 @@ def _undecoded(dataset: Any, images: tuple[str, ...]) -> Any:
 
 @functools.cache
 def _turns_upright() -> bool:
-    """Whether the library turns images by their EXIF orientation, as its newer versions do. Decodes one to find out."""
+    """Return whether the library turns images by their EXIF orientation, as its newer versions do. Decodes one to find out."""
     from PIL import Image
 
     exif = Image.Exif()

@@ -274,7 +274,7 @@ def is_plain_type(kind: type) -> bool:
 
 
 def _has_own_code(kind: type, maker: str) -> bool:
-    """Whether reading, comparing or making a value of a class may run code that its script has written.
+    """Return whether reading, comparing or making a value of a class may run code that its script has written.
 
     `maker`: the module that makes such classes: its functions are known, and those that it writes itself.
     """

@@ -84,7 +84,7 @@ def _frame_name(frame: types.FrameType) -> str:
 
 
 def _is_bound(module: str, name: str) -> bool:
-    """Whether a module has a method of one of its objects under the method's name, as `random.choice` is one."""
+    """Return whether a module has a method of one of its objects under the method's name, as `random.choice` is one."""
     found = getattr(sys.modules.get(module), name, None)
     return isinstance(found, types.MethodType | types.BuiltinMethodType) and not isinstance(found.__self__, types.ModuleType)
 

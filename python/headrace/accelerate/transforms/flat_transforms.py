@@ -92,7 +92,7 @@ def _require_unmodified(operation: object) -> None:
 
 
 def _is_replaced(kind: type, name: str) -> bool:
-    """Whether a method of a library's class was assigned by the script: its code then comes from another package."""
+    """Return whether a method of a library's class was assigned by the script: its code then comes from another package."""
     method = getattr(kind, name, None)
     module = str(getattr(method, "__module__", None) or kind.__module__)
     if kind.__module__.partition(".")[0] not in LIBRARIES:

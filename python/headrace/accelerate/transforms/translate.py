@@ -216,7 +216,7 @@ def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
 
 
 def _keeps_uint8(operation: Any) -> bool:
-    """Whether a transform makes a uint8 tensor of a Pillow image, or keeps the values of one."""
+    """Return whether a transform makes a uint8 tensor of a Pillow image, or keeps the values of one."""
     uint8 = sys.modules["torch"].uint8
     return full_name(operation) in _TO_UINT8 or (
         full_name(operation) in _CONVERTS and getattr(operation, "dtype", None) is uint8
@@ -313,7 +313,7 @@ def _random_crop(operation: Any) -> NativeTransform:
 
 
 def _is_black(fill: Any) -> bool:
-    """Whether a `fill` argument is zero in each channel. v2 has a dict by type; None means zero."""
+    """Return whether a `fill` argument is zero in each channel. v2 has a dict by type; None means zero."""
     if isinstance(fill, dict):
         return all(_is_black(value) for value in fill.values())
     return not any(fill) if isinstance(fill, Sequence) else not fill

@@ -1,4 +1,4 @@
-"""The iterator for loaders of the script's own items: they are planned here, native threads make their tensors.
+"""The native iterator for datasets with code of their own: items are planned in this process, native threads make the tensors.
 
 As in `iterator`, the sampler, the batches and the collate function stay the script's own. An item whose code does something
 else than before, or whose file is not decoded natively, is made by the script's dataset in this process.
@@ -42,14 +42,14 @@ __all__ = ["ItemIterator"]
 
 
 MOST_GRAY_FILES = 1_000_000
-"""Remember so many gray files: 100 bytes each."""
+"""Remember at most this many gray files, which take 100 bytes each. Others are planned twice."""
 
 _gray_files: set[str] = set()
-"""Paths of files that were gray JPEGs: their items are planned as such."""
+"""Paths of files that turned out to be gray JPEGs: their items are planned in mode "L" at once."""
 
 
 class ItemIterator(NativeIterator):
-    """One pass over a loader that is taken over; with persistent workers all passes, one after the other.
+    """Iterator of a loader whose dataset has code of its own; yields the script's batches, over one pass or all passes.
 
     The places of a batch (`Pending`) are planned items, or None where the script makes the item.
     """
@@ -267,7 +267,7 @@ class ItemIterator(NativeIterator):
 
 
 def _alike(ours: PlannedItem | None, theirs: PlannedItem | None) -> bool:
-    """Whether two plans are of the same item."""
+    """Return whether two plans are of the same item."""
     if ours is None or theirs is None:
         return ours is theirs
     views = zip(ours.views, theirs.views, strict=True)

@@ -1,4 +1,4 @@
-"""A DataLoader whose dataset is the script's own code around images that headrace knows how to make.
+"""Recognise and compile a DataLoader whose dataset is the script's own code, by planning its items.
 
 The code of an item runs in the main process, without opening files and without transforms (`script_code.calls`). What it
 returns tells which file and which transforms each of its tensors comes from, and holds everything else of the item.
@@ -72,16 +72,16 @@ __all__ = [
 PLANNED_ITEMS = 256
 
 MOST_ITEM_S = 0.001
-"""Leave a loader alone if planning an item takes more CPU time than this: the main process plans the items of all threads."""
+"""Refuse a loader if planning an item takes more CPU seconds: the main process plans the items of all native threads."""
 
 BYTE_S = 2e-9
-"""Grant so much more for each byte of an image in memory, which is copied, perhaps from a disk. Decoding takes about 10 ns."""
+"""CPU seconds allowed in addition for each byte of an image in memory, for copying it. Decoding takes about 10 ns a byte."""
 
 MEASURED_ITEMS = 16
-"""Judge that after this many items at the earliest."""
+"""Apply the limit `MOST_ITEM_S` only after this many items, so that slow first items do not count."""
 
 MOST_BLACK_ITEMS = 8
-"""Try a collate function with so many items of a batch."""
+"""Try out a collate function with at most this many black images."""
 
 JPEG_ENDINGS = (".jpg", ".jpeg")
 
@@ -90,14 +90,14 @@ _ANY, _RGB_JPEG, _GRAY_JPEG = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of a view in an item. `number`: the number of the view in the item."""
+    """The place of an image tensor in a planned item. `number`: which of the item's tensors belongs there."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedItem:
-    """An item with `Slot` objects in place of its views, and the views in their order.
+    """What `dataset[i]` returns, with `Slot` objects in place of its image tensors, and a view (file, transforms) for each.
 
     `has_images`: it holds images as well, which only a collate function that is run as code may get.
     `looks_at_mode`: the code looked at the mode of its files, which the native decoder must find them to have.
@@ -112,13 +112,13 @@ class PlannedItem:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The numbers of the views in the order in which the code draws for them."""
+        """The numbers of the views in the order in which the code draws random numbers for them."""
         return tuple(sorted(range(len(self.views)), key=lambda number: self.views[number].draws[:1] or (-1,)))
 
 
 @dataclass(frozen=True, slots=True)
 class ItemView:
-    """One tensor of an item: its chain of transforms, their parts, and the value table."""
+    """One image tensor of every item of a loader: its transforms, their translation, and the value table."""
 
     chain: Chain
     transform: TransformParts
@@ -127,7 +127,7 @@ class ItemView:
 
 @dataclass(frozen=True, slots=True)
 class RecognisedItems:
-    """A loader whose items can be planned.
+    """A loader whose items can be planned, and what its items have in common.
 
     `is_rgb`: the code converts its images to RGB. `is_upright`: the code turns them by their EXIF orientation.
     `groups`: the numbers of the views of each file of an item. `paths`: the names of the files of the items that were planned.
@@ -147,7 +147,7 @@ class RecognisedItems:
     order: tuple[int, ...]
 
     def fits(self, item: PlannedItem) -> bool:
-        """Whether an item has the views of the other items."""
+        """Return whether a planned item has the same views, from the same number of files, as the loader's other items."""
         return (
             len(item.views) == len(self.views)
             and item.order == self.order
@@ -162,7 +162,7 @@ class RecognisedItems:
 
 @dataclass(frozen=True, slots=True)
 class CompiledItems:
-    """Everything with which the native engine fills the batches of such a loader."""
+    """Everything from which the native engine makes the batches of a loader with code of its own."""
 
     recognition: RecognisedItems
     views: tuple[CompiledView, ...]
@@ -177,12 +177,11 @@ class CompiledItems:
         first: bool = False,
         folder: str = "",
     ) -> Jobs:
-        """Queue items, with the memory of each view. The status of None is not 0.
+        """Queue the planned items of a batch for the native threads. An item that is None gets a status other than 0.
 
-        `folder`: the one in which relative paths are.
-
-        `turn`: the stream of their random numbers, a plan for each view, and the most words that an item takes from torch's
-        stream. `first`: make them before the batches that wait.
+        `memory`: the batch memory of each view. `turn`: the stream of random numbers, a draw plan for each view, and the most
+        words that an item takes from torch's stream. `first`: decode this batch before those that wait. `folder`: the folder to
+        which relative paths refer.
         """
         jobs = [self._submit(group, items, memory, turn, first, folder) for group in self.recognition.groups]
         random = next((number for number, group in enumerate(self.recognition.groups) if self._is_random(group)), 0)
@@ -232,24 +231,24 @@ class CompiledItems:
 
 
 class Jobs:
-    """The jobs of a batch: one for each file of an item. `random`: the number of the one that draws random numbers."""
+    """The native jobs of a batch: one for each file of an item. `random`: the number of the job that draws random numbers."""
 
     def __init__(self, jobs: list[Job], random: int = 0) -> None:
         self._jobs = jobs
         self._random = random
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for all jobs, as `Job.wait` does."""
+        """Wait for all jobs. Return False if they are not done after `timeout_s` seconds (None: no limit)."""
         return all(job.wait(timeout_s) for job in self._jobs)
 
     def statuses(self) -> list[int]:
-        """Return the status of each item: the first that is not 0."""
+        """Return the status of each item: 0 if all of its images are decoded, else the first status that is not 0."""
         return [
             next((one for one in statuses if one), 0) for statuses in zip(*(job.statuses() for job in self._jobs), strict=True)
         ]
 
     def streams_before(self, image: int) -> bytes | None:
-        """Return the random streams as they were before an item, as `Job.streams_before` does."""
+        """Return the state of the random streams before an item was drawn, as `Job.streams_before` does."""
         return self._jobs[self._random].streams_before(image)
 
     def cancel(self) -> None:
@@ -275,7 +274,7 @@ def compile_items(recognition: RecognisedItems, threads: int) -> CompiledItems:
 
 
 def plan_item(calls: ItemCalls, dataset: Any, index: Any, mode: PlannedMode = "RGB") -> PlannedItem:
-    """Plan the item of an index, whose images have a mode. Raise `Unsupported`, or what the item's code raises."""
+    """Plan `dataset[index]`; image files count as having this mode. Raise `Unsupported`, or what the dataset's code raises."""
     made, looked_at, draws = with_mode(mode, lambda: calls.plan(dataset, index))
     item = _planned_item(made, looked_at, mode)
     _require_order([item], draws)
@@ -299,7 +298,10 @@ def _planned_item(made: Any, looked_at: list[Source], mode: PlannedMode) -> Plan
 
 
 def plan_items(calls: ItemCalls, dataset: Any, indices: Sequence[Any]) -> list[PlannedItem]:
-    """Plan the items of a batch, in one call where torch's loader asks for them in one. Raise as `plan_item` does."""
+    """Plan the items of a batch. A `datasets.Dataset` is asked for all rows in one call, as torch's fetcher does.
+
+    Raise `Unsupported`, or what the dataset's code raises.
+    """
     together = rows_at_once(dataset, indices)
     if together is None:
         return [plan_item(calls, dataset, index) for index in indices]
@@ -312,7 +314,7 @@ def plan_items(calls: ItemCalls, dataset: Any, indices: Sequence[Any]) -> list[P
 
 
 def holds_image(content: Any) -> bool:
-    """Whether something holds a planned image, view or file."""
+    """Return whether a value contains a planned image, view or file."""
     if isinstance(content, dict):
         return any(holds_image(one) for one in content.values())
     if isinstance(content, list | tuple | set | frozenset | deque):
@@ -331,14 +333,14 @@ def _with_slots(content: Any, views: list[PlannedView]) -> Any:
 
 
 def filled(content: Any, views: Sequence[torch.Tensor]) -> Any:
-    """Return the content of a planned item with its tensors."""
+    """Return the contents of a planned item with tensors in place of its `Slot` objects."""
     if type(content) is Slot:
         return views[content.number]
     return with_parts(content, lambda one: filled(one, views))
 
 
 def with_parts(content: Any, part: Callable[[Any], Any]) -> Any:
-    """Return a tuple, list, dict or named tuple with `part` applied to each value in it, anything else as it is.
+    """Return a tuple, list, dict or named tuple with `part` applied to each element; any other value unchanged.
 
     Where `part` changes no value, the object itself is returned: without workers the script gets what its dataset holds.
     """
@@ -356,7 +358,7 @@ def with_parts(content: Any, part: Callable[[Any], Any]) -> Any:
 
 
 def recognise_items(loader: Any) -> RecognisedItems:
-    """Plan items of a loader, and return what they have in common.
+    """Recognise a loader by planning some of its items, and return what they have in common.
 
     Raise `Unsupported` with the first reason for which the items cannot be made natively. Of the script only the code of items
     runs, which changes nothing (`script_code.calls`).
@@ -412,13 +414,13 @@ def recognise_items(loader: Any) -> RecognisedItems:
 
 
 def kept_items(recognition: RecognisedItems, dataset: Any, collate: Any) -> KeptItems:
-    """Return the state that workers which start now would keep. Raise `Unsupported` if it cannot be copied."""
+    """Return a snapshot of dataset, collate function and their variables. Raise `Unsupported` if one cannot be copied."""
     operations = [operation for view in recognition.views for operation in view.chain.operations]
     return KeptItems(recognition.calls, dataset, collate if recognition.collate == "code" else None, operations)
 
 
 def require_known_batches(loader: Any, compiled: CompiledItems) -> None:
-    """Raise `Unsupported` if the code of the collate function is refused. It makes a batch of black images."""
+    """Try out a collate function with black images. Raise `Unsupported` if its code is refused, or fails with them."""
     recognition = compiled.recognition
     if recognition.collate != "code":
         return

@@ -1,4 +1,4 @@
-"""The iterator that replaces DataLoader's own: native threads fill the same batches, bit for bit.
+"""The iterator that replaces DataLoader's own: native threads make the same batches, bit for bit.
 
 These stay the same:
 
@@ -74,7 +74,7 @@ EAGER_SAMPLERS = frozenset({"SequentialSampler", "RandomSampler", "WeightedRando
 
 
 class NativeIterator(_BaseDataLoaderIter):
-    """One pass over a loader that is taken over; with persistent workers all passes, one after the other.
+    """Iterator of a loader that is taken over as a whole: one pass, or all passes with `persistent_workers`.
 
     It is made in two steps. The first calls and draws nothing of the script's. It raises `Unsupported` if the random numbers of
     the script's processes cannot be replayed. In the second, `begin`, errors are the script's own.
@@ -104,7 +104,7 @@ class NativeIterator(_BaseDataLoaderIter):
         _live.add(self)
 
     def begin(self, loader: Any) -> None:
-        """Draw the base seed, and read the first index batches, as torch's own iterator does when it is made."""
+        """Draw the base seed and read the first index batches, as torch's own iterator does when it is made."""
         seed = getattr(self, "_base_seed", None)
         if self._num_workers > 0:
             loader.check_worker_number_rationality()
@@ -158,7 +158,7 @@ class NativeIterator(_BaseDataLoaderIter):
         return torch.get_default_dtype(), has_watching_mode(), has_own_default_collate(), blur
 
     def _is_set_otherwise(self) -> bool:
-        """Whether torch computes in another way by now than when the loader was compared."""
+        """Return whether torch computes in another way by now than when the loader was compared."""
         return self._arithmetic is not None and self._arithmetic != self._settings()
 
     def _state(self) -> Any:
@@ -301,7 +301,7 @@ class NativeIterator(_BaseDataLoaderIter):
         pending.places = ()
 
     def _is_unchanged(self, folder: FolderDataset, at: int) -> bool:
-        """Whether a sample is the one whose file is in the table. Its target may be another one."""
+        """Return whether a sample is the one whose file is in the table. Its target may be another one."""
         before = self._samples[id(folder.dataset)]
         return at < len(folder.samples) and (folder.samples[at] is before[at] or folder.samples[at][0] == before[at][0])
 
@@ -463,7 +463,7 @@ class NativeIterator(_BaseDataLoaderIter):
         return made
 
     def _plan_otherwise(self, pending: Pending, slot: int, status: int) -> bool:
-        """Whether native threads can fill an image in another way than the one that has failed with `status`."""
+        """Return whether native threads can fill an image in another way than the one that has failed with `status`."""
         return False
 
     @contextlib.contextmanager
@@ -567,11 +567,11 @@ os.register_at_fork(after_in_child=_leave_jobs_to_the_parent)
 
 
 class NativeFailure(Exception):
-    """Native loading failed for a reason other than the data."""
+    """Raised when native loading fails because of an error of headrace, not of the data."""
 
 
 def _forks(loader: Any) -> bool:
-    """Whether the loader's workers would be forked."""
+    """Return whether the loader's workers would be forked."""
     context = loader.multiprocessing_context or multiprocessing
     return bool(context.get_start_method() == "fork")
 
