@@ -14,7 +14,7 @@ from headrace.session.model import Event, ObservedLoader, Step
 __all__ = ["EpochGaps", "Pauses", "is_start_of", "measure_epoch_gaps", "measure_pauses", "steps_by_epoch"]
 
 PAUSE_FACTOR = 0.6
-"""Count a step as a pause when its compute exceeds the median by this share of it and by six median deviations."""
+"""A step is a pause when its compute exceeds the median by this share of the median and by six median deviations."""
 
 
 @dataclass(frozen=True, slots=True)

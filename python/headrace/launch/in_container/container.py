@@ -37,7 +37,7 @@ DISTRIBUTED = tuple(
     for name in ("mpi", "parameter_server", "distributed_dataparallel", "pytorch_ddp", "pytorch_xla_multi_worker",
                  "multi_worker_mirrored_strategy", "torch_distributed")
 )  # fmt: skip
-"""Hyperparameters by which a job of the SageMaker SDK asks for a way of distributed training."""
+"""Hyperparameters by which the SageMaker SDK requests distributed training."""
 
 
 @dataclass(frozen=True, slots=True)

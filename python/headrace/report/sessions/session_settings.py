@@ -16,7 +16,7 @@ GROUPS = ("command", "machine", "versions", "variables", "threads", "loader", "m
 """Groups of settings, in the order in which they are shown."""
 
 ABSENT = {"variables": "not set", "versions": "not used", "loader": "none", "model": "none"}
-"""Words for a value that is not there, by group; elsewhere it is unknown."""
+"""Text for a setting without a value, by group; for other groups "unknown"."""
 
 Settings = dict[tuple[str, str], object]
 """Values by group and name. A name that is missing was not recorded; None: not known, or not set."""

@@ -48,10 +48,10 @@ DISPATCHED = {"resnet18": 480, "resnet34": 830, "resnet50": 1218, "resnet101": 2
 """Operations that PyTorch dispatches in one training step with SGD, counted with TorchDispatchMode on torch 2.15."""
 
 HOST_S_PER_OPERATION = 6e-6
-"""CPU time of the host for each of them: Python, autograd, dispatcher and kernel launch (estimated)."""
+"""CPU time of the host for each operation of `DISPATCHED`: Python, autograd, dispatcher and kernel launch (estimated)."""
 
 ON_CPU = "measured on the CPU"
-"""Where a real model's rate comes from without a GPU."""
+"""Source given for a real model's rate on a machine without a GPU."""
 
 SPIN_S = 0.5e-3
 """The last part of a simulated step is waited for without sleep. A thread that synchronizes with a GPU spins by default
