@@ -1,4 +1,14 @@
-"""`headrace run`: replace the image loading of a PyTorch script where the replacement is provably equal.
+"""`headrace run`: speed up the image loading of an unchanged PyTorch script; batches stay equal bit for bit.
+
+Words used in this folder:
+
+- item: what `dataset[i]` returns.
+- take over a loader: give the script batches that native threads decode, in place of DataLoader's own. As a whole: headrace
+  makes the batches. In part: the script's own workers make them, with native image decoding.
+- refuse a loader: raise `Unsupported`. The script then loads it as without headrace.
+- lazy image: a Pillow image that is decoded when its pixels are first used. Deferred tensor: the same for a tensor.
+- plan an item: run the code of the dataset without decoding, to learn which files and transforms give its tensors.
+- way: one path through native code, such as one filter or one flag. Each is compared with the library that it replaces.
 
 Its rooms, ground first:
 

@@ -78,10 +78,10 @@ class Decision:
 
 
 PARTLY = "in part: "
-"""The reason begins with these words where only decoding is native."""
+"""The reason of a decision begins with these words where only image decoding is native."""
 
 PARTIAL_WAYS: tuple[Callable[[Any, int], PartlyNative], ...] = (with_deferred_items, with_native_decode)
-"""The ways to take a loader over in part, in the order in which they are tried.
+"""Functions that take a loader over in part, in the order in which they are tried.
 
 The order is reversed for a loader that cuts tensors: a deferred tensor that is cut is decoded as a whole.
 
@@ -103,7 +103,7 @@ _awaited: dict[tuple[str, str], AwaitedLine] = {}
 
 
 def install() -> None:
-    """Wrap `DataLoader._get_iterator`. Called once, when torch's data loader has been imported."""
+    """Replace `DataLoader._get_iterator` by the hook. Called once, after torch.utils.data has been imported."""
     settings = Settings.read()
     if settings.off or getattr(DataLoader._get_iterator, "_headrace", False):
         return

@@ -1,4 +1,4 @@
-"""The time in which torchvision makes deferred tensors of lazy images: while a batch is made.
+"""Replace functions of torchvision while a batch is made, so that they return deferred tensors for lazy images.
 
 Inside `deferred_tensors()` some functions of torchvision, and the function of torch's `default_collate` for tensors, are ours.
 They do what the originals do, unless the image is lazy, or a tensor is deferred. Scripts that took a function from its module
@@ -50,7 +50,7 @@ _kernels: list[tuple[dict[Any, Any], type]] = []
 
 
 FEWEST_PIXELS = 4096
-"""Tensors of smaller images whose pixels are there are made at once: to describe them takes as long."""
+"""Convert ordinary images of fewer pixels at once: deferring them would take as long."""
 
 
 def _description(image: Any) -> ImageDescription | None:

@@ -1,4 +1,4 @@
-"""Deferred items: lazy images whose tensors are not computed in the worker, but by native threads in the training process.
+"""Take over a loader in part: its workers read the image files, and native threads of the training process decode them.
 
 This goes on from lazy images (`lazy.loader`). A worker makes its items and its batch as the script does. Where nothing has
 looked at a tensor of an image, its description crosses the queue, and the encoded bytes that the worker has read lie in shared
@@ -45,21 +45,22 @@ from headrace.system.hardware.machine import cores
 __all__ = ["ComputedItems", "DeferredItems", "with_deferred_items"]
 
 POLL_S = 5.0
-"""A thread that waits for batches looks so often whether the loader has ended. A loader that ends wakes it at once."""
+"""A thread that waits for batches checks this often whether the loader has ended. The end of a loader wakes it at once anyway.
+"""
 
 ALIGNMENT = 64
-"""Tensors that share a block begin at multiples of so many bytes."""
+"""Tensors that share a block of memory begin at multiples of this many bytes."""
 
 BATCHES_AHEAD = 3
-"""Fill at least so many batches ahead, and more while they have fewer than `BYTES_AHEAD` bytes. What arrives further ahead
-waits in its encoded form."""
+"""Decode at least this many batches ahead, and more while they take fewer than `BYTES_AHEAD` bytes. Later batches wait encoded.
+"""
 
 BYTES_AHEAD = 128 << 20
-"""See `BATCHES_AHEAD`."""
+"""Decode more than `BATCHES_AHEAD` batches ahead while the decoded ones take fewer bytes than this. More takes more memory."""
 
 
 class DeferredItems:
-    """What a worker does beyond lazy images (`lazy.loader.Extension`).
+    """What each worker adds to lazy images (`lazy.loader.Extension`): deferred tensors, and batches sent undecoded.
 
     `shared`: the memory for the encoded bytes of images. `indexes`: the file of JPEG indexes, or None.
     """
@@ -69,40 +70,40 @@ class DeferredItems:
         self.indexes = indexes
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the block in which a batch is made."""
+        """Return the context manager under which a batch is made."""
         use_index_path(self.indexes)
         return _deferred_tensors()
 
     def finish(self, batch: Any) -> Any:
-        """Return the batch: torch's queue packs it when it pickles what is handed over."""
+        """Return the batch unchanged: its images are packed when torch's queue pickles it."""
         return batch
 
     def cost_s(self, batch: Any) -> float | None:
-        """Return the CPU time in seconds that the batch takes in the training process."""
+        """Return the CPU time in seconds that decoding the batch will take in the training process."""
         return cost_s(batch)
 
     def handed_over(self, batch: Any) -> Any:
-        """Return what the worker hands to torch's queue."""
+        """Return what the worker puts in torch's queue for a batch: a `HandedOver`."""
         return HandedOver(batch, self.shared, torch.utils.data.get_worker_info().id)
 
 
 class ComputedItems:
-    """What a loader without workers does beyond lazy images (`lazy.loader.Extension`): native threads compute its batches."""
+    """What a loader without workers adds to lazy images (`lazy.loader.Extension`): native threads decode complete batches."""
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the block in which a batch is made."""
+        """Return the context manager under which a batch is made."""
         return _deferred_tensors()
 
     def finish(self, batch: Any) -> Any:
-        """Return the batch without deferred tensors."""
+        """Return the batch with its deferred tensors computed."""
         return computed(batch)
 
     def cost_s(self, batch: Any) -> float | None:
-        """Return None: the clock of this thread does not see what native threads do."""
+        """Return None: the CPU clock of this thread does not count the native threads."""
         return None
 
     def handed_over(self, batch: Any) -> Any:
-        """Return the batch."""
+        """Return the batch unchanged."""
         return batch
 
 
@@ -115,12 +116,11 @@ def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
 
 
 def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
-    """Return a copy of the DataLoader whose images are lazy, and whose tensors are computed by native threads.
+    """Return a copy of the DataLoader whose images are lazy, and whose tensors native threads compute in the training process.
 
-    A script that compares `type(…)` with a class of tensors, looks inside torch's iterators, or uses tensors where torch asks
-    no subclass, gets lazy images only.
-    `images`: compare so many images of a folder first; each process compares the first images that it makes. Raise
-    `Unsupported` as `with_lazy_images` does.
+    A script that compares `type(…)` with a tensor class, looks inside torch's iterators, or uses tensors in calls that bypass
+    tensor subclasses, gets lazy images only. `images`: compare so many images of a folder first; each process compares the
+    first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
     """
     if images and (equal := require_equal_lazy_images(loader, images)):
         changed = with_deferred_items(loader)
