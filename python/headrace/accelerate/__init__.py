@@ -10,16 +10,16 @@ Words used in this folder:
 - plan an item: run the code of the dataset without decoding, to learn which files and transforms give its tensors.
 - way: one path through native code, such as one filter or one flag. Each is compared with the library that it replaces.
 
-Its rooms, ground first:
+Its rooms, from the bottom up:
 
-- `runtime`: what all loaders of the process share: the native engine, JPEG indexes, memory of batches, `--data-map`.
-- `workers`: what a worker process would have: its random streams, settings, warnings, errors.
-- `script`: what the script's own modules say and hold: their text, their state, what they have replaced.
-- `transforms`: the script's transforms, translated into headrace's.
-- `script_code`: items made by the script's own code: the code rewritten, its calls decided, its images planned.
-- `whole`: loaders taken over as a whole: recognised, compiled, iterated.
-- `lazy`: loaders taken over in part: images that are decoded natively when something looks at their pixels.
-- `deferred`: tensors of lazy images that native threads compute in the training process.
+- `runtime`: shared by all loaders of a process: native threads, JPEG indexes, batch memory, `--data-map`.
+- `workers`: imitate a DataLoader worker in the training process: random numbers, settings, warnings, errors.
+- `script`: inspect the script's modules: their text, their state, the library functions that they replaced.
+- `transforms`: translate the script's transforms into headrace's.
+- `script_code`: plan items by running the dataset's own code under control.
+- `whole`: take loaders over as a whole: recognise, compile, iterate.
+- `lazy`: take loaders over in part: lazy images in the script's own workers.
+- `deferred`: as `lazy`, with deferred tensors that native threads of the training process compute.
 
-`hook` decides for each DataLoader, and `check` compares before each take-over.
+`hook` decides for each DataLoader, and `check` compares batches before each take-over.
 """

@@ -124,7 +124,7 @@ def _spread(indices: Sequence[int], count: int) -> list[int]:
 
 
 def _small(loader: Any, batches: list[list[int]], workers: int) -> Any:
-    """Return a copy of the loader with these batches and an own generator."""
+    """Return a copy of the loader that makes only these batches, with a random generator of its own."""
     small = copy.copy(loader)
     # DataLoader's __setattr__ forbids it after __init__; this is a copy.
     small.__dict__ |= {
@@ -141,7 +141,7 @@ def _small(loader: Any, batches: list[list[int]], workers: int) -> Any:
 
 
 def _difference(small: Any, native: MakeIterator, plain: MakeIterator, epochs: int) -> str:
-    """Return where native batches differ from the script's own, in words; nothing if they are equal."""
+    """Return in words where native batches differ from the script's; an empty text if they are equal."""
     before = GeneratorStates.now()
     try:
         with unannounced(), forked_child(lambda: list(_passes(small, plain, epochs)), TIME_LIMIT_S) as theirs_made:
@@ -166,7 +166,7 @@ class _Error(str):
 
 
 def _passes(small: Any, make: MakeIterator, epochs: int) -> Iterator[Any]:
-    """Yield the batches of some epochs, from seeded generators, an error for each that is missing, then the states."""
+    """Yield the batches of `epochs` seeded passes, an `_Error` for a pass that failed, then the generator states."""
     generator = torch.Generator().manual_seed(SEED)
     small = copy.copy(small)
     small.__dict__["generator"] = generator

@@ -28,7 +28,7 @@ def native_steps(parts: Sequence[TransformParts]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return names, each once: all of them, or the first ones and how many more there are."""
+    """Return the distinct names: all of them, or the first ones and the number of the others."""
     different = list(dict.fromkeys(names))
     more = len(different) - MOST_STEPS
     return ", ".join(different if more <= 1 else [*different[:MOST_STEPS], f"{more} more steps"])

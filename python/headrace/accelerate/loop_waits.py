@@ -49,7 +49,7 @@ class LoopWaits:
 
 
 class _Pass:
-    """A pass over a loader. `until_s`: up to when it is counted. `look`: called after each batch, until it returns False."""
+    """One pass over a loader, counted up to `until_s`. `look`: called after each batch, until it returns False."""
 
     __slots__ = ("look", "until_s", "waits")
 

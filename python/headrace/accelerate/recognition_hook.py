@@ -69,7 +69,7 @@ def _asking(original: Callable[[Any], Any], asker: _Asker) -> Callable[[Any], An
 
 
 class _Asker:
-    """Asks about each loader of this process once in a session, and records the answer."""
+    """Examines each loader of this process once in a session, and records the answer."""
 
     def __init__(self, target: Recorder) -> None:
         self._recorder = target

@@ -32,7 +32,7 @@ def first_that_fits(loader: Any, use: Callable[[RecognisedLoader | RecognisedIte
 
 
 def _both(refusal: Unsupported, further: Unsupported) -> Unsupported:
-    """Return one refusal of two: that of a folder dataset, and that of the code of its items.
+    """Join two refusals into one: that of a folder dataset, and that of the code of its items.
 
     The second one is added where the first one only says that code is not known.
     """

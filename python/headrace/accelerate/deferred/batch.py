@@ -1,4 +1,4 @@
-"""Pass batches with undecoded images from a worker to the training process.
+"""Pass batches from a worker to the training process with their images undecoded.
 
 A worker hands over a `HandedOver` in place of its batch. Torch's queue pickles that in its own thread, as it pickles a batch:
 the batch is pickled once, by the reducers of the script and of torch, and deferred tensors in it become numbers. What the
@@ -84,7 +84,7 @@ class HandedOver:
 
 
 class _SetAside:
-    """The deferred tensors of a batch, in the order in which its pickler meets them.
+    """Pickler hook that replaces the deferred tensors of a batch by numbers, and keeps them in order.
 
     It does not know the pickler: that holds the whole batch, which must be gone as soon as it is pickled.
     """
@@ -94,7 +94,7 @@ class _SetAside:
         self._numbers: dict[int, int] = {}
 
     def pickled(self, batch: Any) -> bytes:
-        """Return what torch's queue would make of a batch, but for deferred tensors: they become numbers."""
+        """Return the pickle of a batch as torch's queue would make it, with a number in place of each deferred tensor."""
         file = io.BytesIO()
         pickler = ForkingPickler(file)
         kinds = (DeferredTensor, *DeferredTensor.__subclasses__())
@@ -124,7 +124,7 @@ _opened = threading.local()
 
 
 def _filled(number: int, kind: type = torch.Tensor) -> torch.Tensor:
-    """Return the tensor of a number while a pickle is opened. A second object over the same memory is a tensor of its own."""
+    """Return the tensor with this number while a pickle is opened; the second time, a new tensor over its memory."""
     tensor: torch.Tensor = _opened.tensors[number]
     if number in _opened.seen:
         tensor = torch.empty(0, dtype=tensor.dtype).set_(tensor)
@@ -176,7 +176,7 @@ class DescribedBatch:
         return PendingBatch(self.data, tensors, filling, filling.start(engine, indexes))
 
     def _parts(self) -> Callable[[list[Any], torch.Tensor | None], tuple[Part, ...]]:
-        """Return what makes the parts of a target from its blocks and its computed blocks."""
+        """Return the function that lists the images of a target, decoded or not."""
         encoded = received(self.place) if self.place is not None else memoryview(b"")
         sources = [encoded[start:end] for start, end in self.sources]
         values = [deferred_values.from_bytes(*one) for one in self.values]
@@ -243,7 +243,7 @@ _left_to_the_parent: list[Any] = []
 
 
 def _leave_batches_to_the_parent() -> None:
-    """Keep unfinished jobs for ever in a forked child: ending one would wait for threads that only the parent has."""
+    """Keep unfinished jobs alive in a forked child: ending one would wait for threads that only the parent has."""
     _left_to_the_parent.extend(batch._job for batch in _pending)
 
 
@@ -273,7 +273,7 @@ def cost_s(batch: Any) -> float:
 
 
 def _states_in(batch: Any) -> Iterator[State]:
-    """Find the deferred tensors of a batch, without calling anything of the script."""
+    """Find the deferred tensors of a batch without calling code of the script."""
     left: list[Any] = [batch]
     seen: set[int] = set()
     while left and len(seen) < MOST_OBJECTS:
@@ -323,7 +323,7 @@ def _compute_entries(container: Any, entries: list[tuple[Any, Any]], depth: int)
 
 
 class _Packing:
-    """The sources and values of the targets of one batch. `extents`: where each source begins and ends among all of them."""
+    """Collects the encoded images and value tables of one batch. `extents`: begin and end of each image among all bytes."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -334,13 +334,13 @@ class _Packing:
 
     @property
     def values(self) -> list[Any]:
-        """The tables of the targets, in bytes."""
+        """The dtype and bytes of each value table."""
         return [values.to_bytes() for values in self._values]
 
     def target(self, state: State) -> Target | torch.Tensor:
-        """Return the target of a deferred tensor.
+        """Return a deferred tensor as a `Target`, for native threads of the training process.
 
-        The computed tensor, if native code would not write it, or if the bytes of its images are more than its own.
+        Return the computed tensor instead if native code cannot write it, or if its encoded images are larger than the tensor.
         """
         parts, shape, strides = state.parts, state.shape, state.strides
         if state.tensor is not None:  # the script has looked at it meanwhile
@@ -382,7 +382,7 @@ def _sources(parts: Any) -> Iterator[Encoded]:
 
 
 def _is_native(parts: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Return whether native code writes a tensor with these blocks and strides."""
+    """Return whether native code can write a tensor of these images, shape and strides."""
     layout = layout_of(shape, strides)
     return layout is not None and all(
         part.values.store(layout) is not None for part in parts if not isinstance(part, torch.Tensor)

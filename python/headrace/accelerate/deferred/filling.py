@@ -91,7 +91,7 @@ class Filling:
         return True
 
     def _call(self) -> tuple[list[Any], list[tuple[Store, Any]], list[tuple[int, int]]]:
-        """Return the arguments of the native call. Neighbours with one source are read and opened once."""
+        """Return the arguments of the native call. Consecutive images with the same source share one read."""
         order = sorted(range(len(self._items)), key=lambda at: self._items[at][0])
         self._described = [self._described[at] for at in order]
         items = [self._items[at] for at in order]
@@ -134,7 +134,7 @@ def _by_pillow(parts: Sequence[Part], tensor: torch.Tensor) -> None:
 
 
 def _blocks(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view [number, 3, height, width] of the blocks of any tensor."""
+    """Return a view [number, 3, height, width] of any tensor of images."""
     return tensor.flatten(0, -4) if tensor.ndim > 3 else tensor.unsqueeze(0)
 
 
@@ -149,7 +149,7 @@ def layout_of(shape: Sequence[int], strides: Sequence[int]) -> str | None:
 
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, str]:
-    """Return the memory of a tensor as an array, and its layout; None if native code writes no such tensor."""
+    """Return a numpy array over the memory of a tensor, and its layout; None if native code cannot write it."""
     layout = layout_of(tensor.shape, tensor.stride())
     if layout is None or tensor.dtype not in STORED:
         return None, "chw"

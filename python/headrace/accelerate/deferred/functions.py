@@ -217,7 +217,7 @@ def _add_kernels() -> None:
 
 
 def _by_kernel(ours: Any, original: Any, plain: Any, image: Any, *arguments: Any, **options: Any) -> Any:
-    """Call a kernel of torchvision for a deferred image: ours, or the one for the plain class."""
+    """Call torchvision's operation on a deferred image: by the replacement, or by the kernel for plain tensors."""
     return ours(original, image, *arguments, **options) if is_deferred(image) else plain(real(image), *arguments, **options)
 
 

@@ -136,7 +136,7 @@ def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
 
 
 def _receive_deferred(iterator: Any, trial: Trial) -> Any:
-    """Make the iterator of a loader with workers compute the batches that arrive. `trial`: gets what they cost here."""
+    """Make a loader's iterator decode the batches that arrive from workers. `trial`: records their cost in this process."""
     threads = min(iterator._num_workers, max(1, int(cores().usable)))
     batches = 2 + iterator._num_workers * iterator._prefetch_factor
     receiver = _Receiver(engine(threads), process_indexes(), batches, pinned=iterator._pin_memory)
@@ -158,7 +158,7 @@ def _receive_deferred(iterator: Any, trial: Trial) -> Any:
 
 
 class _ReceivingThread(threading.Thread):
-    """The thread that moves batches from torch's queue to another, and has them filled, until the loader ends."""
+    """The thread that takes batches from torch's queue and starts decoding them, until the loader ends."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _ReceivingThread(threading.Thread):
         self._trial = trial
 
     def run(self) -> None:
-        """Receive until the loader ends, or until torch's queue raises an error, which is passed on."""
+        """Take batches until the loader ends, or until torch's queue raises an error, which is passed on."""
         try:
             self._receive()
         finally:
@@ -210,13 +210,13 @@ class _ReceivingThread(threading.Thread):
         return data
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end of the thread, unless it runs this itself: it may collect the garbage that holds the iterator."""
+        """Wait for the end of the thread, unless this thread calls it: it may collect the garbage that holds the iterator."""
         if threading.current_thread() is not self:
             super().join(timeout)
 
 
 class _Receiver:
-    """What fills the batches of one loader: native threads, memory that is used again, JPEG indexes."""
+    """Decodes the batches of one loader: native threads, reused memory, JPEG indexes."""
 
     def __init__(self, pool: Any, indexes: IndexStore | None, batches: int, *, pinned: bool) -> None:
         self._pinned = pinned
@@ -225,11 +225,11 @@ class _Receiver:
         self._batches = batches
 
     def open(self, batch: DescribedBatch) -> PendingBatch:
-        """Start to fill a batch."""
+        """Start to decode a batch that arrived from a worker."""
         return batch.open(self._engine, self._memory, self._indexes)
 
     def _memory(self, wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
-        """Return tensors over one block of memory, which is used again when nobody refers to any of them."""
+        """Return tensors in one block of memory, which is reused when nothing refers to any of them."""
         if self._pinned:  # torch keeps pinned memory, and waits for unfinished copies
             return [_pinned_tensor(shape, dtype) for shape, dtype in wanted]
         starts = [0]
@@ -252,7 +252,7 @@ def _pinned_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Ahead:
-    """What is being filled, or filled, and has not been taken yet: its number of batches, and their bytes."""
+    """Number and bytes of the batches that are decoded, or being decoded, and that torch has not taken yet."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -260,39 +260,39 @@ class _Ahead:
         self._bytes = 0
 
     def add(self, batch: PendingBatch, sign: int) -> None:
-        """Count a batch (`sign` 1), or count it no more (-1)."""
+        """Count a batch (`sign` 1), or stop counting it (-1)."""
         with self._changed:
             self._batches += sign
             self._bytes += sign * batch.filled_bytes
             self._changed.notify_all()
 
     def wait_for_room(self, ended: threading.Event) -> None:
-        """Wait until another batch may be filled, or until the loader has ended."""
+        """Wait until another batch may be decoded ahead, or until the loader has ended."""
         with self._changed:
             while self._batches >= BATCHES_AHEAD and self._bytes >= BYTES_AHEAD and not ended.is_set():
                 self._changed.wait(POLL_S)
 
     def wake(self) -> None:
-        """Have a thread that waits look whether the loader has ended."""
+        """Wake a waiting thread, so that it checks whether the loader has ended."""
         with self._changed:
             self._changed.notify_all()
 
 
 class _Ended(threading.Event):
-    """The end of a loader, which wakes the thread that waits for room."""
+    """Event that marks the end of a loader, and wakes the thread that waits for room."""
 
     def __init__(self, ahead: _Ahead) -> None:
         super().__init__()
         self._ahead = ahead
 
     def set(self) -> None:
-        """Note the end."""
+        """Mark the end of the loader."""
         super().set()
         self._ahead.wake()
 
 
 class _Finishing:
-    """The end of the queue from which torch takes batches: in the order of their arrival, complete.
+    """Queue from which torch takes complete batches, in the order of their arrival.
 
     It has the methods of `queue.Queue` that torch, and whoever watches the loader, call.
     """

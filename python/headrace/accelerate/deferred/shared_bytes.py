@@ -65,7 +65,7 @@ class SharedBytes:
         weakref.finalize(self, os.close, file)
 
     def _map(self) -> None:
-        """Map the file. A slot is in use while its byte at the beginning is not zero."""
+        """Map the file. The first bytes are flags: a slot is in use while its flag is not zero."""
         self._memory = mmap.mmap(self._own_file(), 0)
         self._in_use = memoryview(self._memory)[: self._head]
         self._reserved: dict[int, int] = {}
@@ -87,7 +87,7 @@ class SharedBytes:
         return self.name, slot, size
 
     def _reserve(self, slot: int, size: int) -> bool:
-        """Whether a slot has memory for `size` bytes. Memory that is written without being reserved could kill the process."""
+        """Return whether a slot has `size` bytes of reserved memory. Writing unreserved memory could kill the process."""
         reserved = self._reserved.get(slot, 0)
         wanted = -(-size // GROWTH) * GROWTH
         if wanted > LARGEST_BATCH:
@@ -113,13 +113,13 @@ class SharedBytes:
 
 
 def _free(in_use: memoryview, slot: int, process: int) -> None:
-    """Free a slot. A forked child of the training process does not: the parent still reads."""
+    """Free a slot, unless this is a forked child of the training process: the parent still reads."""
     if os.getpid() == process:
         in_use[slot] = 0
 
 
 def _passed_on(name: str, slots: int, head: int, file: Any) -> SharedBytes:
-    """Return the shared memory in a process that was started with it."""
+    """Return the shared memory in a worker process that was started with it."""
     shared = SharedBytes.__new__(SharedBytes)
     shared.name, shared._slots, shared._head, shared._memory = name, slots, head, None
     if file is not None:

@@ -170,7 +170,7 @@ def keeps_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _from_metadata(func: Any, args: Any, kwargs: Any) -> Any:
-    """Answer what shape, strides and type tell."""
+    """Return what an operation on shape, strides and dtype alone returns."""
     if not is_deferred(args[0]) or len(args) + len(kwargs) > 2:
         return NotImplemented
     with _subclass_off():
@@ -178,7 +178,7 @@ def _from_metadata(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _pointwise(func: Any, args: Any, kwargs: Any) -> Any:
-    """Apply a pointwise operation to the values."""
+    """Apply a pointwise operation to the value table."""
     at = 0
     state = described_state(args[0]) if args else None
     if state is None and len(args) > 1:
@@ -266,7 +266,7 @@ def _cat(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _arguments(args: Any, kwargs: Any) -> tuple[Sequence[torch.Tensor], Any]:
-    """Return tensors and axis of a call of `stack` or `cat`. No tensors: it has further arguments, or others."""
+    """Return tensors and axis of a call of `stack` or `cat`. No tensors: the call has other arguments."""
     if not args or len(args) + len(kwargs) > 2 or not set(kwargs) <= {"dim"} or type(args[0]) not in (list, tuple):
         return (), 0
     return args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
@@ -306,7 +306,7 @@ def joined(tensors: Sequence[Any], function: Any, *, contiguous: bool = False) -
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Return whether a tensor can be a block: torch's own, or a retyped one, on the CPU, without a gradient."""
+    """Return whether a tensor can be an image of a deferred tensor: of a plain class, on the CPU, without a gradient."""
     known = {torch.Tensor, *(kind._plain for kind in DeferredTensor.__subclasses__())}
     return type(tensor) in known and tensor.device.type == "cpu" and not tensor.requires_grad and not tensor.is_sparse
 
@@ -338,7 +338,7 @@ _POINTWISE_FUNCTIONS = "add sub mul div true_divide clamp"
 
 
 def _handlers() -> dict[Any, Callable[[Any, Any, Any], Any]]:
-    """Return the uses of a tensor that do not compute it."""
+    """Return the operations that need no values, each with its handler."""
     found: dict[Any, Callable[[Any, Any, Any], Any]] = {}
     for name in _METADATA.split():
         use = getattr(torch.Tensor, name, None)

@@ -114,7 +114,7 @@ def as_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def _key(operand: Any) -> Any:
-    """Return what equal operands have in common. None for an operand that the table does not allow."""
+    """Return a key that is equal for equal operands. None for an operand that a value table does not allow."""
     kind = type(operand)
     if kind in (int, float, bool):
         return kind, repr(operand)

@@ -213,7 +213,7 @@ class LazyFetcher:
         return batch
 
     def _ordinary_items(self, index: Any) -> int:
-        """Return how many of the first items of a batch are to be ordinary. 0: torch's fetcher does not ask for one by one."""
+        """Return how many first items of a batch to make without lazy images. 0 if all are made in one call."""
         fetcher = self._fetcher
         if type(fetcher) not in (_MapDatasetFetcher, _IterableDatasetFetcher) or type(index) is not list:
             return 0
@@ -222,7 +222,7 @@ class LazyFetcher:
         return self._trial.ordinary_items(len(index))
 
     def _divided(self, index: list[Any], ordinary: int) -> Any:
-        """Return a batch whose first `ordinary` items are made without lazy images, and measure both parts."""
+        """Make the first `ordinary` items of a batch without lazy images, the others with them, and measure both."""
         extension = None if self._cannot_be_measured else self._extension
         begun_s: list[float] = []
         with contextlib.ExitStack() as around, contextlib.ExitStack() as lazily:
@@ -251,7 +251,7 @@ class LazyFetcher:
         return batch
 
     def _measured(self, index: Any, *, lazy: bool) -> tuple[Any, float]:
-        """Return a batch and the CPU time in seconds that it takes, here and elsewhere."""
+        """Return a batch and its CPU time in seconds, in this process and in the training process."""
         start = self._clock()
         if not lazy:
             return self._fetcher.fetch(index), self._clock() - start
@@ -276,7 +276,7 @@ class LazyFetcher:
             return self._fetcher.fetch(index)
 
     def _lazy_images(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the block in which an item is made with lazy images. It has begun."""
+        """Return an entered context manager under which an item is made with lazy images."""
         with contextlib.ExitStack() as blocks:
             blocks.enter_context(native_readers())
             if "PIL.Image" in sys.modules:
@@ -286,7 +286,7 @@ class LazyFetcher:
             return blocks.pop_all()
 
     def _note_work(self) -> None:
-        """Note what has become native since the last batch, in the memory that all processes of the loader share."""
+        """Record which steps have become native since the last batch, in memory that all processes of the loader share."""
         work = native_work()
         if work != self._work:
             self._trial.note(name for name, now, before in zip(WORK, work, self._work, strict=True) if now > before)
@@ -294,7 +294,7 @@ class LazyFetcher:
 
 
 class _Divided:
-    """The indices of a batch, which torch's fetcher iterates over once. `begin` is called behind the first `ordinary` ones.
+    """Iterates once over the indices of a batch. `begin` is called after the first `ordinary` ones.
 
     `made`: the number of items that have been made.
     """

@@ -108,7 +108,7 @@ class NativeImageLoader:
         return image.crop((left, top, left + width, top + height))
 
     def _draw(self, width: int, height: int) -> tuple[Box, tuple[int, int], str]:
-        """Draw box, result size (height, width) and filter by the script's own object from its own generator."""
+        """Draw box, result size (height, width) and filter by the script's own transform from its own generator."""
         kind = type(self.first).__name__
         if kind == "Resize":
             return (0, 0, width, height), _resized_size(self.first, width, height), interpolation_name(self.first.interpolation)
@@ -129,7 +129,7 @@ class NativeImageLoader:
 
 
 def _jpeg_info(data: bytes) -> dict[Any, Any] | None:
-    """Return the `info` that a JPEG's image has after `convert("RGB")`. None for other files, which Pillow itself decodes.
+    """Return the `info` of a JPEG's image after `convert("RGB")`. None for other files, which Pillow decodes.
 
     Pillow's parser reads the header: a transform of the script may look at the EXIF data or the colour profile.
     """
@@ -213,7 +213,7 @@ class RemainingTransforms:
 
 @dataclass(frozen=True, slots=True)
 class _ReplacedTransform:
-    """The transform of one folder dataset: the step that is applied natively, and the remaining steps."""
+    """The transform of one folder dataset, split into the step that is applied natively and the remaining ones."""
 
     image_loader: NativeImageLoader
     remaining: tuple[Any, ...]
@@ -221,12 +221,12 @@ class _ReplacedTransform:
 
     @property
     def native(self) -> tuple[Callable[[Any], Any], ...]:
-        """The operations from a path to the first image that must be equal."""
+        """The operations from a path to the first image that is compared."""
         return (self.image_loader,) if self.image_loader.resized else (self.image_loader, *self.remaining[:2])
 
     @property
     def plain(self) -> tuple[Callable[[Any], Any], ...]:
-        """The script's operations from the opened image to the same image."""
+        """The script's operations from the opened image to the image that is compared."""
         first = self.image_loader.first
         return (first,) if self.image_loader.resized else (self.remaining[0], first)
 
@@ -303,7 +303,7 @@ def _part(replaced: Sequence[_ReplacedTransform]) -> NativeDecodePart:
 
 
 def _natively_decoded(loader: Any) -> tuple[Any, list[_ReplacedTransform]]:
-    """Return a copy of the loader's dataset that decodes natively, and the transform of each folder dataset in it."""
+    """Return a copy of the loader's dataset that decodes natively, and the split transform of each folder dataset in it."""
     if isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
         raise Unsupported("its dataset is iterable, without indices")
     if module := looks_at_iterators():  # the changed copy of the dataset is in the iterator
@@ -359,11 +359,10 @@ def _split_transform(folder: FolderDataset) -> tuple[NativeImageLoader, list[Any
 
 
 def _require_equal_images(replaced: Sequence[_ReplacedTransform], count: int, *, lazily: bool = False) -> str:
-    """Compare `count` images after the first transform with the script's way, with equal draws. Return the result in words.
+    """Compare `count` images after the first transform with the script's, with equal draws. Return the result in words.
 
-    `lazily`: our way is the script's with lazy images, not native decode. Only functions of libraries and a copy of the first
-    transform are called, nothing of the script. Raise `Unsupported` if an image or a draw differs, or if native decode is to
-    decode, and none of the files is a JPEG.
+    `lazily`: compare lazy images, not native decode. Only functions of libraries and a copy of the first transform are called,
+    nothing of the script. Raise `Unsupported` if an image or a draw differs, or if native decode finds no JPEG among the files.
     """
     images = [(one, path) for one in replaced for path in one.paths]
     chosen = np.unique(np.linspace(0, len(images) - 1, min(count, len(images))).astype(np.int64))

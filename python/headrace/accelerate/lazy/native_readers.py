@@ -47,7 +47,7 @@ Decoded = tuple[tuple[Any, ...], Any]
 
 
 class _Depth(threading.local):
-    """Number of blocks that the current thread is in."""
+    """How many `native_readers()` blocks the current thread is in."""
 
     value = 0
 
@@ -60,7 +60,7 @@ _readers: dict[tuple[str, str], Reader] = {}
 
 
 def _renew_lock() -> None:
-    """Make a new lock in a forked child: another thread of its parent may have held this one."""
+    """Make a new lock in a forked child: another thread of the parent may have held the old one."""
     global _lock
     _lock = threading.Lock()
 
@@ -111,7 +111,7 @@ class Reader:
 
 
 def _at(module: str, name: str) -> Any:
-    """Return the function that stands at a name now: what a pickled `Reader` becomes."""
+    """Return the function that has this name now: what a pickled `Reader` becomes."""
     return getattr(_owner(module), name)
 
 
@@ -155,7 +155,7 @@ def _imdecode(buf: Any = None, *arguments: Any, **options: Any) -> Decoded | Non
 
 
 def _flags(arguments: tuple[Any, ...], options: dict[str, Any], default: int | None) -> int | None:
-    """Return the flags of a call, or None for a call that is not a plain one."""
+    """Return the flags of a call, or None for a call with other arguments."""
     if len(arguments) + len(options) > 1 or options.keys() - {"flags"}:
         return None
     flags = arguments[0] if arguments else options.get("flags", default)
@@ -267,7 +267,7 @@ def _owner(module: str) -> Any:
 
 
 def _is_own(function: Any) -> bool:
-    """Return whether a function is the library's own: not one that the script has put in its place."""
+    """Return whether a function is the library's own, not a replacement by the script."""
     if type(function) is Reader:
         return False
     if hasattr(function, "_headrace_data_map"):

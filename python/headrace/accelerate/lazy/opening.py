@@ -31,7 +31,7 @@ _set_class = object.__dict__["__class__"].__set__
 
 
 class _Depth(threading.local):
-    """Number of blocks that the current thread is in."""
+    """How many `lazy_images()` blocks the current thread is in."""
 
     value = 0
 
@@ -41,7 +41,7 @@ _lock = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """Make a new lock in a forked child: another thread of its parent may have held this one."""
+    """Make a new lock in a forked child: another thread of the parent may have held the old one."""
     global _lock
     _lock = threading.Lock()
 
@@ -53,7 +53,7 @@ _replaced: tuple[Any, Any] | None = None
 
 
 def _open_jpeg(file: Any, filename: Any = None) -> Any:
-    """Open a JPEG as the registered function does. Make it lazy if this thread is making an item."""
+    """Open a JPEG by Pillow's own function, and make it lazy if this thread is inside `lazy_images()`."""
     replaced = _replaced
     factory = JpegImagePlugin.jpeg_factory if replaced is None else replaced[0]
     image = factory(file, filename)

@@ -113,10 +113,10 @@ def description_of(image: Any) -> ImageDescription | None:
 
 
 class _Operations(Image.Image):
-    """The operations of Pillow that stay lazy. Everything that is not a plain case goes to Pillow's own method."""
+    """Pillow's methods as lazy images have them. Calls with unusual arguments go to Pillow's own method."""
 
     def convert(self: Any, mode: Any = None, *arguments: Any, **options: Any) -> Any:
-        """Pillow's `convert`: lazy to "RGB" and without a mode."""
+        """Pillow's `convert`: the result is lazy for mode "RGB" and without a mode."""
         if not arguments and not options and (mode == "RGB" or (mode is None and self._mode == "RGB")):
             description = _lazily(self, "convert", any_mode=True)
             if description is not None:
@@ -124,14 +124,14 @@ class _Operations(Image.Image):
         return _plain(self).convert(mode, *arguments, **options)
 
     def copy(self: Any) -> Any:
-        """Pillow's `copy`."""
+        """Pillow's `copy`: the result is lazy."""
         description = _lazily(self, "copy")
         return derived(self, description) if description is not None else _plain(self).copy()
 
     __copy__ = copy
 
     def crop(self: Any, box: Any = None) -> Any:
-        """Pillow's `crop`: lazy where the box lies inside the image."""
+        """Pillow's `crop`: the result is lazy if the box lies inside the image."""
         cut = _inside(box, *self._size)
         if cut is not None:
             description = _lazily(self, "crop")
@@ -141,7 +141,7 @@ class _Operations(Image.Image):
         return _plain(self).crop(box)
 
     def resize(self: Any, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
-        """Pillow's `resize`: lazy for the first resize, without a part of the image and without a reduction beforehand."""
+        """Pillow's `resize`: the result is lazy for the first resize, without `box` and `reducing_gap`."""
         target = _target(self._size, size, resample, box, reducing_gap)
         if target is not None:
             description = _lazily(self, "resize")
@@ -153,7 +153,7 @@ class _Operations(Image.Image):
         return _plain(self).resize(size, resample, box, reducing_gap)
 
     def transpose(self: Any, method: Any) -> Any:
-        """Pillow's `transpose`: lazy for flips and the half turn."""
+        """Pillow's `transpose`: the result is lazy for flips and the half turn."""
         flips = _FLIPS.get(method) if isinstance(method, int) else None
         if flips is not None:
             description = _lazily(self, "transpose")
@@ -166,7 +166,7 @@ class _Operations(Image.Image):
 
 
 class _Undecoded(_Operations):
-    """What an image without pixels has in place of them."""
+    """Properties that decode the image when Pillow reads its pixels."""
 
     @property
     def _im(self) -> Any:
@@ -180,7 +180,7 @@ class _Undecoded(_Operations):
 
     @property
     def readonly(self: Any) -> Any:
-        """Pillow's attribute. Pixels that are decoded later can be written to."""
+        """Pillow's attribute `readonly`, False: pixels that are decoded later can be written to."""
         return self.__dict__["_readonly"]
 
     @readonly.setter
@@ -259,7 +259,7 @@ class PixelAccess:
 
 
 def _plain(image: Any) -> Any:
-    """Make an image one of Pillow's own class, with its pixels if it has been loaded, and return it."""
+    """Turn an image into one of Pillow's own class, decoded if it was loaded, and return it."""
     if type(image) is OpenedJpeg:
         _set_class(image, JpegImageFile)
     elif type(image) in _PLAIN:
@@ -268,7 +268,7 @@ def _plain(image: Any) -> Any:
 
 
 def _decoded(image: Any) -> Any:
-    """Return Pillow's pixel object of an image. The image becomes an ordinary one. Threads that ask at once get the same."""
+    """Decode a lazy image, and return Pillow's pixel object. Threads that call at the same time get the same object."""
     fields = image.__dict__
     description = fields.get(_STATE)
     if "_im" not in fields and description is not None:
@@ -290,7 +290,7 @@ def _core(image: Any, description: ImageDescription) -> Any:
 
 
 def _pixels(description: ImageDescription) -> Any:
-    """Return the pixels, natively decoded. The first ones of a process are compared with Pillow's."""
+    """Decode natively. The first images of a process are compared with Pillow's."""
     try:
         found = pixels(description, process_indexes())
     except HeadraceError:
@@ -316,7 +316,7 @@ def first_images_equal() -> bool:
 
 
 def _lazily(image: Any, operation: str, *, any_mode: bool = False) -> ImageDescription | None:
-    """Return the description that an operation continues, or None if Pillow's own method must do it."""
+    """Return the description to which an operation is added, or None if Pillow's own method must do it."""
     if getattr(Image.Image, operation) is not _pillows_own[operation] or not (any_mode or image._mode == "RGB"):
         return None
     if type(image) is OpenedJpeg:
@@ -358,7 +358,7 @@ def pixel_source(image: Any) -> bytes:
 
 
 def _inside(box: Any, width: int, height: int) -> tuple[int, int, int, int] | None:
-    """Return left, top, width and height of a crop, as Pillow rounds them. None where Pillow does more than cut."""
+    """Return left, top, width and height of a crop, as Pillow rounds them. None if the box is not inside the image."""
     if box is None:
         return 0, 0, width, height
     if type(box) not in (tuple, list):
@@ -425,7 +425,7 @@ def _loaded(image: Any) -> ImageDescription | None:
 
 
 def _source(file: Any) -> bytes | None:
-    """Return the bytes behind an open file, or None if it is not a plain one."""
+    """Return all bytes of an open file, or None if it is not a regular one."""
     try:
         if type(file) is io.BytesIO:
             return file.getvalue()

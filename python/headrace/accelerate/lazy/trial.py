@@ -156,7 +156,7 @@ class Trial:
         return self._share_of(self._values)
 
     def _share_of(self, values: Any) -> float:
-        """Return the cost of a lazy item as a share of an ordinary one's, by what has been measured of each."""
+        """Return the measured cost of a lazy item as a share of an ordinary item's."""
         plain_s, plain_items, lazy_s, lazy_items = _sums(values)
         if not plain_s or not lazy_items:
             return float("nan")
@@ -185,7 +185,7 @@ class Trial:
 
 
 def _sums(values: Any) -> list[float]:
-    """Return CPU time and number of ordinary items, and of lazy ones, over all processes."""
+    """Return (CPU time, number) of ordinary items, and of lazy ones, over all processes."""
     return [sum(values[field::_FIELDS]) for field in range(_FIELDS)]
 
 

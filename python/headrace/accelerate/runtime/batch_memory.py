@@ -25,7 +25,7 @@ LARGEST_BLOCK = 4
 
 
 class _Blocks:
-    """Rings of memory by the size of their blocks in bytes.
+    """Free blocks of memory, by their size in bytes.
 
     There is no lock: the garbage collector may end a loader's thread, and wait for it, wherever memory is allocated. Two
     threads that meet here make a ring twice at worst.
@@ -99,13 +99,13 @@ def offer_free_blocks() -> None:
 
 
 def _begin_anew() -> None:
-    """Begin without memory in a forked child: the free blocks are empty there."""
+    """Start with no free blocks in a forked child: they are not copied there."""
     global _blocks
     _blocks = _Blocks()
 
 
 def _share_blocks_in_use() -> None:
-    """Tell the rings of the parent about its new child. A loop holds the last batch of an epoch when the next one forks."""
+    """Tell the parent's blocks about its new child: the loop holds the last batch of an epoch when the next one forks."""
     _blocks.forked()
 
 

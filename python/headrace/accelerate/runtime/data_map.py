@@ -55,7 +55,7 @@ def mapped(path: str) -> str:
 
 
 def _mapped_upwards(path: str) -> str:
-    """Return the same for a path with `..`, which may leave A, and by a link another way than its letters say."""
+    """Return `mapped(path)` for a path with `..`: it may leave A, and a link may lead elsewhere than the text says."""
     real = os.path.realpath(path)
     for folder, copy in _pairs:
         inside = os.path.realpath(folder) + "/"
@@ -103,7 +103,7 @@ READING = frozenset({"r", "rb", "rt", "br", "tr"})
 
 
 def _for_reading(file: Any) -> Any:
-    """Return what is opened in place of `file`: the mapped path of the same type, or `file` itself."""
+    """Return what to open in place of `file`: the mapped path as the same type, or `file` itself."""
     if not isinstance(file, str | bytes | os.PathLike):
         return file  # a descriptor
     path = os.fspath(file)

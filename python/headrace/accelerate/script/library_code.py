@@ -46,7 +46,7 @@ def is_of_library(module: Any) -> bool:
 
 
 def _is_installed(package: str) -> bool:
-    """Return whether the imported package of a name is an installed one. One that is not imported counts."""
+    """Return whether a package is an installed one, or not imported yet."""
     path = getattr(sys.modules.get(package), "__file__", None)
     return path is None or is_installed(path)
 
@@ -66,7 +66,7 @@ def is_constant(module: dict[str, Any], name: str, *, may_contain: bool = False)
 
 @functools.cache
 def _stored_anew(name: str) -> frozenset[str]:
-    """Return the variables of a module that its functions store by `global`."""
+    """Return the global variables of a module that its functions assign (`global`)."""
     module = sys.modules.get(name)
     if module is None:
         return frozenset()

@@ -60,7 +60,7 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 def _parts(thing: Any) -> list[Any]:
-    """Return what an object holds: parts of a container, attributes and class of an object, methods and bases of a class."""
+    """Return what an object refers to: elements, attributes and class; of a class its methods and bases."""
     if is_instance(thing, types.FunctionType):
         return [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
     if is_instance(thing, type):
@@ -89,7 +89,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _is_left_out(thing: Any) -> bool:
-    """Return whether nothing is looked for behind something: plain values, modules, code of Python and `_LIBRARIES`."""
+    """Return whether the search stops at an object: plain values, modules, code of Python and `_LIBRARIES`."""
     if is_instance(thing, types.ModuleType | str | bytes | int | float | None):
         return True
     if not is_instance(thing, type | types.FunctionType):

@@ -65,7 +65,7 @@ FORBIDDEN = (
 )
 
 _UNKNOWN = object()
-"""A number, or what `get_worker_info` returns."""
+"""Stands for a number, or for the result of `get_worker_info`."""
 
 
 def only_seeds(function: Any) -> bool:
@@ -87,7 +87,7 @@ def _seeds(function: Any, depth: int) -> bool:
 
 
 class _Instructions:
-    """The instructions of one function, and the modules and functions that its local variables hold."""
+    """The byte code of one function, and the modules and functions that its local variables hold."""
 
     def __init__(self, function: types.FunctionType, depth: int) -> None:
         self._function = function
@@ -100,7 +100,7 @@ class _Instructions:
         self._imported: Any = _UNKNOWN  # the module whose names the next instructions take
 
     def seeds(self) -> bool:
-        """Return whether each instruction is allowed."""
+        """Return whether each instruction is allowed in a function that only seeds generators."""
         loaded: Any = _UNKNOWN
         constant: Any = None
         for one in self._all:
@@ -142,7 +142,7 @@ class _Instructions:
         return module if name in MODULES and module is not None and self._is_known(module) else self
 
     def _named(self, name: str, *, is_cell: bool) -> Any:
-        """Return what a global or captured variable stands for; this object if it is not allowed."""
+        """Return the value of a global or captured variable; this object if it is not allowed."""
         if is_cell:
             names, cells = self._function.__code__.co_freevars, self._function.__closure__ or ()
             try:
@@ -185,7 +185,7 @@ def _stored(one: dis.Instruction) -> list[str]:
 
 
 def _functions() -> list[Any]:
-    """Return the functions by which such a function may seed or ask for a seed, as their modules have them."""
+    """Return the functions that seed a generator or return a seed, as their modules define them."""
     shared, numbers = random._inst, np.random.mtrand._rand
     found: list[Any] = [np.uint32, np.int64, np.random.mtrand.seed, np.random.mtrand.random, np.random.mtrand.get_state]
     for module, names in MODULES.items():

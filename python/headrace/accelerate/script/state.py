@@ -48,7 +48,7 @@ class _Same:
 
 
 class _PlainValues:
-    """Plain values, compared at once."""
+    """A container of plain values, compared as a whole."""
 
     __slots__ = ("_values",)
     __hash__ = None  # type: ignore[assignment]
@@ -84,7 +84,7 @@ def _state(thing: Any, seen: dict[int, Any], depth: int) -> Any:
 
 
 def _contents(thing: Any) -> list[Any]:
-    """Return what an object holds."""
+    """Return the values that an object refers to."""
     if isinstance(thing, torch.Tensor):
         return _values(thing, thing.numel() if thing.device.type == "cpu" and not thing.is_sparse else MOST_VALUES + 1)
     if isinstance(thing, np.ndarray):

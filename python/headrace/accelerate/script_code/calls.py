@@ -1,4 +1,4 @@
-"""Run the code of a dataset's `__getitem__` under control: each call is executed, replaced by a plan, or refused.
+"""Plan items: run the code of a dataset's `__getitem__` without decoding; each call is executed, replaced or refused.
 
 An item is planned by running the script's own code, rewritten by `script_code.rewrite`. Opening an image file gives a planned
 image, and a transform that headrace knows gives a planned view of it (`planned_images`). Functions of the script, and of the
@@ -142,7 +142,7 @@ class ItemCalls:
         return result
 
     def _refusal_of(self, make: Callable[[], Any]) -> tuple[Any, str | None]:
-        """Begin an item, or a batch: return what is made, and why it is refused."""
+        """Call `make` for a new item or batch. Return its result, and the reason if it was refused."""
         self._iterators.clear()
         return refusal_of(make)
 
@@ -296,7 +296,7 @@ class ItemCalls:
         return special
 
     def _handler(self, function: Any) -> Callable[..., Any]:
-        """Return what is called in place of a function or callable object that is met for the first time."""
+        """Return the function to call in place of a function or callable object that is met for the first time."""
         if isinstance(function, types.FunctionType):
             return self._code(function, None)
         kind = type(function)
@@ -316,7 +316,7 @@ class ItemCalls:
         return lambda *arguments, **named: self._apply(function, *arguments, **named)
 
     def _apply(self, operation: Any, /, *arguments: Any, **named: Any) -> Any:
-        """Return the result of a callable object: a transform, or one of the script's own."""
+        """Call a callable object: a transform is planned, one of the script's own classes is rewritten."""
         kind = type(operation)
         if len(arguments) == 1 and not named:
             if isinstance(arguments[0], PlannedImage | PlannedView):
@@ -344,7 +344,7 @@ class ItemCalls:
         return self._code(function, kind)(operation, *arguments, **named)
 
     def _method(self, kind: type, name: str, thing: Any) -> Any:
-        """Return what is called in place of a method of a type. None: the attribute is looked up."""
+        """Return the function to call in place of a method of a type. None: look the attribute up."""
         if pure_method(kind, name):
             return _PURE
         if is_plain_type(kind) or isinstance(thing, PlannedView | PlannedFile):
@@ -397,7 +397,7 @@ class ItemCalls:
                 raise self.refuse(f"its items call {called_name(function)}, which depends on the process or on a state")
 
     def _look_ahead(self, code: RewrittenCode, owner: type | None) -> None:
-        """Refuse code that asks for the process or draws random numbers where no item has come yet. Rewrite what it calls."""
+        """Refuse code with a branch, not taken so far, that asks for the process or draws random numbers."""
         methods = ((vars_of(owner, name), owner) for name in code.own_methods if owner is not None)
         for function, kind in (*((one, None) for one in code.called), *methods):
             if function is None or id(function) in self._handlers:
@@ -441,7 +441,7 @@ class ItemCalls:
         return call
 
     def _require_plain(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Refuse arguments that are not plain data: the function might call code of the script, or look at a planned image."""
+        """Refuse arguments that are not plain data: the function might call code of the script, or read a planned image."""
         for argument in (*arguments, *named.values()) if named else arguments:
             kind = type(argument)
             if not self._is_plain(kind) and kind is not type and not self._is_own_iterator(argument):
@@ -455,7 +455,7 @@ class ItemCalls:
         return plain
 
     def _is_own_iterator(self, value: Any) -> bool:
-        """Return whether the item has made an iterator itself. Another one would be used up when the item is planned."""
+        """Return whether the item's own code made an iterator. Any other would be used up by planning."""
         if type(value) is types.GeneratorType:
             return id(value.gi_code) in self._own_codes
         return id(value) in self._iterators

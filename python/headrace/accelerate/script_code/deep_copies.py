@@ -201,7 +201,7 @@ class DeepCopies:
         return made
 
     def _set(self, thing: Any) -> Any:
-        """Return a copy of a set that is gone over in the same order, as in a forked process."""
+        """Return a copy of a set with the same iteration order, as in a forked process."""
         made = thing.copy()
         if list(made) != list(thing):
             raise NotKept("a set whose copies have another order")
@@ -219,7 +219,7 @@ class DeepCopies:
         return made
 
     def _all(self, values: Any) -> list[Any] | None:
-        """Return copies of values. None if all of them can be shared."""
+        """Return copies of values; None if all of them are immutable and can be shared."""
         kinds = set(map(type, values))
         if are_unchangeable(values, kinds):
             return None
@@ -238,14 +238,14 @@ class DeepCopies:
         return [self._copy(one) for one in values]
 
     def _require_keys(self, keys: Iterable[Any]) -> None:
-        """Raise `NotKept` if keys are objects that can be changed."""
+        """Raise `NotKept` if a key is a mutable object."""
         if not are_unchangeable([key for key in keys if not isinstance(key, type | types.FunctionType)]):
             raise NotKept("a dict or set of objects")
 
     # Data of libraries
 
     def _data(self, thing: Any, kind: type) -> Any:
-        """Return the copy of an array, a tensor, a table, a bound function. None for an object of another class."""
+        """Return a copy of an array, tensor, table or bound method. None for an object of another class."""
         if isinstance(thing, np.ndarray):
             return self._array(thing, kind)
         if isinstance(thing, torch.Tensor):
@@ -285,7 +285,7 @@ class DeepCopies:
         return made
 
     def _require_own_memory(self, address: int) -> None:
-        """Raise `NotKept` for memory that forked processes share: what one of them writes, the others see."""
+        """Raise `NotKept` for memory that forked processes share: one would see what another writes."""
         if self._shared is None:
             self._shared = _shared_memory()
         if any(first <= address < end for first, end in self._shared):
@@ -431,7 +431,7 @@ def _shared_memory() -> list[tuple[int, int]]:
 
 
 def _require_simple(kind: type) -> None:
-    """Raise `NotKept` if an expression with an object may call code of the script."""
+    """Raise `NotKept` if an operator on an object may call code of the script."""
     name = own_special_method(kind, IMPLICIT)
     if name is not None:
         raise NotKept(f"an object of {kind.__name__}, which has its own {name}")

@@ -115,7 +115,7 @@ class DatasetRows:
 
 
 def _undecoded(dataset: Any, images: tuple[str, ...]) -> Any:
-    """Return a copy of the dataset that gives all columns as they are stored."""
+    """Return a copy of the dataset that returns all columns as they are stored."""
     image = sys.modules["datasets"].Image
     raw = copy.copy(dataset)
     raw.reset_format()

@@ -27,7 +27,7 @@ _ABSENT: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A variable outside of the dataset, and the value that a worker would keep."""
+    """A variable outside of the dataset, and its value in the snapshot."""
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
@@ -113,7 +113,7 @@ class KeptItems:
         self._add_classes(self._reads)
 
     def _add_function(self, function: types.FunctionType, made: types.FunctionType | None) -> None:
-        """Keep what a function names, captures and has as defaults. `made`: its rewritten copy."""
+        """Copy the variables that a function names and captures, and its defaults. `made`: its rewritten copy."""
         space = function.__globals__
         for name in sorted(loaded_names(function.__code__)[0] & space.keys()):
             self._add(_variable(space, name), (id(space), name), name)
@@ -125,7 +125,7 @@ class KeptItems:
                 self._add(_attribute(one, attribute), (id(one), attribute), place)
 
     def _add_further_functions(self, known: set[types.FunctionType]) -> None:
-        """Keep what functions of transforms name, as far as it can be copied: native code does not read it."""
+        """Copy the variables that functions of transforms name, as far as possible: native code does not read them."""
         done: set[types.FunctionType] = set(known)
         while left := [function for function in self._copies.functions if function not in done]:
             done.update(left)
@@ -141,7 +141,7 @@ class KeptItems:
             return
 
     def _add_classes(self, names: frozenset[str]) -> None:
-        """Keep the variables of these names of all classes of the script that were met."""
+        """Copy the class variables of these names, of all classes of the script that were met."""
         done: set[type] = set()
         while left := [kind for kind in self._copies.classes if kind not in done]:
             done.update(left)

@@ -46,7 +46,7 @@ SIGNATURES = (
 
 
 class _Refusals(threading.local):
-    """The first refusal of this thread since `refusal_of` was called last."""
+    """The first refusal in this thread since `refusal_of` was called last."""
 
     first: str | None = None
 
@@ -133,7 +133,7 @@ class Chain:
 
 
 class _Planned:
-    """What may be asked of a planned object: nothing. The special methods that Python calls by itself are refused."""
+    """Base of stand-ins: special methods that Python calls by itself (`__len__`, `__iter__` …) are refused."""
 
     __slots__ = ()
 
@@ -141,7 +141,7 @@ class _Planned:
         raise NotUnderstood(f"its items look at {self.words()}")
 
     def words(self) -> str:
-        """Name what the object stands for, in the plural."""
+        """Name the object in messages, in the plural."""
         return "images"
 
     __array__ = __bytes__ = __eq__ = __format__ = __getitem__ = __index__ = __int__ = __iter__ = __len__ = _refuse

@@ -150,7 +150,7 @@ def rewritten(
 
 
 def _resolved(function: types.FunctionType, path: tuple[Any, ...]) -> Any:
-    """Return what a dotted name in a function stands for. None if that is not known without calling something."""
+    """Return the object that a dotted name in a function refers to. None if only a call could tell."""
     found = path[0]
     if isinstance(found, str):
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -166,7 +166,7 @@ def _resolved(function: types.FunctionType, path: tuple[Any, ...]) -> Any:
 
 
 def _definition(function: types.FunctionType) -> ast.FunctionDef | ast.Lambda:
-    """Return the syntax tree of a function. Raise `Unsupported` if there is none, or not of this code."""
+    """Return the syntax tree of a function. Raise `Unsupported` if its source is missing or does not match its code."""
     code = function.__code__
     unknown = Unsupported(f"the source of {function.__qualname__} is not known")
     source = "".join(linecache.getlines(code.co_filename, function.__globals__))
@@ -371,7 +371,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
-        """Rewrite the condition of `a if condition else b`, and both values."""
+        """Rewrite `a if condition else b`: the condition goes through `Decisions.operand`."""
         node.test, node.body, node.orelse = self._operand(node.test), self.visit(node.body), self.visit(node.orelse)
         return node
 
@@ -412,7 +412,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._decided("call", [self.visit(function), *arguments], node, named)
 
     def _note(self, function: ast.expr) -> None:
-        """Note what a call names: a dotted name, or a method of the function's own object."""
+        """Record what a call names: a dotted name, or a method of `self`."""
         path: list[Any] = []
         while isinstance(function, ast.Attribute):
             path.insert(0, function.attr)

@@ -172,7 +172,7 @@ def _serve() -> None:
 
 
 def _end_service() -> None:
-    """End the service in a forked child, which has no such thread, and before this process ends."""
+    """End the thread that computes weights: in a forked child, which lacks it, and before this process ends."""
     _servers.clear()
     serve_blur_weights(False)
 

@@ -419,7 +419,7 @@ def _grayscale(operation: Any) -> NativeTransform:
 
 
 def _version(operation: Any) -> int:
-    """Return which of torchvision's two automatic augmentations it is: their solarize and posterize round differently."""
+    """Return which version of torchvision's automatic augmentation this is: they round solarize and posterize differently."""
     return 1 if full_name(operation).startswith(V1_AUTOAUGMENT) else 2
 
 

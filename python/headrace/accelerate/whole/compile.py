@@ -176,7 +176,7 @@ def _are_same(copy: list[Any], samples: Sequence[Any]) -> bool:
 
 
 def _forget_tables() -> None:
-    """Abandon the tables in a forked child: the threads that do not exist there may have held their locks."""
+    """Abandon the tables in a forked child: threads that do not exist there may have held their locks."""
     for _, table in _tables.values():
         table.abandon()
     _tables.clear()

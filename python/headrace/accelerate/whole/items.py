@@ -1,4 +1,4 @@
-"""Recognise and compile a DataLoader whose dataset is the script's own code, by planning its items.
+"""Recognise and compile a DataLoader whose dataset is the script's own code. Item: what `dataset[i]` returns.
 
 The code of an item runs in the main process, without opening files and without transforms (`script_code.calls`). What it
 returns tells which file and which transforms each of its tensors comes from, and holds everything else of the item.
@@ -224,7 +224,7 @@ class CompiledItems:
         )
 
     def _file_kind(self, item: PlannedItem | None) -> int:
-        """Return the number that says what the file of an item must be (`Engine.submit`)."""
+        """Return the number by which `Engine.submit` is told the kind of file that an item needs."""
         if item is None or (self.recognition.is_rgb and not item.looks_at_mode):
             return _ANY
         return _GRAY_JPEG if item.is_gray else _RGB_JPEG
@@ -282,14 +282,14 @@ def plan_item(calls: ItemCalls, dataset: Any, index: Any, mode: PlannedMode = "R
 
 
 def _require_order(items: Sequence[PlannedItem], draws: int) -> None:
-    """Raise `Unsupported` unless all draws of the code made views, one view after the other."""
+    """Raise `Unsupported` unless each random draw of the code belongs to a view, one view after the other."""
     made = [draw for item in items for number in item.order for draw in item.views[number].draws]
     if made != list(range(draws)):
         raise Unsupported("its items draw random numbers in another order than view by view")
 
 
 def _planned_item(made: Any, looked_at: list[Source], mode: PlannedMode) -> PlannedItem:
-    """Return the item that the code made. `looked_at`: the files whose mode, which is `mode`, it looked at."""
+    """Return the item that the code made. `looked_at`: the files whose mode the code read, as `mode`."""
     views: list[PlannedView] = []
     content = _with_slots(made, views)
     if not all(any(one == view.source for view in views) for one in looked_at):
@@ -440,14 +440,14 @@ def require_known_batches(loader: Any, compiled: CompiledItems) -> None:
 
 
 def _require_forked_workers(loader: Any) -> None:
-    """Raise `Unsupported` if workers would not begin with the variables that this process has."""
+    """Raise `Unsupported` if workers would not start with the variables of this process."""
     context = loader.multiprocessing_context or torch.multiprocessing
     if loader.num_workers > 0 and (method := context.get_start_method()) != "fork":
         raise Unsupported(f"its workers are started by {method} and have variables of their own", "workers that are forked")
 
 
 def _groups(items: Sequence[PlannedItem]) -> tuple[tuple[int, ...], ...]:
-    """Return the numbers of the views that are of the same file in each item."""
+    """Group the views of an item by file: return the numbers of the views of each file."""
     groups: dict[tuple[Source, ...], list[int]] = {}
     for number in range(len(items[0].views)):
         paths = tuple(item.views[number].source if number < len(item.views) else "" for item in items)
@@ -467,7 +467,7 @@ def _collate(function: Any) -> CollateKind:
 
 
 def _require_single_items(dataset: Any) -> None:
-    """Raise `Unsupported` if torch's fetcher does not ask the dataset for one item after the other."""
+    """Raise `Unsupported` if torch's fetcher does not ask the dataset for one item at a time."""
     subset = sys.modules["torch.utils.data"].Subset
     while type(dataset) is subset:
         dataset = dataset.dataset

@@ -25,7 +25,7 @@ def worker_error(error: Exception, worker: int) -> ExceptionWrapper:
 
 
 class _Exited(ExceptionWrapper):
-    """Stands for a worker that has ended itself. The words are torch's."""
+    """What torch reports, in its words, for a worker that ended itself."""
 
     def __init__(self) -> None:
         super().__init__((RuntimeError, RuntimeError(), None))

@@ -32,7 +32,7 @@ def _print_options() -> Any:
 
 
 def _set_collate_functions(functions: dict[Any, Any]) -> None:
-    """Set what torch's `default_collate` does with each type. Their order counts."""
+    """Set the functions of torch's `default_collate` by type. Their order matters."""
     default_collate_fn_map.clear()
     default_collate_fn_map.update(functions)
 
@@ -99,5 +99,5 @@ def _set(values: list[tuple[Setting, Any]]) -> None:
 
 
 def _function_modes() -> int:
-    """Return how many modes see each function of torch here, such as `with torch.device(…)`."""
+    """Return the number of active torch function modes, such as `with torch.device(…)`."""
     return int(torch._C._len_torch_function_stack())

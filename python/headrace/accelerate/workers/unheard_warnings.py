@@ -14,7 +14,7 @@ __all__ = ["unheard_warnings"]
 
 
 class _OfOneThread(type):
-    """The class of a category that all warnings of one thread belong to, and no others.
+    """Metaclass of a warning category that contains all warnings of one thread, and no others.
 
     Python asks each filter whether the category of a warning is a subclass of the filter's, in the thread that warns.
     """

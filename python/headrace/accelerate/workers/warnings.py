@@ -58,7 +58,7 @@ _PYTHONS_OWN = warnings._showwarning_orig  # type: ignore[attr-defined]
 
 
 def _in_child(show: Any, *arguments: Any, **named: Any) -> None:
-    """Let a function of the script, or of `logging`, show a warning in a forked child: what it notes stays there."""
+    """Show a warning, by a function of the script or of `logging`, in a forked child: this process does not remember it."""
     sys.stdout.flush()
     sys.stderr.flush()
     with unheard_warnings():  # Python's about threads
@@ -79,7 +79,7 @@ _last: tuple[int, Noted] | None = None
 
 
 def _noted() -> Noted:
-    """Return what this process has noted. The modules, thousands, are looked through only if a warning has been shown since.
+    """Return the warnings that this process has shown. The thousands of modules are searched only if one was shown since.
 
     A warning that is noted is shown. One that a script shows by a function of its own is not counted.
     """
@@ -93,7 +93,7 @@ def _noted() -> Noted:
 
 
 def _are_counted() -> bool:
-    """Return whether Python's own function shows warnings. It counts them from the first call on."""
+    """Return whether Python's own function shows warnings. They are counted from the first call on."""
     global _pythons_shows, _last
     shows = getattr(warnings, "_showwarnmsg_impl", None)
     if shows is not _counting and isinstance(shows, types.FunctionType) and shows.__module__ == "warnings":
@@ -121,7 +121,7 @@ def _found_in_modules() -> Noted:
 
 
 def _put(noted: Noted, instead_of: Noted) -> None:
-    """Note this as shown, in place of what stands in the modules."""
+    """Replace the record of shown warnings `instead_of` by `noted`."""
     warnings.onceregistry = noted.get("", {})  # type: ignore[attr-defined]
     for name in instead_of.keys() | noted.keys():
         module = sys.modules.get(name)
@@ -134,7 +134,10 @@ def _put(noted: Noted, instead_of: Noted) -> None:
 
 
 def _forget_recorded() -> Any:
-    """Where the script records its warnings in a list, those of a worker never reach it. Return what recorded them, or None."""
+    """Stop the script's list (`catch_warnings(record=True)`) from recording warnings that would come from a worker.
+
+    Return the function that recorded them, or None.
+    """
     show = getattr(warnings, "_showwarnmsg_impl", None)
     if type(getattr(show, "__self__", None)) is not list:
         return None
