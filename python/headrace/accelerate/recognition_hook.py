@@ -25,7 +25,7 @@ from headrace.attach.record.unseen_frames import drop_own_frames, when_made
 __all__ = ["Answer", "ask", "install"]
 
 FREE_LOADERS = 4
-"""The first so many loaders are always examined. More are examined while that stays cheap (`MOST_SHARE`)."""
+"""Number of first loaders that are always examined. More are examined while that stays cheap (`MOST_SHARE`)."""
 
 MOST_SHARE = 0.005
 """Stop examining loaders once it has taken this share of the time since the first one. More slows the watched job."""

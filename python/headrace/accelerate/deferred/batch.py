@@ -135,8 +135,8 @@ def _filled(number: int, kind: type = torch.Tensor) -> torch.Tensor:
 class DescribedBatch:
     """A batch as it crosses the process boundary: pickled, with encoded images in shared memory in place of decoded tensors.
 
-    `data`: the pickled batch without its deferred tensors. `tensors`: these, each a `Target` or computed. `sources`: where the
-    encoded bytes of each image begin and end at `place` (None: nothing is described). `values`: the tables of the targets.
+    `data`: the pickled batch without its deferred tensors. `tensors`: these, each as a `Target` or decoded. `sources`: begin
+    and end of each encoded image at `place` (None: all tensors are decoded). `values`: the value tables.
     """
 
     __slots__ = ("data", "place", "sources", "tensors", "values")

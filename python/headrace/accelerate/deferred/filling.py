@@ -22,7 +22,7 @@ from headrace.system.hardware.machine import cores, job_processes
 __all__ = ["COMPARED_IMAGES", "Filling", "compute", "layout_of", "threads_for"]
 
 COMPARED_IMAGES = 3
-"""Each process decodes its first so many images with Pillow too. It uses only Pillow from then on if one differs."""
+"""Number of first images per process that are decoded with Pillow too. If one differs, the process uses only Pillow."""
 
 IMAGES_FOR_THREADS = 4
 """Use several threads for a tensor of at least this many images. For fewer, starting them takes longer than it saves."""

@@ -55,8 +55,8 @@ Part: TypeAlias = DescribedImage | torch.Tensor
 class State:
     """The images, shape, strides and dtype of a deferred tensor, later its computed tensor. Tensors that share memory share it.
 
-    `parts`: the blocks in order, until they are computed. `shape`, `strides` (in values), `dtype`: of the tensor. `fill`: what
-    computes the blocks into a tensor. `tensor`: the result, or None.
+    `parts`: the images in order, until they are computed. `strides`: in elements. `fill`: function that computes the images
+    into a tensor. `tensor`: the computed tensor, or None.
     """
 
     __slots__ = ("dtype", "fill", "parts", "shape", "strides", "tensor")

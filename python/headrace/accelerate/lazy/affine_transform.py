@@ -28,7 +28,7 @@ pillows_transform: Callable[..., Any] = Image.Image.transform
 """Pillow's original method."""
 
 COMPARED_TRANSFORMS = 2
-"""Each process transforms its first so many images per filter with Pillow too, and uses only Pillow if one differs."""
+"""Number of first images per process and filter that Pillow transforms too. If one differs, the process uses only Pillow."""
 
 MOST_SIDE = 1 << 13
 """Longest side in pixels that is transformed natively. Larger images are left to Pillow, which reports when memory is short."""

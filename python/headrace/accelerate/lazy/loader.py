@@ -46,10 +46,10 @@ __all__ = [
 ]
 
 WARM_UP_BATCHES = 1
-"""Leave the first so many batches of a process out of the measurement: they import modules and compare images."""
+"""Number of first batches of a process that are not measured: they import modules and compare images."""
 
 BATCHES_WITHOUT_JPEG = 3
-"""Load without lazy images from then on if a process has opened no JPEG in its first so many batches."""
+"""Stop using lazy images if a process has opened no JPEG in this number of first batches."""
 
 _trials: WeakKeyDictionary[Any, Trial] = WeakKeyDictionary()
 

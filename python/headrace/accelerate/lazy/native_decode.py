@@ -277,10 +277,10 @@ def cuts_tensors(loader: Any) -> bool:
 
 
 def require_equal_lazy_images(loader: Any, count: int) -> str | None:
-    """Compare `count` images of a folder dataset after its first transform, lazy ones with ordinary ones, with equal draws.
+    """Compare `count` images of a folder dataset after its first transform, with and without lazy images, with equal draws.
 
-    Return the result in words; None for datasets and first transforms that are not known. Raise `Unsupported` if an image or a
-    draw differs.
+    Return the result in words; None for an unknown dataset or first transform. Raise `Unsupported` if an image or a draw
+    differs.
     """
     try:
         _, replaced = _natively_decoded(loader)

@@ -30,7 +30,7 @@ from headrace.accelerate.runtime.first_results import FirstResults
 __all__ = ["READERS", "Reader", "compare_first_reads", "native_readers", "natively_read", "readers_imported"]
 
 COMPARED_READS = 3
-"""Compare the first so many results per process, and per function, flags, channels of the file and EXIF orientation."""
+"""Number of first results to compare, per process, function, flags, channels of the file, and EXIF orientation."""
 
 LIMITS = "OPENCV_IO_MAX_IMAGE_"
 """Prefix of OpenCV's environment variables that limit image sizes. If a script sets one, OpenCV's own readers are used."""

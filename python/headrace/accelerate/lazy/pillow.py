@@ -66,7 +66,7 @@ LONGEST = 1 << 20
 """Resized images with a longer side, in pixels, are computed by Pillow at once, which reports when memory is short."""
 
 COMPARED_IMAGES = 3
-"""Each process decodes its first so many images with Pillow too, and stops making lazy images if one differs."""
+"""Number of first images per process that are decoded with Pillow too. If one differs, the process makes no lazy images."""
 
 _STATE = "_undecoded"
 """Name of the attribute that holds the description of a lazy image, in place of Pillow's `_im`."""

@@ -19,10 +19,10 @@ from headrace.accelerate.lazy.native_work import WORK
 __all__ = ["ENOUGH_ITEMS", "FEWEST_TO_DIVIDE", "Trial", "TrialState"]
 
 ENOUGH_ITEMS = 24
-"""Decide early, once so many lazy and so many ordinary items are measured, if one kind clearly costs less (`CLEAR`)."""
+"""Decide once this many lazy and this many ordinary items are measured, if one kind clearly costs less (`CLEAR`)."""
 
 MOST_ITEMS = 96
-"""Decide in any case once so many lazy and so many ordinary items are measured."""
+"""Decide in any case once this many lazy and this many ordinary items are measured."""
 
 FEWEST_TO_DIVIDE = 16
 """Smaller batches are made with lazy images or without, not half and half."""

@@ -12,8 +12,8 @@ __all__ = ["FirstResults"]
 class FirstResults:
     """Counts compared results per way (such as a filter or a flag), and remembers whether all were equal.
 
-    `count`: compare so many results of each way. `words`: what the log says of a result that differs. `equal`: whether all
-    results were equal so far; where one was not, the library's own code has to go on.
+    `count`: number of results to compare for each way. `words`: log text for a result that differs. `equal`: whether all
+    results were equal so far; if not, the caller uses the library's own code.
     """
 
     def __init__(self, count: int, words: str) -> None:

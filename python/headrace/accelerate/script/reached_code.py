@@ -55,7 +55,7 @@ def reached_codes(things: list[Any]) -> Iterator[tuple[types.CodeType, list[Any]
 
 @functools.lru_cache(2048)
 def _global_names(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names that a code looks up among its globals: `co_names` holds those of attributes too."""
+    """Return the names that a code object looks up as globals: `co_names` holds attributes too."""
     return tuple({one.argval: None for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")})
 
 

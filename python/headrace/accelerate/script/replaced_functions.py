@@ -116,7 +116,7 @@ def _functions(module: str, names: Mapping[str, Any]) -> Iterator[tuple[Any, str
 
 
 def _is_defined(module: str, place: str, own: str) -> bool:
-    """Whether a module itself defines a name, as far as its code tells. Packages add methods of their own to Pillow's images.
+    """Return whether a module itself defines a name, as far as its code tells: packages add methods to Pillow's images.
 
     `place`: the module, or the class in it.
     """

@@ -116,7 +116,7 @@ class _Instructions:
         return True
 
     def _after(self, one: dis.Instruction, loaded: Any) -> Any:
-        """Return what is loaded after an instruction: a module, a function, `_UNKNOWN`; this object if it is not allowed."""
+        """Return the value after an instruction: a module, a function or `_UNKNOWN`; this object if it is not allowed."""
         name = one.opname
         if name in ("LOAD_GLOBAL", "LOAD_DEREF"):
             return self._named(one.argval, is_cell=name != "LOAD_GLOBAL")
@@ -172,7 +172,7 @@ class _Instructions:
         return module.__name__ in MODULES and sys.modules.get(module.__name__) is module
 
     def _is_seeding(self, value: Any) -> bool:
-        """Whether something is a function of these modules, and their own one: not what the script has put in its place."""
+        """Return whether a value is one of the known seeding functions, and not a replacement by the script."""
         return any(value is one for one in _functions())
 
 

@@ -40,7 +40,7 @@ MOST_CONTAINERS = 500_000
 """Most nested lists and dicts to copy in one container: about 50 ms and 100 MB. `NotKept` is raised for more."""
 
 MOST_GAPS = 4
-"""Copy an array or tensor with its strides if the memory that they span is at most so many times its bytes."""
+"""Copy an array or tensor with its strides if they span at most this many times its bytes; else raise `NotKept`."""
 
 MOST_VISITS = 100_000
 """Most values to examine one by one: about 100 ms. `NotKept` is raised for more. A container of plain values counts as one."""

@@ -47,8 +47,8 @@ def rows_at_once(dataset: Any, indices: Sequence[Any]) -> tuple[Any, list[Any]] 
 class DatasetRows:
     """Reads rows of one `datasets.Dataset`, with planned images in place of decoded ones.
 
-    `call` decides about the call of the script's function with a dict that only it has (`ItemCalls.call_with_own`), `item`
-    about `thing[index]`. Raise `NotUnderstood` for a dataset that is not understood.
+    `call`: calls the script's function with a dict that only it has (`ItemCalls.call_with_own`). `item`: returns
+    `thing[index]`. Raise `NotUnderstood` for a dataset with formats or features that are not known.
     """
 
     def __init__(self, dataset: Any, empty: Chain, call: Callable[..., Any], item: Callable[..., Any]) -> None:

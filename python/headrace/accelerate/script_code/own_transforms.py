@@ -36,8 +36,8 @@ Translate = Callable[[Any], Steps]
 def trace(operation: Any, translate: Translate) -> Steps:
     """Return the native transforms that a callable object of the script applies to a Pillow image.
 
-    `translate` returns the steps of a transform of a library that the code calls. Raise `Unsupported` if the code does anything
-    else than applying operations on Pillow images, or has more than two ways through it.
+    `translate` returns the steps of a library's transform that the code calls. Raise `Unsupported` if the code does anything
+    else than apply operations to Pillow images, or if it makes more than one random decision.
     """
     unknown = UnknownCode(f"the script's own transform {display_name(operation)} has no exact native equivalent")
     taken = _run(operation, translate, way=True)
@@ -140,9 +140,9 @@ class _Image:
 
 
 class _Drawn:
-    """Stands for a random number, uniform between two bounds. It may be used once: a second use would depend on the first.
+    """Stand-in for a uniform random number between two bounds. It may be used once: a second use would depend on the first.
 
-    `generator`: 0 torch's, 1 Python's, 2 NumPy's. `arithmetic`: what the code has computed with it, as `DrawPlan` has it.
+    `generator`: 0 torch's, 1 Python's, 2 NumPy's. `arithmetic`: the operations that the code has applied to it, for `DrawPlan`.
     `is_tensor`: torch computes with it, in single precision.
     """
 

@@ -77,7 +77,7 @@ def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
 
 
 class _Looks(threading.local):
-    """The mode that files have for the code of this thread's item, the files whose mode it looked at, and the number of draws.
+    """For the item of this thread: the mode given to its files, the files whose mode its code read, and the number of draws.
 
     A draw is the application of a transform that draws random numbers.
     """
@@ -171,8 +171,8 @@ class PlannedFile(_Planned):
 class PlannedImage(_Planned):
     """Stand-in for a Pillow image of a file.
 
-    `is_rgb`: the code has converted it to RGB. Otherwise its mode is RGB only if that of the file is.
-    `is_upright`: the code has turned it by its EXIF orientation. `draws`: the numbers of the draws that made it.
+    `is_rgb`: the code has converted it to RGB; otherwise it is RGB only if the file is. `is_upright`: the code has turned it by
+    its EXIF orientation. `draws`: the numbers of the random draws that made it.
     """
 
     __slots__ = ("chain", "draws", "is_rgb", "is_upright", "source")

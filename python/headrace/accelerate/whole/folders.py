@@ -165,8 +165,9 @@ def describe(dataset: Any) -> str:
 def locate(dataset: Any, folders: list[FolderDataset], *, kept: bool = False) -> Callable[[int], tuple[FolderDataset, int]]:
     """Return a function that maps an index of `dataset` to a folder dataset and the position in it.
 
-    The folder datasets found are appended to `folders`. `Subset` and `ConcatDataset` may be nested. `kept`: the function keeps
-    the indices of each `Subset` as they are now, as worker processes do. Raise `Unsupported` for any other dataset.
+    The folder datasets found are appended to `folders`. `Subset` and `ConcatDataset` may be nested. `kept`: the function uses
+    the indices that each `Subset` has now, as worker processes do, even if they change. Raise `Unsupported` for any other
+    dataset.
     """
     data = sys.modules["torch.utils.data"]
     if type(dataset) is data.Subset:
@@ -282,7 +283,7 @@ def check_loader(loader: Any) -> None:
 
 
 def _require_no_pixel_limit(pillow: Any) -> None:
-    """Raise `Unsupported` if Pillow warns of images that the native decoder decodes: up to its own limit."""
+    """Raise `Unsupported` if Pillow would warn of large images that the native decoder accepts."""
     if (pillow.MAX_IMAGE_PIXELS or PILLOWS_PIXEL_LIMIT) < PILLOWS_PIXEL_LIMIT:
         raise Unsupported("the script has lowered PIL.Image.MAX_IMAGE_PIXELS", "Pillow's own limit")
 

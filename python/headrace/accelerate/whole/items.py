@@ -99,9 +99,9 @@ class Slot:
 class PlannedItem:
     """What `dataset[i]` returns, with `Slot` objects in place of its image tensors, and a view (file, transforms) for each.
 
-    `has_images`: it holds images as well, which only a collate function that is run as code may get.
-    `looks_at_mode`: the code looked at the mode of its files, which the native decoder must find them to have.
-    `is_gray`: that mode is gray, and the code converts the images to RGB.
+    `has_images`: it also holds Pillow images, which only a collate function that is run under control may get. `looks_at_mode`:
+    the code read the mode of its files; the native decoder must find the same. `is_gray`: that mode is gray, and the code
+    converts the images to RGB.
     """
 
     content: Any
@@ -129,10 +129,10 @@ class ItemView:
 class RecognisedItems:
     """A loader whose items can be planned, and what its items have in common.
 
-    `is_rgb`: the code converts its images to RGB. `is_upright`: the code turns them by their EXIF orientation.
-    `groups`: the numbers of the views of each file of an item. `paths`: the names of the files of the items that were planned.
-    `indices`: their indices. `length`: the number of items. `order`: the numbers of the views in the order in which they draw.
-    `collate`: the kind of the collate function; "code" for one that is run as the code of the items is.
+    `is_rgb`: the code converts images to RGB. `is_upright`: the code turns them by their EXIF orientation. `groups`: the
+    numbers of the views of each file of an item. `paths`, `indices`: files and indices of the items planned so far. `length`:
+    number of items. `order`: the numbers of the views in the order of their random draws. `collate`: the kind of the collate
+    function; "code" if it is run under control, as the code of the items is.
     """
 
     calls: ItemCalls

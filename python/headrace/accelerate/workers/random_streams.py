@@ -174,8 +174,8 @@ def next_seed(generator: torch.Generator | None) -> int:
 def worker_states(iterator: Any, worker_init_fn: Any) -> list[GeneratorStates]:
     """Return the states of the generators of each worker of a loader, before it makes its first item.
 
-    `iterator`: torch's base iterator. A `worker_init_fn` is called in a forked child, as each worker. Raise `Unsupported` if
-    it fails.
+    `iterator`: torch's base iterator. `worker_init_fn` is called in a forked child, once for each worker. Raise `Unsupported`
+    if it fails.
     """
     count, base_seed = int(iterator._num_workers), int(iterator._base_seed)
     if worker_init_fn is None:
