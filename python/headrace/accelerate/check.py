@@ -55,7 +55,7 @@ class BatchesDiffer(Exception):
     """Raised by `--check` when native batches differ from the script's. The message says where."""
 
 
-#: For each dataset, what its last comparison covered. Later epochs skip the same one.
+#: For each dataset the collate function and transforms that were compared last: equal ones are not compared again.
 _compared: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
 
 

@@ -49,10 +49,10 @@ __all__ = [
     "with_native_decode",
 ]
 
-#: Compare this many images with the script's own before a loader is changed. `--check` compares more.
+#: Number of images compared with the script's before a loader is changed. `--check` compares more.
 COMPARED_IMAGES = 3
 
-#: Choose the images to compare from this many of each folder dataset.
+#: Choose the images to compare from this many files of each folder dataset, spread over it.
 MOST_COMPARED = 1024
 
 #: The modes of a JPEG file whose `info` Pillow's `convert("RGB")` passes on as it is.

@@ -98,7 +98,7 @@ def _redirect_in_workers() -> None:
     vars(worker)["_worker_loop"] = loop
 
 
-#: Modes that only read.
+#: Modes of `open` that only read.
 READING = frozenset({"r", "rb", "rt", "br", "tr"})
 
 

@@ -24,12 +24,12 @@ from headrace.accelerate.script.text import is_installed
 
 __all__ = ["is_constant", "is_of_library", "loaded_names", "nested_codes"]
 
-#: Packages besides Python's own whose code no training loop changes.
+#: Packages, besides Python's own, whose code counts as library code: no training loop changes it.
 PACKAGES = frozenset(
     {"PIL", "albumentations", "cv2", "datasets", "headrace", "lightning", "numpy", "pandas", "pyarrow", "pycocotools"}
     | {"pytorch_lightning", "scipy", "skimage", "timm", "torch", "torchvision", "transformers"}
 )
-#: Those whose names repositories also give to folders of their own.
+#: Packages in `PACKAGES` that must also be installed: repositories use these names for folders of their own.
 COMMON_NAMES = frozenset({"albumentations", "cv2", "datasets", "lightning", "pycocotools", "transformers"})
 
 LIBRARIES = PACKAGES | sys.stdlib_module_names - {"__main__"}

@@ -19,7 +19,7 @@ import numpy as np
 
 __all__ = ["only_seeds"]
 
-#: The modules that such a function may name, and what it may load from each of them.
+#: Modules that a `worker_init_fn` may use, and the names that it may load from each.
 MODULES: dict[str, frozenset[str]] = {
     "random": frozenset({"seed", "random"}),
     "numpy": frozenset({"random", "uint32", "int64"}),
@@ -31,13 +31,13 @@ MODULES: dict[str, frozenset[str]] = {
     "torch.utils.data": frozenset({"get_worker_info"}),
 }
 
-#: What it may load from numbers and from what `get_worker_info` returns.
+#: Attributes that a `worker_init_fn` may read of numbers and of the result of `get_worker_info`.
 ATTRIBUTES = frozenset({"id", "seed", "num_workers"})
 
-#: Python's functions of numbers.
+#: Built-in functions that a `worker_init_fn` may call.
 BUILTINS = frozenset({"abs", "int", "max", "min", "pow", "range", "round"})
 
-#: The worker_init_fns of frameworks that only seed, also inside `functools.partial` with values.
+#: `worker_init_fn`s of frameworks that only seed, also inside `functools.partial` with values.
 FRAMEWORKS = (
     ("lightning.fabric.utilities.seed", "pl_worker_init_function"),
     ("lightning_fabric.utilities.seed", "pl_worker_init_function"),
@@ -49,7 +49,7 @@ VALUES = (type(None), bool, int, float, str)
 DEPTH = 4
 """Follow calls of the script's functions to this depth. A `worker_init_fn` with deeper calls is refused."""
 
-#: Instructions that store something outside of the function's local variables, or make code that could.
+#: Instructions that store outside of local variables, or make code that could: not allowed in a `worker_init_fn`.
 FORBIDDEN = (
     *("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_DEREF", "STORE_NAME", "DELETE_", "MAKE_FUNCTION"),
     *(

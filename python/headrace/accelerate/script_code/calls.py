@@ -47,10 +47,10 @@ from headrace.accelerate.transforms.translate import Unsupported
 
 __all__ = ["ItemCalls", "has_own_default_collate"]
 
-#: Special methods by which the value of an expression may have an effect without a call.
+#: Special methods that an expression calls implicitly, and that may have side effects.
 IMPLICIT = ("__getattribute__", "__getattr__", "__iter__", "__eq__", "__add__", "__contains__", "__bool__", "__enter__")
 
-#: Classes whose own special methods of these names are known to have no effect.
+#: Classes whose special methods in `IMPLICIT` have no side effects.
 KNOWN_OWNERS = (object, torch.nn.Module, torch.utils.data.Dataset, tuple)
 
 COMPOSE = frozenset({"torchvision.transforms.transforms.Compose", "torchvision.transforms.v2.Compose"})

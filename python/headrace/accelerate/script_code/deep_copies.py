@@ -45,7 +45,7 @@ MOST_GAPS = 4
 MOST_VISITS = 100_000
 """Most values to examine one by one: about 100 ms. `NotKept` is raised for more. A container of plain values counts as one."""
 
-#: Special methods that an expression of item code may call without a call in its text.
+#: Special methods that operators and conditions call. Objects of the script's classes that define one are not copied.
 IMPLICIT = frozenset(
     {"__getattribute__", "__getattr__", "__iter__", "__next__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
     | {"__bool__", "__hash__", "__contains__", "__missing__", "__enter__", "__exit__", "__index__", "__int__", "__float__"}

@@ -60,7 +60,7 @@ def trace(operation: Any, translate: Translate) -> Steps:
     return (_native("RandomApply", ("decision", numbers), transforms=taken.steps or skipped.steps, p=probability),)
 
 
-#: The numbers of comparisons in `headrace._native.DrawPlan`, and of their negations.
+#: The code of each comparison in `headrace._native.DrawPlan`, and of its negation.
 _COMPARISONS = {"<": (0.0, 3.0), "<=": (1.0, 2.0), ">": (2.0, 1.0), ">=": (3.0, 0.0)}
 
 
@@ -368,7 +368,7 @@ def _posterize(image: _Image, bits: int) -> _Image:
     return image.after(_native("RandomPosterize", bits=int(_number(bits)), p=1.0))
 
 
-#: The functions of Pillow's ImageOps that are known, with the arguments that are.
+#: Functions of Pillow's ImageOps that can be translated, with their stand-ins.
 _IMAGE_OPS: dict[str, Callable[..., _Image]] = {
     "solarize": _solarize,
     "posterize": _posterize,

@@ -34,7 +34,7 @@ Source = str | bytes
 PlannedMode = Literal["RGB", "L"]
 """Mode of a planned image, as Pillow names it."""
 
-#: The first bytes of image files (the specifications of the formats), and the ending of such files.
+#: The first bytes of image files (the specifications of the formats), and the extension of such files.
 SIGNATURES = (
     (b"\xff\xd8\xff", ".jpg"),
     (b"\x89PNG\r\n\x1a\n", ".png"),

@@ -108,10 +108,10 @@ TORCH = (
     *("stack", "tensor", "zeros", "zeros_like"),
 )
 
-#: Types all of whose methods only compute a value.
+#: Types whose methods all have no side effects.
 IMMUTABLE = (str, bytes, int, float, bool, complex, tuple, range, frozenset, type(None), slice, np.generic)
 
-#: Methods of other types that only compute a value.
+#: Methods of other types without side effects.
 METHODS: dict[type, frozenset[str]] = {
     list: frozenset({"copy", "count", "index"}),
     dict: frozenset({"copy", "get", "items", "keys", "values"}),
@@ -162,7 +162,7 @@ PANDAS_METHODS = frozenset(
     {"astype", "copy", "get", "item", "items", "keys", "squeeze", "to_dict", "to_list", "to_numpy", "tolist"}
 )
 
-#: Packages whose classes have no special methods with effects.
+#: Packages whose classes have no special methods with side effects.
 PLAIN_PACKAGES = frozenset({"argparse", "builtins", "numpy", "pandas", "pathlib", "types", "array", "datetime"})
 PLAIN_TYPES = frozenset(
     {torch.Tensor, torch.Size, torch.dtype, torch.device, collections.OrderedDict, collections.Counter, collections.deque}
@@ -170,10 +170,10 @@ PLAIN_TYPES = frozenset(
 )
 
 
-#: Functions are no plain data: what gets one as an argument may call it.
+#: Types that do not count as plain data: a function that gets one as an argument may call it.
 _CALLED = types.ModuleType | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType
 
-#: The number of positional arguments behind which the argument `out` stands, into which NumPy's functions and methods write.
+#: Position of the argument `out` of NumPy's functions and methods, which they write into.
 OUT_BEHIND = {
     **dict.fromkeys((np.argmax, np.concatenate, np.max, np.min, np.stack), 2),
     **dict.fromkeys((np.clip, np.mean, np.sum), 3),
@@ -205,7 +205,7 @@ def method_differs(thing: Any, name: str, arguments: tuple[Any, ...], named: dic
     return "out" in named or of_array
 
 
-#: Modules whose functions tell which process runs, or draw random numbers.
+#: Modules whose functions reveal the process, or draw random numbers: `tells_the_process` returns True for them.
 TELLING = frozenset(
     {"_thread", "multiprocessing", "multiprocessing.context", "multiprocessing.process", "random", "threading", "numpy.random"}
     | {"numpy.random.mtrand", "torch.random", "torch.utils.data._utils.worker"}

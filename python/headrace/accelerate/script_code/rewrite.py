@@ -67,13 +67,13 @@ class RewrittenCode:
     own_methods: frozenset[str]
 
 
-#: The names in a rewritten function for the methods of `Decisions`. No script has them.
+#: Names of `Decisions` methods in a rewritten function. No script uses these names.
 NAMES = {
     name: f"_headrace_{name}"
     for name in ("call", "method", "item", "attribute", "immutable", "formatted", "operand", "iterated", "slice")
 }
 
-#: The statements and expressions that change nothing but variables of the function.
+#: Syntax that changes only local variables. Functions with any other syntax are refused.
 ALLOWED = frozenset(
     {
         *(ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.If, ast.For, ast.While),
@@ -109,11 +109,11 @@ ALLOWED = frozenset(
 #: A field of function definitions from Python 3.12 on.
 _NO_TYPES: dict[str, Any] = {"type_params": []}
 
-#: Expressions whose value is an object that nothing else refers to.
+#: Expressions that make a new object, which the function may therefore change.
 DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 MAKERS = frozenset({"dict", "list", "set"})
 
-#: Methods that change an object. They are refused on others than these, also in a branch that is never taken.
+#: Methods that change an object. They are only allowed on objects that the function has made (`DISPLAYS`, `MAKERS`).
 CHANGES = frozenset(
     {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
 )

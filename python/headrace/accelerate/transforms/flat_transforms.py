@@ -15,7 +15,7 @@ from headrace.accelerate.transforms.names import V1, V2, full_name
 
 __all__ = ["LIBRARIES", "flatten"]
 
-#: The packages whose transforms are known.
+#: Packages whose classes may be translated; other classes are the script's own.
 LIBRARIES = frozenset({"timm", "torch", "torchvision"})
 
 

@@ -20,7 +20,7 @@ __all__ = ["resizes_tensors_alike"]
 
 FILTERS = ("bilinear", "bicubic")
 
-#: The sizes (width, height) that are compared: (before, after). Smaller, larger, by whole and by odd factors, one side only.
+#: Sizes (width, height) before and after the compared resizes: smaller, larger, by whole and odd factors, one side only.
 COMPARED_SIZES = (
     ((97, 61), (32, 32)),
     ((64, 48), (32, 24)),

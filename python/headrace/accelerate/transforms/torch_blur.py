@@ -34,7 +34,7 @@ __all__ = ["arithmetic", "blur_refusal", "blurs_alike", "holds_blur", "serve_wei
 COMPARED_SIGMAS = 3
 """Number of sigmas, from the smallest to the largest, for which the native blur is compared with torch's."""
 
-#: For each version of the transforms: the module of the public function, and that of the function that makes the weights.
+#: By version of torchvision's transforms: the module of `gaussian_blur`, and the module that computes its weights.
 MODULES = {
     1: ("torchvision.transforms.functional", "torchvision.transforms._functional_tensor"),
     2: ("torchvision.transforms.v2.functional", "torchvision.transforms.v2.functional._misc"),

@@ -181,7 +181,7 @@ def _on_image(operation: Any) -> tuple[NativeTransform, ...]:
     raise Unsupported(f"transform {display_name(operation)}{of_timm} has no exact native equivalent")
 
 
-#: What translates a transform of the script's own, given also the translation of what it calls (`own_transforms.trace`).
+#: The function that translates the script's own transforms (`own_transforms.trace`), set by `trace_with`.
 _tracers: list[Callable[[Any, Callable[[Any], tuple[NativeTransform, ...]]], tuple[NativeTransform, ...]]] = []
 
 

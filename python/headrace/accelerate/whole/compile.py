@@ -37,7 +37,7 @@ __all__ = [
     "transform_of",
 ]
 
-#: Keep at most this many tables of files for the next epoch.
+#: Most tables of files to keep for the next epoch. More take more memory.
 MOST_TABLES = 8
 
 

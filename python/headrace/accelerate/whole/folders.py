@@ -67,22 +67,22 @@ __all__ = [
     "require_seeding_only",
 ]
 
-#: See `RecognisedLoader.collate`.
+#: Kinds of collate functions: torch's `default_collate`, timm's `fast_collate`, or code of the script.
 CollateKind = Literal["list", "timm", "code"]
 
-#: The endings of files that the native decoder decodes exactly as Pillow does.
+#: File extensions of the formats that the native decoder decodes exactly as Pillow does.
 NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
 
-#: Pillow's own `MAX_IMAGE_PIXELS`. Under a lower one Pillow warns or refuses where the native decoder would not.
+#: Pillow's default `MAX_IMAGE_PIXELS`. With a lower one Pillow warns of, or refuses, images that native code decodes.
 PILLOWS_PIXEL_LIMIT = 1024 * 1024 * 1024 // 4 // 3
 
-#: The value types that the native engine writes.
+#: The dtypes of tensors that the native engine can write.
 NATIVE_DTYPES = frozenset({"uint8", "float32", "float16", "bfloat16"})
 
-#: Refuse a dataset if more than this share of its files has other endings: the script's own, slow code loads such files.
+#: Refuse a dataset if more than this share of its files has other extensions: the script's slower code loads such files.
 MAX_OTHER_SHARE = 0.02
 
-#: The number of paths from which that share is estimated.
+#: Estimate the share of other extensions (`MAX_OTHER_SHARE`) from this many paths.
 SAMPLED_PATHS = 4096
 
 

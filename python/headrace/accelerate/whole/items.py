@@ -68,7 +68,7 @@ __all__ = [
     "with_parts",
 ]
 
-#: Plan this many items, spread over the dataset, before a loader is accepted.
+#: Plan this many items, spread over the dataset, before a loader is taken over. More find rarer code paths.
 PLANNED_ITEMS = 256
 
 MOST_ITEM_S = 0.001

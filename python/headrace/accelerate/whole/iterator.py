@@ -62,14 +62,14 @@ BATCHES_IN_WORK = 3
 IMAGES_IN_WORK = 512
 BYTES_IN_WORK = 128 << 20
 
-#: Index batches read ahead for a loader without workers. Only from samplers that draw all indices at once.
+#: Index batches to read ahead for a loader without workers, only from samplers that draw all indices at once.
 AHEAD_WITHOUT_WORKERS = 4
 
-#: The iterators of this process. In a forked child their jobs never end, because the threads exist in the parent only.
+#: The native iterators of this process. In a forked child their jobs never end: the threads exist only in the parent.
 _live: weakref.WeakSet[NativeIterator] = weakref.WeakSet()
 _left_to_the_parent: list[Any] = []
 
-#: torch's own samplers, whose indices do not depend on the time at which they are read.
+#: torch's samplers, which may be read ahead: their indices do not depend on when they are read.
 EAGER_SAMPLERS = frozenset({"SequentialSampler", "RandomSampler", "WeightedRandomSampler", "DistributedSampler"})
 
 
