@@ -106,7 +106,7 @@ def _native_decode(job: MeasuredJob) -> Fix | None:
 
 
 def _takes_cpu(job: MeasuredJob) -> bool:
-    """Whether making a batch takes CPU time for longer than it is blocked: native decode saves the former only."""
+    """Return whether making a batch takes CPU time for longer than it is blocked: native decode saves the former only."""
     return job.model is not None and job.model.cpu_s > job.model.blocked_s
 
 

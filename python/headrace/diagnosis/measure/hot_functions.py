@@ -62,12 +62,12 @@ def name_of(frame: StackFrame) -> str:
 
 
 def _is_own(frame: StackFrame) -> bool:
-    """Whether the function is the script's own."""
+    """Return whether the function is the script's own."""
     return frame.file.startswith(("/", "<ipython", "<stdin>", "<string>"))
 
 
 def _is_named(frame: StackFrame) -> bool:
-    """Whether the function is one that a user knows: a transform, a model, or a function of the script."""
+    """Return whether the function is one that a user knows: a transform, a model, or a function of the script."""
     name, method = name_of(frame), frame.function.rpartition(".")[2]
     if name in CONTAINERS or method in PASSING or method in READERS:
         return False
@@ -202,7 +202,7 @@ def _leading(functions: Sequence[_Function], stacks: Sequence[Stack], total: int
 
 
 def _is_inside(inner: _Function, outer: _Function, stacks: Sequence[Stack]) -> bool:
-    """Whether the first function is called by the second."""
+    """Return whether the first function is called by the second."""
     names = [name_of(frame) for frame in stacks[next(iter(inner.stacks))].frames]
     return names.index(inner.name) > names.index(outer.name)
 

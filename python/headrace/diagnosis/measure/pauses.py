@@ -119,7 +119,7 @@ def _period(positions: Sequence[int]) -> int | None:
 def measure_epoch_gaps(
     steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step], loader: ObservedLoader
 ) -> EpochGaps:
-    """Return what happened between the end of an epoch's last step and the first `next()` of the epoch after it."""
+    """Return the activities between an epoch's last step and the next epoch's first `next()`, with their times."""
     epochs = sorted(steps_by_epoch(steps).values(), key=lambda group: group[0].start_s)
     all_s = other_s = wait_s = save_s = 0.0
     for before, after in pairwise(epochs):

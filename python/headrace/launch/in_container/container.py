@@ -61,7 +61,7 @@ class Container:
 
     @property
     def rank(self) -> int:
-        """The place of this host among all."""
+        """The number of this host among all hosts of the job, from 0."""
         return self.hosts.index(self.host) if self.host in self.hosts else 0
 
     @property

@@ -96,7 +96,7 @@ class SessionComparison:
 
 
 def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> SessionComparison:
-    """Return what changed from `before` to `after`. `was` and `now` are the diagnoses of the two sessions."""
+    """Return the changes of rate and step from `before` to `after`. `was` and `now`: the diagnoses of the two sessions."""
     change = now.img_s / was.img_s if was.img_s and now.img_s else None
     noise = _noise(before, after)
     per = PER_STEP if _same_size(was, now) else PER_IMAGES

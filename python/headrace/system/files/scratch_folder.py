@@ -49,7 +49,7 @@ def _remove_abandoned(parent: Path, purpose: str) -> None:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Whether this user made the folder and no process holds its lock. Raises OSError where that cannot be found out."""
+    """Return whether this user made the folder and no process holds its lock. Raises OSError where that cannot be found out."""
     found = folder.lstat()
     if found.st_uid != os.geteuid() or not folder.is_dir() or folder.is_symlink():
         return False

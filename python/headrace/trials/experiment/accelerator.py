@@ -118,15 +118,15 @@ class SimulatedAccelerator:
         """Do nothing: a batch in the host's memory is there."""
 
     def host_only(self, images: Any, labels: Any) -> None:
-        """Take the CPU time of a training step's host share."""
+        """Use the CPU for as long as the host's share of a training step takes."""
         _use_cpu(self.host_s)
 
     def train(self, images: Any, labels: Any) -> None:
-        """Take a training step's time."""
+        """Wait for as long as a training step takes."""
         self._step(len(labels) / self.img_s, self.host_s)
 
     def evaluate(self, images: Any, labels: Any) -> None:
-        """Take a validation step's time."""
+        """Wait for as long as a validation step takes."""
         self._step(FORWARD_SHARE * len(labels) / self.img_s, FORWARD_SHARE * self.host_s)
 
     def _step(self, gpu_s: float, host_s: float) -> None:

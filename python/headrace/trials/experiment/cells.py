@@ -159,7 +159,7 @@ class Experiment:
     budget_minutes: float = 9.0
 
     def published_of(self, cell: Cell) -> Published | None:
-        """Return what was published of a cell."""
+        """Return the published numbers of a cell."""
         return next((entry for entry in self.published if cell.matches(entry.where)), None)
 
 

@@ -90,7 +90,7 @@ class Materials:
         return self._linked(f"{split}-{images}", self.files(split), images)
 
     def path(self, cell: Cell, split: str, images: int) -> Path:
-        """Return what a cell reads in a pass over `images` images."""
+        """Return the path of the data that a cell reads in a pass over `images` images."""
         form = "packed" if cell.loader == "headrace-packed" and cell.data == "folder" else cell.data
         if form in ("folder", "slow", "decoded"):
             return self.tree(split, images)

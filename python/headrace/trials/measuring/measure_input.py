@@ -75,7 +75,7 @@ class Pass:
 def measure_pass(
     epochs: Iterable[Iterable[Any]], step: Callable[[Any, Any], None], *, together: int, ask_handover: bool = False
 ) -> Pass:
-    """Take all batches of a pass's epochs, call `step` with each, and return what it took.
+    """Iterate over all epochs of a pass, call `step` with each batch, and return the times as a `Pass`.
 
     together: batches that are made at the same time: one a worker process. See `steady_part`.
     ask_handover: ask for the CPU time of each handover. Not where a training's rate is measured: a thread that asks for its CPU

@@ -130,7 +130,7 @@ def run_groups(
     on_start: Callable[[int], None] = lambda groups: None,
     on_group: Callable[[Group], None] = lambda group: None,
 ) -> Run:
-    """Measure all groups of an experiment and return them; those that are on disk already are not measured again.
+    """Measure all groups of an experiment that have no results on disk yet, and return the results of all.
 
     on_start, on_group: called with the number of groups, and with each group when it is done.
     Raises `UsageError` when `settings.out` holds a run with other settings or another run works there, `SourceError` for data

@@ -26,7 +26,7 @@ TARGET_SHARE = 0.9
 
 
 def sentences_of(run: Run, rows: Sequence[Row]) -> list[str]:
-    """Return what came out, for the head of the page and the end of the terminal's table."""
+    """Return the results in sentences, for the head of the page and the end of the terminal's table."""
     found = [
         *targets_of(run.experiment, rows),
         *_trainings(rows),
