@@ -1,10 +1,10 @@
 """Pass batches from a worker to the training process with their images undecoded.
 
-A worker hands over a `HandedOver` in place of its batch. Torch's queue pickles that in its own thread, as it pickles a batch:
-the batch is pickled once, by the reducers of the script and of torch, and deferred tensors in it become numbers. What the
-training process gets is a `DescribedBatch`: that pickle, and a description of each deferred tensor; the encoded bytes of its
-images are in shared memory (`shared_bytes`). There it is opened as soon as it arrives (`DescribedBatch.open`): native threads
-fill the tensors. The pickle is opened in the thread in which torch would open it (`PendingBatch.unpickled`).
+Deferred tensor: a tensor of images that are not decoded yet (`deferred.tensor`). A worker puts a `HandedOver` into torch's
+queue in place of its batch. The queue pickles it in its own thread, by the reducers of the script and of torch, with a number
+in place of each deferred tensor. The training process gets a `DescribedBatch`: that pickle, and a description of each deferred
+tensor; the encoded images are in shared memory (`shared_bytes`). It is opened as soon as it arrives (`DescribedBatch.open`):
+native threads decode the images. It is unpickled in the thread in which torch would unpickle it (`PendingBatch.unpickled`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Replace functions of torchvision while a batch is made, so that they return deferred tensors for lazy images.
 
-Inside `deferred_tensors()` some functions of torchvision, and the function of torch's `default_collate` for tensors, are ours.
-They do what the originals do, unless the image is lazy, or a tensor is deferred. Scripts that took a function from its module
-beforehand (`from torchvision.transforms.functional import to_tensor`) call the original, which finds the exact pixels.
+Inside `deferred_tensors()` headrace replaces some functions of torchvision, and the function of torch's `default_collate` for
+tensors. They do what the originals do, unless the image is lazy, or a tensor is deferred. Scripts that imported a function from
+its module beforehand (`from torchvision.transforms.functional import to_tensor`) call the original, which decodes the image.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Take over a loader in part: its workers read the image files, and native threads of the training process decode them.
 
-This goes on from lazy images (`lazy.loader`). A worker makes its items and its batch as the script does. Where nothing has
-looked at a tensor of an image, its description crosses the queue, and the encoded bytes that the worker has read lie in shared
-memory. In the training process a thread takes the batches from torch's queue as they arrive, and gives them to native threads.
-Whoever reads from torch's queue without headrace gets them from that thread: the script's iterator, or torch's own thread for
-pinned memory. There a batch is waited for and unpickled.
+This extends lazy images (`lazy.loader`). A worker makes its items and its batch as the script does. Tensors of images whose
+values nothing has read are sent undecoded, with their encoded bytes in shared memory. In the training process a thread takes
+the batches from torch's queue as they arrive, and gives them to native threads. The script's iterator, or torch's thread for
+pinned memory, then gets the batches from that thread: it waits until one is decoded, and unpickles it.
 
-Without workers, the batch is computed by native threads when it is complete.
+Without workers, native threads decode a batch when all of its items are made.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Deferred tensors: tensors of images whose values are computed when they are first used.
 
-A deferred tensor holds images in order, each a block [3, height, width]: the description of a lazy image
-(`image_description`) and what the script's pointwise operations make of its pixels (`deferred.values`), or a tensor. Shape,
-type and strides are those of the tensor that the script would have. Pointwise operations, flips, `torch.stack` and `torch.cat`
-go on with the description. All else, from Python or from C++, gets the exact values: they are computed once, and from then on
-the object passes every use on to them.
+A deferred tensor holds a list of images [3, height, width]. Each is a tensor, or undecoded: the description of a lazy image
+(`image_description`), and a table with the results of the script's pointwise operations (`deferred.values`). Shape, dtype and
+strides are those of the tensor that the script would have. Pointwise operations, flips, `torch.stack` and `torch.cat` give
+deferred tensors. Any other operation, from Python or from C++, computes the exact values once; from then on the object passes
+every operation on to the computed tensor.
 
 The class is a subclass of `torch.Tensor` (`DeferredImage` in `deferred.functions`: of torchvision's `Image`); `__class__` and
 pickles name the plain class.

@@ -1,11 +1,11 @@
 """Take over a loader in part: JPEGs that its items open are lazy, and decoded natively. Any dataset class will do.
 
-The script's dataset, transforms and collate function run as before, in its own workers or in the main process. While they make
-a batch, JPEGs that Pillow opens are lazy (`lazy.pillow`), so only the pixels that something looks at are decoded. JPEGs that
-OpenCV and torchvision.io read are decoded natively (`native_readers`). No code of the script runs for a proof: Pillow's
-operations are compared on a test image, and the first images of each process are decoded both ways as they are made. Some of
-the first items are made without lazy images, and CPU times are compared (`lazy.trial`). Where lazy images do not save CPU time,
-the loader goes on without them, and its line says so.
+Item: what `dataset[i]` returns. Lazy image: a Pillow image that is decoded when its pixels are first used (`lazy.pillow`), so
+that only the pixels in use are decoded. The script's dataset, transforms and collate function run as before, in its own workers
+or in the main process. JPEGs that OpenCV and torchvision.io read are decoded natively (`native_readers`). No code of the script
+runs for a comparison: Pillow's operations are compared on a test image, and the first images of each process are decoded both
+ways as they are made. Some of the first items are made without lazy images, and CPU times are compared (`lazy.trial`). Where
+lazy images do not save CPU time, the loader goes on without them, and its line says so.
 """
 
 from __future__ import annotations

@@ -100,7 +100,10 @@ class NativeImageLoader:
             return _jpeg_info(file.read()) is not None
 
     def plain(self, path: Any) -> Any:
-        """Return the same image as `__call__`, but by the script's image loader and first transform."""
+        """Return the image of `__call__` as the script makes it: without native decode.
+
+        A first transform that resizes tensors is not applied, only its crop.
+        """
         image = self.plain_loader(path)
         if self.resized:
             return self.first(image)

@@ -1,9 +1,9 @@
 """Replace the image readers of OpenCV and torchvision.io while an item is made: whole JPEGs are decoded natively.
 
-Inside `native_readers()`, the names in `READERS` belong to a `Reader`. In a thread that is in the block, it decodes whole JPEGs
-natively. Everything else goes to the library's own function: other threads, other files and options, files with any damage.
-Outside of the block nothing of the libraries is changed. The first results of each way to call a reader are compared with the
-library's own, in each process. A reader whose result differs is not used again there.
+Inside `native_readers()`, the functions in `READERS` are replaced by `Reader` objects. In a thread that is in the block, a
+`Reader` decodes whole JPEGs natively. Everything else goes to the library's own function: other threads, other files and
+options, files with any damage. Outside of the block the libraries are unchanged. The first results of each way to call a reader
+are compared with the library's own, in each process. A reader whose result differs is not used again there.
 
 A name that the script imported by itself (`from cv2 import imread`) stays OpenCV's own function. torchvision's operators are
 replaced below its Python functions, so every name of those is covered.

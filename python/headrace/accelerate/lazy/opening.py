@@ -1,9 +1,9 @@
 """Make `Image.open` return lazy JPEGs while this thread makes a dataset item.
 
-Pillow's registry of formats names the function that opens a JPEG. Inside `lazy_images()` it names ours, which makes the image
-that Pillow has opened a lazy one. So every way to open a file is covered (`Image.open` under any name, `pil_loader`,
-`datasets.Image`). `Image.transform` is ours too inside the block (`affine_transform`). Outside of it nothing of Pillow is
-changed. Other threads open ordinary images.
+Pillow's registry of formats names the function that opens a JPEG. Inside `lazy_images()` it names a function of headrace, which
+turns the opened image into a lazy one. So every way to open a file is covered (`Image.open` under any name, `pil_loader`,
+`datasets.Image`). `Image.transform` is replaced too inside the block (`affine_transform`). Outside of the block Pillow is
+unchanged. Other threads open ordinary images.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Plan items: run the code of a dataset's `__getitem__` without decoding; each call is executed, replaced or refused.
 
-An item is planned by running the script's own code, rewritten by `script_code.rewrite`. Opening an image file gives a planned
-image, and a transform that headrace knows gives a planned view of it (`planned_images`). Functions of the script, and of the
-datasets of libraries, are rewritten too. Functions that only compute a value (`pure_functions`) are called. Everything else is
-refused. So planning an item changes nothing, whatever the item's code is, and its result depends on the data only: it is the
-same in each process, at each time. The same holds for a `target_transform` and for a collate function.
+The code is the script's own, rewritten by `script_code.rewrite`. Opening an image file returns a planned image, and a transform
+that headrace knows returns a planned view of it (`planned_images`). Functions of the script, and of the datasets of libraries,
+are rewritten too. Functions without side effects (`pure_functions`) are called. Everything else is refused. So planning an item
+changes nothing, whatever the item's code is, and its result depends on the data only: it is the same in each process, at each
+time. The same holds for a `target_transform` and for a collate function.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Deep copies of the script's objects, made without calling code of the script.
 
-Copied is by exact type, without calling code of the script. What cannot be changed is shared. So are functions, classes and
-modules: `kept_state` keeps what their names stand for. `NotKept` is raised for anything else: an object with a state in C, such
-as a generator or a lock, memory that processes share, and more data than `MOST_BYTES`, `MOST_CONTAINERS` and `MOST_VISITS` say.
+Objects are copied by exact type. Immutable ones are shared, and so are functions, classes and modules: `kept_state` copies the
+variables that they name. `NotKept` is raised for anything else: an object with a state in C, such as a generator or a lock,
+memory that processes share, and more data than `MOST_BYTES`, `MOST_CONTAINERS` and `MOST_VISITS` allow.
 """
 
 from __future__ import annotations

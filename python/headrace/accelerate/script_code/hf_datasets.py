@@ -1,10 +1,9 @@
-"""Rows of Hugging Face `datasets` with undecoded images, for planning items.
+"""Rows of Hugging Face `datasets` with planned (undecoded) images, for planning items.
 
 A `datasets.Dataset` keeps its rows in Arrow tables: the bytes of an image file, or its path. It decodes all images of the
-rows that are asked for, and hands them, as a dict of lists, to the function that the script gave to `set_transform`. Here the
-rows are read by the library itself, with decoding turned off on a copy of the dataset, so that `shuffle`, `select`, `filter`,
-renamed and removed columns mean what they mean to the library. The script's function then runs on planned images
-(`script_code.calls`).
+requested rows, and passes them, as a dict of lists, to the function that the script gave to `set_transform`. Here the library
+itself reads the rows, with decoding turned off on a copy of the dataset, so that `shuffle`, `select`, `filter`, renamed and
+removed columns keep their meaning. The script's function then runs on planned images (`script_code.calls`).
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ def is_rows_dataset(thing: Any) -> bool:
 def rows_at_once(dataset: Any, indices: Sequence[Any]) -> tuple[Any, list[Any]] | None:
     """Return the `datasets.Dataset` and row numbers that torch's fetcher would read in one call of `__getitems__`.
 
-    `Subset` objects around the dataset are resolved. None for any other dataset: the fetcher calls `__getitem__` for each
-    index.
+    `Subset` objects around the dataset are resolved. None for any other dataset.
     """
     subset = sys.modules["torch.utils.data"].Subset
     rows = list(indices)

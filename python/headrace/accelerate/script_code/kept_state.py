@@ -1,9 +1,9 @@
 """Snapshot of the dataset and of all variables that its code reads, as workers would have when they are started.
 
-A worker process has a copy of everything. What the training loop changes later does not reach its items. Here the dataset and
-the collate function are copied, with all that they hold (`deep_copies`). What code names elsewhere (global variables, variables
-of modules and classes, captured variables, default arguments) is copied too, and stands in its place while items and batches
-are made (`KeptItems.in_place`).
+A worker process has a copy of everything, so later changes in the training loop do not reach its items. Here the dataset and
+the collate function are copied with all objects that they hold (`deep_copies`). Other variables that the code names (global and
+captured variables, variables of modules and classes, default arguments) are copied too. While items and batches are made, the
+variables have the values of the copies (`KeptItems.in_place`).
 """
 
 from __future__ import annotations

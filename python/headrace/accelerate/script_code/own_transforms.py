@@ -1,10 +1,10 @@
 """Translate transform classes of the script itself, if they only apply operations that headrace knows.
 
 Recipes of self-supervised learning have such classes, with random numbers of their own: `GaussianBlur` and `Solarization` of
-MoCo, SimSiam, DINO, Barlow Twins. The code of such a class is run once for each way through it, rewritten by
-`script_code.rewrite`, with stand-ins for the image and for its random numbers. The stand-ins note which operations are applied,
-and from which generator and how each parameter and each decision is drawn. Nothing is drawn and nothing is changed. Whatever
-else the code does is refused.
+MoCo, SimSiam, DINO, Barlow Twins. The code of such a class runs once for each outcome of its random decision, rewritten by
+`script_code.rewrite`, with stand-ins for the image and for its random numbers. The stand-ins record which operations are
+applied, and from which generator each parameter and decision is drawn. No number is drawn and nothing is changed. Any other
+code is refused.
 """
 
 from __future__ import annotations

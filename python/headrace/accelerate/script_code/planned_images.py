@@ -1,7 +1,7 @@
 """Stand-ins for images while the code of an item runs: they know the file and the transforms, not the pixels.
 
-`PlannedImage` stands for a Pillow image of a file, `PlannedView` for the tensor that the script's transforms make of it. Both
-know the file and the chain of transforms. Whatever else the code asks of them is refused, so that it never computes with them.
+`PlannedImage` replaces the Pillow image of a file, `PlannedView` the tensor that the script's transforms make of it. Both know
+the file and the chain of transforms. Any other use of them is refused, so that the code never computes with them.
 """
 
 from __future__ import annotations

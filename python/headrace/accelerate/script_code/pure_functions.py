@@ -1,8 +1,8 @@
 """Functions, types and methods without side effects, which the code of an item may call.
 
-They change nothing, and call nothing of the script as long as their arguments are values of such types. Functions that draw
-random numbers are not among them, nor those that ask for the process, the time or the worker: an item is planned once and may
-be made again by the script's own code, and both must decide alike.
+They change nothing, and call no code of the script as long as their arguments are values of such types. Functions that draw
+random numbers are excluded, and functions that ask for the process, the time or the worker: an item is planned once and may be
+made again by the script's own code, and both results must be equal.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Recompile a function of the script so that headrace decides on each call, element access and attribute access in it.
 
-`rewritten` returns a copy of a Python function of the script, or of a library, with the same statements. Each call, each item
-of something and each attribute of something other than the function's own object goes through a `Decisions` object, which makes
-it, puts something else in its place, or refuses it. Apart from calls, the copy can change nothing but its own variables: a
-function that stores an attribute, a global variable or an item of an object that it did not make itself is refused.
+`rewritten` returns a copy of a Python function of the script, or of a library, with the same statements. Each call, each
+element and each attribute of an object other than `self` goes through a `Decisions` object, which executes, replaces or refuses
+it. Apart from calls, the copy can change only its local variables: a function that stores an attribute, a global variable or an
+element of an object that it did not make itself is refused.
 
 The source must be that of the running code: it is compiled, and the code objects are compared.
 """

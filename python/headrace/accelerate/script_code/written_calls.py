@@ -1,7 +1,7 @@
 """Names for messages: the call that stands in the script's own code, if one deep inside a library was refused.
 
-The code that makes an item is looked into through all libraries that it calls. Something may then be refused deep inside `re`
-or `random`, by a name that the user has never seen. `written_reason` names the call that stands in the script.
+Planning an item follows its code through all libraries that it calls. A call may then be refused deep inside `re` or `random`,
+by a name that the user has never seen. `written_reason` names the call in the script instead.
 """
 
 from __future__ import annotations

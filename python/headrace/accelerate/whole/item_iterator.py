@@ -1,7 +1,8 @@
 """The native iterator for datasets with code of their own: items are planned in this process, native threads make the tensors.
 
-As in `iterator`, the sampler, the batches and the collate function stay the script's own. An item whose code does something
-else than before, or whose file is not decoded natively, is made by the script's dataset in this process.
+Item: what `dataset[i]` returns. To plan it: run its code without decoding (`script_code.calls`). As in `iterator`, the sampler,
+the batches and the collate function are the script's own. The script's dataset makes an item in this process if its code does
+something that the planned items did not, or if its file is not decoded natively.
 """
 
 from __future__ import annotations

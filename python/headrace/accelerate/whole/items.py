@@ -1,9 +1,8 @@
 """Recognise and compile a DataLoader whose dataset is the script's own code. Item: what `dataset[i]` returns.
 
-The code of an item runs in the main process, without opening files and without transforms (`script_code.calls`). What it
-returns tells which file and which transforms each of its tensors comes from, and holds everything else of the item.
-`recognise_items` plans a few items, and accepts the loader if all have one structure whose transforms have exact native
-equivalents.
+To plan an item, its code runs in the main process, without opening files and without transforms (`script_code.calls`). The
+result names the file and the transforms of each image tensor (a view), and holds the item's other values. `recognise_items`
+plans a few items, and accepts the loader if all have the same structure, and exact native equivalents of their transforms.
 """
 
 from __future__ import annotations
@@ -238,7 +237,7 @@ class Jobs:
         self._random = random
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for all jobs. Return False if they are not done after `timeout_s` seconds (None: no limit)."""
+        """Wait for all jobs. Return False if one of them is not done after `timeout_s` seconds (None: no limit)."""
         return all(job.wait(timeout_s) for job in self._jobs)
 
     def statuses(self) -> list[int]:
