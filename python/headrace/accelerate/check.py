@@ -1,4 +1,4 @@
-"""The comparison of native batches with the script's own, before a loader is taken over.
+"""Compare native batches with the script's own before a loader is taken over.
 
 A forked child iterates over a small copy of the loader as the script would without headrace, so that nothing in the script's
 process changes: no counter, no generator, no cache. The parent does the same natively, from equal seeds. Whole batches must be
@@ -32,38 +32,39 @@ from headrace.system.text.sizes import count_text
 __all__ = ["BatchesDiffer", "check", "require_equal_batches", "require_rows_alone"]
 
 COMPARED_ITEMS = 3
-"""Compare this many items before a loader is taken over."""
+"""Number of items compared before any loader is taken over. More take longer at the start, and find rarer differences."""
 
 CHECKED_BATCHES = 4
-"""Share the items of `--check` out among so many batches, so that each worker makes more than one."""
+"""`--check` divides its items among this many batches, so that each worker makes more than one."""
 
 CHECKED_WORKERS = 2
-"""Compare with at most so many workers."""
+"""`--check` runs with at most this many workers, so that it needs few processes."""
 
 SEED = 20_26
-"""The seed of the generators in comparisons."""
+"""Seed of the random generators while batches are compared."""
 
 TIME_LIMIT_S = 120.0
-"""Give up a comparison when the child has not made its batches in this time: its code may wait for a lock of another thread."""
+"""Refuse the loader if the child process has not made its batches in this time: its code may wait for a lock of another thread.
+"""
 
 MakeIterator = Callable[[Any], Any]
-"""Makes the iterator of a loader."""
+"""Function that takes a loader and returns its iterator."""
 
 
 class BatchesDiffer(Exception):
-    """`--check` found a difference. The message says where."""
+    """Raised by `--check` when native batches differ from the script's. The message says where."""
 
 
-#: For each dataset, what its last comparison covered. Later epochs skip the same one.
+#: For each dataset the collate function and transforms that were compared last: equal ones are not compared again.
 _compared: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
 
 
 def require_equal_batches(
     loader: Any, indices: Sequence[int], operations: Sequence[Any], native: MakeIterator, plain: MakeIterator
 ) -> None:
-    """Compare a few items. Raise `Unsupported` if a batch differs.
+    """Make a few items natively and by the script. Raise `Unsupported` if a batch differs.
 
-    `indices`: those of the dataset, from which the items are chosen. `operations`: the transforms, on which the result depends.
+    `indices`: dataset indices from which the items are chosen. `operations`: the transforms, on which the result depends.
     """
     key = (loader.collate_fn, *operations)
     try:
@@ -81,7 +82,7 @@ def require_equal_batches(
 
 
 def require_rows_alone(dataset: Any, compiled: CompiledItems) -> None:
-    """Raise `Unsupported` if a function for several rows makes other items of them than of each row alone."""
+    """Raise `Unsupported` if an item differs when the dataset makes it alone instead of together with other rows."""
     if rows_at_once(dataset, ()) is None:
         return
     recognition = compiled.recognition
@@ -98,7 +99,7 @@ def require_rows_alone(dataset: Any, compiled: CompiledItems) -> None:
 
 
 def check(loader: Any, indices: Sequence[int], count: int, native: MakeIterator, plain: MakeIterator) -> str:
-    """Compare `count` items in whole batches over two epochs. Return the result in words.
+    """Compare `count` items in whole batches over two epochs (`--check`). Return the result in words.
 
     Raise `BatchesDiffer` if a batch differs.
     """
@@ -123,7 +124,7 @@ def _spread(indices: Sequence[int], count: int) -> list[int]:
 
 
 def _small(loader: Any, batches: list[list[int]], workers: int) -> Any:
-    """Return a copy of the loader with these batches and an own generator."""
+    """Return a copy of the loader that makes only these batches, with a random generator of its own."""
     small = copy.copy(loader)
     # DataLoader's __setattr__ forbids it after __init__; this is a copy.
     small.__dict__ |= {
@@ -140,7 +141,7 @@ def _small(loader: Any, batches: list[list[int]], workers: int) -> Any:
 
 
 def _difference(small: Any, native: MakeIterator, plain: MakeIterator, epochs: int) -> str:
-    """Return where native batches differ from the script's own, in words; nothing if they are equal."""
+    """Return in words where native batches differ from the script's; an empty text if they are equal."""
     before = GeneratorStates.now()
     try:
         with unannounced(), forked_child(lambda: list(_passes(small, plain, epochs)), TIME_LIMIT_S) as theirs_made:
@@ -165,7 +166,7 @@ class _Error(str):
 
 
 def _passes(small: Any, make: MakeIterator, epochs: int) -> Iterator[Any]:
-    """Yield the batches of some epochs, from seeded generators, an error for each that is missing, then the states."""
+    """Yield the batches of `epochs` seeded passes, an `_Error` for a pass that failed, then the generator states."""
     generator = torch.Generator().manual_seed(SEED)
     small = copy.copy(small)
     small.__dict__["generator"] = generator

@@ -1,4 +1,4 @@
-"""The steps of a loader that is taken over: named in its line, and one line each for `headrace run --explain`."""
+"""Text on the native steps of a loader: a short list for its line, and one line each for `headrace run --explain`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace.system.text.sizes import count_text
 __all__ = ["explain", "explain_items", "native_steps"]
 
 MOST_STEPS = 8
-"""The line of a loader names so many steps, and counts the others."""
+"""Number of steps that the line of a loader names. Further steps are only counted."""
 
 
 def native_steps(parts: Sequence[TransformParts]) -> str:
-    """Return the native steps of all views of an item: `decode, RandomResizedCrop, ColorJitter, ToTensor, Normalize`."""
+    """Return the names of the native steps of an item: `decode, RandomResizedCrop, ColorJitter, ToTensor, Normalize`."""
     names = ["decode"]
     for one in parts:
         names += [*(step.name for step in one.geometry), *map(display_name, one.pointwise)]
@@ -28,14 +28,14 @@ def native_steps(parts: Sequence[TransformParts]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return names, each once: all of them, or the first ones and how many more there are."""
+    """Return the distinct names: all of them, or the first ones and the number of the others."""
     different = list(dict.fromkeys(names))
     more = len(different) - MOST_STEPS
     return ", ".join(different if more <= 1 else [*different[:MOST_STEPS], f"{more} more steps"])
 
 
 def explain(compiled: CompiledLoader) -> Iterator[str]:
-    """Yield one line for each stage: where it runs, and the transform of the script that it replaces."""
+    """Yield one line of `--explain` for each stage: where it runs, and which transform of the script it replaces."""
     recognition, view = compiled.recognition, compiled.view
     records = sum(len(folder.samples) for folder in recognition.folders)
     datasets = len(recognition.folders)
@@ -58,7 +58,7 @@ def explain(compiled: CompiledLoader) -> Iterator[str]:
 
 
 def explain_items(compiled: CompiledItems) -> Iterator[str]:
-    """Yield the same lines for a loader of the script's own items."""
+    """Yield the lines of `--explain` for a loader whose dataset is the script's own code."""
     recognition = compiled.recognition
     yield f"{recognition.length:,} items of the script's own code, {count_text(len(compiled.views), 'view')} each"
     limit = f"{index_limit_bytes() >> 20} MiB"

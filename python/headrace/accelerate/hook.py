@@ -78,10 +78,10 @@ class Decision:
 
 
 PARTLY = "in part: "
-"""The reason begins with these words where only decoding is native."""
+"""The reason of a decision begins with these words where only image decoding is native."""
 
 PARTIAL_WAYS: tuple[Callable[[Any, int], PartlyNative], ...] = (with_deferred_items, with_native_decode)
-"""The ways to take a loader over in part, in the order in which they are tried.
+"""Functions that take a loader over in part, in the order in which they are tried.
 
 The order is reversed for a loader that cuts tensors: a deferred tensor that is cut is decoded as a whole.
 
@@ -94,16 +94,16 @@ _printed: set[Decision] = set()
 
 
 class _NoIterator(Exception):
-    """torch raised an error when it made an iterator. It raises the same one for the script's own loader."""
+    """Raised when torch cannot make an iterator of the changed loader. The script's own loader then raises torch's error."""
 
 
 _decided: WeakKeyDictionary[Any, Decision] = WeakKeyDictionary()
 _awaited: dict[tuple[str, str], AwaitedLine] = {}
-"""The lines that wait for what first batches tell: the last one for each dataset and reason. A loader may be gone by then."""
+"""Lines that wait for the first batches: the latest for each dataset and reason. Its loader may be gone by then."""
 
 
 def install() -> None:
-    """Wrap `DataLoader._get_iterator`. Called once, when torch's data loader has been imported."""
+    """Replace `DataLoader._get_iterator` by the hook. Called once, after torch.utils.data has been imported."""
     settings = Settings.read()
     if settings.off or getattr(DataLoader._get_iterator, "_headrace", False):
         return
@@ -139,7 +139,7 @@ def _report_other_iterators(settings: Settings) -> None:
 
 
 def _end(settings: Settings) -> None:
-    """Report what is known of loaders whose line still waits, and how long the loops waited, as the process ends."""
+    """Print the lines that still wait, and how long the loops waited, as the process ends."""
     for line in list(_awaited.values()):
         line.look(True)
     _write_waits(settings)
@@ -151,7 +151,7 @@ def _write_waits(settings: Settings) -> None:
 
 
 def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> Any:
-    """Decide how the loader's batches are loaded, report the decision, and return the iterator. `original` makes its own."""
+    """Decide how the loader's batches are made, print the decision, and return the iterator. `original` makes torch's."""
     if torch.utils.data.get_worker_info() is not None:
         return original(loader)  # a loader inside a worker process
     data_map.redirect_readers()
@@ -188,7 +188,7 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
 def _compiled(
     loader: Any, original: Callable[[Any], Any], settings: Settings
 ) -> tuple[CompiledLoader | CompiledItems, str | None]:
-    """Return what the native engine needs for the whole loader, and the result of `--check`. Raise `Unsupported`."""
+    """Return the loader compiled for the native engine, and the result of `--check`. Raise `Unsupported`."""
     threads = _threads(loader, settings)
 
     def compiled(recognition: RecognisedLoader | RecognisedItems) -> tuple[CompiledLoader | CompiledItems, str | None]:
@@ -283,7 +283,7 @@ def _in_part(loader: Any, native: str, refusal: Unsupported, check: str, setting
 
 
 def _awaited_line(loader: Any, changed: PartlyNative, refusals: list[Unsupported], settings: Settings) -> AwaitedLine:
-    """Return what reports the decision on a loader with lazy images when its items have told it."""
+    """Return the line on a loader with lazy images, which prints the decision once first batches show it."""
     assert changed.trial is not None
     waits = waits_of(describe(loader.dataset), loader)
     waits.trial = changed.trial

@@ -1,4 +1,4 @@
-"""What came of a run: how many images the script's loops took, and how long they waited for them.
+"""Measure how many images the script's loops took from its loaders, and how long they waited for them.
 
 `install` wraps the `next()` of torch's iterators, which costs about a microsecond a batch. `follow` begins to count for an
 iterator. What was counted goes to a file when a pass or the process ends (`write_record`), and `headrace run` prints it as its
@@ -30,7 +30,7 @@ __all__ = ["LoopWaits", "follow", "install", "waits_of", "write_record"]
 
 
 class LoopWaits:
-    """The sums over all passes of the script over loaders of one dataset and batch size.
+    """Batches, images and wait times, summed over all passes over the loaders of one dataset and batch size.
 
     `dataset`: its description. `batches`, `images`: how many the loop took; `batch_size`: None if the loader does not know, and
     `images` is 0 then. `looped_s`: seconds from the first `next()` of a pass to its end. `waited_s`: of these, seconds inside
@@ -49,7 +49,7 @@ class LoopWaits:
 
 
 class _Pass:
-    """A pass over a loader. `until_s`: up to when it is counted. `look`: called after each batch, until it returns False."""
+    """One pass over a loader, counted up to `until_s`. `look`: called after each batch, until it returns False."""
 
     __slots__ = ("look", "until_s", "waits")
 
@@ -64,7 +64,10 @@ _waits: dict[tuple[str, int | None], LoopWaits] = {}
 
 
 def install(after_pass: Callable[[], None], at_exit: Callable[[], None]) -> None:
-    """Wrap `_BaseDataLoaderIter.__next__`, once in a process. The functions are called when a pass ends, and the process."""
+    """Wrap `_BaseDataLoaderIter.__next__`, once in a process.
+
+    `after_pass`: called after each pass. `at_exit`: called when the process ends.
+    """
     base: Any = _BaseDataLoaderIter
     base.__next__ = _counted(base.__next__, after_pass)
     process = os.getpid()
@@ -72,7 +75,7 @@ def install(after_pass: Callable[[], None], at_exit: Callable[[], None]) -> None
 
 
 def follow(iterator: Any, waits: LoopWaits, look: Callable[[bool], bool] | None = None) -> None:
-    """Count the batches of a new iterator.
+    """Count the batches of a new iterator in `waits`.
 
     `look`: is called after each batch with False, and at the end of a pass with True, until it returns False.
     """
@@ -80,7 +83,7 @@ def follow(iterator: Any, waits: LoopWaits, look: Callable[[bool], bool] | None 
 
 
 def waits_of(dataset: str, loader: Any) -> LoopWaits:
-    """Return what was counted so far for loaders like this one. `dataset`: the description of its dataset."""
+    """Return the sums for the loaders of this dataset and batch size. `dataset`: its description (`folders.describe`)."""
     size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     key = dataset, size if type(size) is int else None
     if key not in _waits:
@@ -89,9 +92,9 @@ def waits_of(dataset: str, loader: Any) -> LoopWaits:
 
 
 def write_record(folder: Path) -> None:
-    """Write what came of that loader of this process over which the script looped longest, of those that are taken over.
+    """Write the sums of the loader over which the script looped longest, of those that are taken over, to a file in `folder`.
 
-    A folder that is gone, or full, costs the line only.
+    An error of the file (folder gone, disk full) is ignored: only the last line of `headrace run` is missing then.
     """
     waits = max((one for one in _waits.values() if one.is_native and one.batches), key=lambda one: one.looped_s, default=None)
     if waits is None or not waits.looped_s or get_worker_info() is not None:

@@ -1,4 +1,4 @@
-"""The hook of `headrace diagnose`: ask the recogniser of `headrace run` about each DataLoader.
+"""The hook of `headrace diagnose`: find out whether `headrace run` would take over each DataLoader of the job.
 
 The loader is not taken over.
 The answer stands in the session, so that `headrace run` is advised only where it helps. The rules look at types and arguments.
@@ -25,15 +25,15 @@ from headrace.attach.record.unseen_frames import drop_own_frames, when_made
 __all__ = ["Answer", "ask", "install"]
 
 FREE_LOADERS = 4
-"""Ask about this many loaders in any case. A script may make a new DataLoader for each epoch."""
+"""Number of first loaders that are always examined. More are examined while that stays cheap (`MOST_SHARE`)."""
 
 MOST_SHARE = 0.005
-"""Ask about further loaders while asking took less than this share of the time since the first one."""
+"""Stop examining loaders once it has taken this share of the time since the first one. More slows the watched job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What `headrace run` would do with a loader.
+    """Whether and how `headrace run` would take over a loader.
 
     `take_over`: "whole", "part" (native decode in the script's own workers), "refused", "active" (the script runs under
     `headrace run`), or "unknown". `reason`: why not as a whole, or why it is not known. `native_part`: "resized" or "cropped",
@@ -46,7 +46,7 @@ class Answer:
 
 
 def install() -> None:
-    """Wrap `DataLoader._get_iterator`, and the making of iterators for classes that make their own."""
+    """Wrap `DataLoader._get_iterator`, and the iterators of loader classes that make their own."""
     from torch.utils.data import dataloader
 
     asker = _Asker(recorder())
@@ -69,7 +69,7 @@ def _asking(original: Callable[[Any], Any], asker: _Asker) -> Callable[[Any], An
 
 
 class _Asker:
-    """Asks about each loader of this process once in a session, and records the answer."""
+    """Examines each loader of this process once in a session, and records the answer."""
 
     def __init__(self, target: Recorder) -> None:
         self._recorder = target
@@ -115,7 +115,7 @@ class _Asker:
 
 
 def ask(loader: Any) -> Answer:
-    """Return what `headrace run` would do with a DataLoader, as far as its rules tell. Raise nothing."""
+    """Return how `headrace run` would take over a DataLoader, by its rules alone: nothing is compared. Raise nothing."""
     try:
         return _ask(loader)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The words for a loader that is not taken over."""
+"""Text that says why a loader is not taken over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["own_iterators", "refusal_text"]
 
 
 def refusal_text(refusals: Sequence[Unsupported]) -> str:
-    """Return the reasons, each once, and what would make the loader one that is taken over."""
+    """Return the distinct reasons, and what to change in the script so that the loader is taken over."""
     reasons: list[str] = []
     for refusal in refusals:
         if not any(str(refusal) in reason for reason in reasons):
@@ -23,7 +23,7 @@ def refusal_text(refusals: Sequence[Unsupported]) -> str:
 
 
 def own_iterators(loader: Any) -> str | None:
-    """Return the reason if the loader's class does not use DataLoader's method, as torchdata's StatefulDataLoader does not."""
+    """Return a reason if the loader's class overrides `_get_iterator`, as torchdata's StatefulDataLoader does; else None."""
     from torch.utils.data import DataLoader
 
     if is_stand_in(loader):

@@ -1,4 +1,4 @@
-"""The settings of `headrace run`, which reach the script's processes as environment variables.
+"""The options of `headrace run`, passed to the script's processes as environment variables.
 
 This module must not import torch: the command line uses it too.
 """
@@ -24,12 +24,12 @@ EXPLAIN = "HEADRACE_RUN_EXPLAIN"
 FOLDER = "HEADRACE_RUN_DIR"
 
 WAITS = "waits-{}.json"
-"""The file in the folder of a run in which a process (its number) says how long the script waited."""
+"""Name of the file, by process id, to which a process of the script writes how long its loops waited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one run.
+    """The options of one `headrace run`.
 
     `threads`: native threads for each loader; None: as many as the loader has workers. `check`: number of images to compare
     before a loader is taken over; 0: none. `explain`: print the stages of each loader. `folder`: where each process writes its
@@ -46,7 +46,7 @@ class Settings:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """Read the settings from an environment. A value that is not a number counts as absent."""
+        """Read the options from environment variables. A value that is not a number counts as absent."""
         folder = environment.get(FOLDER)
         return cls(
             off=environment.get(SWITCH, "").lower() in ("off", "0", "false", "no"),
@@ -58,7 +58,7 @@ class Settings:
         )
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables from which `read` makes these settings."""
+        """Return the options as environment variables, for `read`."""
         return {
             CHECK: str(self.check),
             EXPLAIN: "1" if self.explain else "0",

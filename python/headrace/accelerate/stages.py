@@ -1,4 +1,4 @@
-"""The two stages in which a whole loader is recognised: its dataset as folders of images, then the code of its items."""
+"""Recognise a loader that can be taken over as a whole: first as folders of images, then by the code of its dataset."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Result = TypeVar("Result")
 
 
 def first_that_fits(loader: Any, use: Callable[[RecognisedLoader | RecognisedItems], Result]) -> Result:
-    """Return what `use` makes of the first stage that recognises the loader, and that `use` does not refuse.
+    """Return `use(recognised loader)` for the first of the two recognisers that accepts it and for which `use` does not refuse.
 
-    The code of items is planned only where the rules of folders do not hold. Raise `Unsupported` with the reasons of both.
+    The code of the dataset is only looked into where the rules of folders do not hold. Raise `Unsupported` with both reasons.
     """
     try:
         return use(recognise(loader))
@@ -32,7 +32,7 @@ def first_that_fits(loader: Any, use: Callable[[RecognisedLoader | RecognisedIte
 
 
 def _both(refusal: Unsupported, further: Unsupported) -> Unsupported:
-    """Return one refusal of two: that of a folder dataset, and that of the code of its items.
+    """Join two refusals into one: that of a folder dataset, and that of the code of its items.
 
     The second one is added where the first one only says that code is not known.
     """

@@ -25,7 +25,7 @@ SITE_FOLDER = Path(__file__).parent / "site"
 
 PROC = Path("/proc")
 PATIENCE_S = 10.0
-"""Send SIGKILL this long after SIGTERM."""
+"""Send SIGKILL to the command if it still runs this long after SIGTERM."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -178,7 +178,7 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 
 
 def _in_terminal_foreground() -> bool:
-    """Whether a Ctrl-C in the terminal reaches the child directly, because it is in the foreground process group."""
+    """Return whether a Ctrl-C in the terminal reaches the child directly, because it is in the foreground process group."""
     try:
         with open("/dev/tty") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

@@ -34,12 +34,12 @@ __all__ = ["Sampler", "main", "start"]
 
 INTERVAL_S = 0.5
 MOST_SAMPLES = 50_000
-"""Take one sample in sixteen after this many (seven hours), as for steps: the session of days must fit in memory."""
+"""After this many samples (seven hours), take one in sixteen: the session of a run of days must fit in memory."""
 
 NICENESS = 10
 WORKER_NAMES = ("pt_data_worker",)
 LONGEST_LINE = 4096
-"""Characters read of a recording's first line, which names the process that writes it."""
+"""Characters to read of the first line of a recording, which names the process that writes it."""
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -122,7 +122,7 @@ class Sampler:
                 self.not_measured["GPU counters"] = str(error)
 
     def host(self) -> dict[str, Any]:
-        """Return the facts of the machine that do not change."""
+        """Return the constant facts of the machine."""
         values = procfs.meminfo(self.proc)
         cores = procfs.core_times(self.proc)
         return {
@@ -140,7 +140,7 @@ class Sampler:
         }
 
     def sample(self, now_s: float) -> dict[str, Any] | None:
-        """Return the changes since the call before. None on the first call, and after a rank joined, whose past would count."""
+        """Return the changes since the last call. None at first, and when a rank joined, whose past would count."""
         ranks = len(self._joined)
         last, self._last = self._last, self._read(now_s)
         return None if last is None or len(self._joined) > ranks else self._compare(last, self._last)

@@ -33,7 +33,7 @@ class HeadraceCallback(Callback):
         return self._watch.diagnosis if self._watch is not None else None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Begin to record, before the data loaders are iterated."""
+        """Start recording a session, before the data loaders are iterated."""
         if stage == "fit":
             self._watch = Watch(self._out, report=self._report)
             self._watch.start()

@@ -32,7 +32,7 @@ class HeadraceCallback(TrainerCallback):
         return self._watch.diagnosis if self._watch is not None else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Begin to record, before the data loader is iterated."""
+        """Start recording a session, before the data loader is iterated."""
         if self._watch is not None and self._watch.active:
             return  # the training before raised, and this one repeats it
         self._watch = Watch(self._out, report=self._report)

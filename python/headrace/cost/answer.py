@@ -67,7 +67,7 @@ class Answer:
     region: str
 
     def document(self) -> dict[str, object]:
-        """Return the answer as plain values; an infinite amount is None."""
+        """Return the cost estimate as JSON values; an infinite amount is None."""
         return {
             "rows": [_row_values(row) for row in self.rows],
             "choice": _row_values(self.choice.row) if self.choice.row else None,

@@ -1,4 +1,4 @@
-"""Placement: which images the GPU decodes, and which it augments only, chosen from measured rates and changed when they change.
+"""Placement: choose from measured rates which share of the images the GPU decodes, and which share it only augments.
 
 Pure logic: the loader tells what it measured, batch by batch, and asks how many images of the next batch the GPU decodes, and
 how many of the others it augments after the CPU has decoded and cropped them.
@@ -43,45 +43,48 @@ DECODE: tuple[Decode, ...] = ("auto", "cpu", "gpu", "split")
 """The values of `decode=`."""
 
 WINDOW = 8
-"""Batches over which rates are medians; decisions are this many batches apart at least."""
+"""Rates are medians over this many batches, and decisions are at least this many batches apart. More reacts later."""
 
 PREFETCH = 3
-"""Batches that a loader decodes ahead, if the placement is not told."""
+"""Batches that a loader decodes ahead, if the caller does not say."""
 
 LEAST_GAIN = 0.05
-"""Change the share only if the predicted step becomes shorter by this much (hysteresis)."""
+"""Change the share only if the predicted step becomes shorter by this share (hysteresis). Larger changes it less often."""
 
 KEPT_GAIN = 0.02
-"""Keep a change only if the measured time per batch became shorter by this much."""
+"""Keep a changed share only if the measured time per batch became shorter by this share; else change it back."""
 
 HOLD = 64
-"""Batches for which a change that did not help is not tried again; doubled each time, up to MOST_HOLD."""
+"""Do not retry a change that did not help for this many batches. Doubled each time, up to `MOST_HOLD`."""
 
 MOST_HOLD = 4096
 
 MOST_PAUSE = 1024
-"""Longest pause of the GPU after a failure, in batches."""
+"""Longest back-off after GPU failures, in batches that only the CPU decodes."""
 
 EASE = 64
-"""Halve the next pause for each so many batches in which the GPU took part since its last failure. The pauses of a GPU that
-fails more often grow: it is short of memory for good. One that failed by chance, long ago, is used again after one batch."""
+"""Back-off: halve the next pause of the GPU for every `EASE` batches in which it took part since its last failure.
+
+A GPU that fails more often than that is short of memory for good: its pauses grow up to `MOST_PAUSE`. After a single failure
+long ago, the GPU is used again after one batch.
+"""
 
 STEPS = 16
-"""Shares are multiples of 1 / STEPS."""
+"""The shares of the GPU are multiples of 1 / STEPS. More steps search more finely."""
 
 CROP_SHARE = 0.5
-"""Share of the CPU's time for an image that is taken for decoding and cropping it, before that was measured."""
+"""Estimate, until measured: share of the CPU's time for an image that decoding and cropping take."""
 
 AUGMENTER_IMG_S = 8000.0
-"""Images/s of augmentation on a GPU that are assumed before it was measured: a guess, far below the decoder's rate."""
+"""Estimate, until measured: images/s that a GPU augments. A guess, far below the decoder's rate."""
 
 LEAST_CONTRAST = 0.25
-"""Measure that share only between batches whose shares of GPU augmentation differ by this much: else noise decides."""
+"""Measure `CROP_SHARE` only between batches whose shares of GPU augmentation differ by this much: else noise decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one batch showed. None: not measured in this batch."""
+    """The measured times of one batch. None: not measured in this batch."""
 
     period_s: float | None  # from the hand-over of the batch before to that of this one
     compute_s: float | None = None  # of the training step, without waits for input
@@ -92,7 +95,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The terms of the model. `measured` names those that were measured; the others are estimated."""
+    """The rates and times in the model of a step. `measured` names those that were measured; the others are estimates."""
 
     cpu_img_s: float  # where the CPU augments what it decodes
     compute_s: float
@@ -211,18 +214,18 @@ class Placement:
         return count
 
     def on_cpu_augmented(self, images: int) -> int:
-        """Return how many of the `images` of the same batch that the CPU decodes the GPU augments. Call after `on_gpu`."""
+        """Return how many of the batch's `images` that the CPU decodes the GPU augments. Call after `on_gpu`."""
         if self.augmented == 0 or self.augment_refusal is not None or self._begun <= self._paused_until:
             return 0
         count, self._owed_augmented = _part_of(images, self.augmented, self._owed_augmented)
         return count
 
     def refuse_augmenting(self, reason: str) -> None:
-        """Leave to the CPU to augment what it decodes, from now on."""
+        """Stop GPU augmentation of images that the CPU decodes, from now on."""
         self.augment_refusal, self.augmented, self._before = reason, 0.0, None
 
     def refuse(self, reason: str) -> None:
-        """Leave it to the CPU to decode all images from now on."""
+        """Stop GPU decoding, from now on."""
         self.refusal, self.share, self._before = reason, 0.0, None
 
     def fail(self, reason: str) -> bool:
@@ -235,7 +238,7 @@ class Placement:
         return self.failures == 1
 
     def see(self, seen: Seen) -> None:
-        """Take notice of a batch that was handed over, and change the share if that helps."""
+        """Update the rates with a batch that was handed over, and change the shares if that shortens the step."""
         self._batches += 1
         self._since += 1
         self._made += seen.decoder_img_s is not None or seen.augmenter_img_s is not None
@@ -329,7 +332,7 @@ class Placement:
         self.decisions.append(Decision(self._batches, share, reason, augmented))
 
     def rates(self) -> Rates | None:
-        """Return the terms of the model as of now; None until the CPU's rate and the step were measured."""
+        """Return the current rates and times of the model; None until the CPU's rate and the step were measured."""
         cpu, compute, known = self._median("cpu_img_s"), self._median("compute_s"), self._known
         if compute is None or (cpu is None and known is None):
             return known

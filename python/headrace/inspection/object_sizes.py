@@ -22,7 +22,7 @@ SMALLEST, LARGEST = 1 << 20, 128 << 20
 """Advise against objects outside these sizes: the range of file sizes that AWS's articles on input for SageMaker name."""
 
 SAMPLE = 10_000
-"""Look at the sizes of at most so many files: one look is one request on a network file system."""
+"""Read the sizes of at most this many files: each takes one request on a network file system."""
 
 NOTICEABLE = 0.05
 """Say nothing while a smaller share of the objects lies outside the range, such as the last shard of a dataset."""

@@ -1,4 +1,4 @@
-"""Datasets become batches: order, caches, the feed of native threads, and the Loader.
+"""Load batches from datasets: order, caches, the feed of native threads, and the Loader.
 
 Its rooms, ground first:
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["FrameworkOutputs", "JaxBatches"]
 
 MOST_PEEKED = 8
-"""Keep at most this many batches that Keras looks at before an epoch. Keras 3 looks at two, to learn shapes and types."""
+"""Keep at most this many batches that Keras reads before an epoch. Keras 3 reads two, to learn shapes and types."""
 
 LONGEST_EXIT_S = 10.0
-"""Wait at most this long, as the program ends, for JAX to let go of the loader's memory."""
+"""Wait at most this long, as the program ends, for JAX to release the loader's memory."""
 
 
 class _Source(Protocol):
@@ -292,7 +292,7 @@ def signature(loader: _Source) -> Any:
 
 
 def known_length(loader: _Source) -> int | None:
-    """Return the number of batches of the next pass, or None where a stream does not tell or a state was loaded."""
+    """Return the number of batches of the next pass, or None if it is not known (a stream, or a loaded state)."""
     if loader._resume_step:
         return None
     try:

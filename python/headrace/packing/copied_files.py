@@ -23,7 +23,9 @@ from headrace.system.text.utf8 import name_from_utf8, utf8_name
 __all__ = ["RECORD", "CopiedFile", "CopiedFiles", "json_line", "opened_record", "read_record", "write_record"]
 
 RECORD = "headrace-folder.jsonl"
-"""The record of a copy: a header line, then a line for each file. It is a file at the root, which ImageFolder ignores."""
+"""File name of the record of a copy: a header line, then a line for each file. It is a file at the root, which ImageFolder
+ignores.
+"""
 
 FORMAT = "headrace-folder"
 VERSION = 1

@@ -42,7 +42,7 @@ from headrace.system.text.utf8 import utf8_name
 __all__ = ["copy_folder", "tree_files"]
 
 TEMPORARY = ".headrace-tmp"
-"""Ending of a file that is being written."""
+"""Extension of a file that is still being written."""
 
 JPEG_START = b"\xff\xd8\xff"
 
@@ -57,12 +57,12 @@ ONLY_SHARDS = (
     "extras",
     "transform",
 )
-"""Options that a copy of a tree does not have."""
+"""Options that `--layout folder` does not accept: they concern shards."""
 
 FOLLOW_HINT = "to copy what lies in a folder outside:  --follow-links FOLDER"
 
 WAITING = 4
-"""Files of each worker that are read ahead of the record."""
+"""Files that are read ahead for each worker. More take more memory."""
 
 _CHUNK = 1 << 12  # files of a record that are looked at together
 

@@ -63,7 +63,7 @@ class Watch:
         self.stop(failed=error is not None)
 
     def start(self) -> None:
-        """Begin to record. For callbacks, which have no block. Raises `UsageError` when the folder already holds a session."""
+        """Start recording, where `with` cannot be used. Raises `UsageError` when the folder already holds a session."""
         if load_hooks.SESSION_VARIABLE in os.environ:
             outer = os.environ[load_hooks.SESSION_VARIABLE]
             log.log_line(f"headrace.watch: this process is being watched already (session in {outer})")
@@ -85,7 +85,7 @@ class Watch:
         return self._active
 
     def stop(self, *, failed: bool = False, exiting: bool = False) -> Diagnosis | None:
-        """End the recording, diagnose and report. Return None on other ranks, and where `start` found an outer session.
+        """Stop recording, diagnose and report. Return None on other ranks, and where `start` found an outer session.
 
         `failed`: the training raised. `exiting`: the interpreter ends and can start no thread, so the read sweep is left out.
         A diagnosis that fails is logged and costs the script nothing: None is returned.
@@ -102,7 +102,7 @@ class Watch:
         return self.diagnosis
 
     def end(self, *, failed: bool = False) -> bool:
-        """End the recording only. Return whether this process is the one to diagnose it: the first rank of a machine."""
+        """Only stop recording. Return whether this process is the one to diagnose the session: the first rank of a machine."""
         if not self._active:
             return False
         self._active = False

@@ -62,7 +62,7 @@ def run_windows(diagnosis: Diagnosis) -> Windows:
 
 
 def needed_s(fixes: int, windows: Windows, cost_s: float = RUN_COST_S) -> float:
-    """Return the seconds that measure so many fixes with full windows: a run with each, and unchanged runs around them."""
+    """Return the seconds to measure this many fixes with full windows: a run with each, and unchanged runs around them."""
     return (2 * fixes + 1) * (windows.full_s + cost_s)
 
 

@@ -38,7 +38,7 @@ _LARGEST = 1e300
 """Refuse larger times: their differences would be infinite."""
 
 Span = tuple[float, float]
-"""Begin and end, in seconds since the first step of the trace."""
+"""Begin and end of a time span, in seconds since the first step of the trace."""
 
 
 def is_trace(path: Path) -> bool:

@@ -164,7 +164,7 @@ def _timed_batches(run: TrainingRun) -> Iterator[tuple[torch.Tensor, torch.Tenso
 
 
 def _loader_continues_after_this_step(run: TrainingRun) -> bool:
-    """Whether the step about to begin is the last of an epoch, and the next epoch uses the same loader."""
+    """Return whether the step about to begin is the last of an epoch, and the next epoch uses the same loader."""
     step = run.step + 1
     if step % len(run.loader) or step >= run.total_steps or run.stop_signal:
         return False
@@ -229,7 +229,7 @@ def _is_multiple(step: int, every: int | None) -> bool:
 
 
 def _checkpoint_overdue(run: TrainingRun) -> bool:
-    """Whether --checkpoint-minutes have passed, by the clock of rank 0; the vote passes it on to the other ranks."""
+    """Return whether --checkpoint-minutes have passed, by the clock of rank 0; the vote passes it on to the other ranks."""
     minutes = run.options.checkpoint_minutes
     return run.ranks.main and minutes is not None and time.monotonic() - run.saved_s >= 60 * minutes
 

@@ -62,7 +62,7 @@ _POINTWISE = {"color_jitter", "grayscale", "invert", "autocontrast", "equalize",
 
 #: Operations that may turn or shear the image: `fuse` decides how many samplings they take.
 NEEDS_AFFINE = _POLICIES | {"rotation", "affine"}
-#: Operations that may change values in place.
+#: Operations that may change pixel values other than by resampling.
 CHANGES_COLOUR = _POLICIES | _POINTWISE | {"sharpness", "blur", "pillow_blur", "torch_blur", "dilate", "erode"}
 
 _ABSENT = (math.nan, math.nan)

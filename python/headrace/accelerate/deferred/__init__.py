@@ -1,1 +1,1 @@
-"""Tensors of lazy images that native threads compute in the training process."""
+"""Deferred tensors: workers pass encoded images on, and native threads in the training process decode them."""

@@ -1,10 +1,10 @@
-"""A batch of a worker on its way to the training process.
+"""Pass batches from a worker to the training process with their images undecoded.
 
-A worker hands over a `HandedOver` in place of its batch. Torch's queue pickles that in its own thread, as it pickles a batch:
-the batch is pickled once, by the reducers of the script and of torch, and deferred tensors in it become numbers. What the
-training process gets is a `DescribedBatch`: that pickle, and a description of each deferred tensor; the encoded bytes of its
-images are in shared memory (`shared_bytes`). There it is opened as soon as it arrives (`DescribedBatch.open`): native threads
-fill the tensors. The pickle is opened in the thread in which torch would open it (`PendingBatch.unpickled`).
+Deferred tensor: a tensor of images that are not decoded yet (`deferred.tensor`). A worker puts a `HandedOver` into torch's
+queue in place of its batch. The queue pickles it in its own thread, by the reducers of the script and of torch, with a number
+in place of each deferred tensor. The training process gets a `DescribedBatch`: that pickle, and a description of each deferred
+tensor; the encoded images are in shared memory (`shared_bytes`). It is opened as soon as it arrives (`DescribedBatch.open`):
+native threads decode the images. It is unpickled in the thread in which torch would unpickle it (`PendingBatch.unpickled`).
 """
 
 from __future__ import annotations
@@ -47,27 +47,28 @@ __all__ = [
 ]
 
 MOST_TENSORS = 0.5
-"""Compute a tensor in the worker if more than this share of its blocks is computed already."""
+"""The worker decodes a whole tensor if more than this share of its images is decoded already."""
 
 HEAD_BYTES = 32
-"""What the bytes of an image may have beyond its pixels, and still count as no more than these: the head of a PPM file."""
+"""Send an image encoded if it is at most this many bytes larger than its tensor: the header of a PPM file."""
 
 SAMPLED_IMAGES = 16
-"""Measure what a batch costs the training process by so many of its images."""
+"""Decode this many images of a batch to estimate what decoding all of it costs the training process."""
 
 MOST_OBJECTS = 100_000
-"""Look at so many objects of a batch at most, to find its deferred tensors when its cost is measured."""
+"""Search at most this many objects of a batch for deferred tensors when its cost is estimated."""
 
 Memory = Callable[[list[tuple[tuple[int, ...], torch.dtype]]], list[torch.Tensor]]
-"""Makes contiguous tensors for a batch, each of a shape and type."""
+"""Function that allocates contiguous tensors for a batch, given the shape and dtype of each."""
 
 Target = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, list[Any], torch.Tensor | None]
-"""Shape, strides and type of a deferred tensor; its blocks, each (number of the source, geometry, number of the values) or the
-number of a computed block; and the computed blocks."""
+"""One tensor that native threads fill: shape, strides and dtype; its images, each (number of the encoded bytes, geometry,
+number of the value table), or the number of an image that is decoded already; and the decoded images.
+"""
 
 
 class HandedOver:
-    """What a worker hands to torch's queue in place of a batch. `shared`: where the encoded bytes of its images go."""
+    """A worker's batch in torch's queue; it pickles as a `DescribedBatch`. `shared`: memory for encoded images."""
 
     def __init__(self, batch: Any, shared: SharedBytes, worker: int) -> None:
         self.batch = batch
@@ -83,7 +84,7 @@ class HandedOver:
 
 
 class _SetAside:
-    """The deferred tensors of a batch, in the order in which its pickler meets them.
+    """Pickler hook that replaces the deferred tensors of a batch by numbers, and keeps them in order.
 
     It does not know the pickler: that holds the whole batch, which must be gone as soon as it is pickled.
     """
@@ -93,7 +94,7 @@ class _SetAside:
         self._numbers: dict[int, int] = {}
 
     def pickled(self, batch: Any) -> bytes:
-        """Return what torch's queue would make of a batch, but for deferred tensors: they become numbers."""
+        """Return the pickle of a batch as torch's queue would make it, with a number in place of each deferred tensor."""
         file = io.BytesIO()
         pickler = ForkingPickler(file)
         kinds = (DeferredTensor, *DeferredTensor.__subclasses__())
@@ -113,7 +114,7 @@ class _SetAside:
 
 
 def reduced_by_torch(tensor: DeferredTensor) -> tuple[Any, ...]:
-    """Return what the plain tensor in place of a deferred one is pickled as."""
+    """Return what torch's queue would pickle for the plain tensor with the same values."""
     plain = real(tensor)
     reducer = ForkingPickler._extra_reducers.get(type(plain))  # type: ignore[attr-defined]
     return reducer(plain) if reducer is not None else plain.__reduce_ex__(2)  # type: ignore[no-any-return]
@@ -123,7 +124,7 @@ _opened = threading.local()
 
 
 def _filled(number: int, kind: type = torch.Tensor) -> torch.Tensor:
-    """Return the tensor of a number while a pickle is opened. A second object over the same memory is a tensor of its own."""
+    """Return the tensor with this number while a pickle is opened; the second time, a new tensor over its memory."""
     tensor: torch.Tensor = _opened.tensors[number]
     if number in _opened.seen:
         tensor = torch.empty(0, dtype=tensor.dtype).set_(tensor)
@@ -132,10 +133,10 @@ def _filled(number: int, kind: type = torch.Tensor) -> torch.Tensor:
 
 
 class DescribedBatch:
-    """A packed batch. It can be pickled.
+    """A batch as it crosses the process boundary: pickled, with encoded images in shared memory in place of decoded tensors.
 
-    `data`: the pickled batch without its deferred tensors. `tensors`: these, each a `Target` or computed. `sources`: where the
-    encoded bytes of each image begin and end at `place` (None: nothing is described). `values`: the tables of the targets.
+    `data`: the pickled batch without its deferred tensors. `tensors`: these, each as a `Target` or decoded. `sources`: begin
+    and end of each encoded image at `place` (None: all tensors are decoded). `values`: the value tables.
     """
 
     __slots__ = ("data", "place", "sources", "tensors", "values")
@@ -153,7 +154,7 @@ class DescribedBatch:
         return DescribedBatch, (self.data, self.tensors, self.sources, self.values, self.place)
 
     def open(self, engine: Any | None, memory: Memory, indexes: IndexStore | None = None) -> PendingBatch:
-        """Let native threads fill the tensors of the batch. Without an `engine` they are filled at once."""
+        """Start native threads that decode the images into new tensors. Without an `engine` they are decoded in this call."""
         blocks_of = self._parts()
         filling = Filling()
         tensors = []
@@ -175,7 +176,7 @@ class DescribedBatch:
         return PendingBatch(self.data, tensors, filling, filling.start(engine, indexes))
 
     def _parts(self) -> Callable[[list[Any], torch.Tensor | None], tuple[Part, ...]]:
-        """Return what makes the parts of a target from its blocks and its computed blocks."""
+        """Return the function that lists the images of a target, decoded or not."""
         encoded = received(self.place) if self.place is not None else memoryview(b"")
         sources = [encoded[start:end] for start, end in self.sources]
         values = [deferred_values.from_bytes(*one) for one in self.values]
@@ -191,18 +192,18 @@ class DescribedBatch:
         return parts
 
     def pin_memory(self) -> Any:
-        """Return the batch in pinned memory. Torch's thread calls it for a batch that it has taken from the queue itself."""
+        """Return the complete batch in pinned memory. Called by torch's pinning thread if it reads the queue itself."""
         batch = self.open(None, new_memory, process_indexes()).unpickled()
         return torch.utils.data._utils.pin_memory.pin_memory(batch)
 
 
 def new_memory(wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
-    """Return tensors in memory of their own."""
+    """Allocate contiguous tensors of these shapes and dtypes, each by itself."""
     return [torch.empty(shape, dtype=dtype) for shape, dtype in wanted]
 
 
 class PendingBatch:
-    """A batch whose tensors are being filled. `filled_bytes`: their size."""
+    """A batch that native threads are decoding. `filled_bytes`: size of its tensors."""
 
     def __init__(self, data: bytes, tensors: list[Any], filling: Filling, job: Job | None) -> None:
         self.filled_bytes = sum(tensor.nbytes for tensor in tensors)
@@ -213,17 +214,17 @@ class PendingBatch:
         _pending.add(self)
 
     def wait(self) -> None:
-        """Wait for the native threads. Torch's signal handler raises its error here if a worker has died."""
+        """Wait for the native threads. If a worker has died, torch's signal handler raises its error here."""
         while self._job is not None and not self._job.wait(None):
             pass
 
     def fill(self) -> None:
-        """Make what native threads have not made, behind `wait`. Raises what Pillow raises for an image."""
+        """Decode by Pillow what native threads could not. Call after `wait`. Raises what Pillow raises for an image."""
         if self._job is not None:
             self._filling.finish(self._job.statuses())
 
     def unpickled(self) -> Any:
-        """Return the batch, behind `fill`. The script's own code may run: how its classes are unpickled is its own."""
+        """Return the batch as the script gets it. Call after `fill`. Unpickling may run code of the script's classes."""
         before = dict(vars(_opened))
         _opened.tensors, _opened.seen = self._tensors, set()
         try:
@@ -233,7 +234,7 @@ class PendingBatch:
             vars(_opened).update(before)
 
     def is_filled(self) -> bool:
-        """Return whether `wait` need not wait."""
+        """Return whether all images are decoded, so that `wait` returns at once."""
         return self._job is None or self._job.wait(0)
 
 
@@ -242,7 +243,7 @@ _left_to_the_parent: list[Any] = []
 
 
 def _leave_batches_to_the_parent() -> None:
-    """Keep unfinished jobs for ever in a forked child: ending one would wait for threads that only the parent has."""
+    """Keep unfinished jobs alive in a forked child: ending one would wait for threads that only the parent has."""
     _left_to_the_parent.extend(batch._job for batch in _pending)
 
 
@@ -250,7 +251,7 @@ os.register_at_fork(after_in_child=_leave_batches_to_the_parent)
 
 
 def packed(batch: Any, shared: SharedBytes, worker: int) -> DescribedBatch:
-    """Return what crosses the queue for a batch of a worker. Raises what pickling it raises."""
+    """Return a worker's batch as a `DescribedBatch`. Raises what pickling the batch raises."""
     aside, packing = _SetAside(), _Packing()
     data = aside.pickled(batch)
     tensors = [packing.target(state) for state in aside.states]
@@ -261,7 +262,7 @@ def packed(batch: Any, shared: SharedBytes, worker: int) -> DescribedBatch:
 
 
 def cost_s(batch: Any) -> float:
-    """Return the CPU time in seconds that computing the deferred tensors of a batch takes, from that of some of its images."""
+    """Estimate the CPU time in seconds to decode the deferred tensors of a batch, from a sample of its images."""
     images = [part for state in _states_in(batch) for part in state.parts if not isinstance(part, torch.Tensor)]
     sample = images[:: -(-len(images) // SAMPLED_IMAGES)] if images else []
     began_s = time.process_time()
@@ -272,7 +273,7 @@ def cost_s(batch: Any) -> float:
 
 
 def _states_in(batch: Any) -> Iterator[State]:
-    """Find the deferred tensors of a batch, without calling anything of the script."""
+    """Find the deferred tensors of a batch without calling code of the script."""
     left: list[Any] = [batch]
     seen: set[int] = set()
     while left and len(seen) < MOST_OBJECTS:
@@ -289,11 +290,10 @@ def _states_in(batch: Any) -> Iterator[State]:
 
 
 def computed(value: Any, depth: int = 4) -> Any:
-    """Return a batch with the computed tensor in place of each deferred one, in containers and in attributes of objects.
+    """Return a batch with deferred tensors and lazy images replaced by ordinary ones, in containers and attributes.
 
-    Lazy images in it become ordinary ones.
-
-    A container that can be changed is changed. What lies deeper than `depth` stays deferred until it is used.
+    Containers that can be changed are changed in place. Tensors nested deeper than `depth` levels are computed when they are
+    used.
     """
     kind = type(value)
     if issubclass(kind, DeferredTensor):
@@ -323,7 +323,7 @@ def _compute_entries(container: Any, entries: list[tuple[Any, Any]], depth: int)
 
 
 class _Packing:
-    """The sources and values of the targets of one batch. `extents`: where each source begins and ends among all of them."""
+    """Collects the encoded images and value tables of one batch. `extents`: begin and end of each image among all bytes."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -334,13 +334,13 @@ class _Packing:
 
     @property
     def values(self) -> list[Any]:
-        """The tables of the targets, in bytes."""
+        """The dtype and bytes of each value table."""
         return [values.to_bytes() for values in self._values]
 
     def target(self, state: State) -> Target | torch.Tensor:
-        """Return the target of a deferred tensor.
+        """Return a deferred tensor as a `Target`, for native threads of the training process.
 
-        The computed tensor, if native code would not write it, or if the bytes of its images are more than its own.
+        Return the computed tensor instead if native code cannot write it, or if its encoded images are larger than the tensor.
         """
         parts, shape, strides = state.parts, state.shape, state.strides
         if state.tensor is not None:  # the script has looked at it meanwhile
@@ -382,7 +382,7 @@ def _sources(parts: Any) -> Iterator[Encoded]:
 
 
 def _is_native(parts: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether native code writes a tensor with these blocks and strides."""
+    """Return whether native code can write a tensor of these images, shape and strides."""
     layout = layout_of(shape, strides)
     return layout is not None and all(
         part.values.store(layout) is not None for part in parts if not isinstance(part, torch.Tensor)

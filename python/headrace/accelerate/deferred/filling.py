@@ -1,4 +1,4 @@
-"""The computing of deferred tensors: native code decodes, resizes and converts the images straight into the tensor's memory.
+"""Decode, resize and convert images natively, straight into the memory of a tensor.
 
 Images that are not decoded natively come from Pillow. The first images of each process are made both ways and compared.
 """
@@ -22,17 +22,17 @@ from headrace.system.hardware.machine import cores, job_processes
 __all__ = ["COMPARED_IMAGES", "Filling", "compute", "layout_of", "threads_for"]
 
 COMPARED_IMAGES = 3
-"""Each process makes so many images with Pillow too, and goes on with Pillow if one differs."""
+"""Number of first images per process that are decoded with Pillow too. If one differs, the process uses only Pillow."""
 
 IMAGES_FOR_THREADS = 4
-"""Starting threads pays from so many images on."""
+"""Use several threads for a tensor of at least this many images. For fewer, starting them takes longer than it saves."""
 
 
 _first_images = FirstResults(COMPARED_IMAGES, "an image came out different; this process decodes with Pillow")
 
 
 def compute(parts: Sequence[Part], tensor: torch.Tensor, *, comparing: bool = True) -> None:
-    """Compute all blocks of a dense tensor now. `comparing`: compare the first images of the process with Pillow's."""
+    """Decode all images of a dense tensor now. `comparing`: compare the first images of the process with Pillow's."""
     filling = Filling()
     if filling.add(parts, tensor):
         filling.run(threads_for(len(parts)), process_indexes(), comparing=comparing)
@@ -46,14 +46,14 @@ def compute(parts: Sequence[Part], tensor: torch.Tensor, *, comparing: bool = Tr
 
 
 def threads_for(images: int) -> int:
-    """Return the number of native threads that compute a tensor: one in a worker, else those of this process, if it pays."""
+    """Return the number of native threads to decode this many images with: 1 in a worker process or for few images."""
     if images < IMAGES_FOR_THREADS or multiprocessing.parent_process() is not None:
         return 1
     return max(1, min(images, int(cores().usable) // job_processes()))
 
 
 class Filling:
-    """Tensors that are filled in one native call, or by native threads.
+    """Tensors whose images are decoded together, in one native call or by native threads.
 
     filling = Filling()
     if filling.add(parts, tensor):
@@ -66,9 +66,9 @@ class Filling:
         self._described: list[tuple[DescribedImage, torch.Tensor]] = []
 
     def add(self, parts: Sequence[Part], tensor: torch.Tensor) -> bool:
-        """Add a tensor with the blocks that fill it. Blocks that are tensors are copied now.
+        """Add a tensor and the images that belong in it. Images that are decoded already are copied now.
 
-        Return False, without any effect, if native code does not write such a tensor.
+        Return False, without any effect, if native code cannot write a tensor of this layout.
         """
         memory, layout = _memory(tensor)
         stores = {part.values: part.values.store(layout) for part in parts if type(part) is DescribedImage}
@@ -91,24 +91,24 @@ class Filling:
         return True
 
     def _call(self) -> tuple[list[Any], list[tuple[Store, Any]], list[tuple[int, int]]]:
-        """Return the arguments of the native call. Neighbours with one source are read and opened once."""
+        """Return the arguments of the native call. Consecutive images with the same source share one read."""
         order = sorted(range(len(self._items)), key=lambda at: self._items[at][0])
         self._described = [self._described[at] for at in order]
         items = [self._items[at] for at in order]
         return [item[1] for item in items], self._targets, [item[2] for item in items]
 
     def run(self, threads: int = 1, indexes: IndexStore | None = None, *, comparing: bool = True) -> None:
-        """Fill the tensors now. `comparing`: as in `finish`."""
+        """Decode the images now. `comparing`: as in `finish`."""
         items, targets, places = self._call()
         self.finish(fill_items(items, targets, places, threads, indexes) if items else [], comparing=comparing)
 
     def start(self, engine: Any, indexes: IndexStore | None = None) -> Job | None:
-        """Let native threads fill the tensors. `finish` must be called with the statuses of the job."""
+        """Let native threads decode the images. `finish` must be called with the statuses of the job."""
         items, targets, places = self._call()
         return engine.submit_items(items, targets, places, indexes) if items else None
 
     def finish(self, statuses: Sequence[int], *, comparing: bool = True) -> None:
-        """Make the images that native code has not made, and compare the first ones. Raises what Pillow raises.
+        """Decode by Pillow the images whose status is not 0, and compare the first native ones. Raises what Pillow raises.
 
         `comparing`: False where nobody uses the tensors.
         """
@@ -134,12 +134,12 @@ def _by_pillow(parts: Sequence[Part], tensor: torch.Tensor) -> None:
 
 
 def _blocks(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a view [number, 3, height, width] of the blocks of any tensor."""
+    """Return a view [number, 3, height, width] of any tensor of images."""
     return tensor.flatten(0, -4) if tensor.ndim > 3 else tensor.unsqueeze(0)
 
 
 def layout_of(shape: Sequence[int], strides: Sequence[int]) -> str | None:
-    """Return the layout, "chw" or "hwc", of a tensor [..., 3, height, width]; None if native code writes no such tensor."""
+    """Return the memory layout, "chw" or "hwc", of a tensor [..., 3, height, width]; None if native code cannot write it."""
     strides = tuple(strides)
     if strides == contiguous_strides(shape):
         return "chw"
@@ -149,7 +149,7 @@ def layout_of(shape: Sequence[int], strides: Sequence[int]) -> str | None:
 
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, str]:
-    """Return the memory of a tensor as an array, and its layout; None if native code writes no such tensor."""
+    """Return a numpy array over the memory of a tensor, and its layout; None if native code cannot write it."""
     layout = layout_of(tensor.shape, tensor.stride())
     if layout is None or tensor.dtype not in STORED:
         return None, "chw"

@@ -1,8 +1,8 @@
-"""The time in which torchvision makes deferred tensors of lazy images: while a batch is made.
+"""Replace functions of torchvision while a batch is made, so that they return deferred tensors for lazy images.
 
-Inside `deferred_tensors()` some functions of torchvision, and the function of torch's `default_collate` for tensors, are ours.
-They do what the originals do, unless the image is lazy, or a tensor is deferred. Scripts that took a function from its module
-beforehand (`from torchvision.transforms.functional import to_tensor`) call the original, which finds the exact pixels.
+Inside `deferred_tensors()` headrace replaces some functions of torchvision, and the function of torch's `default_collate` for
+tensors. They do what the originals do, unless the image is lazy, or a tensor is deferred. Scripts that imported a function from
+its module beforehand (`from torchvision.transforms.functional import to_tensor`) call the original, which decodes the image.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _kernels: list[tuple[dict[Any, Any], type]] = []
 
 
 FEWEST_PIXELS = 4096
-"""Tensors of smaller images whose pixels are there are made at once: to describe them takes as long."""
+"""Convert ordinary images of fewer pixels at once: deferring them would take as long."""
 
 
 def _description(image: Any) -> ImageDescription | None:
@@ -158,7 +158,7 @@ def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 
 class deferred_tensors:
-    """While the block runs, torchvision makes deferred tensors of lazy images. Blocks of several threads do no harm.
+    """Context manager: torchvision's `to_tensor` and its like return deferred tensors for lazy images. May be nested.
 
     with lazy_images(), deferred_tensors():
         image, label = dataset[3]
@@ -217,7 +217,7 @@ def _add_kernels() -> None:
 
 
 def _by_kernel(ours: Any, original: Any, plain: Any, image: Any, *arguments: Any, **options: Any) -> Any:
-    """Call a kernel of torchvision for a deferred image: ours, or the one for the plain class."""
+    """Call torchvision's operation on a deferred image: by the replacement, or by the kernel for plain tensors."""
     return ours(original, image, *arguments, **options) if is_deferred(image) else plain(real(image), *arguments, **options)
 
 

@@ -1,12 +1,11 @@
-"""Deferred items: lazy images whose tensors are not computed in the worker, but by native threads in the training process.
+"""Take over a loader in part: its workers read the image files, and native threads of the training process decode them.
 
-This goes on from lazy images (`lazy.loader`). A worker makes its items and its batch as the script does. Where nothing has
-looked at a tensor of an image, its description crosses the queue, and the encoded bytes that the worker has read lie in shared
-memory. In the training process a thread takes the batches from torch's queue as they arrive, and gives them to native threads.
-Whoever reads from torch's queue without headrace gets them from that thread: the script's iterator, or torch's own thread for
-pinned memory. There a batch is waited for and unpickled.
+This extends lazy images (`lazy.loader`). A worker makes its items and its batch as the script does. Tensors of images whose
+values nothing has read are sent undecoded, with their encoded bytes in shared memory. In the training process a thread takes
+the batches from torch's queue as they arrive, and gives them to native threads. The script's iterator, or torch's thread for
+pinned memory, then gets the batches from that thread: it waits until one is decoded, and unpickles it.
 
-Without workers, the batch is computed by native threads when it is complete.
+Without workers, native threads decode a batch when all of its items are made.
 """
 
 from __future__ import annotations
@@ -45,21 +44,22 @@ from headrace.system.hardware.machine import cores
 __all__ = ["ComputedItems", "DeferredItems", "with_deferred_items"]
 
 POLL_S = 5.0
-"""A thread that waits for batches looks so often whether the loader has ended. A loader that ends wakes it at once."""
+"""A thread that waits for batches checks this often whether the loader has ended. The end of a loader wakes it at once anyway.
+"""
 
 ALIGNMENT = 64
-"""Tensors that share a block begin at multiples of so many bytes."""
+"""Tensors that share a block of memory begin at multiples of this many bytes."""
 
 BATCHES_AHEAD = 3
-"""Fill at least so many batches ahead, and more while they have fewer than `BYTES_AHEAD` bytes. What arrives further ahead
-waits in its encoded form."""
+"""Decode at least this many batches ahead, and more while they take fewer than `BYTES_AHEAD` bytes. Later batches wait encoded.
+"""
 
 BYTES_AHEAD = 128 << 20
-"""See `BATCHES_AHEAD`."""
+"""Decode more than `BATCHES_AHEAD` batches ahead while the decoded ones take fewer bytes than this. More takes more memory."""
 
 
 class DeferredItems:
-    """What a worker does beyond lazy images (`lazy.loader.Extension`).
+    """What each worker adds to lazy images (`lazy.loader.Extension`): deferred tensors, and batches sent undecoded.
 
     `shared`: the memory for the encoded bytes of images. `indexes`: the file of JPEG indexes, or None.
     """
@@ -69,40 +69,40 @@ class DeferredItems:
         self.indexes = indexes
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the block in which a batch is made."""
+        """Return the context manager under which a batch is made."""
         use_index_path(self.indexes)
         return _deferred_tensors()
 
     def finish(self, batch: Any) -> Any:
-        """Return the batch: torch's queue packs it when it pickles what is handed over."""
+        """Return the batch unchanged: its images are packed when torch's queue pickles it."""
         return batch
 
     def cost_s(self, batch: Any) -> float | None:
-        """Return the CPU time in seconds that the batch takes in the training process."""
+        """Return the CPU time in seconds that decoding the batch will take in the training process."""
         return cost_s(batch)
 
     def handed_over(self, batch: Any) -> Any:
-        """Return what the worker hands to torch's queue."""
+        """Return what the worker puts in torch's queue for a batch: a `HandedOver`."""
         return HandedOver(batch, self.shared, torch.utils.data.get_worker_info().id)
 
 
 class ComputedItems:
-    """What a loader without workers does beyond lazy images (`lazy.loader.Extension`): native threads compute its batches."""
+    """What a loader without workers adds to lazy images (`lazy.loader.Extension`): native threads decode complete batches."""
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the block in which a batch is made."""
+        """Return the context manager under which a batch is made."""
         return _deferred_tensors()
 
     def finish(self, batch: Any) -> Any:
-        """Return the batch without deferred tensors."""
+        """Return the batch with its deferred tensors computed."""
         return computed(batch)
 
     def cost_s(self, batch: Any) -> float | None:
-        """Return None: the clock of this thread does not see what native threads do."""
+        """Return None: the CPU clock of this thread does not count the native threads."""
         return None
 
     def handed_over(self, batch: Any) -> Any:
-        """Return the batch."""
+        """Return the batch unchanged."""
         return batch
 
 
@@ -115,12 +115,11 @@ def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
 
 
 def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
-    """Return a copy of the DataLoader whose images are lazy, and whose tensors are computed by native threads.
+    """Return a copy of the DataLoader whose images are lazy, and whose tensors native threads compute in the training process.
 
-    A script that compares `type(…)` with a class of tensors, looks inside torch's iterators, or uses tensors where torch asks
-    no subclass, gets lazy images only.
-    `images`: compare so many images of a folder first; each process compares the first images that it makes. Raise
-    `Unsupported` as `with_lazy_images` does.
+    A script that compares `type(…)` with a tensor class, looks inside torch's iterators, or uses tensors in calls that bypass
+    tensor subclasses, gets lazy images only. `images`: compare so many images of a folder first; each process compares the
+    first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
     """
     if images and (equal := require_equal_lazy_images(loader, images)):
         changed = with_deferred_items(loader)
@@ -136,7 +135,7 @@ def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
 
 
 def _receive_deferred(iterator: Any, trial: Trial) -> Any:
-    """Make the iterator of a loader with workers compute the batches that arrive. `trial`: gets what they cost here."""
+    """Make a loader's iterator decode the batches that arrive from workers. `trial`: records their cost in this process."""
     threads = min(iterator._num_workers, max(1, int(cores().usable)))
     batches = 2 + iterator._num_workers * iterator._prefetch_factor
     receiver = _Receiver(engine(threads), process_indexes(), batches, pinned=iterator._pin_memory)
@@ -158,7 +157,7 @@ def _receive_deferred(iterator: Any, trial: Trial) -> Any:
 
 
 class _ReceivingThread(threading.Thread):
-    """The thread that moves batches from torch's queue to another, and has them filled, until the loader ends."""
+    """The thread that takes batches from torch's queue and starts decoding them, until the loader ends."""
 
     def __init__(
         self,
@@ -174,7 +173,7 @@ class _ReceivingThread(threading.Thread):
         self._trial = trial
 
     def run(self) -> None:
-        """Receive until the loader ends, or until torch's queue raises an error, which is passed on."""
+        """Take batches until the loader ends, or until torch's queue raises an error, which is passed on."""
         try:
             self._receive()
         finally:
@@ -210,13 +209,13 @@ class _ReceivingThread(threading.Thread):
         return data
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end of the thread, unless it runs this itself: it may collect the garbage that holds the iterator."""
+        """Wait for the end of the thread, unless this thread calls it: it may collect the garbage that holds the iterator."""
         if threading.current_thread() is not self:
             super().join(timeout)
 
 
 class _Receiver:
-    """What fills the batches of one loader: native threads, memory that is used again, JPEG indexes."""
+    """Decodes the batches of one loader: native threads, reused memory, JPEG indexes."""
 
     def __init__(self, pool: Any, indexes: IndexStore | None, batches: int, *, pinned: bool) -> None:
         self._pinned = pinned
@@ -225,11 +224,11 @@ class _Receiver:
         self._batches = batches
 
     def open(self, batch: DescribedBatch) -> PendingBatch:
-        """Start to fill a batch."""
+        """Start to decode a batch that arrived from a worker."""
         return batch.open(self._engine, self._memory, self._indexes)
 
     def _memory(self, wanted: list[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
-        """Return tensors over one block of memory, which is used again when nobody refers to any of them."""
+        """Return tensors in one block of memory, which is reused when nothing refers to any of them."""
         if self._pinned:  # torch keeps pinned memory, and waits for unfinished copies
             return [_pinned_tensor(shape, dtype) for shape, dtype in wanted]
         starts = [0]
@@ -252,7 +251,7 @@ def _pinned_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Ahead:
-    """What is being filled, or filled, and has not been taken yet: its number of batches, and their bytes."""
+    """Number and bytes of the batches that are decoded, or being decoded, and that torch has not taken yet."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -260,39 +259,39 @@ class _Ahead:
         self._bytes = 0
 
     def add(self, batch: PendingBatch, sign: int) -> None:
-        """Count a batch (`sign` 1), or count it no more (-1)."""
+        """Count a batch (`sign` 1), or stop counting it (-1)."""
         with self._changed:
             self._batches += sign
             self._bytes += sign * batch.filled_bytes
             self._changed.notify_all()
 
     def wait_for_room(self, ended: threading.Event) -> None:
-        """Wait until another batch may be filled, or until the loader has ended."""
+        """Wait until another batch may be decoded ahead, or until the loader has ended."""
         with self._changed:
             while self._batches >= BATCHES_AHEAD and self._bytes >= BYTES_AHEAD and not ended.is_set():
                 self._changed.wait(POLL_S)
 
     def wake(self) -> None:
-        """Have a thread that waits look whether the loader has ended."""
+        """Wake a waiting thread, so that it checks whether the loader has ended."""
         with self._changed:
             self._changed.notify_all()
 
 
 class _Ended(threading.Event):
-    """The end of a loader, which wakes the thread that waits for room."""
+    """Event that marks the end of a loader, and wakes the thread that waits for room."""
 
     def __init__(self, ahead: _Ahead) -> None:
         super().__init__()
         self._ahead = ahead
 
     def set(self) -> None:
-        """Note the end."""
+        """Mark the end of the loader."""
         super().set()
         self._ahead.wake()
 
 
 class _Finishing:
-    """The end of the queue from which torch takes batches: in the order of their arrival, complete.
+    """Queue from which torch takes complete batches, in the order of their arrival.
 
     It has the methods of `queue.Queue` that torch, and whoever watches the loader, call.
     """

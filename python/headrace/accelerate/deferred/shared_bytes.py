@@ -1,4 +1,4 @@
-"""The encoded bytes of images on their way from the workers of a loader to the training process, in memory that they share.
+"""Shared memory that carries encoded images from the workers of a loader to the training process.
 
 Each loader has one file of memory without a name. A worker has a few slots in it, each for the bytes of one batch. It writes to
 a slot that is free, and names it in the message that it sends. When nothing in the training process refers to the bytes any
@@ -21,13 +21,13 @@ import numpy as np
 __all__ = ["Place", "SharedBytes", "received"]
 
 LARGEST_BATCH = 1 << 28
-"""A slot holds so many bytes at most."""
+"""Largest size of a slot in bytes: the encoded images of one batch. The worker decodes a batch that does not fit."""
 
 GROWTH = 1 << 18
-"""A slot gets memory in steps of so many bytes. It keeps it for the next batch."""
+"""A slot grows in steps of this many bytes, and stays allocated for the next batch."""
 
 Place = tuple[str, int, int]
-"""Where the bytes of a batch are: the name of the loader's memory, the number of the slot, and the number of bytes."""
+"""Where the encoded images of a batch lie: name of the loader's shared memory, number of the slot, and number of bytes."""
 
 _numbers = itertools.count()
 _loaders: weakref.WeakValueDictionary[str, SharedBytes] = weakref.WeakValueDictionary()
@@ -65,13 +65,13 @@ class SharedBytes:
         weakref.finalize(self, os.close, file)
 
     def _map(self) -> None:
-        """Map the file. A slot is in use while its byte at the beginning is not zero."""
+        """Map the file. The first bytes are flags: a slot is in use while its flag is not zero."""
         self._memory = mmap.mmap(self._own_file(), 0)
         self._in_use = memoryview(self._memory)[: self._head]
         self._reserved: dict[int, int] = {}
 
     def put(self, worker: int, pieces: Sequence[bytes | memoryview]) -> Place | None:
-        """Copy the pieces, one after the other, into a free slot of a worker. None: there is no slot, or no memory."""
+        """Copy the encoded images of a batch into a free slot of a worker. None: no slot is free, or no memory."""
         if self._memory is None:
             return None
         size = sum(map(len, pieces))
@@ -87,7 +87,7 @@ class SharedBytes:
         return self.name, slot, size
 
     def _reserve(self, slot: int, size: int) -> bool:
-        """Whether a slot has memory for `size` bytes. Memory that is written without being reserved could kill the process."""
+        """Return whether a slot has `size` bytes of reserved memory. Writing unreserved memory could kill the process."""
         reserved = self._reserved.get(slot, 0)
         wanted = -(-size // GROWTH) * GROWTH
         if wanted > LARGEST_BATCH:
@@ -104,7 +104,7 @@ class SharedBytes:
         return self._head + slot * LARGEST_BATCH
 
     def get(self, slot: int, size: int) -> memoryview:
-        """Return the bytes of a slot. It is free as soon as nothing refers to them."""
+        """Return the bytes in a slot. The slot is free again when nothing refers to them."""
         assert self._memory is not None
         array = np.frombuffer(self._memory, np.uint8, size, self._start(slot))
         array.flags.writeable = False
@@ -113,13 +113,13 @@ class SharedBytes:
 
 
 def _free(in_use: memoryview, slot: int, process: int) -> None:
-    """Free a slot. A forked child of the training process does not: the parent still reads."""
+    """Free a slot, unless this is a forked child of the training process: the parent still reads."""
     if os.getpid() == process:
         in_use[slot] = 0
 
 
 def _passed_on(name: str, slots: int, head: int, file: Any) -> SharedBytes:
-    """Return the shared memory in a process that was started with it."""
+    """Return the shared memory in a worker process that was started with it."""
     shared = SharedBytes.__new__(SharedBytes)
     shared.name, shared._slots, shared._head, shared._memory = name, slots, head, None
     if file is not None:
@@ -130,6 +130,6 @@ def _passed_on(name: str, slots: int, head: int, file: Any) -> SharedBytes:
 
 
 def received(place: Place) -> memoryview:
-    """Return the bytes of a batch in the training process."""
+    """Return the encoded images of a batch in the training process."""
     name, slot, size = place
     return _loaders[name].get(slot, size)

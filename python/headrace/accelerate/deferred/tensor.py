@@ -1,10 +1,10 @@
-"""Deferred tensors: tensors whose values are described, not computed, until something looks at them.
+"""Deferred tensors: tensors of images whose values are computed when they are first used.
 
-A deferred tensor holds images in order, each a block [3, height, width]: the description of a lazy image
-(`image_description`) and what the script's pointwise operations make of its pixels (`deferred.values`), or a tensor. Shape,
-type and strides are those of the tensor that the script would have. Pointwise operations, flips, `torch.stack` and `torch.cat`
-go on with the description. All else, from Python or from C++, gets the exact values: they are computed once, and from then on
-the object passes every use on to them.
+A deferred tensor holds a list of images [3, height, width]. Each is a tensor, or undecoded: the description of a lazy image
+(`image_description`), and a table with the results of the script's pointwise operations (`deferred.values`). Shape, dtype and
+strides are those of the tensor that the script would have. Pointwise operations, flips, `torch.stack` and `torch.cat` give
+deferred tensors. Any other operation, from Python or from C++, computes the exact values once; from then on the object passes
+every operation on to the computed tensor.
 
 The class is a subclass of `torch.Tensor` (`DeferredImage` in `deferred.functions`: of torchvision's `Image`); `__class__` and
 pickles name the plain class.
@@ -42,21 +42,21 @@ Fill = Callable[[Sequence["Part"], torch.Tensor], None]
 
 
 class DescribedImage(NamedTuple):
-    """A block [3, height, width] of a deferred tensor: pixels, and the values that stand for them."""
+    """An undecoded image [3, height, width] of a deferred tensor: its description, and a value table for its pixels."""
 
     description: ImageDescription
     values: Values
 
 
 Part: TypeAlias = DescribedImage | torch.Tensor
-"""A block [3, height, width] of a deferred tensor."""
+"""One image [3, height, width] of a deferred tensor: undecoded, or a tensor."""
 
 
 class State:
-    """What a deferred tensor stands for. Tensors that share memory share it.
+    """The images, shape, strides and dtype of a deferred tensor, later its computed tensor. Tensors that share memory share it.
 
-    `parts`: the blocks in order, until they are computed. `shape`, `strides` (in values), `dtype`: of the tensor. `fill`: what
-    computes the blocks into a tensor. `tensor`: the result, or None.
+    `parts`: the images in order, until they are computed. `strides`: in elements. `fill`: function that computes the images
+    into a tensor. `tensor`: the computed tensor, or None.
     """
 
     __slots__ = ("dtype", "fill", "parts", "shape", "strides", "tensor")
@@ -72,7 +72,7 @@ class State:
         self.tensor: torch.Tensor | None = None
 
     def computed(self) -> torch.Tensor:
-        """Return the tensor with its values. They are computed the first time. Threads that ask at once get the same."""
+        """Return the tensor of values, computed at the first call. Threads that call at the same time get the same tensor."""
         parts = self.parts  # before the tensor is looked at: they go once it is there
         if self.tensor is None:
             tensor = torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
@@ -83,14 +83,14 @@ class State:
 
 
 class DeferredTensor(torch.Tensor):
-    """A tensor [..., 3, height, width] that is not computed yet. See the module."""
+    """A `torch.Tensor` subclass [..., 3, height, width] whose values are computed when something reads them."""
 
     _plain: type = torch.Tensor
     _state: State
 
     @staticmethod
     def __new__(cls, state: State) -> DeferredTensor:
-        """Return a tensor that stands for `state`."""
+        """Return a deferred tensor with this state."""
         made: DeferredTensor = _make(cls, state.shape, strides=state.strides, dtype=state.dtype)
         made.__dict__["_state"] = state
         return made
@@ -103,7 +103,7 @@ class DeferredTensor(torch.Tensor):
     __hash__ = object.__hash__
 
     def as_subclass(self, cls: Any) -> Any:
-        """Return a tensor of another class that shares the memory, as torch's method does. Torch does not ask this class."""
+        """Return a tensor of class `cls` over the same memory. (Torch does not send this call to `__torch_function__`.)"""
         kind = DeferredTensor if cls is torch.Tensor else cls
         if is_deferred(self) and issubclass(kind, DeferredTensor):
             return kind(self._state)
@@ -111,7 +111,7 @@ class DeferredTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer a use of the tensor from Python."""
+        """Handle an operation called from Python: without values where possible, else on the computed tensor."""
         own = inspect.unwrap(func, stop=_HANDLERS.__contains__)  # the hooks of `headrace diagnose` wrap methods of a tensor
         handler = _HANDLERS.get(own)
         if handler is not None:
@@ -122,7 +122,7 @@ class DeferredTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer a use of the tensor from C++."""
+        """Handle an operation called from C++ on the computed tensor."""
         return func(*tree_map(real, args), **tree_map(real, kwargs or {}))
 
 
@@ -131,12 +131,12 @@ _subclass_off = torch._C.DisableTorchFunctionSubclass
 
 
 def is_deferred(value: Any) -> bool:
-    """Whether a value is a tensor that is not computed yet."""
+    """Return whether a value is a deferred tensor that has not been computed."""
     return issubclass(type(value), DeferredTensor) and value.__dict__["_state"].tensor is None
 
 
 def described_state(value: Any) -> State | None:
-    """Return what a tensor of the plain class stands for, if it is not computed yet. None for all else."""
+    """Return the state of a deferred tensor that torch shows as a plain `Tensor` and that is not computed yet; else None."""
     if type(value) is not DeferredTensor:
         return None
     state: State = value.__dict__["_state"]
@@ -144,7 +144,7 @@ def described_state(value: Any) -> State | None:
 
 
 def real(value: Any) -> Any:
-    """Return the computed tensor that a deferred tensor stands for; any other value as it is."""
+    """Return the computed tensor of a deferred tensor; any other value unchanged."""
     kind = type(value)
     if not issubclass(kind, DeferredTensor):
         return value
@@ -154,7 +154,7 @@ def real(value: Any) -> Any:
 
 @functools.lru_cache(4096)
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides, in values, of a contiguous tensor of a shape."""
+    """Return the strides, in elements, of a contiguous tensor of a shape."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -164,13 +164,13 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @functools.lru_cache(4096)
 def keeps_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether a pointwise operation gives a tensor of the same strides: the memory is dense, and its order is unambiguous."""
+    """Return whether a pointwise operation keeps these strides: dense memory with an unambiguous order of axes."""
     reach = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
     return strides == contiguous_strides(shape) or (min(shape) > 1 and math.prod(shape) == 1 + reach)
 
 
 def _from_metadata(func: Any, args: Any, kwargs: Any) -> Any:
-    """Answer what shape, strides and type tell."""
+    """Return what an operation on shape, strides and dtype alone returns."""
     if not is_deferred(args[0]) or len(args) + len(kwargs) > 2:
         return NotImplemented
     with _subclass_off():
@@ -178,7 +178,7 @@ def _from_metadata(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _pointwise(func: Any, args: Any, kwargs: Any) -> Any:
-    """Apply a pointwise operation to the values."""
+    """Apply a pointwise operation to the value table."""
     at = 0
     state = described_state(args[0]) if args else None
     if state is None and len(args) > 1:
@@ -194,10 +194,10 @@ def _pointwise(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def continued(value: Any, after: Callable[[Values], Values | None], in_place: bool = False, conversion: bool = False) -> Any:
-    """Return a deferred tensor after a pointwise operation, which makes other values of `Values`.
+    """Return a deferred tensor after a pointwise operation; `after` returns its new value table, or None if there is none.
 
-    `in_place`: change the tensor itself. `conversion`: return the tensor itself if it has the type already. `NotImplemented` if
-    the operation has no values.
+    `in_place`: change the tensor itself. `conversion`: return the tensor itself if it has the dtype already. Return
+    `NotImplemented` if the operation has no value table.
     """
     state: State = value.__dict__["_state"]
     known: dict[Values, Values] = {}
@@ -266,16 +266,17 @@ def _cat(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _arguments(args: Any, kwargs: Any) -> tuple[Sequence[torch.Tensor], Any]:
-    """Return tensors and axis of a call of `stack` or `cat`. No tensors: it has further arguments, or others."""
+    """Return tensors and axis of a call of `stack` or `cat`. No tensors: the call has other arguments."""
     if not args or len(args) + len(kwargs) > 2 or not set(kwargs) <= {"dim"} or type(args[0]) not in (list, tuple):
         return (), 0
     return args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0)
 
 
 def joined(tensors: Sequence[Any], function: Any, *, contiguous: bool = False) -> Any:
-    """Return the deferred `function(tensors)`, `torch.stack` or `torch.cat`. `contiguous`: whatever the strides of the tensors.
+    """Return `torch.stack(tensors)` or `torch.cat(tensors)`, given as `function`, as a deferred tensor.
 
-    `NotImplemented` if nothing of it is deferred, or if the tensors do not fit.
+    `contiguous`: accept any strides, and return a contiguous tensor. `NotImplemented` if no tensor is deferred, or if the
+    shapes or dtypes do not fit.
     """
     first: State | None = next((tensor.__dict__["_state"] for tensor in tensors if is_deferred(tensor)), None)
     if first is None:
@@ -305,7 +306,7 @@ def joined(tensors: Sequence[Any], function: Any, *, contiguous: bool = False) -
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether a tensor can be a block: torch's own, or a retyped one, on the CPU, without a gradient."""
+    """Return whether a tensor can be an image of a deferred tensor: of a plain class, on the CPU, without a gradient."""
     known = {torch.Tensor, *(kind._plain for kind in DeferredTensor.__subclasses__())}
     return type(tensor) in known and tensor.device.type == "cpu" and not tensor.requires_grad and not tensor.is_sparse
 
@@ -337,7 +338,7 @@ _POINTWISE_FUNCTIONS = "add sub mul div true_divide clamp"
 
 
 def _handlers() -> dict[Any, Callable[[Any, Any, Any], Any]]:
-    """Return the uses of a tensor that do not compute it."""
+    """Return the operations that need no values, each with its handler."""
     found: dict[Any, Callable[[Any, Any, Any], Any]] = {}
     for name in _METADATA.split():
         use = getattr(torch.Tensor, name, None)

@@ -1,4 +1,4 @@
-"""The values of deferred tensors: a table that holds the result of the script's pointwise operations for each uint8 value.
+"""Value tables of deferred tensors: the result of ToTensor, Normalize and similar operations for each uint8 pixel value.
 
 The script's own operations make the table: each is applied to the table in place of the pixels (`pointwise` explains why that
 is exact). Equal chains of operations share one table.
@@ -20,14 +20,14 @@ __all__ = ["Values", "from_bytes", "unchanged", "unit_floats"]
 
 _SHAPE = (3, 1, 256)
 MOST_RESULTS = 1024
-"""Forget the results of operations when there are more: an operation whose numbers are drawn makes ever new ones."""
+"""Forget remembered results beyond this number: operations with random parameters never repeat, and would fill the memory."""
 
 STORED = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float16: np.uint16, torch.bfloat16: np.uint16}
-"""The types that the native store writes, and numpy's type of the same size."""
+"""The dtypes that native code can write, and numpy's type of the same size for each."""
 
 
 class Values:
-    """The result for each of the 256 values of each of three channels.
+    """A value table: the result for each of the 256 pixel values of each of three channels.
 
     `table`: a tensor [3, 1, 256], which nobody changes. Its type is that of the deferred tensor. Equality is identity.
     """
@@ -41,13 +41,13 @@ class Values:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the values."""
+        """The dtype of the results."""
         return self.table.dtype
 
     def after(self, function: Any, operands: tuple[Any, ...], at: int) -> Values | None:
-        """Return the values after `function(*operands)`, where the operand number `at` is the tensor.
+        """Return the table after `function(*operands)`, where operand number `at` is the tensor.
 
-        None if the function is more than pointwise with these operands, or if it fails.
+        None if the function is not pointwise with these operands, or if it fails.
         """
         others = tuple(map(_key, operands[:at] + operands[at + 1 :]))
         if None in others:
@@ -55,7 +55,7 @@ class Values:
         return self.result((function, at, others), lambda table: function(*operands[:at], table, *operands[at + 1 :]))
 
     def result(self, key: Any, function: Callable[[torch.Tensor], Any]) -> Values | None:
-        """Return the values after a function, which is called once for equal keys. None if it fails, or is not pointwise."""
+        """Return the table after a function, called once for each `key`. None if it fails, or is not pointwise."""
         key = key, torch.get_default_dtype()
         if key not in self._results:
             if len(self._results) >= MOST_RESULTS:
@@ -76,7 +76,7 @@ class Values:
         return self if found.dtype == self.dtype and _same(found, self.table) else Values(found.reshape(_SHAPE).clone())
 
     def store(self, layout: str) -> Store | None:
-        """Return the native conversion to these values in a layout, "chw" or "hwc". None if there is none for them."""
+        """Return the native conversion of pixels by this table, for the layout "chw" or "hwc". None if native code has none."""
         if layout not in self._stores:
             if self.dtype not in STORED:
                 return None
@@ -89,12 +89,12 @@ class Values:
         return self._stores[layout]
 
     def of_pixels(self, pixels: npt.NDArray[np.uint8]) -> torch.Tensor:
-        """Return the values of uint8 pixels [height, width, 3]: a tensor [3, height, width]."""
+        """Look up uint8 pixels [height, width, 3]. Return a tensor [3, height, width]."""
         index = torch.from_numpy(pixels).permute(2, 0, 1).to(torch.int64)
         return torch.stack([self.table[channel, 0][index[channel]] for channel in range(3)])
 
     def to_bytes(self) -> tuple[torch.dtype, bytes]:
-        """Return what `from_bytes` makes equal values of."""
+        """Return the dtype and the bytes of the table, for `from_bytes`."""
         return self.dtype, _bits(self.table)
 
 
@@ -108,13 +108,13 @@ def _bits(tensor: torch.Tensor) -> bytes:
 
 
 def as_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Return the memory of a tensor of a stored type as an array, 16-bit floats as their bits."""
+    """Return a numpy array over the memory of a tensor whose dtype is in `STORED`; 16-bit floats as their bits (uint16)."""
     array: npt.NDArray[Any] = (tensor.view(torch.uint16) if tensor.dtype in (torch.float16, torch.bfloat16) else tensor).numpy()
     return array
 
 
 def _key(operand: Any) -> Any:
-    """Return what equal operands have in common. None for an operand that the table does not allow."""
+    """Return a key that is equal for equal operands. None for an operand that a value table does not allow."""
     kind = type(operand)
     if kind in (int, float, bool):
         return kind, repr(operand)
@@ -130,17 +130,17 @@ def _key(operand: Any) -> Any:
 
 @functools.cache
 def unchanged() -> Values:
-    """Return the values of pixels as they are: uint8."""
+    """Return the table that keeps uint8 pixels as they are."""
     return Values(torch.arange(256, dtype=torch.uint8).expand(3, 1, 256).contiguous())
 
 
 @functools.cache
 def unit_floats(dtype: torch.dtype) -> Values:
-    """Return the values of torchvision's `to_tensor`, in the default type `dtype`."""
+    """Return the table of torchvision's `to_tensor`: pixels divided by 255, in a floating-point `dtype`."""
     return Values(unchanged().table.to(dtype=dtype).div(255))
 
 
 @functools.lru_cache(64)
 def from_bytes(dtype: torch.dtype, data: bytes) -> Values:
-    """Return the values that `to_bytes` describes."""
+    """Return the table that `to_bytes` wrote."""
     return Values(torch.frombuffer(bytearray(data), dtype=dtype).view(_SHAPE))

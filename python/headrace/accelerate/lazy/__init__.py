@@ -1,1 +1,1 @@
-"""Loaders taken over in part: images that are decoded natively when something looks at their pixels."""
+"""Lazy images: Pillow images, and JPEGs read by other libraries, that are decoded natively when their pixels are first used."""

@@ -1,4 +1,4 @@
-"""Pillow's affine transform of RGB images (`Image.transform(size, AFFINE, …)`, `Image.rotate`), native while an item is made.
+"""Native replacement of Pillow's affine transform of RGB images (`Image.transform(size, AFFINE, …)`, `Image.rotate`).
 
 Augmentations shear, shift and rotate by it: timm's, torchvision's, and scripts' own. The result is a lazy image over the new
 pixels, so that its tensor can be deferred. The native sampler follows Pillow's arithmetic, double by double. Its results are
@@ -25,35 +25,35 @@ from headrace.accelerate.runtime.first_results import FirstResults
 __all__ = ["compare_first_transforms", "pillows_transform", "transformed", "transforms_alike"]
 
 pillows_transform: Callable[..., Any] = Image.Image.transform
-"""Pillow's own method."""
+"""Pillow's original method."""
 
 COMPARED_TRANSFORMS = 2
-"""Each process makes so many images with each filter by Pillow too, and goes on with Pillow's method if one differs."""
+"""Number of first images per process and filter that Pillow transforms too. If one differs, the process uses only Pillow."""
 
 MOST_SIDE = 1 << 13
-"""Pixels. Larger images are left to Pillow, which may find that the memory is not there."""
+"""Longest side in pixels that is transformed natively. Larger images are left to Pillow, which reports when memory is short."""
 
 MACHINES = frozenset({"x86_64", "AMD64"})
-"""Processors for which Pillow is compiled without fused multiply-add, which rounds otherwise."""
+"""Processors on which native code is used: Pillow is compiled there without fused multiply-add, which rounds differently."""
 
 FEWEST_PIXELS = 4096
-"""Pillow makes smaller results as fast."""
+"""Smallest result in pixels that is transformed natively. Pillow is as fast for smaller ones."""
 
 _FILTERS = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 _OWN_CLASSES = (Image.Image, JpegImageFile)
 
 
 _first_images = FirstResults(COMPARED_TRANSFORMS, "an affine transform came out different; this process transforms with Pillow")
-"""Each filter is a way of its own."""
+"""The comparison runs separately for each filter."""
 
 
 def compare_first_transforms() -> None:
-    """Compare the next images of this process with Pillow's."""
+    """Compare the next transformed images of this process with Pillow's again."""
     _first_images.compare_again()
 
 
 def transformed(image: Any, size: Any, method: Any, data: Any, resample: Any, fillcolor: Any) -> Any:
-    """Return what Pillow's `transform` returns, as a lazy image. None where Pillow's own method must make it."""
+    """Return the result of Pillow's `transform` as a lazy image. None where Pillow's own method must compute it."""
     if type(method) not in (int, Image.Transform) or method != Image.Transform.AFFINE or not _first_images.equal:
         return None
     name = _FILTERS.get(resample) if isinstance(resample, int) else None
@@ -98,7 +98,7 @@ def _colour(fillcolor: Any) -> tuple[int, ...] | None:
 
 @functools.cache
 def transforms_alike() -> bool:
-    """Whether Pillow's method is its own, and a test image comes out equal with each filter."""
+    """Return whether `Image.transform` is Pillow's own, and a test image comes out equal with each filter."""
     if platform.machine() not in MACHINES or getattr(pillows_transform, "__module__", "") != "PIL.Image":
         return False
     pixels = np.random.default_rng(15).integers(0, 256, (21, 34, 3), dtype=np.uint8)

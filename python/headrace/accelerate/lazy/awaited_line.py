@@ -1,4 +1,4 @@
-"""The line on a loader with lazy images: it waits until the first batches have shown what is native, and whether that pays."""
+"""Delay the line on a loader with lazy images until its first batches show what is native and whether that is faster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AwaitedLine"]
 
 
 class AwaitedLine:
-    """What is to be said about one loader in the process of the script.
+    """The delayed line of one loader.
 
     `taken_over` and `left_alone` report the decision: they are given what is native, or why nothing is.
     """
@@ -24,7 +24,7 @@ class AwaitedLine:
         self._left_alone = left_alone
 
     def look(self, at_end: bool) -> bool:
-        """Report what is known by now. Return False if nothing more is to come.
+        """Print the line if the result is known by now. Return False once there is nothing more to print.
 
         `at_end`: the pass or the process ends, so that what is known so far must do.
         """

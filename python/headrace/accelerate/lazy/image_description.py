@@ -1,4 +1,4 @@
-"""The description of an image that is not decoded yet: a JPEG, and what Pillow's operations take from it.
+"""Descriptions of undecoded images: an encoded JPEG, and the crop, resize and flip to apply to it.
 
 A lazy image (`lazy.pillow`) is such a description until its pixels are needed. A worker process can pass it on, with the bytes
 that it has read, in place of pixels: no file is read a second time.
@@ -29,19 +29,19 @@ __all__ = [
 ]
 
 Box = tuple[int, int, int, int]
-"""Left, top, width and height in pixels."""
+"""A rectangle: left, top, width and height in pixels."""
 
 _HWC = Store("hwc")
 
 COMMUTE_WITH_FLIPS = frozenset({"bilinear", "hamming", "bicubic", "lanczos"})
-"""Filters that give the same pixels whether the image is flipped before or after the resize. The others round to one side."""
+"""Resize filters whose result is the same whether the image is flipped before or after. The others round to one side."""
 
 Encoded = bytes | memoryview
-"""The bytes of a JPEG file, or pixels that are decoded already, as the bytes of a PPM file (`plain_source`)."""
+"""The bytes of a JPEG file, or decoded pixels as the bytes of a PPM file (`plain_source`)."""
 
 
 class ImageDescription(NamedTuple):
-    """The pixels of `Image.open(source).convert("RGB").crop(box).resize(size, resample).crop(window)`, then flipped.
+    """The undecoded image `Image.open(source).convert("RGB").crop(box).resize(size, resample).crop(window)`, then flipped.
 
     source: the bytes of the JPEG. Descriptions of one image hold the same object.
     box: the crop (left, top, width, height) before the resize, in pixels of the JPEG. It lies in the image.
@@ -61,21 +61,21 @@ class ImageDescription(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Width of the pixels described."""
+        """Width of the image in pixels, after all steps."""
         return self.window[2]
 
     @property
     def height(self) -> int:
-        """Height of the pixels described."""
+        """Height of the image in pixels, after all steps."""
         return self.window[3]
 
     @property
     def is_resized(self) -> bool:
-        """Whether the box is resized."""
+        """Whether the image is resized."""
         return self.size != self.box[2:]
 
     def item(self) -> tuple[Encoded, Box, tuple[int, int] | None, str, Box | None, bool, bool]:
-        """Return the item of the native `fill_items` that fills these pixels."""
+        """Return this description as a tuple for the native function `fill_items`, which decodes the image."""
         source, box, size, resample, window, flip_x, flip_y = self
         if size != box[2:]:
             return source, box, size, resample, window, flip_x, flip_y
@@ -83,7 +83,7 @@ class ImageDescription(NamedTuple):
         return source, inside, None, resample, None, flip_x, flip_y
 
     def cropped(self, left: int, top: int, width: int, height: int) -> ImageDescription:
-        """Describe a crop of the described pixels. It lies inside them."""
+        """Return the description of a crop of this image. The crop must lie inside the image."""
         source, box, size, resample, window, flip_x, flip_y = self
         left = window[0] + (window[2] - left - width if flip_x else left)
         top = window[1] + (window[3] - top - height if flip_y else top)
@@ -93,34 +93,34 @@ class ImageDescription(NamedTuple):
         return ImageDescription(source, box, (width, height), resample, (0, 0, width, height), flip_x, flip_y)
 
     def resized(self, width: int, height: int, resample: str) -> ImageDescription | None:
-        """Describe a resize to a size that differs. None where one decode and one resize do not give the same pixels."""
+        """Return the description of this image resized. None if one decode and one resize do not give Pillow's pixels."""
         if self.is_resized or ((self.flip_x or self.flip_y) and resample not in COMMUTE_WITH_FLIPS):
             return None
         size = (width, height)
         return ImageDescription(self.source, self.box, size, resample, (0, 0, width, height), self.flip_x, self.flip_y)
 
     def flipped(self, *, left_right: bool, top_bottom: bool) -> ImageDescription:
-        """Describe the pixels flipped."""
+        """Return the description of this image flipped."""
         return self._replace(flip_x=self.flip_x != left_right, flip_y=self.flip_y != top_bottom)
 
 
 def whole_image(source: Encoded, width: int, height: int) -> ImageDescription:
-    """Describe all pixels of a JPEG of a size."""
+    """Return the description of a whole JPEG of this width and height."""
     return ImageDescription(source, (0, 0, width, height), (width, height), "bilinear", (0, 0, width, height))
 
 
 def plain_source(image: Any) -> bytes:
-    """Return a copy of the pixels of an RGB image of Pillow's. They need no decoding."""
+    """Return a copy of the pixels of an RGB Pillow image as the bytes of a PPM file, which need no decoding."""
     return ppm_head(*image.size) + image.tobytes()  # type: ignore[no-any-return]
 
 
 def ppm_head(width: int, height: int) -> bytes:
-    """Return the bytes before the pixels in a PPM file of a size."""
+    """Return the header of a PPM file of this width and height."""
     return b"P6\n%d %d\n255\n" % (width, height)
 
 
 def plain_pixels(description: ImageDescription) -> memoryview | None:
-    """Return the bytes of the pixels if they are all those of a PPM file as they are. None for every other description."""
+    """Return a view of the pixels of a whole, unchanged PPM source. None for every other description."""
     source, box, size, _, window, flip_x, flip_y = description
     if flip_x or flip_y or not box[:2] == window[:2] == (0, 0) or not box[2:] == size == window[2:]:
         return None
@@ -131,7 +131,7 @@ def plain_pixels(description: ImageDescription) -> memoryview | None:
 
 
 def pixels(description: ImageDescription, indexes: IndexStore | None = None) -> npt.NDArray[np.uint8]:
-    """Return the pixels, uint8 [height, width, 3], bit for bit those of Pillow.
+    """Decode the described image natively: uint8 [height, width, 3], bit for bit the pixels of Pillow.
 
     `indexes`: JPEG indexes that are used and added to (default: none).
 
@@ -147,7 +147,7 @@ def pixels(description: ImageDescription, indexes: IndexStore | None = None) -> 
 
 
 def pixels_by_pillow(description: ImageDescription) -> npt.NDArray[np.uint8]:
-    """Return the pixels as Pillow makes them, step by step. Raises what Pillow raises."""
+    """Decode the described image with Pillow, step by step. Raises what Pillow raises."""
     import io
 
     from PIL import Image

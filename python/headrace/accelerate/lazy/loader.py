@@ -1,11 +1,11 @@
-"""Lazy Pillow images in the script's own items: a way to take a loader over in part, whatever its dataset is.
+"""Take over a loader in part: JPEGs that its items open are lazy, and decoded natively. Any dataset class will do.
 
-The script's dataset, transforms and collate function run as before, in its own workers or in the main process. While they make
-a batch, JPEGs that Pillow opens are lazy (`lazy.pillow`), so only the pixels that something looks at are decoded. JPEGs that
-OpenCV and torchvision.io read are decoded natively (`native_readers`). No code of the script runs for a proof: Pillow's
-operations are compared on a test image, and the first images of each process are decoded both ways as they are made. Some of
-the first items are made without lazy images, and CPU times are compared (`lazy.trial`). Where lazy images do not save CPU time,
-the loader goes on without them, and its line says so.
+Item: what `dataset[i]` returns. Lazy image: a Pillow image that is decoded when its pixels are first used (`lazy.pillow`), so
+that only the pixels in use are decoded. The script's dataset, transforms and collate function run as before, in its own workers
+or in the main process. JPEGs that OpenCV and torchvision.io read are decoded natively (`native_readers`). No code of the script
+runs for a comparison: Pillow's operations are compared on a test image, and the first images of each process are decoded both
+ways as they are made. Some of the first items are made without lazy images, and CPU times are compared (`lazy.trial`). Where
+lazy images do not save CPU time, the loader goes on without them, and its line says so.
 """
 
 from __future__ import annotations
@@ -46,35 +46,36 @@ __all__ = [
 ]
 
 WARM_UP_BATCHES = 1
-"""The first batches of a process are not measured: modules are imported, and images are compared."""
+"""Number of first batches of a process that are not measured: they import modules and compare images."""
 
 BATCHES_WITHOUT_JPEG = 3
-"""Give up when a process has opened no JPEG in so many batches."""
+"""Stop using lazy images if a process has opened no JPEG in this number of first batches."""
 
 _trials: WeakKeyDictionary[Any, Trial] = WeakKeyDictionary()
 
 
 class Extension(Protocol):
-    """What goes on from lazy images, in the process that makes the items. It must be possible to pickle it."""
+    """Hooks around the making of each batch with lazy images, used by `deferred.loader`. Must be picklable."""
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the block in which a batch is made."""
+        """Return a context manager under which each batch is made."""
 
     def finish(self, batch: Any) -> Any:
-        """Return the batch that was made in the block, or what takes its place."""
+        """Return the batch, or what replaces it."""
 
     def cost_s(self, batch: Any) -> float | None:
-        """Return the CPU time in seconds that the batch takes elsewhere. None: it cannot be measured."""
+        """Return the CPU time in seconds that the batch takes in another process. None: it cannot be measured."""
 
     def handed_over(self, batch: Any) -> Any:
-        """Return what the process hands over in place of a batch, however that was made."""
+        """Return what the process passes on in place of a batch, lazy or not."""
 
 
 def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None = None) -> PartlyNative:
-    """Return a copy of the DataLoader whose items are made with lazy images.
+    """Return a copy of the DataLoader in whose items `Image.open` returns lazy JPEGs.
 
-    `images`: not used here: each process compares the first images that it makes. `extension`: what goes on from lazy images
-    (default: nothing). Raise `Unsupported` if Pillow is not imported or not supported, or if lazy images were no faster.
+    `images`: not used here: each process compares the first images that it makes. `extension`: hooks around each batch
+    (default: none). Raise `Unsupported` if Pillow is not imported or not supported, or if lazy images were no faster in an
+    earlier epoch.
     """
     recognise_lazy_images(loader)
     trial = trial_of(loader)
@@ -94,7 +95,7 @@ def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None =
 
 
 def recognise_lazy_images(loader: Any) -> None:
-    """Raise `Unsupported` if it is known, without running the script's code, that the items of a loader open no JPEG."""
+    """Raise `Unsupported` if a loader certainly opens no JPEG. No code of the script runs."""
     if "PIL.Image" not in sys.modules and not readers_imported():
         raise Unsupported("the script imports neither Pillow nor OpenCV")
     if isinstance(loader.dataset, TensorDataset):
@@ -102,12 +103,12 @@ def recognise_lazy_images(loader: Any) -> None:
 
 
 def native_steps(loader: Any) -> str:
-    """Return in words what lazy images can make native, by the libraries that the code of a loader's items names."""
+    """Return in words which reads can become native, from the image libraries that the code of the items names."""
     return work_words([*readers_used(loader), "crop", "resize"])
 
 
 def trial_of(loader: Any) -> Trial:
-    """Return what is known about a loader of the script, in all its epochs. `give_up(TrialState.LAZY)` ends the measuring."""
+    """Return the measurements of a loader of the script, over all its epochs. `give_up(TrialState.LAZY)` ends them."""
     if loader not in _trials:
         _trials[loader] = Trial(loader.num_workers)
     return _trials[loader]
@@ -120,7 +121,7 @@ def _fetch_lazily(iterator: Any, trial: Trial, extension: Extension | None) -> A
 
 
 class LazyItems:
-    """The `worker_init_fn` of a loader with lazy images. It calls the script's own first."""
+    """The `worker_init_fn` of a loader with lazy images. It calls the script's own `worker_init_fn` first."""
 
     def __init__(self, own: Callable[[int], Any] | None, trial: Trial, extension: Extension | None) -> None:
         self.own = own
@@ -128,7 +129,7 @@ class LazyItems:
         self.extension = extension
 
     def __call__(self, worker: int) -> None:
-        """Let this worker process make its items with lazy images."""
+        """Make this worker process create a `LazyFetcher` in place of torch's fetcher."""
         if self.own is not None:
             self.own(worker)
         follow_installed_pillow()
@@ -145,9 +146,9 @@ class LazyItems:
 
 
 class LazyFetcher:
-    """A fetcher of torch's that makes its batches with lazy images, unless the trial says that they do not pay.
+    """A wrapper of torch's fetcher that makes batches with lazy images, unless the measurement shows that they are slower.
 
-    `clock`: the CPU time of what makes the items, in seconds.
+    `clock`: returns the CPU time, in seconds, of the thread or process that makes the items.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class LazyFetcher:
         return getattr(self.__dict__["_fetcher"], name)
 
     def fetch(self, index: Any) -> Any:
-        """Return the batch of torch's own fetcher, or what takes its place on the way to the training process.
+        """Return the batch of torch's fetcher, or what replaces it on the way to the training process.
 
         An error of an item has the traceback that it would have there.
         """
@@ -212,7 +213,7 @@ class LazyFetcher:
         return batch
 
     def _ordinary_items(self, index: Any) -> int:
-        """Return how many of the first items of a batch are to be ordinary. 0: torch's fetcher does not ask for one by one."""
+        """Return how many first items of a batch to make without lazy images. 0 if all are made in one call."""
         fetcher = self._fetcher
         if type(fetcher) not in (_MapDatasetFetcher, _IterableDatasetFetcher) or type(index) is not list:
             return 0
@@ -221,7 +222,7 @@ class LazyFetcher:
         return self._trial.ordinary_items(len(index))
 
     def _divided(self, index: list[Any], ordinary: int) -> Any:
-        """Return a batch whose first `ordinary` items are made without lazy images, and measure both parts."""
+        """Make the first `ordinary` items of a batch without lazy images, the others with them, and measure both."""
         extension = None if self._cannot_be_measured else self._extension
         begun_s: list[float] = []
         with contextlib.ExitStack() as around, contextlib.ExitStack() as lazily:
@@ -250,7 +251,7 @@ class LazyFetcher:
         return batch
 
     def _measured(self, index: Any, *, lazy: bool) -> tuple[Any, float]:
-        """Return a batch and the CPU time in seconds that it takes, here and elsewhere."""
+        """Return a batch and its CPU time in seconds, in this process and in the training process."""
         start = self._clock()
         if not lazy:
             return self._fetcher.fetch(index), self._clock() - start
@@ -275,7 +276,7 @@ class LazyFetcher:
             return self._fetcher.fetch(index)
 
     def _lazy_images(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the block in which an item is made with lazy images. It has begun."""
+        """Return an entered context manager under which an item is made with lazy images."""
         with contextlib.ExitStack() as blocks:
             blocks.enter_context(native_readers())
             if "PIL.Image" in sys.modules:
@@ -285,7 +286,7 @@ class LazyFetcher:
             return blocks.pop_all()
 
     def _note_work(self) -> None:
-        """Note what has become native since the last batch, in the memory that all processes of the loader share."""
+        """Record which steps have become native since the last batch, in memory that all processes of the loader share."""
         work = native_work()
         if work != self._work:
             self._trial.note(name for name, now, before in zip(WORK, work, self._work, strict=True) if now > before)
@@ -293,7 +294,7 @@ class LazyFetcher:
 
 
 class _Divided:
-    """The indices of a batch, which torch's fetcher iterates over once. `begin` is called behind the first `ordinary` ones.
+    """Iterates once over the indices of a batch. `begin` is called after the first `ordinary` ones.
 
     `made`: the number of items that have been made.
     """
@@ -319,7 +320,7 @@ def _opened_natively() -> int:
 
 
 def trial_reason(trial: Trial) -> str:
-    """Return in words why items are not made with lazy images."""
+    """Return in words why the items of a loader are made without lazy images."""
     if trial.state is TrialState.NO_JPEG:
         return "its items open no JPEG with Pillow, OpenCV or torchvision.io"
     saves = "saves too little" if trial.cpu_share() < 1 else "does not save"

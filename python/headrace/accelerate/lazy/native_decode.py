@@ -1,4 +1,4 @@
-"""Native decode inside the script's own workers, for a loader that cannot be taken over as a whole.
+"""Take over a loader in part: native code opens, decodes, crops and resizes the image files in the script's own workers.
 
 One native call replaces the first steps of each item: open the file, decode it, crop a random box, resize. It decodes only
 what the box needs. It runs where the item is made: in a worker of the script, or in the main process. The script's remaining
@@ -49,10 +49,10 @@ __all__ = [
     "with_native_decode",
 ]
 
-#: Compare this many images with the script's own before a loader is changed. `--check` compares more.
+#: Number of images compared with the script's before a loader is changed. `--check` compares more.
 COMPARED_IMAGES = 3
 
-#: Choose the images to compare from this many of each folder dataset.
+#: Choose the images to compare from this many files of each folder dataset, spread over it.
 MOST_COMPARED = 1024
 
 #: The modes of a JPEG file whose `info` Pillow's `convert("RGB")` passes on as it is.
@@ -62,7 +62,7 @@ Box = tuple[int, int, int, int]
 
 
 class NativeImageLoader:
-    """The image loader that replaces that of a folder dataset: path -> Pillow image, cropped and resized.
+    """Replacement of a folder dataset's image loader: takes a path, returns the cropped and resized Pillow image.
 
     `first`: the script's first transform, which is applied here. `plain_loader`: the dataset's own image loader, for files that
     are not decoded natively. `resized`: False if only the crop is applied here, because the script resizes tensors, whose
@@ -95,12 +95,15 @@ class NativeImageLoader:
         return image.resize((out_width, out_height), Image.Resampling[resample.upper()]) if self.resized else image
 
     def decodes(self, path: Any) -> bool:
-        """Whether a file is a JPEG that is decoded here, and not left to the script's image loader."""
+        """Return whether a file is a JPEG that is decoded natively."""
         with open(path, "rb") as file:
             return _jpeg_info(file.read()) is not None
 
     def plain(self, path: Any) -> Any:
-        """Return the same image by the script's image loader, and by its first transform unless that resizes tensors."""
+        """Return the image of `__call__` as the script makes it: without native decode.
+
+        A first transform that resizes tensors is not applied, only its crop.
+        """
         image = self.plain_loader(path)
         if self.resized:
             return self.first(image)
@@ -108,7 +111,7 @@ class NativeImageLoader:
         return image.crop((left, top, left + width, top + height))
 
     def _draw(self, width: int, height: int) -> tuple[Box, tuple[int, int], str]:
-        """Draw box, result size (height, width) and filter by the script's own object from its own generator."""
+        """Draw box, result size (height, width) and filter by the script's own transform from its own generator."""
         kind = type(self.first).__name__
         if kind == "Resize":
             return (0, 0, width, height), _resized_size(self.first, width, height), interpolation_name(self.first.interpolation)
@@ -129,7 +132,7 @@ class NativeImageLoader:
 
 
 def _jpeg_info(data: bytes) -> dict[Any, Any] | None:
-    """Return the `info` that a JPEG's image has after `convert("RGB")`. None for other files, which Pillow itself decodes.
+    """Return the `info` of a JPEG's image after `convert("RGB")`. None for other files, which Pillow decodes.
 
     Pillow's parser reads the header: a transform of the script may look at the EXIF data or the colour profile.
     """
@@ -143,7 +146,7 @@ def _jpeg_info(data: bytes) -> dict[Any, Any] | None:
 
 
 class ResizeOnly:
-    """The resize of the script's RandomResizedCrop, on a tensor that is already cropped."""
+    """The resize step of the script's RandomResizedCrop, for a tensor that is already cropped."""
 
     def __init__(self, crop: Any) -> None:
         self.crop = crop
@@ -155,7 +158,7 @@ class ResizeOnly:
         return id(self.crop)
 
     def __call__(self, image: Any) -> Any:
-        """Resize as the transform's own `forward` does after its crop."""
+        """Resize as `RandomResizedCrop.forward` does after its crop."""
         is_v2 = full_name(self.crop).startswith(V2)
         package = "torchvision.transforms.v2.functional" if is_v2 else "torchvision.transforms.functional"
         crop = self.crop
@@ -171,7 +174,7 @@ def _resized_size(resize: Any, width: int, height: int) -> tuple[int, int]:
 
 
 class NativeDecodeDataset(torch.utils.data.Dataset[Any]):
-    """timm's ImageDataset, with native decode in place of opening the file and the first transform."""
+    """timm's ImageDataset with native decoding in place of opening the file and applying the first transform."""
 
     def __init__(self, dataset: Any, image_loader: NativeImageLoader, remaining: RemainingTransforms) -> None:
         self.dataset = dataset
@@ -187,7 +190,7 @@ class NativeDecodeDataset(torch.utils.data.Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        """Return an item as `ImageDataset.__getitem__` does, which is called where a file cannot be opened."""
+        """Return an item. A file that cannot be opened is passed to timm's own `ImageDataset.__getitem__`."""
         path, target = self.dataset.reader.samples[index]
         try:
             image = self.image_loader(path)
@@ -199,13 +202,13 @@ class NativeDecodeDataset(torch.utils.data.Dataset[Any]):
 
 
 class RemainingTransforms:
-    """The script's transforms after the first, applied one after the other."""
+    """The script's transforms after the first one, applied in order."""
 
     def __init__(self, operations: Sequence[Any]) -> None:
         self.operations = tuple(operations)
 
     def __call__(self, image: Any) -> Any:
-        """Return the result of the script's whole transform for an image of `NativeImageLoader`."""
+        """Return the script's transformed image, given an image of `NativeImageLoader`."""
         for operation in self.operations:
             image = operation(image)
         return image
@@ -213,7 +216,7 @@ class RemainingTransforms:
 
 @dataclass(frozen=True, slots=True)
 class _ReplacedTransform:
-    """The transform of one folder dataset: the step that is applied natively, and the remaining steps."""
+    """The transform of one folder dataset, split into the step that is applied natively and the remaining ones."""
 
     image_loader: NativeImageLoader
     remaining: tuple[Any, ...]
@@ -221,12 +224,12 @@ class _ReplacedTransform:
 
     @property
     def native(self) -> tuple[Callable[[Any], Any], ...]:
-        """The operations from a path to the first image that must be equal."""
+        """The operations from a path to the first image that is compared."""
         return (self.image_loader,) if self.image_loader.resized else (self.image_loader, *self.remaining[:2])
 
     @property
     def plain(self) -> tuple[Callable[[Any], Any], ...]:
-        """The script's operations from the opened image to the same image."""
+        """The script's operations from the opened image to the image that is compared."""
         first = self.image_loader.first
         return (first,) if self.image_loader.resized else (self.remaining[0], first)
 
@@ -239,8 +242,8 @@ _lazily_compared: WeakKeyDictionary[Any, tuple[tuple[Any, ...], str]] = WeakKeyD
 def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
     """Return a copy of the DataLoader that decodes natively, and the name of the transform that is applied natively.
 
-    `images`: compare this many images first (default: 3, which is the least). The script's own loader is not changed. Raise
-    `Unsupported` if the first transform has no native equivalent, or if an image comes out different.
+    `images`: compare this many images with the script's first (default and least: 3). The script's own loader is not changed.
+    Raise `Unsupported` if the first transform has no native equivalent, or if an image comes out different.
     """
     dataset, replaced = _natively_decoded(loader)
     require_own_readers()
@@ -254,22 +257,22 @@ def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
 
 @dataclass(frozen=True, slots=True)
 class NativeDecodePart:
-    """What native decode applies of a loader: the name of the `first` transform, and whether it also resizes the image."""
+    """The steps of a loader that become native: decoding, the transform named `first`, and whether its resize is among them."""
 
     first: str
     resized: bool
 
 
 def recognise_native_decode(loader: Any) -> NativeDecodePart:
-    """Apply the rules of `with_native_decode` without comparing items, so that no code of the script runs.
+    """Return which steps `with_native_decode` would make native, by its rules alone: no code of the script runs.
 
-    Raise `Unsupported` if native decode does not fit the loader. `with_native_decode` may still find an item different.
+    Raise `Unsupported` if the rules refuse the loader. `with_native_decode` may still find an image different.
     """
     return _part(_natively_decoded(loader)[1])
 
 
 def cuts_tensors(loader: Any) -> bool:
-    """Whether the loader fits native decode and its first transform crops and resizes a tensor (not a Pillow image)."""
+    """Return whether native decode is possible, and the first transform crops and resizes tensors (not Pillow images)."""
     try:
         return not recognise_native_decode(loader).resized
     except Unsupported:
@@ -277,10 +280,10 @@ def cuts_tensors(loader: Any) -> bool:
 
 
 def require_equal_lazy_images(loader: Any, count: int) -> str | None:
-    """Compare `count` images of a folder dataset after its first transform, lazy ones with ordinary ones, with equal draws.
+    """Compare `count` images of a folder dataset after its first transform, with and without lazy images, with equal draws.
 
-    Return the result in words; None for datasets and first transforms that are not known. Raise `Unsupported` if an image or a
-    draw differs.
+    Return the result in words; None for an unknown dataset or first transform. Raise `Unsupported` if an image or a draw
+    differs.
     """
     try:
         _, replaced = _natively_decoded(loader)
@@ -303,7 +306,7 @@ def _part(replaced: Sequence[_ReplacedTransform]) -> NativeDecodePart:
 
 
 def _natively_decoded(loader: Any) -> tuple[Any, list[_ReplacedTransform]]:
-    """Return a copy of the loader's dataset that decodes natively, and the transform of each folder dataset in it."""
+    """Return a copy of the loader's dataset that decodes natively, and the split transform of each folder dataset in it."""
     if isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
         raise Unsupported("its dataset is iterable, without indices")
     if module := looks_at_iterators():  # the changed copy of the dataset is in the iterator
@@ -359,11 +362,10 @@ def _split_transform(folder: FolderDataset) -> tuple[NativeImageLoader, list[Any
 
 
 def _require_equal_images(replaced: Sequence[_ReplacedTransform], count: int, *, lazily: bool = False) -> str:
-    """Compare `count` images after the first transform with the script's way, with equal draws. Return the result in words.
+    """Compare `count` images after the first transform with the script's, with equal draws. Return the result in words.
 
-    `lazily`: our way is the script's with lazy images, not native decode. Only functions of libraries and a copy of the first
-    transform are called, nothing of the script. Raise `Unsupported` if an image or a draw differs, or if native decode is to
-    decode, and none of the files is a JPEG.
+    `lazily`: compare lazy images, not native decode. Only functions of libraries and a copy of the first transform are called,
+    nothing of the script. Raise `Unsupported` if an image or a draw differs, or if native decode finds no JPEG among the files.
     """
     images = [(one, path) for one in replaced for path in one.paths]
     chosen = np.unique(np.linspace(0, len(images) - 1, min(count, len(images))).astype(np.int64))
@@ -410,7 +412,7 @@ def _generator_states() -> tuple[bytes, Any, bytes]:
 
 
 def equal_images(ours: Any, theirs: Any) -> bool:
-    """Whether two images are equal: Pillow's by class, mode, size, pixels and `info`, tensors by class, type and values.
+    """Return whether two images are equal: Pillow's by class, mode, size, pixels and `info`, tensors by class, type and values.
 
     `Image.__eq__` compares other things too, such as palettes that are not used.
     """

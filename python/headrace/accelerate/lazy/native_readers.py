@@ -1,9 +1,9 @@
-"""Native decode of the JPEGs that OpenCV and torchvision.io read while a dataset item is made, in the thread that makes it.
+"""Replace the image readers of OpenCV and torchvision.io while an item is made: whole JPEGs are decoded natively.
 
-Inside `native_readers()`, the names in `READERS` belong to a `Reader`. In a thread that is in the block, it decodes whole JPEGs
-natively. Everything else goes to the library's own function: other threads, other files and options, files with any damage.
-Outside of the block nothing of the libraries is changed. The first results of each way to call a reader are compared with the
-library's own, in each process. A reader whose result differs is not used again there.
+Inside `native_readers()`, the functions in `READERS` are replaced by `Reader` objects. In a thread that is in the block, a
+`Reader` decodes whole JPEGs natively. Everything else goes to the library's own function: other threads, other files and
+options, files with any damage. Outside of the block the libraries are unchanged. The first results of each way to call a reader
+are compared with the library's own, in each process. A reader whose result differs is not used again there.
 
 A name that the script imported by itself (`from cv2 import imread`) stays OpenCV's own function. torchvision's operators are
 replaced below its Python functions, so every name of those is covered.
@@ -30,24 +30,24 @@ from headrace.accelerate.runtime.first_results import FirstResults
 __all__ = ["READERS", "Reader", "compare_first_reads", "native_readers", "natively_read", "readers_imported"]
 
 COMPARED_READS = 3
-"""Each process compares so many results of each way to call a reader (function, flags, channels of the file, orientation)."""
+"""Number of first results to compare, per process, function, flags, channels of the file, and EXIF orientation."""
 
 LIMITS = "OPENCV_IO_MAX_IMAGE_"
-"""OpenCV's environment variables that limit what it decodes begin so. A script that sets one keeps OpenCV's readers."""
+"""Prefix of OpenCV's environment variables that limit image sizes. If a script sets one, OpenCV's own readers are used."""
 
 _COLOUR, _ANY_COLOUR, _ANY_DEPTH, _IGNORE_ORIENTATION, _RGB = 1, 4, 2, 128, 256
 _KNOWN_FLAGS = _COLOUR | _ANY_COLOUR | _ANY_DEPTH | _IGNORE_ORIENTATION | _RGB
 _UNCHANGED = -1
 
 _IMAGE_READ_MODES = {0: "unchanged", 1: "gray", 3: "rgb"}
-"""torchvision's `ImageReadMode` by value."""
+"""Names of torchvision's `ImageReadMode` by value."""
 
 Decoded = tuple[tuple[Any, ...], Any]
-"""The way in which a reader was called, and its result."""
+"""How a reader was called (function, flags …), and the image that it returned."""
 
 
 class _Depth(threading.local):
-    """Number of blocks that the current thread is in."""
+    """How many `native_readers()` blocks the current thread is in."""
 
     value = 0
 
@@ -60,7 +60,7 @@ _readers: dict[tuple[str, str], Reader] = {}
 
 
 def _renew_lock() -> None:
-    """Make a new lock in a forked child: another thread of its parent may have held this one."""
+    """Make a new lock in a forked child: another thread of the parent may have held the old one."""
     global _lock
     _lock = threading.Lock()
 
@@ -69,7 +69,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Reader:
-    """A library's function that reads images, with native decode in its place where the result is the same.
+    """A native replacement of a library's image reader, which calls the library's function where the result might differ.
 
     `original`: the function. `decode`: takes the same arguments and returns `Decoded`, or None where `original` must read.
     """
@@ -91,7 +91,7 @@ class Reader:
         return (_at, self._place)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Return what the library's own function returns."""
+        """Return the image that the library's function would return."""
         if not _depth.value or not self._first.equal:
             return self.original(*arguments, **options)
         decoded = self._decode(*arguments, **options)
@@ -106,12 +106,12 @@ class Reader:
         return expected
 
     def compare_again(self) -> None:
-        """Compare the next results with the library's own."""
+        """Compare the next results with the library's again."""
         self._first.compare_again()
 
 
 def _at(module: str, name: str) -> Any:
-    """Return the function that stands at a name now: what a pickled `Reader` becomes."""
+    """Return the function that has this name now: what a pickled `Reader` becomes."""
     return getattr(_owner(module), name)
 
 
@@ -155,7 +155,7 @@ def _imdecode(buf: Any = None, *arguments: Any, **options: Any) -> Decoded | Non
 
 
 def _flags(arguments: tuple[Any, ...], options: dict[str, Any], default: int | None) -> int | None:
-    """Return the flags of a call, or None for a call that is not a plain one."""
+    """Return the flags of a call, or None for a call with other arguments."""
     if len(arguments) + len(options) > 1 or options.keys() - {"flags"}:
         return None
     flags = arguments[0] if arguments else options.get("flags", default)
@@ -250,11 +250,11 @@ READERS: dict[tuple[str, str], Callable[..., Decoded | None]] = {
     ("torch.ops.image", "decode_jpeg"): _decode_op,
     ("torch.ops.image", "decode_image"): _decode_op,
 }
-"""Module and name of each function that is replaced, and its native counterpart."""
+"""The replaced functions by module and name, each with its native counterpart."""
 
 
 def readers_imported() -> list[str]:
-    """Return which libraries with readers the script has imported: "OpenCV", "torchvision.io"."""
+    """Return which libraries with replaced readers the script has imported: "OpenCV", "torchvision.io"."""
     cv2 = [] if any(name.startswith(LIMITS) for name in os.environ) or "cv2" not in sys.modules else ["OpenCV"]
     return cv2 + (["torchvision.io"] if "torchvision.io" in sys.modules else [])
 
@@ -267,7 +267,7 @@ def _owner(module: str) -> Any:
 
 
 def _is_own(function: Any) -> bool:
-    """Whether a function is the library's own: not one that the script has put in its place."""
+    """Return whether a function is the library's own, not a replacement by the script."""
     if type(function) is Reader:
         return False
     if hasattr(function, "_headrace_data_map"):
@@ -276,18 +276,18 @@ def _is_own(function: Any) -> bool:
 
 
 def natively_read() -> int:
-    """Return how many JPEGs this process has decoded inside `native_readers()`."""
+    """Return how many JPEGs this process has decoded natively inside `native_readers()`."""
     return sum(native_work(*LIBRARIES))
 
 
 def compare_first_reads() -> None:
-    """Compare the next results of this process with the libraries' own."""
+    """Compare the next results of all readers of this process with the libraries' again."""
     for reader in _readers.values():
         reader.compare_again()
 
 
 class native_readers:
-    """While the block runs, JPEGs that this thread reads with OpenCV or torchvision.io are decoded natively.
+    """Context manager: JPEGs that this thread reads with OpenCV or torchvision.io are decoded natively.
 
     with native_readers():
         image, label = dataset[3]

@@ -1,4 +1,4 @@
-"""What this process has made natively of the JPEGs that items open: which library opened them, and what was done with them."""
+"""Count the JPEGs that this process opened natively, by library, and the crops and resizes that were native."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ __all__ = ["WORK", "native_work", "note_native", "work_words"]
 
 LIBRARIES = ("OpenCV", "torchvision.io")
 WORK = ("Pillow", *LIBRARIES, "crop", "resize")
-"""What is counted: JPEGs by the library that opened them; and of those that Pillow opened, what Pillow would have done."""
+"""The counters: JPEGs by the library that opened them, and native crops and resizes of those that Pillow opened."""
 
 _counts = dict.fromkeys(WORK, 0)
 
 
 def note_native(name: str) -> None:
-    """Count something of `WORK` that is made natively."""
+    """Increase one of the counters in `WORK`."""
     _counts[name] += 1
 
 
 def native_work(*names: str) -> tuple[int, ...]:
-    """Return how often each of the names (default: all of `WORK`) was noted in this process."""
+    """Return the counters of this process with these names (default: all of `WORK`)."""
     return tuple(_counts[name] for name in names or WORK)
 
 
 def work_words(work: Collection[str]) -> str:
-    """Return in words what is native, as the subject of a sentence. An empty text if no JPEG was opened.
+    """Return the native steps as the subject of a sentence; an empty text if no JPEG was opened.
 
     work_words({"Pillow", "resize"})  # "the decode and resize of JPEGs that Pillow opens"
     """

@@ -1,9 +1,9 @@
-"""The time in which opened JPEGs are lazy: while a dataset item is made, in the thread that makes it.
+"""Make `Image.open` return lazy JPEGs while this thread makes a dataset item.
 
-Pillow's registry of formats names the function that opens a JPEG. Inside `lazy_images()` it names ours, which makes the image
-that Pillow has opened a lazy one. So every way to open a file is covered (`Image.open` under any name, `pil_loader`,
-`datasets.Image`). `Image.transform` is ours too inside the block (`affine_transform`). Outside of it nothing of Pillow is
-changed. Other threads open ordinary images.
+Pillow's registry of formats names the function that opens a JPEG. Inside `lazy_images()` it names a function of headrace, which
+turns the opened image into a lazy one. So every way to open a file is covered (`Image.open` under any name, `pil_loader`,
+`datasets.Image`). `Image.transform` is replaced too inside the block (`affine_transform`). Outside of the block Pillow is
+unchanged. Other threads open ordinary images.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _set_class = object.__dict__["__class__"].__set__
 
 
 class _Depth(threading.local):
-    """Number of blocks that the current thread is in."""
+    """How many `lazy_images()` blocks the current thread is in."""
 
     value = 0
 
@@ -41,7 +41,7 @@ _lock = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """Make a new lock in a forked child: another thread of its parent may have held this one."""
+    """Make a new lock in a forked child: another thread of the parent may have held the old one."""
     global _lock
     _lock = threading.Lock()
 
@@ -53,7 +53,7 @@ _replaced: tuple[Any, Any] | None = None
 
 
 def _open_jpeg(file: Any, filename: Any = None) -> Any:
-    """Open a JPEG as the registered function does. Make it lazy if this thread is making an item."""
+    """Open a JPEG by Pillow's own function, and make it lazy if this thread is inside `lazy_images()`."""
     replaced = _replaced
     factory = JpegImagePlugin.jpeg_factory if replaced is None else replaced[0]
     image = factory(file, filename)
@@ -74,12 +74,12 @@ def _transform(
 
 
 def lazily_opened() -> int:
-    """Return how many JPEGs this process has opened inside `lazy_images()`."""
+    """Return how many JPEGs this process has opened lazily."""
     return _opened
 
 
 class lazy_images:
-    """While the block runs, JPEGs that this thread opens are lazy. Blocks of several threads, and nested ones, do no harm.
+    """Context manager: `Image.open` returns lazy JPEGs in this thread. May be nested.
 
     with lazy_images():
         image, label = dataset[3]
@@ -110,9 +110,9 @@ class lazy_images:
 
 
 def require_equal_operations() -> None:
-    """Raise `Unsupported` if the installed Pillow, or what the script made of it, does not allow lazy images.
+    """Raise `Unsupported` if lazy images would differ from those of the installed Pillow, or if the script has changed Pillow.
 
-    A small JPEG is opened, cut, resized with every filter and flipped, lazily and not, and compared, once in a process.
+    A small JPEG is opened, cropped, resized with every filter and flipped, lazily and not, and compared, once in a process.
     """
     changed = unchanged_operations()
     if changed:

@@ -1,4 +1,4 @@
-"""A loader of the script that is taken over in part: the script's own iterator runs over a changed copy of it."""
+"""The result of taking a loader over in part: a changed copy of the script's DataLoader."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["PartlyNative"]
 
 @dataclass(frozen=True, slots=True)
 class PartlyNative:
-    """What a way of taking a loader over in part returns (`hook.PARTIAL_WAYS`).
+    """A changed copy of the script's DataLoader, over which the script's own iterator runs (`hook.PARTIAL_WAYS`).
 
-    `loader`: a copy of the script's DataLoader whose items are equal bit for bit. `native`: what is native in it, as the
-    subject of a sentence ("decode and RandomResizedCrop"). `check`: the result of the comparison, in words. `prepare`: what
-    changes the iterator that the script's own class has made for the loader, and returns it (default: nothing). `trial`: where
-    only the items tell what is native, what the processes that make them have found out so far; `native` is then empty.
+    `loader`: the copy; its items are equal bit for bit. `native`: the native steps, as the subject of a sentence ("decode and
+    RandomResizedCrop"). `check`: the result of the comparison, in words. `prepare`: changes the iterator that the script's
+    class has made, and returns it (default: no change). `trial`: measurements of lazy images; `native` is then empty, because
+    only the items tell which steps are native.
     """
 
     loader: Any

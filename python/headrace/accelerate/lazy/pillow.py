@@ -1,4 +1,4 @@
-"""Lazy Pillow images: images of Pillow's own classes whose pixels are decoded when something looks at them.
+"""Lazy Pillow images: instances of Pillow's own classes that are decoded when their pixels are first used.
 
 An opened JPEG goes through three stages. Each is a subclass of the class that the script sees (`isinstance`, `__class__`):
 
@@ -57,19 +57,19 @@ __all__ = [
 ]
 
 OPERATIONS = ("convert", "crop", "resize", "transpose", "copy", "load")
-"""The methods of Pillow's class that lazy images imitate."""
+"""Methods of Pillow's `Image` that lazy images replace: they decode no pixels."""
 
 LARGEST = 1 << 26
-"""Results of more pixels are made by Pillow at once, which may find that the memory is not there."""
+"""Results of more pixels are computed by Pillow at once, which reports when memory is short."""
 
 LONGEST = 1 << 20
-"""As `LARGEST`, for the side of a resized image."""
+"""Resized images with a longer side, in pixels, are computed by Pillow at once, which reports when memory is short."""
 
 COMPARED_IMAGES = 3
-"""Each process decodes so many images with Pillow too, and goes on without lazy images if one differs."""
+"""Number of first images per process that are decoded with Pillow too. If one differs, the process makes no lazy images."""
 
 _STATE = "_undecoded"
-"""The attribute that holds the description of a lazy image, in place of Pillow's `_im`."""
+"""Name of the attribute that holds the description of a lazy image, in place of Pillow's `_im`."""
 
 _FILTERS = {
     int(getattr(Image.Resampling, name.upper())): name
@@ -87,7 +87,7 @@ _set_class = object.__dict__["__class__"].__set__
 
 
 def unchanged_operations() -> str | None:
-    """Return None if Pillow's operations are its own, or the name of one that the script or a package has replaced."""
+    """Return None if Pillow's methods are its own, or the name of a method that the script or a package has replaced."""
     for name, function in _pillows_own.items():
         found = getattr(Image.Image, name)
         if found is not function or getattr(found, "__module__", "") != "PIL.Image" or not is_own_function(found):
@@ -102,7 +102,7 @@ def unchanged_operations() -> str | None:
 
 
 def description_of(image: Any) -> ImageDescription | None:
-    """Return the description of a lazy RGB image whose pixels nobody has looked at. None for any other object."""
+    """Return the description of a lazy RGB image that is not decoded yet. None for any other object."""
     kind = type(image)
     if kind is OpenedJpeg and image._mode == "RGB":
         return _loaded(image)
@@ -113,10 +113,10 @@ def description_of(image: Any) -> ImageDescription | None:
 
 
 class _Operations(Image.Image):
-    """The operations of Pillow that stay lazy. Everything that is not a plain case goes to Pillow's own method."""
+    """Pillow's methods as lazy images have them. Calls with unusual arguments go to Pillow's own method."""
 
     def convert(self: Any, mode: Any = None, *arguments: Any, **options: Any) -> Any:
-        """Pillow's `convert`: lazy to "RGB" and without a mode."""
+        """Pillow's `convert`: the result is lazy for mode "RGB" and without a mode."""
         if not arguments and not options and (mode == "RGB" or (mode is None and self._mode == "RGB")):
             description = _lazily(self, "convert", any_mode=True)
             if description is not None:
@@ -124,14 +124,14 @@ class _Operations(Image.Image):
         return _plain(self).convert(mode, *arguments, **options)
 
     def copy(self: Any) -> Any:
-        """Pillow's `copy`."""
+        """Pillow's `copy`: the result is lazy."""
         description = _lazily(self, "copy")
         return derived(self, description) if description is not None else _plain(self).copy()
 
     __copy__ = copy
 
     def crop(self: Any, box: Any = None) -> Any:
-        """Pillow's `crop`: lazy where the box lies inside the image."""
+        """Pillow's `crop`: the result is lazy if the box lies inside the image."""
         cut = _inside(box, *self._size)
         if cut is not None:
             description = _lazily(self, "crop")
@@ -141,7 +141,7 @@ class _Operations(Image.Image):
         return _plain(self).crop(box)
 
     def resize(self: Any, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
-        """Pillow's `resize`: lazy for the first resize, without a part of the image and without a reduction beforehand."""
+        """Pillow's `resize`: the result is lazy for the first resize, without `box` and `reducing_gap`."""
         target = _target(self._size, size, resample, box, reducing_gap)
         if target is not None:
             description = _lazily(self, "resize")
@@ -153,7 +153,7 @@ class _Operations(Image.Image):
         return _plain(self).resize(size, resample, box, reducing_gap)
 
     def transpose(self: Any, method: Any) -> Any:
-        """Pillow's `transpose`: lazy for flips and the half turn."""
+        """Pillow's `transpose`: the result is lazy for flips and the half turn."""
         flips = _FLIPS.get(method) if isinstance(method, int) else None
         if flips is not None:
             description = _lazily(self, "transpose")
@@ -166,7 +166,7 @@ class _Operations(Image.Image):
 
 
 class _Undecoded(_Operations):
-    """What an image without pixels has in place of them."""
+    """Properties that decode the image when Pillow reads its pixels."""
 
     @property
     def _im(self) -> Any:
@@ -180,7 +180,7 @@ class _Undecoded(_Operations):
 
     @property
     def readonly(self: Any) -> Any:
-        """Pillow's attribute. Pixels that are decoded later can be written to."""
+        """Pillow's attribute `readonly`, False: pixels that are decoded later can be written to."""
         return self.__dict__["_readonly"]
 
     @readonly.setter
@@ -203,24 +203,24 @@ class _Undecoded(_Operations):
 
 
 class LazyImage(_Undecoded):
-    """An RGB image whose pixels are described, not decoded. Its class is `PIL.Image.Image` to everyone."""
+    """The lazy result of an operation (crop, resize …), in mode RGB. The script sees the class `PIL.Image.Image`."""
 
     __class__ = property(lambda self: Image.Image)
 
 
 class LoadedJpeg(_Undecoded, JpegImageFile):
-    """A JPEG after `load`: its bytes are read and checked, its file is closed. It is decoded when its own pixels are needed."""
+    """A JPEG after `load`: the file is read, checked and closed. It is decoded when its pixels are first used."""
 
     __class__ = property(lambda self: JpegImageFile)
 
 
 class OpenedJpeg(_Operations, JpegImageFile):
-    """A JPEG whose header Pillow has read."""
+    """A JPEG after `Image.open`: Pillow has read the header only."""
 
     __class__ = property(lambda self: JpegImageFile)
 
     def load(self: Any) -> Any:
-        """Pillow's `load`: the file is read, checked and closed; its pixels are decoded when the result is used."""
+        """Pillow's `load`: read, check and close the file. The pixels are decoded when the returned object is used."""
         if Image.Image.load is _pillows_own["load"] and _loaded(self) is not None:
             return PixelAccess(self)
         return _plain(self).load()
@@ -236,7 +236,7 @@ for _kind, _plain_kind in _PLAIN.items():  # a script may print or compare the n
 
 
 class PixelAccess:
-    """The result of `load`, which hardly anyone uses: the pixels, decoded at the first look."""
+    """The result of `load()`: pixel access that decodes the image when it is first used."""
 
     __slots__ = ("_image",)
 
@@ -259,7 +259,7 @@ class PixelAccess:
 
 
 def _plain(image: Any) -> Any:
-    """Make an image one of Pillow's own class, with its pixels if it has been loaded, and return it."""
+    """Turn an image into one of Pillow's own class, decoded if it was loaded, and return it."""
     if type(image) is OpenedJpeg:
         _set_class(image, JpegImageFile)
     elif type(image) in _PLAIN:
@@ -268,7 +268,7 @@ def _plain(image: Any) -> Any:
 
 
 def _decoded(image: Any) -> Any:
-    """Return Pillow's pixel object of an image. The image becomes an ordinary one. Threads that ask at once get the same."""
+    """Decode a lazy image, and return Pillow's pixel object. Threads that call at the same time get the same object."""
     fields = image.__dict__
     description = fields.get(_STATE)
     if "_im" not in fields and description is not None:
@@ -290,7 +290,7 @@ def _core(image: Any, description: ImageDescription) -> Any:
 
 
 def _pixels(description: ImageDescription) -> Any:
-    """Return the pixels, natively decoded. The first ones of a process are compared with Pillow's."""
+    """Decode natively. The first images of a process are compared with Pillow's."""
     try:
         found = pixels(description, process_indexes())
     except HeadraceError:
@@ -306,17 +306,17 @@ _first_images = FirstResults(COMPARED_IMAGES, "an image came out different; this
 
 
 def compare_first_images() -> None:
-    """Compare the next images of this process with Pillow's."""
+    """Compare the next decoded images of this process with Pillow's again."""
     _first_images.compare_again()
 
 
 def first_images_equal() -> bool:
-    """Whether the images of this process that have been compared were equal to Pillow's."""
+    """Return whether all images of this process that were compared were equal to Pillow's."""
     return _first_images.equal
 
 
 def _lazily(image: Any, operation: str, *, any_mode: bool = False) -> ImageDescription | None:
-    """Return the description that an operation continues, or None if Pillow's own method must do it."""
+    """Return the description to which an operation is added, or None if Pillow's own method must do it."""
     if getattr(Image.Image, operation) is not _pillows_own[operation] or not (any_mode or image._mode == "RGB"):
         return None
     if type(image) is OpenedJpeg:
@@ -326,7 +326,7 @@ def _lazily(image: Any, operation: str, *, any_mode: bool = False) -> ImageDescr
 
 
 def derived(image: Any, description: ImageDescription) -> LazyImage:
-    """Return the new image that an operation makes of `image`, as Pillow's `_new` does."""
+    """Return a new lazy image with this description and a copy of the `info` of `image`, as Pillow's `_new` does."""
     new = object.__new__(LazyImage)
     fields = new.__dict__
     fields["_mode"] = "RGB"
@@ -340,12 +340,12 @@ def derived(image: Any, description: ImageDescription) -> LazyImage:
 
 
 def ordinary(value: Any) -> Any:
-    """Return an ordinary image of Pillow's class in place of a lazy one. All else is returned unchanged."""
+    """Return a decoded Pillow image in place of a lazy one; any other value unchanged."""
     return _plain(value) if type(value) in _PLAIN else value
 
 
 def pixel_source(image: Any) -> bytes:
-    """Return bytes that end in the pixels of an RGB image. A lazy image keeps them, undecoded."""
+    """Return bytes that end in the decoded pixels of an RGB image: raw, or a PPM file. A lazy image stays lazy."""
     if type(image) is not LazyImage or _STATE not in image.__dict__:
         found: bytes = _plain(image).tobytes()
         return found
@@ -358,7 +358,7 @@ def pixel_source(image: Any) -> bytes:
 
 
 def _inside(box: Any, width: int, height: int) -> tuple[int, int, int, int] | None:
-    """Return left, top, width and height of a crop, as Pillow rounds them. None where Pillow does more than cut."""
+    """Return left, top, width and height of a crop, as Pillow rounds them. None if the box is not inside the image."""
     if box is None:
         return 0, 0, width, height
     if type(box) not in (tuple, list):
@@ -425,7 +425,7 @@ def _loaded(image: Any) -> ImageDescription | None:
 
 
 def _source(file: Any) -> bytes | None:
-    """Return the bytes behind an open file, or None if it is not a plain one."""
+    """Return all bytes of an open file, or None if it is not a regular one."""
     try:
         if type(file) is io.BytesIO:
             return file.getvalue()

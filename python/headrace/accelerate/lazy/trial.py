@@ -1,4 +1,4 @@
-"""The comparison of lazy with ordinary items during the first batches: CPU time an item, on the script's own data.
+"""Measure on the first batches whether lazy images save CPU time, and decide for the whole loader.
 
 The items are equal either way, so a process may make some items with lazy images and others without. At first each process
 makes a few ordinary items at the beginning of a batch. Where lazy items clearly cost less, that is enough. Otherwise whole
@@ -19,31 +19,31 @@ from headrace.accelerate.lazy.native_work import WORK
 __all__ = ["ENOUGH_ITEMS", "FEWEST_TO_DIVIDE", "Trial", "TrialState"]
 
 ENOUGH_ITEMS = 24
-"""Decide when so many items of each kind have been measured, and one kind clearly costs less."""
+"""Decide once this many lazy and this many ordinary items are measured, if one kind clearly costs less (`CLEAR`)."""
 
 MOST_ITEMS = 96
-"""Decide at the latest when so many items of each kind have been measured."""
+"""Decide in any case once this many lazy and this many ordinary items are measured."""
 
 FEWEST_TO_DIVIDE = 16
-"""Batches of fewer items are made lazily as a whole, or not."""
+"""Smaller batches are made with lazy images or without, not half and half."""
 
 CLEAR = 0.8
-"""Lazy items are clearly faster below this share of the ordinary CPU time."""
+"""Lazy items are clearly faster if they take less than this share of the CPU time of ordinary ones."""
 
 WORTHWHILE = 0.95
-"""Keep lazy items if they take less than this share of the ordinary CPU time.
+"""Use lazy items if they take less than this share of the CPU time of ordinary ones.
 
-The rest is for the error of so few items, and for what is not measured: the first use of a batch's memory.
+The margin covers the error of so few items, and the first use of a batch's memory, which is not measured.
 """
 
 LONGEST_TEXT = 4096
-"""Processes hand so many bytes of lines to the training process."""
+"""Size in bytes of the buffer in which workers pass log lines to the training process. What does not fit is lost."""
 
 _FIELDS = 4
 
 
 class TrialState(enum.IntEnum):
-    """What is known about a loader."""
+    """The decision on lazy images for one loader."""
 
     MEASURING = 0
     LAZY = 1
@@ -52,7 +52,7 @@ class TrialState(enum.IntEnum):
 
 
 class Trial:
-    """What the processes of one loader have measured, in shared memory. It can be passed to a process that is being started.
+    """Measured CPU times of lazy and ordinary items of one loader, in memory that its processes share.
 
     `workers`: number of processes that make items; 0: the main process does.
     """
@@ -73,14 +73,14 @@ class Trial:
         return TrialState(self._state.value)
 
     def ordinary_items(self, items: int) -> int:
-        """Return how many items of the next batch of `items` are to be made without lazy images. 0: do not divide it."""
+        """Return how many of the next batch's `items` to make without lazy images first. 0: make the batch in one piece."""
         left = ENOUGH_ITEMS - _sums(self._divided)[1]
         if left <= 0 or items < FEWEST_TO_DIVIDE:
             return 0
         return min(items // 2, -(-ENOUGH_ITEMS // self._rows))
 
     def next_is_lazy(self) -> bool:
-        """Whether the next whole batch that is measured is to be lazy: the kind of which fewer items have been measured.
+        """Return whether to make the next measured batch lazily: the kind of which fewer items have been measured.
 
         Workers of short epochs make two or three batches each, and the next epoch's go on from there.
         """
@@ -88,20 +88,20 @@ class Trial:
         return lazy <= ordinary
 
     def add(self, worker: int, *, lazy: bool, items: int, cpu_s: float) -> TrialState | None:
-        """Add a measured batch of a process. Return the decision if this batch made it, else None."""
+        """Add the CPU time of a batch made in one piece. Return the decision if this batch settled it, else None."""
         self._batches[worker % self._rows] += 1
         return self._add(self._values, worker, [0.0, 0, cpu_s, items] if lazy else [cpu_s, items, 0.0, 0], self._decision)
 
     def add_received(self, *, lazy: bool, cpu_s: float, batches: int = 1) -> None:
-        """Add the CPU time in seconds that a batch took in the training process. `batches`: 0 for more time of the same one."""
+        """Add the CPU time, in seconds, of a batch in the training process. `batches`: 0 for more time of the same batch."""
         at = 2 if lazy else 0
         self._received[at] += cpu_s
         self._received[at + 1] += batches
 
     def add_divided(self, worker: int, ordinary: tuple[float, int], lazy: tuple[float, int]) -> TrialState | None:
-        """Add a batch whose first items were ordinary: CPU time in seconds and number of items of both parts.
+        """Add a batch made in two pieces, ordinary items first: (CPU time in seconds, number of items) of each piece.
 
-        Return the decision if this batch made it, else None. It can only be that lazy items clearly cost less: the collate
+        Return the decision if this batch settled it, else None. It can only be that lazy items clearly cost less: the collate
         function counts with them alone.
         """
         return self._add(self._divided, worker, [*ordinary, *lazy], self._early_decision)
@@ -117,33 +117,33 @@ class Trial:
         return None if state is TrialState.MEASURING else state
 
     def give_up(self, state: TrialState) -> TrialState:
-        """Record and return a decision that needs no measurement."""
+        """Set the decision without further measurements, and return it."""
         self._state.value = state
         return state
 
     def note(self, work: Iterable[str]) -> None:
-        """Note what of `native_work.WORK` a process has made natively."""
+        """Record names of `native_work.WORK` that a process has made natively."""
         for name in work:
             self._work[WORK.index(name)] = 1
 
     def work(self) -> set[str]:
-        """Return what of `native_work.WORK` the processes have made natively."""
+        """Return the names of `native_work.WORK` that any process has made natively."""
         return {name for name, noted in zip(WORK, self._work, strict=True) if noted}
 
     def hand_over(self, line: str) -> None:
-        """Hand a line of a worker to the training process, which prints it. What does not fit is lost."""
+        """Pass a log line of a worker to the training process, which prints it. What does not fit in the buffer is lost."""
         lines = self._lines.value
         self._lines.value = (lines + line.encode() + b"\n")[: LONGEST_TEXT - 1]
 
     def lines(self) -> list[str]:
-        """Return the lines that processes have handed over since the last call."""
+        """Return the log lines that workers have passed on since the last call."""
         lines: bytes = self._lines.value
         if lines:
             self._lines.value = b""
         return lines.decode(errors="replace").splitlines()
 
     def measured(self) -> tuple[float, int] | None:
-        """Return the CPU time of a lazy item as a share of an ordinary one's, and how many items of each kind tell it.
+        """Return the CPU time of a lazy item as a share of an ordinary item's, and how many items of each kind were measured.
 
         None if too few were measured.
         """
@@ -152,11 +152,11 @@ class Trial:
         return (self._share_of(values), fewest) if fewest >= ENOUGH_ITEMS else None
 
     def cpu_share(self) -> float:
-        """Return the CPU time of a lazy item as a share of an ordinary one's. Not a number before both are measured."""
+        """Return the CPU time of a lazy item as a share of an ordinary item's. NaN before both are measured."""
         return self._share_of(self._values)
 
     def _share_of(self, values: Any) -> float:
-        """Return the cost of a lazy item as a share of an ordinary one's, by what has been measured of each."""
+        """Return the measured cost of a lazy item as a share of an ordinary item's."""
         plain_s, plain_items, lazy_s, lazy_items = _sums(values)
         if not plain_s or not lazy_items:
             return float("nan")
@@ -185,7 +185,7 @@ class Trial:
 
 
 def _sums(values: Any) -> list[float]:
-    """Return CPU time and number of ordinary items, and of lazy ones, over all processes."""
+    """Return (CPU time, number) of ordinary items, and of lazy ones, over all processes."""
     return [sum(values[field::_FIELDS]) for field in range(_FIELDS)]
 
 

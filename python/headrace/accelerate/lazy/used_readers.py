@@ -1,4 +1,4 @@
-"""Which libraries read the images of a loader: those whose functions the code of its items and of its collate function names.
+"""Find out which image libraries (Pillow, OpenCV, torchvision.io) a loader reads with, from the code of its items.
 
 The code is looked at, not run (`reached_code`). torchvision imports `torchvision.io`, and albumentations imports OpenCV, so an
 imported library tells nothing.
@@ -20,9 +20,9 @@ _MODULES = {"OpenCV": ("cv2",), "torchvision.io": ("torchvision", "torchvision.i
 
 
 def readers_used(loader: Any) -> list[str]:
-    """Return which of "Pillow", "OpenCV" and "torchvision.io" the items of a DataLoader are read with, as far as code tells.
+    """Return which of "Pillow", "OpenCV" and "torchvision.io" the code of the items and of the collate function names.
 
-    Each is imported. If the code names none of them: the first that is imported.
+    Only imported libraries count. If the code names none of them: the first that is imported.
     """
     imported = (["Pillow"] if "PIL.Image" in sys.modules else []) + readers_imported()
     found: set[str] = set()
@@ -38,7 +38,7 @@ def readers_used(loader: Any) -> list[str]:
 
 
 def _names_a_module(code: types.CodeType, values: list[Any], modules: tuple[str, ...]) -> bool:
-    """Whether a code names one of the modules: other libraries have functions of the same names."""
+    """Return whether a code names one of the modules: other libraries have functions of the same names."""
     names = {*code.co_names, *code.co_varnames, *code.co_freevars}
     return any(name in names or any(value is sys.modules.get(name, code) for value in values) for name in modules)
 

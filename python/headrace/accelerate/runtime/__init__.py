@@ -1,1 +1,1 @@
-"""What all loaders of the process share: the native engine, JPEG indexes, memory of batches, `--data-map`."""
+"""State that all loaders of a process share: the pool of native threads, JPEG indexes, batch memory, `--data-map`."""

@@ -1,4 +1,4 @@
-"""The memory of batches: kept from one epoch to the next, and shared by all loaders of the process.
+"""Reuse the memory of batches, across epochs and across the loaders of a process.
 
 A loader ends with each epoch. New memory for the next costs a page fault for each 4 KiB, and zeros that nobody reads. Where
 the loader forks its workers anew, memory that the process already has would be copied page by page as soon as it is written;
@@ -17,14 +17,15 @@ from headrace._native import Ring
 __all__ = ["as_made_now", "batch_block", "not_a_view", "offer_free_blocks", "similar_size"]
 
 MOST_SIZES = 4
-"""Hold memory of so many sizes: those used last."""
+"""Keep free memory for batches of this many sizes, those used last. More sizes hold more memory."""
 
 LARGEST_BLOCK = 4
-"""Use a block for a batch if the block is at most this many times as large: the last batch of an epoch is often smaller."""
+"""Reuse a free block for a batch if the block is at most this many times as large. The last batch of an epoch is often smaller.
+"""
 
 
 class _Blocks:
-    """Rings of memory by the size of their blocks in bytes.
+    """Free blocks of memory, by their size in bytes.
 
     There is no lock: the garbage collector may end a loader's thread, and wait for it, wherever memory is allocated. Two
     threads that meet here make a ring twice at worst.
@@ -63,20 +64,20 @@ _blocks = _Blocks()
 
 
 def batch_block(size_bytes: int, spare_blocks: int) -> memoryview:
-    """Return a block of at least `size_bytes` bytes (1 or more), writable. It is used again when nobody refers to it.
+    """Return a writable block of at least `size_bytes` bytes (1 or more). It is reused when nothing refers to it any more.
 
-    `spare_blocks`: hold memory for so many free batches of this size, for this loader and later ones.
+    `spare_blocks`: number of free blocks of this size to keep, for this loader and later ones.
     """
     return _blocks.take(size_bytes, spare_blocks)
 
 
 def not_a_view(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a tensor of a shape over the memory of another, which counts as no view of it: as torch makes a batch."""
+    """Return a tensor of another shape over the memory of `flat`. For autograd it is no view, like a batch made by torch."""
     return torch.empty(0, dtype=flat.dtype, device=flat.device).set_(flat.untyped_storage(), 0, shape)
 
 
 def as_made_now(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor over the same memory as torch makes it now: of inference mode, or not.
+    """Return a tensor over the same memory that is an inference tensor if, and only if, inference mode is on now.
 
     The mode may have changed since the memory was allocated.
     """
@@ -87,24 +88,24 @@ def as_made_now(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def similar_size(size_bytes: int) -> int:
-    """Return a size of at least `size_bytes`, and at most a quarter more, that batches of about this size have in common."""
+    """Round a size in bytes up, by at most a quarter, so that batches of nearly the same size share free blocks."""
     step = max(4096, 1 << max(0, size_bytes.bit_length() - 3))
     return -(-size_bytes // step) * step
 
 
 def offer_free_blocks() -> None:
-    """Let the system take the memory of all free blocks when it runs short, until blocks of their size are used again."""
+    """Let the system reclaim the memory of free blocks when it runs short, until they are used again."""
     _blocks.offer()
 
 
 def _begin_anew() -> None:
-    """Begin without memory in a forked child: the free blocks are empty there."""
+    """Start with no free blocks in a forked child: they are not copied there."""
     global _blocks
     _blocks = _Blocks()
 
 
 def _share_blocks_in_use() -> None:
-    """Tell the rings of the parent about its new child. A loop holds the last batch of an epoch when the next one forks."""
+    """Tell the parent's blocks about its new child: the loop holds the last batch of an epoch when the next one forks."""
     _blocks.forked()
 
 

@@ -1,4 +1,4 @@
-"""`headrace run --data-map A=B`: files that the script opens for reading below A are read from the same place below B.
+"""`headrace run --data-map A=B`: when the script opens a file below folder A for reading, open its copy below folder B.
 
 The script lists and checks its own tree A; only opening a file for reading goes to the copy. A file that B lacks is read from
 A. Writing is never redirected. `mapped` is what native readers ask; `install` redirects `open`, and `redirect_readers` the
@@ -23,7 +23,7 @@ from headrace.attach.record.unseen_frames import drop_own_frames
 __all__ = ["DATA_MAP", "install", "mapped", "redirect_readers", "variables"]
 
 DATA_MAP = "HEADRACE_DATA_MAP"
-"""The environment variable that holds the pairs, as JSON."""
+"""Environment variable that passes the pairs of folders to the script's processes, as JSON."""
 
 #: Functions of libraries that read the file named by their first argument, without Python's `open`.
 READERS = (("cv2", "imread"), ("torchvision.io", "read_file"), ("torchvision.io.image", "read_file"))
@@ -32,7 +32,7 @@ _pairs: list[tuple[str, str]] = []
 
 
 def variables(pairs: list[tuple[str, str]]) -> dict[str, str]:
-    """Return the environment variable from which `install` reads pairs of folders (A, B)."""
+    """Return the environment variable that passes pairs of folders (A, B) to `install`."""
     return (
         {DATA_MAP: json.dumps([[os.path.normpath(Path(folder).absolute()) for folder in pair] for pair in pairs])}
         if pairs
@@ -41,7 +41,7 @@ def variables(pairs: list[tuple[str, str]]) -> dict[str, str]:
 
 
 def mapped(path: str) -> str:
-    """Return the path from which a file is read: below B if `path` lies below A and B holds the file, else `path`."""
+    """Return the path to read instead of `path`: the copy below B if `path` lies below A and the copy exists, else `path`."""
     if not _pairs:
         return path
     if ".." in path:
@@ -55,7 +55,7 @@ def mapped(path: str) -> str:
 
 
 def _mapped_upwards(path: str) -> str:
-    """Return the same for a path with `..`, which may leave A, and by a link another way than its letters say."""
+    """Return `mapped(path)` for a path with `..`: it may leave A, and a link may lead elsewhere than the text says."""
     real = os.path.realpath(path)
     for folder, copy in _pairs:
         inside = os.path.realpath(folder) + "/"
@@ -66,7 +66,7 @@ def _mapped_upwards(path: str) -> str:
 
 
 def install(environment: Mapping[str, str] = os.environ) -> None:
-    """Redirect `open` as the environment says. Called once in each process of the script."""
+    """Redirect `open` by the folders in the environment variable. Called once in each process of the script."""
     text = environment.get(DATA_MAP)
     if not text or _pairs:
         return
@@ -98,12 +98,12 @@ def _redirect_in_workers() -> None:
     vars(worker)["_worker_loop"] = loop
 
 
-#: Modes that only read.
+#: Modes of `open` that only read.
 READING = frozenset({"r", "rb", "rt", "br", "tr"})
 
 
 def _for_reading(file: Any) -> Any:
-    """Return what is opened in place of `file`: the mapped path of the same type, or `file` itself."""
+    """Return what to open in place of `file`: the mapped path as the same type, or `file` itself."""
     if not isinstance(file, str | bytes | os.PathLike):
         return file  # a descriptor
     path = os.fspath(file)
@@ -115,7 +115,7 @@ def _for_reading(file: Any) -> Any:
 
 
 def redirect_readers() -> None:
-    """Redirect the readers of the libraries that are imported by now. Called before a loader's items are made."""
+    """Redirect the image readers of imported libraries that open files in C. Called before a loader makes items."""
     if not _pairs:
         return
     for module_name, name in READERS:

@@ -1,4 +1,4 @@
-"""The native engine of `headrace run`: one pool of threads for all loaders of the process, and its JPEG indexes."""
+"""The pool of native threads that all loaders of a process share, and its JPEG indexes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["engine", "index_limit_bytes", "index_store"]
 
 
 def index_limit_bytes() -> int:
-    """Return the memory limit in bytes for JPEG indexes, with which a JPEG decodes faster from the second time on.
+    """Return how many bytes of memory JPEG indexes may take. They make a JPEG decode faster from the second time on.
 
     The limit is `feed.INDEX_BYTES`, or a sixteenth of the usable memory if that is less, divided by the number of the job's
     processes on this host.
@@ -24,7 +24,7 @@ def index_limit_bytes() -> int:
 
 @functools.cache
 def index_store() -> IndexStore:
-    """Return the JPEG indexes of this process for images that no table lists."""
+    """Return the JPEG indexes of this process for images that are not in a loader's table of files."""
     return IndexStore(index_limit_bytes(), shared_index_file())
 
 
@@ -32,9 +32,9 @@ _engines: dict[int, Engine] = {}
 
 
 def engine(threads: int) -> Engine:
-    """Return the pool of `threads` native threads that all loaders of this process share. Idle threads cost nothing.
+    """Return this process's pool of `threads` native threads, shared by all loaders. Idle threads cost nothing.
 
-    They leave files to the script's own code of which Pillow warns (`quiet_files`).
+    Files of which Pillow warns are left to the script's own code (`quiet_files`).
     """
     if threads not in _engines:
         _engines[threads] = Engine(threads, cores().parallel, quiet=True)

@@ -1,4 +1,4 @@
-"""Comparison of native code's first results in a process with those of the library that it stands for."""
+"""Compare the first results of native code in a process with those of the library that it replaces."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["FirstResults"]
 
 
 class FirstResults:
-    """Counts and judges the first results of each way through native code.
+    """Counts compared results per way (such as a filter or a flag), and remembers whether all were equal.
 
-    `count`: compare so many results of each way. `words`: what the log says of a result that differs. `equal`: whether all
-    results were equal so far; where one was not, the library's own code has to go on.
+    `count`: number of results to compare for each way. `words`: log text for a result that differs. `equal`: whether all
+    results were equal so far; if not, the caller uses the library's own code.
     """
 
     def __init__(self, count: int, words: str) -> None:
@@ -23,16 +23,16 @@ class FirstResults:
         self._compared: dict[Hashable, int] = {}
 
     def wants(self, way: Hashable = None) -> bool:
-        """Return whether the next result of a way is to be compared."""
+        """Return whether to compare the next result of a way."""
         return self._compared.get(way, 0) < self._count
 
     def note(self, equal: bool, way: Hashable = None, what: object = None) -> None:
-        """Count a comparison. `what`: said of a result that differs."""
+        """Count a compared result. `what`: description of the result, logged if it differs."""
         self._compared[way] = self._compared.get(way, 0) + 1
         if not equal:
             self.equal = False
             log_line(f"headrace run: {self._words}" + ("" if what is None else f": {what}"))
 
     def compare_again(self) -> None:
-        """Compare the next results, as at the start: a forked worker compares its own."""
+        """Reset the counts, so that a forked worker compares its own first results."""
         self._compared.clear()

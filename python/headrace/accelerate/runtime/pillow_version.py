@@ -1,4 +1,4 @@
-"""The version of Pillow that the script uses, which the native resize follows."""
+"""Make the native resize follow the installed version of Pillow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["follow_installed_pillow"]
 
 @functools.cache
 def follow_installed_pillow() -> None:
-    """Resize as the installed Pillow does: its version 13 changed the order of the two passes.
+    """Resize in the order of passes of the installed Pillow: version 13 changed it.
 
     A forked worker inherits this. Reading the version takes some milliseconds.
     """

@@ -1,4 +1,4 @@
-"""The JPEG indexes that the training process and its workers share: an image decodes faster from the second time on."""
+"""JPEG indexes that a training process shares with its workers: a JPEG decodes faster from the second time on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _given: list[Path | None] = []
 
 @functools.cache
 def index_path() -> Path | None:
-    """Return the file of indexes of this run, or None. Called in the training process; workers are given the path."""
+    """Return the path of this run's file of JPEG indexes, or None if they are off. Called in the training process."""
     return _given[0] if _given else shared_index_file()
 
 
 def use_index_path(path: Path | None) -> None:
-    """Use the file of the training process in a worker."""
+    """Use the training process's file of JPEG indexes in this worker."""
     if not _given:
         _given.append(path)
         index_path.cache_clear()
@@ -33,7 +33,7 @@ def use_index_path(path: Path | None) -> None:
 
 @functools.cache
 def process_indexes() -> IndexStore:
-    """Return the indexes of this process: in memory in the training process, only in the file in a worker."""
+    """Return the JPEG indexes of this process. The training process has them in memory, a worker only in the file."""
     in_worker = multiprocessing.parent_process() is not None
     store = IndexStore(0 if in_worker else index_limit_bytes(), index_path())
     if not in_worker:

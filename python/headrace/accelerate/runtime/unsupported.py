@@ -1,4 +1,4 @@
-"""The exceptions for what `headrace run` does not take over."""
+"""Exceptions for loaders that `headrace run` does not take over."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ __all__ = ["UnknownCode", "Unsupported"]
 
 
 class Unsupported(Exception):
-    """headrace cannot replace this loader, dataset or transform exactly. The message is the reason that `run` prints.
+    """Raised where headrace cannot replace a loader, dataset or transform exactly. The message is the reason that `run` prints.
 
-    `remedy` says with what it could, as a noun phrase. It is empty where nothing in the script would help.
+    `remedy`: what the script could use instead, as a noun phrase; empty if nothing in the script would help.
     """
 
     def __init__(self, reason: str, remedy: str = "") -> None:
@@ -16,12 +16,12 @@ class Unsupported(Exception):
         self.remedy = remedy
 
     def alone(self) -> Unsupported:
-        """Return a copy without traceback and context. They keep frames alive, and all that the variables of these refer to."""
+        """Return a copy without traceback and context, which would keep the variables of all frames in memory."""
         return type(self)(str(self), self.remedy)
 
 
 class UnknownCode(Unsupported):
-    """The rules of folders do not know a dataset, image loader, transform, target or collate function of the loader.
+    """Raised for a dataset, image loader, transform, target or collate function that is not a known library class.
 
     Its items may still be understood as code, so the hook looks into that next, and says what it found there too.
     """

@@ -1,1 +1,1 @@
-"""What the script's own modules say and hold: their text, their state, what they have replaced."""
+"""Inspect the script's own modules: their source text, the state of their objects, and the library functions they replaced."""

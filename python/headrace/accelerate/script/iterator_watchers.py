@@ -1,4 +1,4 @@
-"""Code that looks inside torch's iterators, at their worker processes, or at their queues: it must find torch's own iterator.
+"""Find code that uses the internals of torch's DataLoader iterators (worker processes, queues), which a native iterator lacks.
 
 The text of the script's own modules is searched for the names. Of installed packages, a module counts that has imported one of
 torch's iterator classes, unless it is known what the module does with them. A loader of such a job is taken over by lazy images
@@ -21,7 +21,7 @@ ATTRIBUTES = (
     *("_try_get_data", "_try_put_index", "_worker_init_fn", "_worker_pids_set", "_worker_queue_idx_cycle"),
     *("_worker_result_queue", "_workers", "_workers_done_event", "_workers_num_tasks", "_workers_status"),
 )
-"""What torch's iterators have, and a native iterator does not.
+"""Attributes of torch's iterators that a native iterator does not have. A script that names one keeps torch's iterator.
 
 `_shutdown_workers`, and what the base class of both has, need no entry. Names that scripts use for their own are left out.
 """
@@ -34,7 +34,7 @@ HARMLESS = {
     "pytorch_lightning.utilities.combined_loader": "ends an iterator before it drops it",
     "torchdata.stateful_dataloader.stateful_dataloader": "makes its own iterators, which are left alone",
 }
-"""Modules of frameworks that import torch's iterator classes, and what they do with them."""
+"""Framework modules that import torch's iterator classes, and why a native iterator is safe with each."""
 
 _LOOK = re.compile(
     rf"\b({'|'.join(CLASSES)})\b"
@@ -48,7 +48,7 @@ _without_classes: set[str] = set()
 
 
 def looks_at_iterators() -> str | None:
-    """Return the name of a module that looks inside torch's iterators, or for worker processes, or None."""
+    """Return the name of a module that uses internals of torch's iterators or looks for worker processes, or None."""
     return module_with(_LOOK) or _unknown_framework()
 
 

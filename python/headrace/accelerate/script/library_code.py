@@ -1,4 +1,4 @@
-"""Code of libraries: which modules are, and which of their variables the code of an item may read.
+"""Tell library code from the script's own, and the constant variables of library modules from changing ones.
 
 Variables of libraries are taken for constants if they are values, functions, classes or modules, and no function of their
 module stores them anew. What differs between processes or in time is stored anew: the worker's number, the current process, a
@@ -24,7 +24,7 @@ from headrace.accelerate.script.text import comes_installed
 
 __all__ = ["is_constant", "is_of_library", "loaded_names", "nested_codes"]
 
-#: Packages besides Python's own whose code no training loop changes.
+#: Packages, besides Python's own, whose code counts as library code: no training loop changes it.
 PACKAGES = frozenset(
     {"PIL", "albumentations", "cv2", "datasets", "headrace", "lightning", "numpy", "pandas", "pyarrow", "pycocotools"}
     | {"pytorch_lightning", "scipy", "skimage", "timm", "torch", "torchvision", "transformers"}
@@ -37,15 +37,15 @@ _CONTAINERS = (dict, list, set)
 
 
 def is_of_library(module: Any) -> bool:
-    """Whether a module of this name is Python's own, or one of a package whose code no training loop changes."""
+    """Return whether a module is Python's own, or belongs to a package whose code no training loop changes."""
     package = module.partition(".")[0] if isinstance(module, str) else ""
     return package in LIBRARIES and comes_installed(package)
 
 
 def is_constant(module: dict[str, Any], name: str, *, may_contain: bool = False) -> bool:
-    """Whether a variable of a library's module is the same in each process at each time.
+    """Return whether a library module's variable has the same value in each process at each time.
 
-    `may_contain`: code of the module itself reads it: lists and dicts count, which hold what the module knows.
+    `may_contain`: accept lists and dicts too, for a variable that the module's own code reads.
     """
     value = module.get(name)
     if name in _stored_anew(str(module.get("__name__"))):
@@ -57,7 +57,7 @@ def is_constant(module: dict[str, Any], name: str, *, may_contain: bool = False)
 
 @functools.cache
 def _stored_anew(name: str) -> frozenset[str]:
-    """Return the variables of a module that its functions store by `global`."""
+    """Return the global variables of a module that its functions assign (`global`)."""
     module = sys.modules.get(name)
     if module is None:
         return frozenset()
@@ -85,7 +85,7 @@ def _codes_of(module: dict[str, Any]) -> Iterator[types.CodeType]:
 
 
 def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield a code object and those of the functions, classes and comprehensions inside it."""
+    """Yield a code object and the code objects of functions, classes and comprehensions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -94,7 +94,7 @@ def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 @functools.lru_cache(maxsize=4096)
 def loaded_names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Return the names of the global variables, of the attributes and of the modules that a function's code loads."""
+    """Return the names of the global variables, attributes and modules that a code object loads."""
     found: tuple[set[str], set[str], set[str]] = (set(), set(), set())
     for one in nested_codes(code):
         for instruction in dis.get_instructions(one):

@@ -1,4 +1,4 @@
-"""Files that Pillow reads without a warning, and without an error over their metadata: only those are decoded without Pillow.
+"""Find image files that Pillow reads with a warning or a metadata error: these are left to the script's own code.
 
 The native threads find out about each file ("unsupported"), and the script's own code makes its item: Pillow warns, or raises,
 as ever. A dataset with many such files is not taken over as a whole, because the main process would make their items.
@@ -17,19 +17,19 @@ from headrace.accelerate.runtime.unsupported import Unsupported
 __all__ = ["is_quiet", "require_quiet_files"]
 
 READ_FILES = 32
-"""Read so many files of a dataset, spread over it."""
+"""Examine this many files of a dataset, spread over it, before it is taken over."""
 
 MOST_OTHERS = 1
-"""Accept so many of them that are not quiet: a share that costs little."""
+"""Take the dataset over if at most this many of the examined files make Pillow warn or raise."""
 
 
 def is_quiet(data: bytes) -> bool:
-    """Whether Pillow opens the image of these bytes and converts it to RGB quietly. False for what is not decoded natively."""
+    """Return whether Pillow reads these bytes as RGB without a warning. False for formats without a native decoder."""
     return quiet_orientation(data, upright=False) is not None
 
 
 def require_quiet_files(paths: Sequence[str]) -> None:
-    """Raise `Unsupported` if Pillow would warn of some of these files or refuse them.
+    """Raise `Unsupported` if Pillow would warn of, or refuse, more than `MOST_OTHERS` of the files that are examined.
 
     Files that cannot be read do not count.
     """

@@ -1,4 +1,4 @@
-"""The code that the items of a loader reach, looked at and not run.
+"""Find all code that the items of a loader may run, without running it.
 
 That is the code of the dataset's class and of the objects that the dataset holds, and of the functions and classes which that
 code names.
@@ -20,23 +20,23 @@ from headrace.accelerate.script.text import comes_installed
 __all__ = ["is_instance", "reached_codes"]
 
 MOST_VISITED = 500
-"""Look at no more objects: the search must be cheap."""
+"""Examine at most this many objects, so that the search stays cheap. Code beyond is not found."""
 
 MOST_PARTS = 32
-"""Look at so many parts of a list or dict: the lists of paths and labels are longer."""
+"""Examine at most this many elements of a list or dict: lists of paths and labels are longer, and hold no code."""
 
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _LIBRARIES = ("PIL", "albumentations", "cv2", "datasets", "numpy", "torch", "torchvision.io", "torchvision.transforms")
-"""The code of these is not looked at."""
+"""Packages whose code is not searched."""
 
 
 def is_instance(thing: Any, kind: Any) -> bool:
-    """Whether an object is of a class. `isinstance` may call code of the object."""
+    """Return whether an object is of a class, without calling code of the object as `isinstance` may."""
     return issubclass(type(thing), kind)
 
 
 def reached_codes(things: list[Any]) -> Iterator[tuple[types.CodeType, list[Any]]]:
-    """Yield each code that is reached from the things, and the values of the global names in it."""
+    """Yield each code object that may be reached from `things`, and the values of the global names in it."""
     waiting, seen = deque(things), {id(thing) for thing in things}
     for _ in range(MOST_VISITED):
         if not waiting:
@@ -56,12 +56,12 @@ def reached_codes(things: list[Any]) -> Iterator[tuple[types.CodeType, list[Any]
 
 @functools.lru_cache(2048)
 def _global_names(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names that a code looks up among its globals: `co_names` holds those of attributes too."""
+    """Return the names that a code object looks up as globals: `co_names` holds attributes too."""
     return tuple({one.argval: None for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")})
 
 
 def _parts(thing: Any) -> list[Any]:
-    """Return what an object holds: parts of a container, attributes and class of an object, methods and bases of a class."""
+    """Return what an object refers to: elements, attributes and class; of a class its methods and bases."""
     if is_instance(thing, types.FunctionType):
         return [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
     if is_instance(thing, type):
@@ -90,7 +90,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _is_left_out(thing: Any) -> bool:
-    """Whether nothing is looked for behind something: plain values, modules, code of Python and `_LIBRARIES`."""
+    """Return whether the search stops at an object: plain values, modules, code of Python and `_LIBRARIES`."""
     if is_instance(thing, types.ModuleType | str | bytes | int | float | None):
         return True
     if not is_instance(thing, type | types.FunctionType):

@@ -1,4 +1,4 @@
-"""Functions of libraries that the script, or a package, has replaced: native code then does something else than plain loading.
+"""Detect library functions that the script or a package has replaced (monkey patches): native code would ignore the patch.
 
 Known by where a function's code comes from: its variables are those of its own module, whatever name it bears
 (`functools.wraps` copies names). And a function is not another one than it was when a loader was first looked at.
@@ -22,13 +22,13 @@ __all__ = ["foreign_reader", "is_own_function", "require_own_functions", "requir
 PACKAGES = frozenset(
     {"PIL", "headrace", "numpy", "timm", "torch", "torchvision", "typing_extensions"}
 ) | sys.stdlib_module_names - {"__main__"}
-"""Packages whose functions may stand in the modules that follow."""
+"""Packages that may define or patch functions in `MODULES` without causing a refusal."""
 
 NOT_THEIRS = frozenset({"unittest"})
-"""Packages of Python whose objects take the place of functions."""
+"""Standard-library packages whose objects count as patches (mocks), although they come with Python."""
 
 GENERATED = ("_cython_", "namedtuple_")
-"""What the names of the modules begin with that stand for code which Cython and `namedtuple` make."""
+"""Prefixes of the module names of code that Cython and `namedtuple` generate, which counts as the library's own."""
 
 MODULES = (
     *("PIL.BmpImagePlugin", "PIL.GifImagePlugin", "PIL.PngImagePlugin", "PIL.PpmImagePlugin", "PIL.TiffImagePlugin"),
@@ -48,7 +48,7 @@ MODULES = (
     *("timm.data.transforms", "timm.data.auto_augment", "timm.data.random_erasing", "timm.data.readers.reader_image_folder"),
     *("timm.data.dataset", "random"),
 )
-"""Modules whose functions, and those of whose classes, native loading stands for."""
+"""Modules whose functions and methods native code replaces. The loader is refused if one of them was patched."""
 
 NAMES = {
     "torch": ("as_tensor", "empty", "from_numpy", "rand", "randint", "randperm", "stack", "tensor", "where", "zeros"),
@@ -57,19 +57,19 @@ NAMES = {
     "numpy": ("array", "asarray"),
     "numpy.random": ("choice", "normal", "rand", "randint", "random", "uniform"),
 }
-"""Functions of modules that have many others."""
+"""As `MODULES`, for large modules: only the functions named here are checked for patches."""
 
 FORMATS = frozenset({"BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"})
-"""Pillow's names of the formats that native code reads."""
+"""Pillow's names of the formats that native code decodes."""
 
 _known: dict[str, list[tuple[Any, str, Any, str]]] = {
     "": [(vars(builtins), "open", builtins.open, "builtins"), (vars(random), "random", random.random, "random")]
 }
-"""The functions of each module: the dict that holds one, its name there, the function, and where it stands."""
+"""Each checked function of a module, as first found: the dict that holds it, its name there, the function, its origin."""
 
 
 def require_own_functions() -> None:
-    """Raise `Unsupported` if a library's function that native loading stands for is not the library's own any more."""
+    """Raise `Unsupported` if one of the library functions that native code replaces has been patched."""
     for name in (*MODULES, *NAMES):
         if name not in _known and name in sys.modules:
             found = []
@@ -91,13 +91,13 @@ def require_own_functions() -> None:
 
 
 def require_own_readers() -> None:
-    """Raise `Unsupported` if Pillow asks a reader of the script before its own (`foreign_reader`)."""
+    """Raise `Unsupported` if Pillow would try an image plugin of the script before its own (`foreign_reader`)."""
     if (reader := foreign_reader()) is not None:
         raise Unsupported(f"{reader} is not Pillow's own")
 
 
 def foreign_reader() -> str | None:
-    """Return what Pillow asks before the last of its readers that native code stands for, and is not its own; else None."""
+    """Return the first foreign plugin that `Image.open` tries before a format that native code decodes, or None."""
     pillow: Any = sys.modules.get("PIL.Image")
     asked = [one for one in pillow.ID if one in pillow.OPEN] if pillow is not None else []
     last = max((number for number, one in enumerate(asked) if one in FORMATS), default=-1)
@@ -117,7 +117,7 @@ def _functions(module: str, names: Mapping[str, Any]) -> Iterator[tuple[Any, str
 
 
 def _is_defined(module: str, place: str, own: str) -> bool:
-    """Whether a module itself defines a name, as far as its code tells. Packages add methods of their own to Pillow's images.
+    """Return whether a module itself defines a name, as far as its code tells: packages add methods to Pillow's images.
 
     `place`: the module, or the class in it.
     """
@@ -135,7 +135,7 @@ def _may_run(value: Any) -> bool:
 
 
 def is_own_function(value: Any) -> bool:
-    """Whether what runs when a value is called, or read, is code of a known package."""
+    """Return whether calling or reading a value runs only code of the packages in `PACKAGES`."""
     if isinstance(value, property):
         return all(is_own_function(part) for part in (value.fget, value.fset, value.fdel) if part is not None)
     if isinstance(value, staticmethod | classmethod | types.MethodType):

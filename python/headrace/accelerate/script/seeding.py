@@ -1,4 +1,4 @@
-"""The rule for a `worker_init_fn`: whether all that it can do is seed the random generators of its worker.
+"""Check that a `worker_init_fn` can do nothing but seed the random generators of its worker.
 
 The instructions of the function are read, not its source. Each module, function and attribute that they load is known, and
 they store nothing but local variables. So the function may be called anywhere: apart from the states of the shared generators
@@ -19,7 +19,7 @@ import numpy as np
 
 __all__ = ["only_seeds"]
 
-#: The modules that such a function may name, and what it may load from each of them.
+#: Modules that a `worker_init_fn` may use, and the names that it may load from each.
 MODULES: dict[str, frozenset[str]] = {
     "random": frozenset({"seed", "random"}),
     "numpy": frozenset({"random", "uint32", "int64"}),
@@ -31,13 +31,13 @@ MODULES: dict[str, frozenset[str]] = {
     "torch.utils.data": frozenset({"get_worker_info"}),
 }
 
-#: What it may load from numbers and from what `get_worker_info` returns.
+#: Attributes that a `worker_init_fn` may read of numbers and of the result of `get_worker_info`.
 ATTRIBUTES = frozenset({"id", "seed", "num_workers"})
 
-#: Python's functions of numbers.
+#: Built-in functions that a `worker_init_fn` may call.
 BUILTINS = frozenset({"abs", "int", "max", "min", "pow", "range", "round"})
 
-#: The worker_init_fns of frameworks that only seed, also inside `functools.partial` with values.
+#: `worker_init_fn`s of frameworks that only seed, also inside `functools.partial` with values.
 FRAMEWORKS = (
     ("lightning.fabric.utilities.seed", "pl_worker_init_function"),
     ("lightning_fabric.utilities.seed", "pl_worker_init_function"),
@@ -47,9 +47,9 @@ FRAMEWORKS = (
 
 VALUES = (type(None), bool, int, float, str)
 DEPTH = 4
-"""Follow calls of functions of the script this deep."""
+"""Follow calls of the script's functions to this depth. A `worker_init_fn` with deeper calls is refused."""
 
-#: Instructions that store something outside of the function's local variables, or make code that could.
+#: Instructions that store outside of local variables, or make code that could: not allowed in a `worker_init_fn`.
 FORBIDDEN = (
     *("STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "STORE_DEREF", "STORE_NAME", "DELETE_", "MAKE_FUNCTION"),
     *(
@@ -65,11 +65,11 @@ FORBIDDEN = (
 )
 
 _UNKNOWN = object()
-"""A number, or what `get_worker_info` returns."""
+"""Stands for a number, or for the result of `get_worker_info`."""
 
 
 def only_seeds(function: Any) -> bool:
-    """Whether a `worker_init_fn` can do nothing but seed random generators."""
+    """Return whether a `worker_init_fn` can do nothing but seed random generators."""
     if type(function) is functools.partial:
         given = (*function.args, *function.keywords.values())
         return all(type(value) in VALUES for value in given) and not vars(function) and only_seeds(function.func)
@@ -87,7 +87,7 @@ def _seeds(function: Any, depth: int) -> bool:
 
 
 class _Instructions:
-    """The instructions of one function, and the modules and functions that its local variables hold."""
+    """The byte code of one function, and the modules and functions that its local variables hold."""
 
     def __init__(self, function: types.FunctionType, depth: int) -> None:
         self._function = function
@@ -100,7 +100,7 @@ class _Instructions:
         self._imported: Any = _UNKNOWN  # the module whose names the next instructions take
 
     def seeds(self) -> bool:
-        """Whether each instruction is allowed."""
+        """Return whether each instruction is allowed in a function that only seeds generators."""
         loaded: Any = _UNKNOWN
         constant: Any = None
         for one in self._all:
@@ -116,7 +116,7 @@ class _Instructions:
         return True
 
     def _after(self, one: dis.Instruction, loaded: Any) -> Any:
-        """Return what is loaded after an instruction: a module, a function, `_UNKNOWN`; this object if it is not allowed."""
+        """Return the value after an instruction: a module, a function or `_UNKNOWN`; this object if it is not allowed."""
         name = one.opname
         if name in ("LOAD_GLOBAL", "LOAD_DEREF"):
             return self._named(one.argval, is_cell=name != "LOAD_GLOBAL")
@@ -142,7 +142,7 @@ class _Instructions:
         return module if name in MODULES and module is not None and self._is_known(module) else self
 
     def _named(self, name: str, *, is_cell: bool) -> Any:
-        """Return what a global or captured variable stands for; this object if it is not allowed."""
+        """Return the value of a global or captured variable; this object if it is not allowed."""
         if is_cell:
             names, cells = self._function.__code__.co_freevars, self._function.__closure__ or ()
             try:
@@ -172,7 +172,7 @@ class _Instructions:
         return module.__name__ in MODULES and sys.modules.get(module.__name__) is module
 
     def _is_seeding(self, value: Any) -> bool:
-        """Whether something is a function of these modules, and their own one: not what the script has put in its place."""
+        """Return whether a value is one of the known seeding functions, and not a replacement by the script."""
         return any(value is one for one in _functions())
 
 
@@ -185,7 +185,7 @@ def _stored(one: dis.Instruction) -> list[str]:
 
 
 def _functions() -> list[Any]:
-    """Return the functions by which such a function may seed or ask for a seed, as their modules have them."""
+    """Return the functions that seed a generator or return a seed, as their modules define them."""
     shared, numbers = random._inst, np.random.mtrand._rand
     found: list[Any] = [np.uint32, np.int64, np.random.mtrand.seed, np.random.mtrand.random, np.random.mtrand.get_state]
     for module, names in MODULES.items():
@@ -200,7 +200,7 @@ def _functions() -> list[Any]:
 
 
 def _is_in(function: types.FunctionType, modules: tuple[str, ...]) -> bool:
-    """Whether a function is that of a module, and its code is written there. Torch's compiler wraps some."""
+    """Return whether a function is that of a module, and its code is written there. Torch's compiler wraps some."""
     while (space := function.__globals__).get("__name__") in ("torch._compile", "torch._dynamo.eval_frame"):
         inner = vars(function).get("__wrapped__")
         if space is not vars(sys.modules[space["__name__"]]) or type(inner) is not types.FunctionType:

@@ -1,4 +1,4 @@
-"""The state of the script's objects: what tells whether the training loop has changed a transform between two batches.
+"""Snapshots of the script's transforms and datasets, to detect that the training loop has changed one between two batches.
 
 Without workers a script may change its dataset or its transforms while it iterates (a curriculum, a growing image size), and
 its next batch follows. Native batches are made ahead, so their objects are compared again before each batch is handed over.
@@ -17,16 +17,17 @@ import torch
 __all__ = ["state_of"]
 
 MOST_VALUES = 1024
-"""Containers of more values are looked into only if all are plain. Tensors of more are compared by identity and version."""
+"""Containers of more elements are only examined if all are plain values. Larger tensors are compared by identity and version.
+"""
 
 MOST_PLAIN = 65_536
-"""Containers of more plain values are compared by identity and length."""
+"""Containers of more plain values are compared by identity and length, so that a snapshot stays cheap."""
 
 MOST_BYTES = 1 << 20
-"""Arrays of more bytes are compared by identity."""
+"""Larger arrays, in bytes, are compared by identity, so that a snapshot stays cheap."""
 
 DEPTH = 12
-"""Look this deep into attributes and containers."""
+"""Examine attributes and containers to this depth. Changes further inside are not noticed."""
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes)
 _IDENTITIES = (types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.dtype, torch.device)
@@ -47,7 +48,7 @@ class _Same:
 
 
 class _PlainValues:
-    """Plain values, compared at once."""
+    """A container of plain values, compared as a whole."""
 
     __slots__ = ("_values",)
     __hash__ = None  # type: ignore[assignment]
@@ -60,7 +61,7 @@ class _PlainValues:
 
 
 def state_of(thing: Any) -> Any:
-    """Return what is equal before and after, unless something in `thing` has changed: a value, an attribute, an item.
+    """Return a snapshot that equals an earlier one unless a value, an attribute or an element in `thing` has changed.
 
     Nothing of the script is called. The result refers to the objects that it looked at.
 
@@ -83,7 +84,7 @@ def _state(thing: Any, seen: dict[int, Any], depth: int) -> Any:
 
 
 def _contents(thing: Any) -> list[Any]:
-    """Return what an object holds."""
+    """Return the values that an object refers to."""
     if isinstance(thing, torch.Tensor):
         return _values(thing, thing.numel() if thing.device.type == "cpu" and not thing.is_sparse else MOST_VALUES + 1)
     if isinstance(thing, np.ndarray):
@@ -107,7 +108,7 @@ def _contents(thing: Any) -> list[Any]:
 
 
 def _is_plain(container: Any) -> bool:
-    """Whether a container holds plain values alone."""
+    """Return whether a container holds plain values alone."""
     values = [*dict.keys(container), *dict.values(container)] if isinstance(container, dict) else container
     return all(kind in _VALUES for kind in set(map(type, values)))
 

@@ -1,4 +1,4 @@
-"""Code of items that uses a tensor where torch asks no subclass: there a deferred tensor would be taken for one without memory.
+"""Find code that reads a tensor's memory without `__torch_function__` (`x.data = …`, `to_dlpack`), which deferred tensors lack.
 
 `x.data = tensor` and `to_dlpack(tensor)` then end the process; `Parameter(tensor)`, `swap_tensors` and `tensor.__class__ = …`
 raise an error.
@@ -21,14 +21,14 @@ _ATTRIBUTES = {"data", "__class__"}
 
 
 def bypasses_subclasses(loader: Any) -> bool:
-    """Whether the code of a DataLoader's items, or of its collate function, names such a use of a tensor."""
+    """Return whether the code of a DataLoader's items, or of its collate function, uses tensors in such a call."""
     things = [loader.dataset, loader.collate_fn]
     return any(_FUNCTIONS & set(code.co_names) or _sets_attribute(code) for code, _ in reached_codes(things))
 
 
 @functools.lru_cache(2048)
 def _sets_attribute(code: types.CodeType) -> bool:
-    """Whether a code sets one of the attributes of something other than the object of its method."""
+    """Return whether a code sets one of the attributes of something other than the object of its method."""
     own = code.co_varnames[: min(1, code.co_argcount)]
     for before, one in pairwise(dis.get_instructions(code)):
         if one.opname == "STORE_ATTR" and one.argval in _ATTRIBUTES:

@@ -1,4 +1,4 @@
-"""The text of the script's own modules: a search for what the script may notice.
+"""Search the source text of the script's own modules.
 
 Installed packages, Python's own modules and headrace are not searched.
 """
@@ -17,20 +17,20 @@ from typing import Any
 __all__ = ["comes_installed", "is_installed", "module_with", "modules_beside"]
 
 LONGEST_TEXT = 1 << 20
-"""Search no file of more bytes: it holds data."""
+"""Do not search larger files, in bytes: they hold data."""
 
 _known: set[str] = set()
-"""The modules that have been looked at."""
+"""Names of the modules that have been examined."""
 
 _own: dict[str, Path] = {}
-"""The script's own modules among them, and their files."""
+"""The script's own modules among them, with the paths of their files."""
 
 _without: dict[re.Pattern[str], set[str]] = {}
-"""The script's modules in which a pattern was not found."""
+"""For each pattern the modules of the script that do not contain it, which are not searched again."""
 
 
 def module_with(pattern: re.Pattern[str]) -> str | None:
-    """Return the name of a module of the script whose text holds the pattern, or None.
+    """Return the name of a module of the script whose source contains the pattern, or None.
 
     The script's worker functions and datasets are in modules that are imported by now.
     """
@@ -48,7 +48,7 @@ def module_with(pattern: re.Pattern[str]) -> str | None:
 
 
 def modules_beside(known: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the name of each imported module that is not known, and the module. Behind it the module is known.
+    """Yield each imported module that is not in `known`, by name and object, and add its name to `known`.
 
     So each module is looked at once, and not in each epoch: a job has thousands. One whose import has not ended stays unknown.
     """
@@ -70,7 +70,7 @@ def comes_installed(package: str) -> bool:
 
 @functools.lru_cache(maxsize=8192)
 def is_installed(path: str) -> bool:
-    """Whether a file of Python code is that of an installed package, of Python itself or of headrace."""
+    """Return whether a Python file belongs to an installed package, to Python itself or to headrace."""
     return path.startswith((*_installed(), "<frozen ", "<__")) or "/site-packages/" in path or "/dist-packages/" in path
 
 

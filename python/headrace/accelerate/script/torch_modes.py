@@ -1,4 +1,4 @@
-"""Modes of torch that see each of its calls: `TorchFunctionMode` and `TorchDispatchMode`. Native code makes no such call."""
+"""Detect a `TorchFunctionMode` or `TorchDispatchMode`: it observes every call of torch, and native code makes none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["has_watching_mode"]
 
 
 def has_watching_mode() -> bool:
-    """Whether this thread runs under a mode. One for the default device (`with torch.device(…)`) does not count."""
+    """Return whether a `TorchFunctionMode` or `TorchDispatchMode` is active in this thread. `torch.device` does not count."""
     if torch._C._len_torch_dispatch_stack():
         return True
     return bool(torch._C._len_torch_function_stack()) and any(

@@ -1,4 +1,4 @@
-"""Modules of the script that compare the class of a tensor by `type()`, which tells a deferred tensor from torch's own.
+"""Find modules of the script that compare the class of a tensor by `type()`, which shows that a deferred tensor is a subclass.
 
 `isinstance` and `__class__` do not.
 """
@@ -15,5 +15,5 @@ _COMPARISON = re.compile(r"type\([^\n]{1,80}\)\s*(is|is\s+not|==|!=|in|not\s+in)
 
 
 def compares_tensor_types() -> str | None:
-    """Return the name of a module of the script that compares `type(…)` with a class of tensors, or None."""
+    """Return the name of a module of the script that compares `type(…)` with a tensor class, or None."""
     return module_with(_COMPARISON)

@@ -1,1 +1,1 @@
-"""Items made by the script's own code: the code rewritten, its calls decided, its images planned."""
+"""Run the dataset's own code without decoding, to learn which files and transforms each item needs."""

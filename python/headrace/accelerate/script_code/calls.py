@@ -1,10 +1,10 @@
-"""The calls in the code that makes a dataset's items: what is made, what is planned instead, and what is refused.
+"""Plan items: run the code of a dataset's `__getitem__` without decoding; each call is executed, replaced or refused.
 
-An item is planned by running the script's own code, rewritten by `script_code.rewrite`. Opening an image file gives a planned
-image, and a transform that headrace knows gives a planned view of it (`planned_images`). Functions of the script, and of the
-datasets of libraries, are rewritten too. Functions that only compute a value (`pure_functions`) are called. Everything else is
-refused. So planning an item changes nothing, whatever the item's code is, and its result depends on the data only: it is the
-same in each process, at each time. The same holds for a `target_transform` and for a collate function.
+The code is the script's own, rewritten by `script_code.rewrite`. Opening an image file returns a planned image, and a transform
+that headrace knows returns a planned view of it (`planned_images`). Functions of the script, and of the datasets of libraries,
+are rewritten too. Functions without side effects (`pure_functions`) are called. Everything else is refused. So planning an item
+changes nothing, whatever the item's code is, and its result depends on the data only: it is the same in each process, at each
+time. The same holds for a `target_transform` and for a collate function.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from headrace.accelerate.transforms.translate import Unsupported
 
 __all__ = ["ItemCalls", "has_own_default_collate"]
 
-#: Special methods by which the value of an expression may have an effect without a call.
+#: Special methods that an expression calls implicitly, and that may have side effects.
 IMPLICIT = ("__getattribute__", "__getattr__", "__iter__", "__eq__", "__add__", "__contains__", "__bool__", "__enter__")
 
-#: Classes whose own special methods of these names are known to have no effect.
+#: Classes whose special methods in `IMPLICIT` have no side effects.
 KNOWN_OWNERS = (object, torch.nn.Module, torch.utils.data.Dataset, tuple)
 
 COMPOSE = frozenset({"torchvision.transforms.transforms.Compose", "torchvision.transforms.v2.Compose"})
@@ -59,7 +59,9 @@ _ABSENT = object()
 
 
 class ItemCalls:
-    """Plans items. One object may plan any number of them, of any dataset; it keeps what it has rewritten.
+    """Plans items: runs the code of `dataset[i]` without opening images, and returns stand-ins for its tensors.
+
+    One object may plan items of any number of datasets; it caches the code that it has rewritten.
 
     calls = ItemCalls()
     calls.plan(dataset, 3)  # (PlannedView, 7)
@@ -87,14 +89,17 @@ class ItemCalls:
             self._handlers[id(function)] = (function, handler)
 
     def plan(self, dataset: Any, index: Any) -> Any:
-        """Return the item of an index, with `PlannedView` objects in place of the tensors of images.
+        """Return `dataset[index]` with `PlannedView` objects in place of image tensors.
 
-        Raise `Unsupported` with the reason if the code does something that is refused.
+        Raise `Unsupported` with the reason if the code makes a forbidden call.
         """
         return self._understood(lambda: self.item(dataset, index))
 
     def run(self, function: Any, *arguments: Any) -> Any:
-        """Return the result of a function of the script. Raise `Unsupported` if its code does something that is refused."""
+        """Call a function of the script, such as its collate function, as `plan` does.
+
+        Raise `Unsupported` with the reason if its code makes a forbidden call.
+        """
         result, refusal = self._refusal_of(lambda: self.call(function, *arguments))
         if refusal is not None:
             whose = f"functions of its collate_fn {called_name(function)} "
@@ -102,15 +107,15 @@ class ItemCalls:
         return result
 
     def code(self) -> list[tuple[types.FunctionType, type | None, types.FunctionType]]:
-        """Return the functions that were rewritten, the class of each one's own object, and their copies."""
+        """Return each rewritten function, the class of its `self` (None for a function), and its copy."""
         return [(function, owner, made) for (function, owner, _), made in self._rewritten.items()]
 
     def variables(self) -> list[tuple[types.ModuleType, str]]:
-        """Return the variables of modules of the script that were read by an attribute."""
+        """Return the variables of the script's modules that the code read as `module.name`."""
         return list(self._variables)
 
     def close(self, names: frozenset[str], copies: list[tuple[Any, Any]]) -> None:
-        """Refuse functions that were not rewritten by now, and attributes of other names.
+        """From now on refuse functions that are not rewritten yet, and attributes that are not in `names`.
 
         `copies`: pairs of a transform and its copy, which counts as the transform itself.
         """
@@ -118,16 +123,16 @@ class ItemCalls:
         self._originals = {id(copy): (copy, original) for original, copy in copies}
 
     def plan_rows(self, dataset: Any, indices: list[Any]) -> list[Any]:
-        """Return the items of several rows of a `datasets.Dataset`, as its `__getitems__` makes them."""
+        """Return the planned items that `__getitems__` of a `datasets.Dataset` makes of several rows."""
         made: list[Any] = self._understood(lambda: self._rows(dataset).rows(indices))
         return made
 
     def length(self, dataset: Any) -> int:
-        """Return the length of a dataset. Raise `Unsupported` if its code does something that is refused."""
+        """Return `len(dataset)`. Raise `Unsupported` if the code makes a forbidden call."""
         return int(self._understood(lambda: self._len(dataset)))
 
     def refuse(self, reason: str) -> NotUnderstood:
-        """Return the error for something that is refused."""
+        """Return an exception for the caller to raise, which refuses the item for this reason."""
         return NotUnderstood(reason)
 
     def _understood(self, make: Callable[[], Any]) -> Any:
@@ -137,14 +142,14 @@ class ItemCalls:
         return result
 
     def _refusal_of(self, make: Callable[[], Any]) -> tuple[Any, str | None]:
-        """Begin an item, or a batch: return what is made, and why it is refused."""
+        """Call `make` for a new item or batch. Return its result, and the reason if it was refused."""
         self._iterators.clear()
         return refusal_of(make)
 
     # The decisions of rewritten code
 
     def call(self, function: Any, /, *arguments: Any, **named: Any) -> Any:
-        """Decide about a call."""
+        """Execute, replace or refuse a call `function(*arguments)`."""
         known = self._handlers.get(id(function))
         if known is not None:
             return known[1](*arguments, **named)
@@ -158,7 +163,7 @@ class ItemCalls:
         return handler(*arguments, **named)
 
     def call_with_own(self, function: Any, /, own: dict[str, Any]) -> Any:
-        """Decide about the call of a function of the script with a dict that nothing else refers to: it may change the dict."""
+        """Call a function of the script with a dict that nothing else refers to, so that it may change the dict."""
         if isinstance(function, types.FunctionType):
             return self._code(function, None, fresh=0)(own)
         if type(function) is types.MethodType and isinstance(function.__func__, types.FunctionType):
@@ -171,7 +176,7 @@ class ItemCalls:
         return self.call(function, own)
 
     def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
-        """Decide about a call of a method."""
+        """Execute, replace or refuse a method call `thing.name(*arguments)`."""
         kind = type(thing)
         if kind is types.ModuleType or kind is type:
             return self.call(self.attribute(thing, name), *arguments, **named)
@@ -197,7 +202,7 @@ class ItemCalls:
         return function(thing, *arguments, **named)
 
     def item(self, thing: Any, index: Any, /) -> Any:
-        """Decide about `thing[index]`."""
+        """Return or refuse `thing[index]`."""
         kind = type(thing)
         if self._is_plain(kind):
             if kind.__module__ == "collections" and kind.__name__ == "defaultdict" and index not in thing:
@@ -210,7 +215,7 @@ class ItemCalls:
         return self.method(thing, "__getitem__", index)
 
     def attribute(self, thing: Any, name: str, /) -> Any:
-        """Decide about an attribute that is read."""
+        """Return or refuse the attribute `thing.name`."""
         kind = type(thing)
         if kind is types.ModuleType:
             if is_of_library(thing.__name__) and hasattr(thing, name) and not is_constant(vars(thing), name):
@@ -231,20 +236,20 @@ class ItemCalls:
         return getattr(thing, name)
 
     def immutable(self, value: Any, /) -> Any:
-        """Decide about a value that is changed by `+=`."""
+        """Return the left operand of `+=`. Refuse one that `+=` would change in place."""
         if isinstance(value, str | int | float | tuple | bytes) and self._is_plain(type(value)):
             return value
         raise self.refuse(f"its items change a {type(value).__name__} in place")
 
     def formatted(self, value: Any, /) -> Any:
-        """Decide about a value of an f-string."""
+        """Return a value of an f-string. Refuse one whose `__format__` or `__str__` is code of the script."""
         kind = type(value)
         if self._is_plain(kind) or kind is type or isinstance(value, PlannedImage | PlannedView | PlannedFile):
             return value
         raise self.refuse(f"its items make a text of {kind.__name__}")
 
     def operand(self, value: Any, /) -> Any:
-        """Decide about a value that an operator, or a decision, takes."""
+        """Return an operand of an operator or condition. Refuse one whose operator methods are code of the script."""
         kind = type(value)
         if kind not in self._operands:
             if kind in _ITERATORS:  # `in` would use it up
@@ -256,7 +261,7 @@ class ItemCalls:
         return value
 
     def iterated(self, value: Any, /) -> Any:
-        """Decide about what a loop goes over."""
+        """Return the iterable of a loop. Refuse one whose iteration runs code of the script or changes an object."""
         kind = type(value)
         if self._is_plain(kind) or self._is_own_iterator(value):
             return value
@@ -291,7 +296,7 @@ class ItemCalls:
         return special
 
     def _handler(self, function: Any) -> Callable[..., Any]:
-        """Return what is called in place of a function or callable object that is met for the first time."""
+        """Return the function to call in place of a function or callable object that is met for the first time."""
         if isinstance(function, types.FunctionType):
             return self._code(function, None)
         kind = type(function)
@@ -311,7 +316,7 @@ class ItemCalls:
         return lambda *arguments, **named: self._apply(function, *arguments, **named)
 
     def _apply(self, operation: Any, /, *arguments: Any, **named: Any) -> Any:
-        """Return the result of a callable object: a transform, or one of the script's own."""
+        """Call a callable object: a transform is planned, one of the script's own classes is rewritten."""
         kind = type(operation)
         if len(arguments) == 1 and not named:
             if isinstance(arguments[0], PlannedImage | PlannedView):
@@ -339,7 +344,7 @@ class ItemCalls:
         return self._code(function, kind)(operation, *arguments, **named)
 
     def _method(self, kind: type, name: str, thing: Any) -> Any:
-        """Return what is called in place of a method of a type. None: the attribute is looked up."""
+        """Return the function to call in place of a method of a type. None: look the attribute up."""
         if pure_method(kind, name):
             return _PURE
         if is_plain_type(kind) or isinstance(thing, PlannedView | PlannedFile):
@@ -392,7 +397,7 @@ class ItemCalls:
                 raise self.refuse(f"its items call {called_name(function)}, which depends on the process or on a state")
 
     def _look_ahead(self, code: RewrittenCode, owner: type | None) -> None:
-        """Refuse code that asks for the process or draws random numbers where no item has come yet. Rewrite what it calls."""
+        """Refuse code with a branch, not taken so far, that asks for the process or draws random numbers."""
         methods = ((vars_of(owner, name), owner) for name in code.own_methods if owner is not None)
         for function, kind in (*((one, None) for one in code.called), *methods):
             if function is None or id(function) in self._handlers:
@@ -436,7 +441,7 @@ class ItemCalls:
         return call
 
     def _require_plain(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Refuse arguments that are not plain data: the function might call code of the script, or look at a planned image."""
+        """Refuse arguments that are not plain data: the function might call code of the script, or read a planned image."""
         for argument in (*arguments, *named.values()) if named else arguments:
             kind = type(argument)
             if not self._is_plain(kind) and kind is not type and not self._is_own_iterator(argument):
@@ -450,7 +455,7 @@ class ItemCalls:
         return plain
 
     def _is_own_iterator(self, value: Any) -> bool:
-        """Whether the item has made an iterator itself. Another one would be used up when the item is planned."""
+        """Return whether the item's own code made an iterator. Any other would be used up by planning."""
         if type(value) is types.GeneratorType:
             return id(value.gi_code) in self._own_codes
         return id(value) in self._iterators
@@ -540,7 +545,7 @@ class ItemCalls:
 
 
 def has_own_default_collate() -> bool:
-    """Whether the script has added types of its own to torch's `default_collate`, or replaced what it does with a type."""
+    """Return whether the script has added or replaced functions by which torch's `default_collate` treats a type."""
     known = sys.modules["torch.utils.data._utils.collate"]
     return any(getattr(known, getattr(one, "__name__", ""), None) is not one for one in known.default_collate_fn_map.values())
 
@@ -551,7 +556,7 @@ _ITERATORS = frozenset({type(iter(zip())), type(iter(reversed([]))), enumerate, 
 
 
 def vars_of(kind: type, name: str) -> Any:
-    """Return what a class has under a name, without binding it. None if it has nothing."""
+    """Return the entry `name` in the `__dict__` of a class or its bases, unbound. None if there is none."""
     return next((vars(parent)[name] for parent in kind.__mro__ if name in vars(parent)), None)
 
 

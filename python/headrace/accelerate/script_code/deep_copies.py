@@ -1,8 +1,8 @@
-"""Deep copies of the script's data: nothing that is changed in the original later shows in the copy.
+"""Deep copies of the script's objects, made without calling code of the script.
 
-Copied is by exact type, without calling code of the script. What cannot be changed is shared. So are functions, classes and
-modules: `kept_state` keeps what their names stand for. `NotKept` is raised for anything else: an object with a state in C, such
-as a generator or a lock, memory that processes share, and more data than `MOST_BYTES`, `MOST_CONTAINERS` and `MOST_VISITS` say.
+Objects are copied by exact type. Immutable ones are shared, and so are functions, classes and modules: `kept_state` copies the
+variables that they name. `NotKept` is raised for anything else: an object with a state in C, such as a generator or a lock,
+memory that processes share, and more data than `MOST_BYTES`, `MOST_CONTAINERS` and `MOST_VISITS` allow.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from headrace.accelerate.script_code.hf_datasets import is_rows_dataset
 __all__ = ["BatchCopies", "DeepCopies", "NotKept", "are_unchangeable", "is_unchangeable", "own_special_method"]
 
 MOST_BYTES = 256 << 20
-"""Copy at most so many bytes of arrays, tensors and tables."""
+"""Most bytes of arrays, tensors and tables to copy. `NotKept` is raised for more, which would take too much memory."""
 
 MOST_CONTAINERS = 500_000
-"""Copy at most so many lists and dicts that lie in one container: about 50 ms and 100 MB."""
+"""Most nested lists and dicts to copy in one container: about 50 ms and 100 MB. `NotKept` is raised for more."""
 
 MOST_GAPS = 4
-"""Copy a part of an array or tensor with its strides if that takes at most so many times its bytes."""
+"""Copy an array or tensor with its strides if they span at most this many times its bytes; else raise `NotKept`."""
 
 MOST_VISITS = 100_000
-"""Look at most at so many values one by one: about 100 ms. Containers of plain values count as one."""
+"""Most values to examine one by one: about 100 ms. `NotKept` is raised for more. A container of plain values counts as one."""
 
-#: Special methods that an expression of item code may call without a call in its text.
+#: Special methods that operators and conditions call. Objects of the script's classes that define one are not copied.
 IMPLICIT = frozenset(
     {"__getattribute__", "__getattr__", "__iter__", "__next__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
     | {"__bool__", "__hash__", "__contains__", "__missing__", "__enter__", "__exit__", "__index__", "__int__", "__float__"}
@@ -70,7 +70,7 @@ _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 
 
 class NotKept(Exception):
-    """Something cannot be copied. `what` says what it is, `place` by which name code reads it."""
+    """Raised for an object that cannot be copied. `what`: its kind. `place`: the name by which code reads it."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -78,13 +78,13 @@ class NotKept(Exception):
         self.place = ""
 
     def at(self, place: str) -> NotKept:
-        """Return the error with the name of the place, unless the error names one further inside."""
+        """Return the error with this place, unless it names a place further inside already."""
         self.place = self.place or place
         return self
 
 
 def is_unchangeable(kind: type) -> bool:
-    """Whether the values of a type cannot be changed, nor hold anything that can."""
+    """Return whether values of a type are immutable and hold nothing mutable."""
     known = _known.get(kind)
     if known is None:
         of_numpy = kind.__module__ == "numpy" and issubclass(kind, np.generic) and kind not in (np.void, np.object_)
@@ -93,7 +93,7 @@ def is_unchangeable(kind: type) -> bool:
 
 
 def are_unchangeable(values: Iterable[Any], kinds: set[type] | None = None) -> bool:
-    """Whether no value can be changed: plain ones, and tuples of plain ones. `kinds`: their types, if known."""
+    """Return whether all values are immutable: plain values, and tuples of them. `kinds`: their types, if known."""
     kinds = set(map(type, values)) if kinds is None else kinds
     if tuple not in kinds:
         return _are_kinds(kinds)
@@ -106,7 +106,7 @@ def _are_kinds(kinds: set[type]) -> bool:
 
 
 class DeepCopies:
-    """Makes copies that refer to each other as the originals do.
+    """Deep-copies objects of the script. Copies refer to each other as the originals do.
 
     `reads`: the names of attributes that code may read: other attributes of the script's objects are shared, not copied. None:
     all may be read.
@@ -124,7 +124,7 @@ class DeepCopies:
         self.classes: dict[type, None] = {}
 
     def copy(self, thing: Any, place: str) -> Any:
-        """Return the copy of anything. `place` names it in the message of `NotKept`."""
+        """Return a deep copy of any object. Raise `NotKept`, which names `place`, if it cannot be copied."""
         try:
             return self._copy(thing)
         except NotKept as error:
@@ -133,11 +133,11 @@ class DeepCopies:
             raise NotKept("an object that is nested too deep").at(place) from None
 
     def memory(self) -> list[tuple[int, int]]:
-        """Return the first address and the end of the memory of each tensor that was copied, and of its copy."""
+        """Return the first address and the end of the memory of each copied tensor, and of its copy."""
         return [_extent(one) for pair in self._made.values() for one in pair if isinstance(one, torch.Tensor)]
 
     def copy_of(self, original: Any) -> Any:
-        """Return the copy that was made of an object; the object itself if there is none."""
+        """Return the copy made of an object; the object itself if it was not copied."""
         return self._made.get(id(original), (None, original))[1]
 
     def _copy(self, thing: Any) -> Any:
@@ -201,7 +201,7 @@ class DeepCopies:
         return made
 
     def _set(self, thing: Any) -> Any:
-        """Return a copy of a set that is gone over in the same order, as in a forked process."""
+        """Return a copy of a set with the same iteration order, as in a forked process."""
         made = thing.copy()
         if list(made) != list(thing):
             raise NotKept("a set whose copies have another order")
@@ -219,7 +219,7 @@ class DeepCopies:
         return made
 
     def _all(self, values: Any) -> list[Any] | None:
-        """Return copies of values. None if all of them can be shared."""
+        """Return copies of values; None if all of them are immutable and can be shared."""
         kinds = set(map(type, values))
         if are_unchangeable(values, kinds):
             return None
@@ -238,14 +238,14 @@ class DeepCopies:
         return [self._copy(one) for one in values]
 
     def _require_keys(self, keys: Iterable[Any]) -> None:
-        """Raise `NotKept` if keys are objects that can be changed."""
+        """Raise `NotKept` if a key is a mutable object."""
         if not are_unchangeable([key for key in keys if not isinstance(key, type | types.FunctionType)]):
             raise NotKept("a dict or set of objects")
 
     # Data of libraries
 
     def _data(self, thing: Any, kind: type) -> Any:
-        """Return the copy of an array, a tensor, a table, a bound function. None for an object of another class."""
+        """Return a copy of an array, tensor, table or bound method. None for an object of another class."""
         if isinstance(thing, np.ndarray):
             return self._array(thing, kind)
         if isinstance(thing, torch.Tensor):
@@ -285,7 +285,7 @@ class DeepCopies:
         return made
 
     def _require_own_memory(self, address: int) -> None:
-        """Raise `NotKept` for memory that forked processes share: what one of them writes, the others see."""
+        """Raise `NotKept` for memory that forked processes share: one would see what another writes."""
         if self._shared is None:
             self._shared = _shared_memory()
         if any(first <= address < end for first, end in self._shared):
@@ -380,10 +380,10 @@ def _tensor_with_strides(thing: Any) -> Any:
 
 
 class BatchCopies(DeepCopies):
-    """Copies of batches, as another process would receive them. Their tensors are shared with the batch.
+    """Copies batches as the training process would receive them from a worker. Tensors are shared with the batch.
 
-    `memory`: that of the tensors of the state (`DeepCopies.memory`). `NotKept` is raised for a tensor in it: torch shares its
-    memory between the processes.
+    `memory`: address ranges of the tensors of the dataset (`DeepCopies.memory`). Raise `NotKept` for a tensor of the batch in
+    them: torch would share its memory between the processes.
     """
 
     def __init__(self, memory: list[tuple[int, int]]) -> None:
@@ -431,14 +431,14 @@ def _shared_memory() -> list[tuple[int, int]]:
 
 
 def _require_simple(kind: type) -> None:
-    """Raise `NotKept` if an expression with an object may call code of the script."""
+    """Raise `NotKept` if an operator on an object may call code of the script."""
     name = own_special_method(kind, IMPLICIT)
     if name is not None:
         raise NotKept(f"an object of {kind.__name__}, which has its own {name}")
 
 
 def own_special_method(kind: type, names: frozenset[str] = IMPLICIT | {"__len__"}) -> str | None:
-    """Return the name of a special method that a class of the script has, and that an operator or a decision may call."""
+    """Return a special method (`__add__` …) that the script's class defines and that an operator would call; or None."""
     for parent in kind.__mro__:
         if not is_of_library(parent.__module__):
             for name in vars(parent):
@@ -451,7 +451,7 @@ _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.Me
 
 
 def _is_generated(kind: type, name: str) -> bool:
-    """Whether a method is one that `dataclasses` wrote, or the mark of a class whose objects have no hash."""
+    """Return whether a method is one that `dataclasses` wrote, or the mark of a class whose objects have no hash."""
     value = vars(kind)[name]
     return value is None or (
         "__dataclass_fields__" in vars(kind) and getattr(getattr(value, "__code__", None), "co_filename", "") == "<string>"

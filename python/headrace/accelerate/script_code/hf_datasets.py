@@ -1,10 +1,9 @@
-"""Rows of Hugging Face `datasets`: what they hold, with planned images in place of decoded ones.
+"""Rows of Hugging Face `datasets` with planned (undecoded) images, for planning items.
 
 A `datasets.Dataset` keeps its rows in Arrow tables: the bytes of an image file, or its path. It decodes all images of the
-rows that are asked for, and hands them, as a dict of lists, to the function that the script gave to `set_transform`. Here the
-rows are read by the library itself, with decoding turned off on a copy of the dataset, so that `shuffle`, `select`, `filter`,
-renamed and removed columns mean what they mean to the library. The script's function then runs on planned images
-(`script_code.calls`).
+requested rows, and passes them, as a dict of lists, to the function that the script gave to `set_transform`. Here the library
+itself reads the rows, with decoding turned off on a copy of the dataset, so that `shuffle`, `select`, `filter`, renamed and
+removed columns keep their meaning. The script's function then runs on planned images (`script_code.calls`).
 """
 
 from __future__ import annotations
@@ -25,13 +24,16 @@ ORIENTATION, QUARTER = 0x0112, 6
 
 
 def is_rows_dataset(thing: Any) -> bool:
-    """Whether an object is a `datasets.Dataset`. A subclass is not: it may have code of its own."""
+    """Return whether an object is exactly a `datasets.Dataset`: a subclass may have code of its own."""
     module = sys.modules.get("datasets.arrow_dataset")
     return module is not None and type(thing) is module.Dataset
 
 
 def rows_at_once(dataset: Any, indices: Sequence[Any]) -> tuple[Any, list[Any]] | None:
-    """Return the dataset whose rows torch's loader asks for in one call, and their numbers. None if it asks one by one."""
+    """Return the `datasets.Dataset` and row numbers that torch's fetcher would read in one call of `__getitems__`.
+
+    `Subset` objects around the dataset are resolved. None for any other dataset.
+    """
     subset = sys.modules["torch.utils.data"].Subset
     rows = list(indices)
     while type(dataset) is subset:
@@ -41,10 +43,10 @@ def rows_at_once(dataset: Any, indices: Sequence[Any]) -> tuple[Any, list[Any]] 
 
 
 class DatasetRows:
-    """The rows of one dataset.
+    """Reads rows of one `datasets.Dataset`, with planned images in place of decoded ones.
 
-    `call` decides about the call of the script's function with a dict that only it has (`ItemCalls.call_with_own`), `item`
-    about `thing[index]`. Raise `NotUnderstood` for a dataset that is not understood.
+    `call`: calls the script's function with a dict that only it has (`ItemCalls.call_with_own`). `item`: returns
+    `thing[index]`. Raise `NotUnderstood` for a dataset with formats or features that are not known.
     """
 
     def __init__(self, dataset: Any, empty: Chain, call: Callable[..., Any], item: Callable[..., Any]) -> None:
@@ -69,14 +71,14 @@ class DatasetRows:
             raise NotUnderstood(f'its column "{name}" is decoded by the library datasets')
 
     def row(self, index: Any) -> dict[str, Any]:
-        """Return `dataset[index]` for a whole number."""
+        """Return `dataset[index]` for an int, with planned images."""
         if isinstance(index, bool) or not hasattr(type(index), "__index__"):
             raise NotUnderstood("its items read a whole column or several rows of a dataset")
         made = self._formatted([index])
         return {name: self._item(values, 0) for name, values in made.items()}
 
     def rows(self, indices: list[Any]) -> list[dict[str, Any]]:
-        """Return `dataset.__getitems__(indices)`."""
+        """Return `dataset.__getitems__(indices)`, with planned images."""
         made = self._formatted(indices)
         count = len(next(iter(made.values())))
         return [{name: self._item(values, at) for name, values in made.items()} for at in range(count)]
@@ -111,7 +113,7 @@ class DatasetRows:
 
 
 def _undecoded(dataset: Any, images: tuple[str, ...]) -> Any:
-    """Return a copy of the dataset that gives all columns as they are stored."""
+    """Return a copy of the dataset that returns all columns as they are stored."""
     image = sys.modules["datasets"].Image
     raw = copy.copy(dataset)
     raw.reset_format()
@@ -122,7 +124,7 @@ def _undecoded(dataset: Any, images: tuple[str, ...]) -> Any:
 
 @functools.cache
 def _turns_upright() -> bool:
-    """Whether the library turns images by their EXIF orientation, as its newer versions do. Decodes one to find out."""
+    """Return whether the library turns images by their EXIF orientation, as its newer versions do. Decodes one to find out."""
     from PIL import Image
 
     exif = Image.Exif()

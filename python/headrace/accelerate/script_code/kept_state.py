@@ -1,9 +1,9 @@
-"""The state that the workers of a pass would keep: what the code of items reads, as it is when the workers would be started.
+"""Snapshot of the dataset and of all variables that its code reads, as workers would have when they are started.
 
-A worker process has a copy of everything. What the training loop changes later does not reach its items. Here the dataset and
-the collate function are copied, with all that they hold (`deep_copies`). What code names elsewhere (global variables, variables
-of modules and classes, captured variables, default arguments) is copied too, and stands in its place while items and batches
-are made (`KeptItems.in_place`).
+A worker process has a copy of everything, so later changes in the training loop do not reach its items. Here the dataset and
+the collate function are copied with all objects that they hold (`deep_copies`). Other variables that the code names (global and
+captured variables, variables of modules and classes, default arguments) are copied too. While items and batches are made, the
+variables have the values of the copies (`KeptItems.in_place`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ABSENT: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A variable outside of the dataset, and the value that a worker would keep."""
+    """A variable outside of the dataset, and its value in the snapshot."""
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
@@ -35,9 +35,9 @@ class _Place:
 
 
 class KeptItems:
-    """The dataset and the collate function of a loader, and all else that its code reads, as they are now.
+    """A snapshot of a loader's dataset, its collate function, and all variables that their code reads.
 
-    `calls` has planned items and made a batch: it knows the code. `operations`: the transforms of the items. Raise
+    `calls` has planned items and made a batch, so it knows that code. `operations`: the transforms of the items. Raise
     `Unsupported` if something cannot be copied.
 
         kept = KeptItems(calls, dataset, collate, operations)
@@ -66,19 +66,19 @@ class KeptItems:
         self._memory = self._copies.memory()
 
     def close(self) -> None:
-        """Let `calls` refuse what it has not met: nothing is kept of it."""
+        """Make `calls` refuse functions and attributes that it has not met yet: the snapshot does not have them."""
         copies = [(one, self._copies.copy_of(one)) for one in self._operations]
         self._calls.close(self._reads, [(one, copy) for one, copy in copies if one is not copy])
 
     def require_sendable(self, batch: Any) -> None:
-        """Raise `Unsupported` for a batch with something of which the training process would not receive a copy."""
+        """Raise `Unsupported` if a worker could not send this batch as an independent copy."""
         try:
             BatchCopies(self._memory).copy(batch, "a batch")
         except NotKept as error:
             raise Unsupported(f"its collate_fn returns {error.what}") from error
 
     def sent(self, batch: Any) -> Any:
-        """Return a batch as the training process would receive it: whatever it does with it, the kept state stays."""
+        """Return a copy of a batch, as the training process receives it from a worker."""
         try:
             return BatchCopies(self._memory).copy(batch, "a batch")
         except NotKept:
@@ -86,7 +86,7 @@ class KeptItems:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the code read what was kept, for the block. What the script changes in it by other threads stays changed."""
+        """Context manager: the variables have the values of the snapshot. Changes by other threads of the script stay."""
         changed: list[tuple[_Place, Any]] = []
         try:
             for place in self._places:
@@ -113,7 +113,7 @@ class KeptItems:
         self._add_classes(self._reads)
 
     def _add_function(self, function: types.FunctionType, made: types.FunctionType | None) -> None:
-        """Keep what a function names, captures and has as defaults. `made`: its rewritten copy."""
+        """Copy the variables that a function names and captures, and its defaults. `made`: its rewritten copy."""
         space = function.__globals__
         for name in sorted(loaded_names(function.__code__)[0] & space.keys()):
             self._add(_variable(space, name), (id(space), name), name)
@@ -125,7 +125,7 @@ class KeptItems:
                 self._add(_attribute(one, attribute), (id(one), attribute), place)
 
     def _add_further_functions(self, known: set[types.FunctionType]) -> None:
-        """Keep what functions of transforms name, as far as it can be copied: native code does not read it."""
+        """Copy the variables that functions of transforms name, as far as possible: native code does not read them."""
         done: set[types.FunctionType] = set(known)
         while left := [function for function in self._copies.functions if function not in done]:
             done.update(left)
@@ -141,7 +141,7 @@ class KeptItems:
             return
 
     def _add_classes(self, names: frozenset[str]) -> None:
-        """Keep the variables of these names of all classes of the script that were met."""
+        """Copy the class variables of these names, of all classes of the script that were met."""
         done: set[type] = set()
         while left := [kind for kind in self._copies.classes if kind not in done]:
             done.update(left)

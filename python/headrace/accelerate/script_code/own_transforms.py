@@ -1,10 +1,10 @@
-"""Transform classes of the script's own that only apply operations which headrace knows.
+"""Translate transform classes of the script itself, if they only apply operations that headrace knows.
 
 Recipes of self-supervised learning have such classes, with random numbers of their own: `GaussianBlur` and `Solarization` of
-MoCo, SimSiam, DINO, Barlow Twins. The code of such a class is run once for each way through it, rewritten by
-`script_code.rewrite`, with stand-ins for the image and for its random numbers. The stand-ins note which operations are applied,
-and from which generator and how each parameter and each decision is drawn. Nothing is drawn and nothing is changed. Whatever
-else the code does is refused.
+MoCo, SimSiam, DINO, Barlow Twins. The code of such a class runs once for each outcome of its random decision, rewritten by
+`script_code.rewrite`, with stand-ins for the image and for its random numbers. The stand-ins record which operations are
+applied, and from which generator each parameter and decision is drawn. No number is drawn and nothing is changed. Any other
+code is refused.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Translate = Callable[[Any], Steps]
 
 
 def trace(operation: Any, translate: Translate) -> Steps:
-    """Return the operations of a callable object of the script as transforms of headrace.
+    """Return the native transforms that a callable object of the script applies to a Pillow image.
 
-    `translate` returns the steps of a transform of a library that the code calls. Raise `Unsupported` if the code does anything
-    else than applying operations on Pillow images, or has more than two ways through it.
+    `translate` returns the steps of a library's transform that the code calls. Raise `Unsupported` if the code does anything
+    else than apply operations to Pillow images, or if it makes more than one random decision.
     """
     unknown = UnknownCode(f"the script's own transform {display_name(operation)} has no exact native equivalent")
     taken = _run(operation, translate, way=True)
@@ -60,13 +60,13 @@ def trace(operation: Any, translate: Translate) -> Steps:
     return (_native("RandomApply", ("decision", numbers), transforms=taken.steps or skipped.steps, p=probability),)
 
 
-#: The numbers of comparisons in `headrace._native.DrawPlan`, and of their negations.
+#: The code of each comparison in `headrace._native.DrawPlan`, and of its negation.
 _COMPARISONS = {"<": (0.0, 3.0), "<=": (1.0, 2.0), ">": (2.0, 1.0), ">=": (3.0, 0.0)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """A comparison of a random number, which decides about what is applied. `probability`: that it is true."""
+    """A comparison of a random number that decides whether an operation is applied. `probability`: of the result True."""
 
     drawn: _Drawn
     comparison: str
@@ -78,13 +78,13 @@ class _Decision:
         return self.probability in (0.0, 1.0)
 
     def numbers(self, *, negated: bool = False) -> tuple[float, ...]:
-        """Return the numbers of the draw."""
+        """Return the numbers of the draw, for `DrawPlan`."""
         generator, *arithmetic = self.drawn.numbers()
         return (generator, _COMPARISONS[self.comparison][negated], self.limit, *arithmetic)
 
 
 class _Way:
-    """One way through the code: each decision by a random number goes the same way.
+    """One run through the code, in which each random decision has the same outcome.
 
     `filters`: those that draw and were not applied so far. `open`: random numbers that were drawn and not used so far. Each is
     used before the next is drawn, so that they are drawn in the order of the steps.
@@ -103,14 +103,14 @@ class _Way:
         return decision.probability >= 1 if decision.is_certain else self.way
 
     def close(self, drawn: _Drawn | None) -> None:
-        """Use a number, or None for a step that draws its own: nothing else may be open."""
+        """Mark a random number as used; None for a step that draws its own. No other number may be unused."""
         if [id(one) for one in self.open] != ([] if drawn is None else [id(drawn.root)]):
             raise NotUnderstood("random numbers are not used in the order in which they are drawn")
         self.open = []
 
 
 def _run(operation: Any, translate: Translate, *, way: bool) -> _Way | None:
-    """Run the code of an object. None if something in it is refused."""
+    """Run the code of an object with stand-ins. None if something in it is refused."""
     found = _Way(way=way)
     calls = _TracedCalls(found, translate)
     try:
@@ -124,7 +124,7 @@ def _run(operation: Any, translate: Translate, *, way: bool) -> _Way | None:
 
 
 class _Image:
-    """Stands for the image: knows the steps that were applied to it. Its pixels and its size are not known."""
+    """Stand-in for the image: records the steps applied to it. Its pixels and size are unknown."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
@@ -135,14 +135,14 @@ class _Image:
     __eq__ = __ne__ = __hash__ = __str__ = __repr__ = __format__ = __array__ = _refuse
 
     def after(self, *steps: NativeTransform) -> _Image:
-        """Return the image after further steps."""
+        """Return the stand-in after further steps."""
         return _Image((*self.steps, *steps))
 
 
 class _Drawn:
-    """Stands for a random number, uniform between two bounds. It may be used once: a second use would depend on the first.
+    """Stand-in for a uniform random number between two bounds. It may be used once: a second use would depend on the first.
 
-    `generator`: 0 torch's, 1 Python's, 2 NumPy's. `arithmetic`: what the code has computed with it, as `DrawPlan` has it.
+    `generator`: 0 torch's, 1 Python's, 2 NumPy's. `arithmetic`: the operations that the code has applied to it, for `DrawPlan`.
     `is_tensor`: torch computes with it, in single precision.
     """
 
@@ -164,16 +164,16 @@ class _Drawn:
             way.open.append(self)
 
     def bounds(self) -> tuple[float, float]:
-        """Return the smallest and the largest value, for the one use of the number."""
+        """Return the smallest and the largest value of the number. It may be used once."""
         self._way.close(self)
         return min(self._low, self._high), max(self._low, self._high)
 
     def numbers(self) -> tuple[float, ...]:
-        """Return generator and arithmetic."""
+        """Return generator and arithmetic, for `DrawPlan`."""
         return (self._generator, *self._arithmetic)
 
     def item(self) -> _Drawn:
-        """Return the number of a tensor."""
+        """Return the Python number of a tensor."""
         bounds = (self._low, self._high)
         return _Drawn(self._way, self._generator, bounds, self._arithmetic, root=self.root)
 
@@ -230,14 +230,14 @@ class _Drawn:
 
 
 class _Blur:
-    """Stands for `ImageFilter.GaussianBlur`."""
+    """Stand-in for `ImageFilter.GaussianBlur`."""
 
     def __init__(self, step: NativeTransform) -> None:
         self.step = step
 
 
 class _TracedCalls(ItemCalls):
-    """Decides about the calls of such code."""
+    """Executes, replaces or refuses the calls of a transform class of the script (`Decisions`)."""
 
     _refuses_ahead = False  # each way through the code is run
 
@@ -246,7 +246,7 @@ class _TracedCalls(ItemCalls):
         super().__init__()
 
     def attribute(self, thing: Any, name: str, /) -> Any:
-        """Decide about an attribute that is read."""
+        """Return or refuse the attribute `thing.name`."""
         if type(thing) is _Image and name == "mode":
             return "RGB"
         if isinstance(thing, _STAND_INS):
@@ -254,7 +254,7 @@ class _TracedCalls(ItemCalls):
         return super().attribute(thing, name)
 
     def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
-        """Decide about a call of a method."""
+        """Execute, replace or refuse a method call `thing.name(*arguments)`."""
         if type(thing) is _Image:
             return self._image_method(thing, name, arguments, named)
         if type(thing) is _Drawn and name == "item" and not (arguments or named):
@@ -368,7 +368,7 @@ def _posterize(image: _Image, bits: int) -> _Image:
     return image.after(_native("RandomPosterize", bits=int(_number(bits)), p=1.0))
 
 
-#: The functions of Pillow's ImageOps that are known, with the arguments that are.
+#: Functions of Pillow's ImageOps that can be translated, with their stand-ins.
 _IMAGE_OPS: dict[str, Callable[..., _Image]] = {
     "solarize": _solarize,
     "posterize": _posterize,

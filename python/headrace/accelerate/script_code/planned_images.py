@@ -1,7 +1,7 @@
-"""Images that are planned, not opened: what stands for them while the script's own code makes an item.
+"""Stand-ins for images while the code of an item runs: they know the file and the transforms, not the pixels.
 
-`PlannedImage` stands for a Pillow image of a file, `PlannedView` for the tensor that the script's transforms make of it. Both
-know the file and the chain of transforms. Whatever else the code asks of them is refused, so that it never computes with them.
+`PlannedImage` replaces the Pillow image of a file, `PlannedView` the tensor that the script's transforms make of it. Both know
+the file and the chain of transforms. Any other use of them is refused, so that the code never computes with them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = [
 Source = str | bytes
 
 PlannedMode = Literal["RGB", "L"]
-"""The mode of an image in Pillow's words: colours or gray."""
+"""Mode of a planned image, as Pillow names it."""
 
-#: The first bytes of image files (the specifications of the formats), and the ending of such files.
+#: The first bytes of image files (the specifications of the formats), and the extension of such files.
 SIGNATURES = (
     (b"\xff\xd8\xff", ".jpg"),
     (b"\x89PNG\r\n\x1a\n", ".png"),
@@ -46,7 +46,7 @@ SIGNATURES = (
 
 
 class _Refusals(threading.local):
-    """The first refusal of this thread since `refusal_of` was called last."""
+    """The first refusal in this thread since `refusal_of` was called last."""
 
     first: str | None = None
 
@@ -55,9 +55,9 @@ _refusals = _Refusals()
 
 
 class NotUnderstood(BaseException):
-    """The item's code does what headrace does not look into. The message is the reason in words.
+    """Raised to refuse an item whose code does something that headrace cannot follow. The message is the reason.
 
-    Not an `Exception`, which the code might catch. It is also noted for `refusal_of`: the code may catch everything.
+    A `BaseException`, so that `except Exception` in the code does not catch it. `refusal_of` learns of it even if it is caught.
     """
 
     def __init__(self, reason: str) -> None:
@@ -66,7 +66,7 @@ class NotUnderstood(BaseException):
 
 
 def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Call a function. Return its result, and the first reason for which something in it was refused. Calls may be nested."""
+    """Call `make`. Return its result, and the reason of the first `NotUnderstood` in it, or None. Calls may be nested."""
     outer, _refusals.first = _refusals.first, None
     try:
         return make(), _refusals.first
@@ -77,7 +77,7 @@ def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
 
 
 class _Looks(threading.local):
-    """The mode that files have for the code of this thread's item, the files whose mode it looked at, and the number of draws.
+    """For the item of this thread: the mode given to its files, the files whose mode its code read, and the number of draws.
 
     A draw is the application of a transform that draws random numbers.
     """
@@ -92,9 +92,9 @@ _looks = _Looks()
 
 
 def with_mode(mode: PlannedMode, make: Callable[[], Any]) -> tuple[Any, list[Source], int]:
-    """Call a function to which all opened files have a mode.
+    """Call `make`, in which all image files count as having this mode.
 
-    Return its result, the files whose mode it looked at, and the number of draws.
+    Return its result, the files whose mode the code read, and the number of draws.
     """
     outer, outer_sources, outer_draws = _looks.mode, _looks.sources, _looks.draws
     _looks.mode, _looks.sources, _looks.draws = mode, [], 0
@@ -106,7 +106,7 @@ def with_mode(mode: PlannedMode, make: Callable[[], Any]) -> tuple[Any, list[Sou
 
 
 class Chain:
-    """The transforms that were applied to an image, in order.
+    """The transforms applied to a planned image, in order.
 
     Equal chains are one object: `after` returns the same one for the same transform. `draws`: whether the last transform draws
     random numbers.
@@ -133,7 +133,7 @@ class Chain:
 
 
 class _Planned:
-    """What may be asked of a planned object: nothing. The special methods that Python calls by itself are refused."""
+    """Base of stand-ins: special methods that Python calls by itself (`__len__`, `__iter__` …) are refused."""
 
     __slots__ = ()
 
@@ -141,7 +141,7 @@ class _Planned:
         raise NotUnderstood(f"its items look at {self.words()}")
 
     def words(self) -> str:
-        """Name what the object stands for, in the plural."""
+        """Name the object in messages, in the plural."""
         return "images"
 
     __array__ = __bytes__ = __eq__ = __format__ = __getitem__ = __index__ = __int__ = __iter__ = __len__ = _refuse
@@ -150,7 +150,7 @@ class _Planned:
 
 
 class PlannedFile(_Planned):
-    """An opened image file, or its bytes."""
+    """Stand-in for an opened image file, or for its bytes."""
 
     __slots__ = ("source",)
 
@@ -158,7 +158,7 @@ class PlannedFile(_Planned):
         self.source = source
 
     def words(self) -> str:
-        """Name what the object stands for, in the plural."""
+        """Name the object in messages, in the plural."""
         return "the bytes of files"
 
     def __enter__(self) -> PlannedFile:
@@ -169,10 +169,10 @@ class PlannedFile(_Planned):
 
 
 class PlannedImage(_Planned):
-    """A Pillow image of a file.
+    """Stand-in for a Pillow image of a file.
 
-    `is_rgb`: the code has converted it to RGB. Otherwise its mode is RGB only if that of the file is.
-    `is_upright`: the code has turned it by its EXIF orientation. `draws`: the numbers of the draws that made it.
+    `is_rgb`: the code has converted it to RGB; otherwise it is RGB only if the file is. `is_upright`: the code has turned it by
+    its EXIF orientation. `draws`: the numbers of the random draws that made it.
     """
 
     __slots__ = ("chain", "draws", "is_rgb", "is_upright", "source")
@@ -196,7 +196,7 @@ class PlannedImage(_Planned):
         """Do nothing: no file is open."""
 
     def method(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return the result of a method of Pillow's image."""
+        """Return the result of a Pillow method on the image. Refuse methods that need pixels."""
         if name == "convert" and (*arguments, *named.values()) == ("RGB",) and set(named) <= {"mode"}:
             if (
                 self.chain.operations and not self.is_rgb
@@ -212,7 +212,7 @@ class PlannedImage(_Planned):
         raise NotUnderstood(f"its items use Image.{name}")
 
     def attribute(self, name: str) -> Any:
-        """Return an attribute of Pillow's image: its mode, which the native decoder then compares with that of the file."""
+        """Return an attribute of the image: only its mode, which native code then compares with that of the file."""
         if name == "mode" and self.is_rgb:
             return "RGB"
         if name == "mode" and not self.chain.operations:
@@ -221,7 +221,7 @@ class PlannedImage(_Planned):
         raise NotUnderstood(f"its items use Image.{name}")
 
     def transformed(self, operation: Any) -> PlannedImage | PlannedView | None:
-        """Return the result of a transform. None if headrace does not know it."""
+        """Return the image after a transform. None if headrace does not know the transform."""
         chain = self.chain.after(operation)
         if chain is None:
             return None
@@ -237,7 +237,7 @@ class PlannedImage(_Planned):
 
 
 class PlannedView(_Planned):
-    """The tensor that a chain of transforms makes of an image."""
+    """Stand-in for the image tensor that a chain of transforms makes of a file."""
 
     __slots__ = ("chain", "draws", "is_rgb", "is_upright", "source")
 
@@ -251,11 +251,11 @@ class PlannedView(_Planned):
         self.draws = draws
 
     def words(self) -> str:
-        """Name what the object stands for, in the plural."""
+        """Name the object in messages, in the plural."""
         return "the tensors of their images"
 
     def transformed(self, operation: Any) -> PlannedView | None:
-        """Return the result of a transform. None if headrace does not know it."""
+        """Return the tensor after a transform. None if headrace does not know the transform."""
         chain = self.chain.after(operation)
         if chain is None:
             return None
@@ -272,12 +272,12 @@ def _drawn(before: tuple[int, ...], chain: Chain) -> tuple[int, ...]:
 
 
 def path_text(path: Any) -> str | None:
-    """Return a path as text. None for what is no path."""
+    """Return a path (str, bytes or `os.PathLike`) as text. None for any other object."""
     return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else None
 
 
 def source_name(source: Source) -> str:
-    """Name a source: its path, or `bytes.jpg` with the ending that files of such bytes have (`bytes` if that is not known)."""
+    """Return the path of an image file; for bytes in memory `bytes.jpg` (or the extension of their format)."""
     if isinstance(source, str):
         return source
     if source[:4] == b"RIFF" and source[8:12] == b"WEBP":

@@ -1,8 +1,8 @@
-"""Functions, types and methods that only compute a value: the code of an item may call them.
+"""Functions, types and methods without side effects, which the code of an item may call.
 
-They change nothing, and call nothing of the script as long as their arguments are values of such types. Functions that draw
-random numbers are not among them, nor those that ask for the process, the time or the worker: an item is planned once and may
-be made again by the script's own code, and both must decide alike.
+They change nothing, and call no code of the script as long as their arguments are values of such types. Functions that draw
+random numbers are excluded, and functions that ask for the process, the time or the worker: an item is planned once and may be
+made again by the script's own code, and both results must be equal.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ TORCH = (
     *("stack", "tensor", "zeros", "zeros_like"),
 )
 
-#: Types all of whose methods only compute a value.
+#: Types whose methods all have no side effects.
 IMMUTABLE = (str, bytes, int, float, bool, complex, tuple, range, frozenset, type(None), slice, np.generic)
 
-#: Methods of other types that only compute a value.
+#: Methods of other types without side effects.
 METHODS: dict[type, frozenset[str]] = {
     list: frozenset({"copy", "count", "index"}),
     dict: frozenset({"copy", "get", "items", "keys", "values"}),
@@ -162,7 +162,7 @@ PANDAS_METHODS = frozenset(
     {"astype", "copy", "get", "item", "items", "keys", "squeeze", "to_dict", "to_list", "to_numpy", "tolist"}
 )
 
-#: Packages whose classes have no special methods with effects.
+#: Packages whose classes have no special methods with side effects.
 PLAIN_PACKAGES = frozenset({"argparse", "builtins", "numpy", "pandas", "pathlib", "types", "array", "datetime"})
 PLAIN_TYPES = frozenset(
     {torch.Tensor, torch.Size, torch.dtype, torch.device, collections.OrderedDict, collections.Counter, collections.deque}
@@ -170,10 +170,10 @@ PLAIN_TYPES = frozenset(
 )
 
 
-#: Functions are no plain data: what gets one as an argument may call it.
+#: Types that do not count as plain data: a function that gets one as an argument may call it.
 _CALLED = types.ModuleType | types.FunctionType | types.MethodType | types.BuiltinFunctionType | types.MethodWrapperType
 
-#: The number of positional arguments behind which the argument `out` stands, into which NumPy's functions and methods write.
+#: Position of the argument `out` of NumPy's functions and methods, which they write into.
 OUT_BEHIND = {
     **dict.fromkeys((np.argmax, np.concatenate, np.max, np.min, np.stack), 2),
     **dict.fromkeys((np.clip, np.mean, np.sum), 3),
@@ -182,11 +182,11 @@ OUT_OF_METHOD_BEHIND = {"all": 1, "any": 1, "argmax": 1, "max": 1, "min": 1, "me
 
 SUMS = frozenset({"mean", "sum"})
 MOST_SUMMED = 32_768
-"""Torch adds up more values in several threads, and in one in a worker, with another rounding (`at::internal::GRAIN_SIZE`)."""
+"""Refuse sums of more values: torch splits them between threads, which rounds otherwise than in a worker (`GRAIN_SIZE`)."""
 
 
 def writes_into_argument(function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether a call of a function that only computes a value would write the value into one of its arguments."""
+    """Return whether a call of a function without other side effects would write into an argument (`out=…`)."""
     return "out" in named or (bool(arguments) and len(arguments) > _out_behind(function))
 
 
@@ -198,14 +198,14 @@ def _out_behind(function: Any) -> int:
 
 
 def method_differs(thing: Any, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether a call of a method that only computes a value would write into an argument, or compute otherwise in a worker."""
+    """Return whether a call of a pure method would write into an argument, or give another value in a worker."""
     if isinstance(thing, torch.Tensor) and name in SUMS and thing.numel() > MOST_SUMMED:
         return True
     of_array = isinstance(thing, np.ndarray) and len(arguments) > OUT_OF_METHOD_BEHIND.get(name, MOST_SUMMED)
     return "out" in named or of_array
 
 
-#: Modules whose functions tell which process runs, or draw random numbers.
+#: Modules whose functions reveal the process, or draw random numbers: `tells_the_process` returns True for them.
 TELLING = frozenset(
     {"_thread", "multiprocessing", "multiprocessing.context", "multiprocessing.process", "random", "threading", "numpy.random"}
     | {"numpy.random.mtrand", "torch.random", "torch.utils.data._utils.worker"}
@@ -231,7 +231,7 @@ GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.G
 
 
 def tells_the_process(function: Any) -> bool:
-    """Whether a function of a library tells which process runs, ends it, or draws random numbers."""
+    """Return whether a library function reveals or ends the process, or draws random numbers."""
     own, module = getattr(function, "__self__", None), getattr(function, "__module__", None)
     if isinstance(own, GENERATORS) or module in TELLING:
         return not isinstance(function, type)
@@ -240,7 +240,7 @@ def tells_the_process(function: Any) -> bool:
 
 
 def pure_functions() -> Iterator[Any]:
-    """Yield the functions and types."""
+    """Yield the functions and types without side effects."""
     yield from (getattr(builtins, name) for name in BUILTINS)
     yield from (getattr(os.path, name) for name in PATHS)
     yield from (function for name, function in vars(math).items() if callable(function) and not name.startswith("_"))
@@ -254,7 +254,7 @@ def pure_functions() -> Iterator[Any]:
 
 
 def pure_method(kind: type, name: str) -> bool:
-    """Whether a method of a type only computes a value."""
+    """Return whether a method of a type has no side effects."""
     if kind in IMMUTABLE or (issubclass(kind, np.generic) and kind.__module__ == "numpy"):
         return True
     if kind.__module__.partition(".")[0] == "pandas":
@@ -263,7 +263,7 @@ def pure_method(kind: type, name: str) -> bool:
 
 
 def is_plain_type(kind: type) -> bool:
-    """Whether the values of a type are plain data: no class of the script, no special method with an effect."""
+    """Return whether values of a type are plain data, whose special methods have no side effects."""
     if kind in PLAIN_TYPES:
         return True
     if issubclass(kind, enum.Enum):
@@ -274,7 +274,7 @@ def is_plain_type(kind: type) -> bool:
 
 
 def _has_own_code(kind: type, maker: str) -> bool:
-    """Whether reading, comparing or making a value of a class may run code that its script has written.
+    """Return whether reading, comparing or making a value of a class may run code that its script has written.
 
     `maker`: the module that makes such classes: its functions are known, and those that it writes itself.
     """

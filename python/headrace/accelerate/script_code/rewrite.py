@@ -1,9 +1,9 @@
-"""The code that makes a dataset's items, compiled again so that headrace decides about each of its calls.
+"""Recompile a function of the script so that headrace decides on each call, element access and attribute access in it.
 
-`rewritten` returns a copy of a Python function of the script, or of a library, with the same statements. Each call, each item
-of something and each attribute of something other than the function's own object goes through a `Decisions` object, which makes
-it, puts something else in its place, or refuses it. Apart from calls, the copy can change nothing but its own variables: a
-function that stores an attribute, a global variable or an item of an object that it did not make itself is refused.
+`rewritten` returns a copy of a Python function of the script, or of a library, with the same statements. Each call, each
+element and each attribute of an object other than `self` goes through a `Decisions` object, which executes, replaces or refuses
+it. Apart from calls, the copy can change only its local variables: a function that stores an attribute, a global variable or an
+element of an object that it did not make itself is refused.
 
 The source must be that of the running code: it is compiled, and the code objects are compared.
 """
@@ -26,36 +26,36 @@ __all__ = ["Decisions", "RewrittenCode", "rewritten"]
 
 
 class Decisions(Protocol):
-    """What decides about the calls of a rewritten function."""
+    """Interface of the object that executes, replaces or refuses the operations of a rewritten function."""
 
     def call(self, function: Any, /, *arguments: Any, **named: Any) -> Any:
-        """Return the result of a call."""
+        """Return the result of `function(*arguments)`, or refuse the call."""
 
     def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
-        """Return the result of calling a method."""
+        """Return the result of `thing.name(*arguments)`, or refuse the call."""
 
     def item(self, thing: Any, index: Any, /) -> Any:
-        """Return `thing[index]`."""
+        """Return `thing[index]`, or refuse it."""
 
     def attribute(self, thing: Any, name: str, /) -> Any:
-        """Return `thing.name`."""
+        """Return `thing.name`, or refuse it."""
 
     def immutable(self, value: Any, /) -> Any:
-        """Return the value before `+=` and its like. Refuse one that they would change in place."""
+        """Return the left operand of `+=` and its like. Refuse one that would be changed in place."""
 
     def formatted(self, value: Any, /) -> Any:
-        """Return a value of an f-string. Refuse one whose text code of the script makes."""
+        """Return a value of an f-string. Refuse one whose `__format__` or `__str__` is code of the script."""
 
     def operand(self, value: Any, /) -> Any:
-        """Return a value that an operator, or a decision, takes. Refuse one for which code of the script would run."""
+        """Return an operand of an operator or condition. Refuse one whose operator methods are code of the script."""
 
     def iterated(self, value: Any, /) -> Any:
-        """Return what a loop goes over. Refuse what the loop would change or call."""
+        """Return the iterable of a loop. Refuse one whose iteration runs code of the script or changes an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenCode:
-    """The copy of a function, and the names of the attributes that it reads from its own object (`self`).
+    """The recompiled copy of a function, and the names of the attributes that it reads from `self`.
 
     `called`: what its calls name, as far as the text tells: functions, also in branches that are seldom taken. `own_methods`:
     the names of the methods of its own object that it calls.
@@ -67,13 +67,13 @@ class RewrittenCode:
     own_methods: frozenset[str]
 
 
-#: The names in a rewritten function for the methods of `Decisions`. No script has them.
+#: Names of `Decisions` methods in a rewritten function. No script uses these names.
 NAMES = {
     name: f"_headrace_{name}"
     for name in ("call", "method", "item", "attribute", "immutable", "formatted", "operand", "iterated", "slice")
 }
 
-#: The statements and expressions that change nothing but variables of the function.
+#: Syntax that changes only local variables. Functions with any other syntax are refused.
 ALLOWED = frozenset(
     {
         *(ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.If, ast.For, ast.While),
@@ -109,11 +109,11 @@ ALLOWED = frozenset(
 #: A field of function definitions from Python 3.12 on.
 _NO_TYPES: dict[str, Any] = {"type_params": []}
 
-#: Expressions whose value is an object that nothing else refers to.
+#: Expressions that make a new object, which the function may therefore change.
 DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 MAKERS = frozenset({"dict", "list", "set"})
 
-#: Methods that change an object. They are refused on others than these, also in a branch that is never taken.
+#: Methods that change an object. They are only allowed on objects that the function has made (`DISPLAYS`, `MAKERS`).
 CHANGES = frozenset(
     {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
 )
@@ -122,12 +122,12 @@ CHANGES = frozenset(
 def rewritten(
     function: types.FunctionType, decisions: Decisions, *, is_method: bool, fresh: int | None = None
 ) -> RewrittenCode:
-    """Return the copy of a function. `is_method`: its first argument is its own object.
+    """Return a copy of a function in which each call and access goes through `decisions`.
 
-    `fresh`: the number of an argument that nothing else refers to, such as a batch that was made for this call. The function
-    may store into it, as into what it has made itself.
+    `is_method`: the first argument is `self`. `fresh`: the number of an argument that nothing else refers to, such as a batch
+    made for this call. The function may store into it, as into objects that it has made itself.
 
-    Raise `Unsupported` if its source is not found, or if it stores something outside of its own variables.
+    Raise `Unsupported` if the source is not found, or if the function stores something outside of its local variables.
     """
     node = _as_function(copy.deepcopy(_definition(function)))
     own_map = "map" in function.__globals__ or "map" in function.__code__.co_freevars
@@ -150,7 +150,7 @@ def rewritten(
 
 
 def _resolved(function: types.FunctionType, path: tuple[Any, ...]) -> Any:
-    """Return what a dotted name in a function stands for. None if that is not known without calling something."""
+    """Return the object that a dotted name in a function refers to. None if only a call could tell."""
     found = path[0]
     if isinstance(found, str):
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -166,7 +166,7 @@ def _resolved(function: types.FunctionType, path: tuple[Any, ...]) -> Any:
 
 
 def _definition(function: types.FunctionType) -> ast.FunctionDef | ast.Lambda:
-    """Return the syntax tree of a function. Raise `Unsupported` if there is none, or not of this code."""
+    """Return the syntax tree of a function. Raise `Unsupported` if its source is missing or does not match its code."""
     code = function.__code__
     unknown = Unsupported(f"the source of {function.__qualname__} is not known")
     source = "".join(linecache.getlines(code.co_filename, function.__globals__))
@@ -261,7 +261,7 @@ class _Rewriter(ast.NodeTransformer):
         return Unsupported(f"its {self._name if self._name != 'inner' else 'function'} {what}")
 
     def visit(self, node: ast.AST) -> Any:
-        """Rewrite a node."""
+        """Rewrite a node of the syntax tree."""
         if (
             not isinstance(node, ast.expr_context | ast.operator | ast.boolop | ast.unaryop | ast.cmpop)
             and type(node) not in ALLOWED
@@ -270,11 +270,11 @@ class _Rewriter(ast.NodeTransformer):
         return super().visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        """Refuse functions inside the function."""
+        """Refuse nested functions."""
         raise self._refuse("defines a function")
 
     def visit_Import(self, node: ast.Import) -> Any:
-        """Refuse to load a module: its code would run. Of one that is loaded, the statement only takes the name."""
+        """Refuse to import a module that is not loaded yet, because its code would run. A loaded one is only named."""
         for one in node.names:
             if one.name not in sys.modules:
                 raise self._refuse("imports a module that is not loaded yet")
@@ -283,7 +283,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
-        """Refuse to load a module, or what a module makes when it is asked for."""
+        """Refuse `from module import …` if the module is not loaded, or makes the name by its `__getattr__`."""
         known = {} if node.level else vars(sys.modules.get(node.module or "", types.ModuleType("absent")))
         if not all(one.name in known for one in node.names):
             raise self._refuse("imports a name that is not loaded yet")
@@ -294,37 +294,37 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_With(self, node: ast.With) -> Any:
-        """Rewrite a block whose object is the result of a call."""
+        """Rewrite a `with` block whose context manager is the result of a call."""
         if not all(isinstance(one.context_expr, ast.Call) for one in node.items):
             raise self._refuse("enters a block of an object")
         return self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> Any:
-        """Rewrite what several variables are taken from."""
+        """Rewrite an assignment: a value unpacked into several variables is iterated over."""
         takes_apart = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
         node.value = self._iterated(node.value) if takes_apart else self.visit(node.value)
         node.targets = [self.visit(target) for target in node.targets]
         return node
 
     def visit_For(self, node: ast.For) -> Any:
-        """Rewrite what a loop goes over."""
+        """Rewrite a `for` loop: its iterable goes through `Decisions.iterated`."""
         node.target, node.iter = self.visit(node.target), self._iterated(node.iter)
         node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
         return node
 
     def visit_comprehension(self, node: ast.comprehension) -> Any:
-        """Rewrite what a comprehension goes over."""
+        """Rewrite a comprehension: its iterable goes through `Decisions.iterated`."""
         node.target, node.iter = self.visit(node.target), self._iterated(node.iter)
         node.ifs = [self._operand(one) for one in node.ifs]
         return node
 
     def visit_Starred(self, node: ast.Starred) -> Any:
-        """Rewrite the values behind `*`."""
+        """Rewrite `*values`: the iterable goes through `Decisions.iterated`."""
         node.value = self._iterated(node.value) if isinstance(node.ctx, ast.Load) else self.visit(node.value)
         return node
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> Any:
-        """Rewrite a value of an f-string."""
+        """Rewrite a value of an f-string: it goes through `Decisions.formatted`."""
         node.value = self._decided("formatted", [self.visit(node.value)], node.value)
         node.format_spec = None if node.format_spec is None else self.visit(node.format_spec)
         return node
@@ -335,43 +335,43 @@ class _Rewriter(ast.NodeTransformer):
         return self._decided("iterated", [self.visit(node)], node)  # type: ignore[no-any-return]
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        """Refuse products of matrices: a worker computes them with one thread."""
+        """Rewrite a binary operator. Refuse `@`: a worker multiplies matrices with one thread."""
         if isinstance(node.op, ast.MatMult):
             raise self._refuse("multiplies matrices")
         node.left, node.right = self._operand(node.left), self._operand(node.right)
         return node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
-        """Rewrite the operand of an operator."""
+        """Rewrite a unary operator: its operand goes through `Decisions.operand`."""
         node.operand = self._operand(node.operand)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        """Rewrite what `and` and `or` decide about."""
+        """Rewrite `and` and `or`: their values go through `Decisions.operand`."""
         node.values = [self._operand(one) for one in node.values]
         return node
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        """Rewrite what is compared, unless only identities are."""
+        """Rewrite a comparison: its operands go through `Decisions.operand`, except for `is`."""
         looks = any(not isinstance(one, ast.Is | ast.IsNot) for one in node.ops)
         rewritten = self._operand if looks else self.visit
         node.left, node.comparators = rewritten(node.left), [rewritten(one) for one in node.comparators]
         return node
 
     def visit_If(self, node: ast.If) -> Any:
-        """Rewrite the condition of an `if`."""
+        """Rewrite the condition of an `if`: it goes through `Decisions.operand`."""
         node.test = self._operand(node.test)
         node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
         return node
 
     def visit_While(self, node: ast.While) -> Any:
-        """Rewrite the condition of a `while` loop."""
+        """Rewrite the condition of a `while` loop: it goes through `Decisions.operand`."""
         node.test = self._operand(node.test)
         node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
-        """Rewrite the condition of `a if condition else b`, and both values."""
+        """Rewrite `a if condition else b`: the condition goes through `Decisions.operand`."""
         node.test, node.body, node.orelse = self._operand(node.test), self.visit(node.body), self.visit(node.orelse)
         return node
 
@@ -382,7 +382,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._decided("operand", [made], node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
-        """Rewrite `name += value` as `name = name + value` for values that this cannot change in place."""
+        """Rewrite `name += value` as `name = name + value`. `Decisions.immutable` refuses values that `+=` changes in place."""
         if isinstance(node.op, ast.MatMult):
             raise self._refuse("multiplies matrices")
         if not isinstance(node.target, ast.Name):
@@ -392,7 +392,7 @@ class _Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([node.target], value), node)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """Rewrite a call."""
+        """Rewrite a call: it goes through `Decisions.call` or `Decisions.method`."""
         if (mapped := self._mapped(node)) is not None:
             return self.visit(mapped)
         function = node.func
@@ -412,7 +412,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._decided("call", [self.visit(function), *arguments], node, named)
 
     def _note(self, function: ast.expr) -> None:
-        """Note what a call names: a dotted name, or a method of the function's own object."""
+        """Record what a call names: a dotted name, or a method of `self`."""
         path: list[Any] = []
         while isinstance(function, ast.Attribute):
             path.insert(0, function.attr)
@@ -440,7 +440,7 @@ class _Rewriter(ast.NodeTransformer):
         return ast.fix_missing_locations(ast.copy_location(ast.GeneratorExp(node.args[0].body, [each]), node))
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
-        """Return the new code of an attribute that is read. Refuse one that is set or deleted."""
+        """Rewrite an attribute that is read: it goes through `Decisions.attribute`. Refuse one that is set or deleted."""
         if not isinstance(node.ctx, ast.Load):
             raise self._refuse(f"sets the attribute {node.attr}")
         name = self._whole(node.attr)
@@ -450,7 +450,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._decided("attribute", [self.visit(node.value), ast.Constant(name)], node)
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
-        """Rewrite an item that is read."""
+        """Rewrite an element that is read: it goes through `Decisions.item`."""
         if isinstance(node.ctx, ast.Load):
             return self._decided("item", [self.visit(node.value), self._index(node.slice)], node)
         if not isinstance(node.value, ast.Name) or node.value.id not in self._fresh:

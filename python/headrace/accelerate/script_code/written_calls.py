@@ -1,7 +1,7 @@
-"""What the user wrote: names of functions for messages, and the call of the script's own code in which something was refused.
+"""Names for messages: the call that stands in the script's own code, if one deep inside a library was refused.
 
-The code that makes an item is looked into through all libraries that it calls. Something may then be refused deep inside `re`
-or `random`, by a name that the user has never seen. `written_reason` names the call that stands in the script.
+Planning an item follows its code through all libraries that it calls. A call may then be refused deep inside `re` or `random`,
+by a name that the user has never seen. `written_reason` names the call in the script instead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["called_name", "is_library", "written_reason"]
 SCRIPT = "the script"
 
 OBJECT_CALLS = frozenset({"__call__", "__getitem__", "__init__", "forward"})
-"""Methods by which an object or a class is called without their name."""
+"""Methods that run when an object or class is called or indexed: messages name the class instead."""
 
 
 def called_name(function: Any) -> str:
-    """Name a function or class as the script would call it: `random.choice`, `re.sub`, `numpy.random.rand`; its own: `label`.
+    """Return the name of a function or class as the script writes it: `random.choice`, `label` (its own).
 
     A callable object is named by its class.
     """
@@ -39,9 +39,9 @@ def called_name(function: Any) -> str:
 
 
 def written_reason(reason: str, outermost: types.CodeType) -> str:
-    """Return the reason for a refusal: as given if the script's own code did it, else the library's function that it called.
+    """Return the reason for a refusal. If it arose inside a library, name the library function that the script called.
 
-    `outermost`: the code of the frame at which the look into the code began.
+    `outermost`: the code of the frame from which headrace began to run the script's code.
     """
     frames: list[types.FrameType] = []
     frame: types.FrameType | None = sys._getframe(1)
@@ -61,7 +61,7 @@ def written_reason(reason: str, outermost: types.CodeType) -> str:
 
 
 def is_library(function: types.FunctionType) -> bool:
-    """Whether a function is not the script's own."""
+    """Return whether a function is defined in a library, not in the script."""
     return is_installed(function.__code__.co_filename)
 
 
@@ -84,7 +84,7 @@ def _frame_name(frame: types.FrameType) -> str:
 
 
 def _is_bound(module: str, name: str) -> bool:
-    """Whether a module has a method of one of its objects under the method's name, as `random.choice` is one."""
+    """Return whether a module has a method of one of its objects under the method's name, as `random.choice` is one."""
     found = getattr(sys.modules.get(module), name, None)
     return isinstance(found, types.MethodType | types.BuiltinMethodType) and not isinstance(found.__self__, types.ModuleType)
 

@@ -1,1 +1,1 @@
-"""The script's transforms, translated into headrace's."""
+"""Translate torchvision's and timm's transforms into those of headrace."""

@@ -1,4 +1,4 @@
-"""How the script's transforms draw their random numbers.
+"""How torchvision's and timm's transforms draw their random numbers, so that native code draws the same ones.
 
 `headrace._native.DrawPlan` draws them natively, from the same generators in the same order (`random_streams`).
 
@@ -20,15 +20,16 @@ from headrace.accelerate.transforms.names import TIMM, V2, display_name, full_na
 __all__ = ["FIXED", "TORCH", "Draw", "Erasing", "erasing", "happens", "is_second", "logarithms", "single"]
 
 Draw = tuple[str, tuple[float, ...]]
-"""How an object of the script draws the numbers of a transform: a name and numbers, as `headrace._native.DrawPlan` has them.
+"""How a transform draws its random numbers: a name and numbers for `headrace._native.DrawPlan`.
 
-The numbers of "torch_crop" are the bounds of the logarithm of the ratio."""
+The numbers of "torch_crop" are the bounds of the logarithm of the ratio.
+"""
 
 FIXED: Draw = ("fixed", ())
-"""The transform draws nothing."""
+"""The transform draws no random number."""
 
 TORCH: Draw = ("torch", ())
-"""The transform draws from torch's generator, in the one way of both versions of torchvision's transforms."""
+"""The transform draws from torch's generator, and both versions of torchvision's transforms draw alike."""
 
 _TORCH_GENERATOR = 0.0
 _LESS, _LESS_OR_EQUAL = 0.0, 1.0
@@ -36,7 +37,7 @@ _LESS, _LESS_OR_EQUAL = 0.0, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Erasing:
-    """A RandomErasing of finished tensors.
+    """Arguments of a RandomErasing that is applied to the finished tensor.
 
     `decision`: the numbers of the draw whether the tensor is erased. `scale`: range of the share of the area. `logarithms`:
     bounds of the logarithm of the ratio. `value`: the value of each channel.
@@ -52,19 +53,20 @@ class Erasing:
 
 
 def single(value: Any) -> float:
-    """Return a number as torch compares a tensor of single precision with it."""
+    """Round a number to float32, as torch does before it compares the number with a float32 tensor."""
     return float(np.float32(value))
 
 
 def is_second(operation: Any) -> bool:
-    """Whether a transform is of torchvision's `transforms.v2`."""
+    """Return whether a transform is of `torchvision.transforms.v2`."""
     return full_name(operation).startswith(V2)
 
 
 def happens(operation: Any, *, is_number: bool = False, inclusive: bool = False) -> Draw:
-    """Return the draw of a transform that happens with probability `p`: `torch.rand(1) < p`.
+    """Return the draw that decides, with probability `p`, whether a transform is applied: `torch.rand(1) < p`.
 
-    `is_number`: the first transforms compare `torch.rand(1).item()`, in double precision. `inclusive`: they compare `<=`.
+    `is_number`: compare in double precision, as `torchvision.transforms` does with `torch.rand(1).item()`. `inclusive`: compare
+    by `<=`.
     """
     second = is_second(operation)
     limit = float(operation.p) if is_number and not second else single(operation.p)
@@ -72,7 +74,7 @@ def happens(operation: Any, *, is_number: bool = False, inclusive: bool = False)
 
 
 def logarithms(operation: Any) -> tuple[float, float]:
-    """Return the logarithms of a range of ratios as torchvision computes them, in single precision."""
+    """Return the logarithms of a range of aspect ratios in float32, as torchvision computes them."""
     torch = sys.modules["torch"]
     known = getattr(operation, "_log_ratio", None)
     found = torch.log(torch.tensor(operation.ratio)) if known is None else known
@@ -82,7 +84,7 @@ def logarithms(operation: Any) -> tuple[float, float]:
 
 
 def erasing(operation: Any) -> Erasing:
-    """Return what a RandomErasing does. Raise `Unsupported` unless it is torchvision's, with fixed values."""
+    """Return the arguments of torchvision's RandomErasing. Raise `Unsupported` for any other class, and for random values."""
     if full_name(operation).startswith(TIMM):
         raise Unsupported(f"transform {display_name(operation)} of timm draws in a way that is not replayed")
     value = operation.value

@@ -1,4 +1,4 @@
-"""The transforms in nested containers, in order.
+"""Unpack nested Compose and Sequential objects into one sequence of transforms.
 
 A class is recognised by the full name of its exact type, never by a base class, because a subclass may do anything.
 """
@@ -15,12 +15,12 @@ from headrace.accelerate.transforms.names import V1, V2, full_name
 
 __all__ = ["LIBRARIES", "flatten"]
 
-#: The packages whose transforms are known.
+#: Packages whose classes may be translated; other classes are the script's own.
 LIBRARIES = frozenset({"timm", "torch", "torchvision"})
 
 
 def flatten(operation: object) -> Iterator[Any]:
-    """Yield the transforms in nested Compose and Sequential objects, in order. A tuple of transforms is one after the other.
+    """Yield the transforms inside nested Compose and Sequential objects and tuples, in the order in which they are applied.
 
     Raise `Unsupported` for a transform that was changed from outside (a hook, a replaced method).
     """
@@ -92,7 +92,7 @@ def _require_unmodified(operation: object) -> None:
 
 
 def _is_replaced(kind: type, name: str) -> bool:
-    """Whether a method of a library's class was assigned by the script: its code then comes from another package."""
+    """Return whether a method of a library's class was assigned by the script: its code then comes from another package."""
     method = getattr(kind, name, None)
     module = str(getattr(method, "__module__", None) or kind.__module__)
     if kind.__module__.partition(".")[0] not in LIBRARIES:

@@ -1,4 +1,4 @@
-"""The names of transforms: by which classes of torchvision and timm are recognised, and which messages use."""
+"""Names of transforms: to recognise classes of torchvision and timm, and to print in messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILTER_BY_NUMBER = MappingProxyType({0: "nearest", 1: "lanczos", 2: "bilinear", 
 
 
 def full_name(operation: object) -> str:
-    """Return the full name of an object's exact type, without private module names (`v2._geometry`)."""
+    """Return module and name of an object's exact type, without private module names (`v2._geometry`)."""
     kind = type(operation)
     module = kind.__module__
     if module.startswith(V2):
@@ -26,14 +26,14 @@ def full_name(operation: object) -> str:
 
 
 def display_name(operation: object) -> str:
-    """Name a transform in a message: its class, or the name of a function, also inside `functools.partial`."""
+    """Return the name of a transform for messages: its class, or its function's name, also inside `functools.partial`."""
     if isinstance(operation, functools.partial):
         return f"partial({display_name(operation.func)})"
     return getattr(operation, "__name__", None) or type(operation).__name__
 
 
 def interpolation_name(value: object) -> str:
-    """Name an interpolation given as torchvision's enum member, a string, Pillow's number, or timm's tuple of several."""
+    """Return the name of an interpolation: torchvision's enum, a string, Pillow's number, or timm's tuple of several."""
     if isinstance(value, tuple | list):
         return " or ".join(interpolation_name(one) for one in value)
     return str(FILTER_BY_NUMBER.get(value) if isinstance(value, int) else getattr(value, "value", value))

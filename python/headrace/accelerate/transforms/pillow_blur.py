@@ -1,4 +1,4 @@
-"""Pillow's Gaussian blur: whether the native one equals it on this machine.
+"""Check on this machine that the native Gaussian blur equals Pillow's.
 
 Pillow computes the sizes of its boxes in single precision, which a compiler may round in two ways; the rest are integers.
 """
@@ -13,16 +13,16 @@ from headrace._native import pillow_blur
 
 __all__ = ["blurs_alike"]
 
-#: The number of radii that are compared, between the smallest and the largest.
+#: Number of radii, from the smallest to the largest, for which the native blur is compared with Pillow's.
 COMPARED_RADII = 33
 
 MOST_RADIUS = 1000.0
-"""Pixels. The native blur takes no larger radius."""
+"""Largest radius of the native blur, in pixels."""
 
 
 @functools.lru_cache(maxsize=64)
 def blurs_alike(least: float, most: float) -> bool:
-    """Whether Pillow's `GaussianBlur` of these radii, in pixels, gives the values of the native one."""
+    """Return whether the native blur equals Pillow's `GaussianBlur` for radii from `least` to `most` pixels."""
     from PIL import Image, ImageFilter  # the script's own blur is Pillow's, so it is there
 
     if not 0 <= least <= most <= MOST_RADIUS:

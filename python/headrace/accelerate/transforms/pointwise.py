@@ -1,4 +1,4 @@
-"""The value table of a script's pointwise transforms: the result for each uint8 value of each channel.
+"""Replace a script's pointwise transforms (ToTensor, Normalize, …) by a table: the result for each uint8 value and channel.
 
 ToTensor, ToDtype, Normalize and similar transforms compute each output value from one input value. A table of 3 × 256 numbers
 therefore describes their joint effect on a uint8 RGB image. The script's own objects make the table from an image of all
@@ -22,10 +22,10 @@ __all__ = ["ValueTable", "tabulate"]
 
 @dataclass(frozen=True, slots=True)
 class ValueTable:
-    """The results of the pointwise transforms.
+    """The result of the pointwise transforms for each channel and pixel value.
 
-    `values` is a tensor [3, 256] of `dtype`: the result for channel c and input value v. `identity`: each result equals its
-    input (uint8).
+    `values`: tensor [3, 256] of `dtype`; element [c, v] is the result for channel c and pixel value v. `identity`: each result
+    equals its pixel value (uint8).
     """
 
     values: torch.Tensor
@@ -34,7 +34,7 @@ class ValueTable:
 
 
 def tabulate(operations: Sequence[Callable[[Any], Any]]) -> ValueTable:
-    """Run copies of the script's pointwise transforms on an image that holds each value in each channel.
+    """Return the value table of a sequence of pointwise transforms. Copies of them run on an image of all values.
 
     Raise `Unsupported` if the result is not a tensor [3, H, W] on the CPU, or if equal values give different results.
     """

@@ -1,4 +1,4 @@
-"""The resize of uint8 tensors: whether the native one equals torchvision's on this machine.
+"""Check on this machine that the native resize of uint8 tensors equals torchvision's.
 
 torchvision's v2 gives uint8 tensors to torch where torch has a kernel with weights of 16 bits for this processor; elsewhere it
 computes in float32 and rounds. The native filters whose names end in "-int16" are those kernels.
@@ -20,7 +20,7 @@ __all__ = ["resizes_tensors_alike"]
 
 FILTERS = ("bilinear", "bicubic")
 
-#: The sizes (width, height) that are compared: (before, after). Smaller, larger, by whole and by odd factors, one side only.
+#: Sizes (width, height) before and after the compared resizes: smaller, larger, by whole and odd factors, one side only.
 COMPARED_SIZES = (
     ((97, 61), (32, 32)),
     ((64, 48), (32, 24)),
@@ -33,7 +33,7 @@ COMPARED_SIZES = (
 
 @functools.cache
 def resizes_tensors_alike(interpolation: object) -> bool:
-    """Whether torchvision's `resize` of uint8 tensors, antialiased, gives the values of the native filter.
+    """Return whether the native resize equals torchvision's `resize` of uint8 tensors with antialiasing.
 
     `interpolation`: "bilinear" or "bicubic". False for any other.
     """

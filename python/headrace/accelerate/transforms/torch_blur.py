@@ -1,4 +1,4 @@
-"""torchvision's Gaussian blur of uint8 images: its weights, and whether the native one equals it on this machine.
+"""Weights of torchvision's Gaussian blur of uint8 tensors, and a check that the native blur equals it on this machine.
 
 torchvision blurs with a convolution in float32. The native blur adds the products in the order of torch's convolution (oneDNN's
 depthwise kernels: row by row, one rounding for each product). Which kernel torch takes depends on the processor, the build and
@@ -32,9 +32,9 @@ from headrace._native import (
 __all__ = ["arithmetic", "blur_refusal", "blurs_alike", "holds_blur", "serve_weights", "without_comparison"]
 
 COMPARED_SIGMAS = 3
-"""The number of sigmas that are compared, between the smallest and the largest."""
+"""Number of sigmas, from the smallest to the largest, for which the native blur is compared with torch's."""
 
-#: For each version of the transforms: the module of the public function, and that of the function that makes the weights.
+#: By version of torchvision's transforms: the module of `gaussian_blur`, and the module that computes its weights.
 MODULES = {
     1: ("torchvision.transforms.functional", "torchvision.transforms._functional_tensor"),
     2: ("torchvision.transforms.v2.functional", "torchvision.transforms.v2.functional._misc"),
@@ -46,7 +46,7 @@ _trusting: list[bool] = []  # not empty inside `without_comparison`
 
 @contextlib.contextmanager
 def without_comparison() -> Iterator[None]:
-    """Take every blur for equal inside the block, for `diagnose`: it must not compute in the process that it watches."""
+    """Context manager: assume that every native blur equals torch's. `diagnose` must not compute in the watched process."""
     _trusting.append(True)
     try:
         yield
@@ -55,20 +55,20 @@ def without_comparison() -> Iterator[None]:
 
 
 def arithmetic() -> tuple[Any, ...]:
-    """Return the settings of torch that decide how it convolves on the CPU, without the number of threads."""
+    """Return the settings of torch that decide how it convolves on the CPU, except the number of threads."""
     low = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     return (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision(), low)
 
 
 def holds_blur(steps: Sequence[Any]) -> bool:
-    """Whether a blur is among these steps (`NativeTransform`)."""
+    """Return whether one of these steps (`NativeTransform`) is a blur."""
     return any(step.name == "TorchBlur" or holds_blur(step.arguments.get("transforms", ())) for step in steps)
 
 
 def blur_refusal(steps: Sequence[Any]) -> tuple[str, str] | None:
-    """Return why a blur among these steps (`NativeTransform`) does not give torch's own values, and with what it would.
+    """Return why the native blur would differ from torch's in one of these steps (`NativeTransform`), and a remedy.
 
-    None if each of them does, or there is none. The image's size before a blur must be known: it is compared at that size.
+    None if no blur differs, or there is none. The image's size before a blur must be fixed: they are compared at that size.
     """
     return _walk(steps, None)[1]
 
@@ -98,7 +98,7 @@ def _walk(steps: Sequence[Any], size: tuple[int, int] | None) -> tuple[tuple[int
 
 
 def blurs_alike(version: int, kernel: tuple[int, int], sigmas: tuple[float, float], size: tuple[int, int]) -> bool:
-    """Whether torchvision's `gaussian_blur` gives the sums of the native one, bit for bit.
+    """Return whether the native blur equals torchvision's `gaussian_blur`, bit for bit.
 
     `version`: 1 for `torchvision.transforms`, 2 for its `v2`. `kernel`: width and height in pixels. `sigmas`: the smallest and
     the largest in pixels. `size`: height and width of the image in pixels.
@@ -152,7 +152,7 @@ def _weights(version: int, kernel: tuple[int, int], sigma: float) -> npt.NDArray
 
 
 def serve_weights() -> None:
-    """Let a thread of this process compute the weights that native threads want, from now on."""
+    """Start a thread of this process that computes blur weights by torch for the native threads."""
     if not _servers:
         serve_blur_weights(True)
         _servers.append(threading.Thread(target=_serve, name="headrace-blur", daemon=True))
@@ -172,7 +172,7 @@ def _serve() -> None:
 
 
 def _end_service() -> None:
-    """End the service in a forked child, which has no such thread, and before this process ends."""
+    """End the thread that computes weights: in a forked child, which lacks it, and before this process ends."""
     _servers.clear()
     serve_blur_weights(False)
 

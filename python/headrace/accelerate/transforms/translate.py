@@ -54,7 +54,7 @@ PILLOW_FILTERS = frozenset({"bilinear", "bicubic", "lanczos"})
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NativeTransform:
-    """One transform of `headrace.transforms`: its name and its arguments, among them other `NativeTransform` objects.
+    """One transform of `headrace.transforms`: its name and arguments, which may be `NativeTransform` objects too.
 
     `draw`: how the script's object draws the numbers of the transform.
     """
@@ -71,7 +71,7 @@ class NativeTransform:
 
 @dataclass(frozen=True, slots=True)
 class TransformParts:
-    """The three parts of a transform (see the module's docstring)."""
+    """A translated transform in three parts: geometry, pointwise, erasings (see the module's docstring)."""
 
     geometry: tuple[NativeTransform, ...]
     pointwise: tuple[Callable[[Any], Any], ...]
@@ -79,7 +79,7 @@ class TransformParts:
 
 
 def is_known(transform: object) -> bool:
-    """Whether each step of a transform is one that `translate` knows. It may still refuse an argument or the order."""
+    """Return whether `translate` knows the class of each step. It may still refuse an argument or the order of steps."""
     try:
         operations = list(flatten(transform))
         known = (_IDENTITY, _TO_TENSOR, _POINTWISE, _ERASINGS, _GEOMETRY)
@@ -97,12 +97,12 @@ def _is_traced(operation: Any) -> bool:
 
 
 def makes_tensor(transform: object) -> bool:
-    """Whether a transform that is known makes a tensor of a Pillow image."""
+    """Return whether a known transform turns a Pillow image into a tensor."""
     return any(full_name(operation) in _TO_TENSOR for operation in flatten(transform))
 
 
 def translate(transform: object) -> TransformParts:
-    """Split a transform into its three parts. Raise `Unsupported` naming the first transform without an equivalent.
+    """Translate a script's transform into native parts. Raise `Unsupported` naming the first step without an equivalent.
 
     A flip after the conversion to a tensor moves before it. That cannot change a value: a flip only moves pixels, and a
     pointwise transform does not depend on the position. Crops and resizes of torchvision v2's uint8 tensors move before the
@@ -142,30 +142,30 @@ def translate(transform: object) -> TransformParts:
 
 
 def changes_nothing(operation: Any) -> bool:
-    """Whether a transform returns each image as it is, and draws nothing. (A ColorJitter without factors draws their order.)"""
+    """Return whether a transform never changes an image, and draws no random number."""
     return full_name(operation) in _IDENTITY
 
 
 def steps_of(operation: Any) -> tuple[NativeTransform, ...]:
-    """Return the geometric steps of one transform: none for those that make a tensor, or change the values of one."""
+    """Return the geometric steps of one transform; none for a transform that makes a tensor or only changes its values."""
     if changes_nothing(operation) or any(full_name(operation) in table for table in (_TO_TENSOR, _POINTWISE, _ERASINGS)):
         return ()
     return _on_image(operation)
 
 
 def is_random(transform: object) -> bool:
-    """Whether a transform that is known draws random numbers."""
+    """Return whether a known transform draws random numbers."""
     parts = [part for part in flatten(transform) if not changes_nothing(part)]
     return any(full_name(part) in _ERASINGS or any(map(draws, steps_of(part))) for part in parts)
 
 
 def draws(step: NativeTransform) -> bool:
-    """Whether random numbers are drawn for a step, or for one inside it."""
+    """Return whether a step, or a step nested in it, draws random numbers."""
     return step.draw != FIXED or any(map(draws, step.arguments.get("transforms", ())))
 
 
 def is_own(operation: Any) -> bool:
-    """Whether a transform is a callable object or function of the script, not of a library."""
+    """Return whether a transform is a callable object or function of the script, not of a library."""
     return full_name(operation) == V1 + "Lambda" or type(operation).__module__.partition(".")[0] not in LIBRARIES
 
 
@@ -181,12 +181,12 @@ def _on_image(operation: Any) -> tuple[NativeTransform, ...]:
     raise Unsupported(f"transform {display_name(operation)}{of_timm} has no exact native equivalent")
 
 
-#: What translates a transform of the script's own, given also the translation of what it calls (`own_transforms.trace`).
+#: The function that translates the script's own transforms (`own_transforms.trace`), set by `trace_with`.
 _tracers: list[Callable[[Any, Callable[[Any], tuple[NativeTransform, ...]]], tuple[NativeTransform, ...]]] = []
 
 
 def trace_with(tracer: Callable[[Any, Callable[[Any], tuple[NativeTransform, ...]]], tuple[NativeTransform, ...]]) -> None:
-    """Let a function translate the transforms of the script's own, which are refused otherwise. It imports this module."""
+    """Set the function that translates the script's own transform classes. Without it they are refused."""
     _tracers.append(tracer)
 
 
@@ -216,7 +216,7 @@ def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
 
 
 def _keeps_uint8(operation: Any) -> bool:
-    """Whether a transform makes a uint8 tensor of a Pillow image, or keeps the values of one."""
+    """Return whether a transform makes a uint8 tensor of a Pillow image, or keeps the values of one."""
     uint8 = sys.modules["torch"].uint8
     return full_name(operation) in _TO_UINT8 or (
         full_name(operation) in _CONVERTS and getattr(operation, "dtype", None) is uint8
@@ -313,7 +313,7 @@ def _random_crop(operation: Any) -> NativeTransform:
 
 
 def _is_black(fill: Any) -> bool:
-    """Whether a `fill` argument is zero in each channel. v2 has a dict by type; None means zero."""
+    """Return whether a `fill` argument is zero in each channel. v2 has a dict by type; None means zero."""
     if isinstance(fill, dict):
         return all(_is_black(value) for value in fill.values())
     return not any(fill) if isinstance(fill, Sequence) else not fill
@@ -419,7 +419,7 @@ def _grayscale(operation: Any) -> NativeTransform:
 
 
 def _version(operation: Any) -> int:
-    """Return which of torchvision's two automatic augmentations it is: their solarize and posterize round differently."""
+    """Return which version of torchvision's automatic augmentation this is: they round solarize and posterize differently."""
     return 1 if full_name(operation).startswith(V1_AUTOAUGMENT) else 2
 
 

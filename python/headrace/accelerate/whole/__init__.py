@@ -1,1 +1,1 @@
-"""Loaders taken over as a whole: recognised, compiled, iterated."""
+"""Take over a loader as a whole: recognise it, compile its transforms, and make all of its batches natively."""

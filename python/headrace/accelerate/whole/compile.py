@@ -1,4 +1,4 @@
-"""Compile a recognised loader for the native engine: table of files, program, value table."""
+"""Compile a recognised loader for the native engine: table of files, pipeline, value table."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ __all__ = [
     "transform_of",
 ]
 
-#: Keep at most this many tables of files for the next epoch.
+#: Most tables of files to keep for the next epoch. More take more memory.
 MOST_TABLES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledLoader:
-    """Everything with which the native engine fills the batches of one loader.
+    """Everything from which the native engine makes the batches of a loader over folders of images.
 
     `samples`: for each folder dataset, a copy of its samples: the paths of the table, and their targets.
     """
@@ -56,7 +56,7 @@ class CompiledLoader:
 
     @property
     def views(self) -> tuple[CompiledView, ...]:
-        """The one view of an item."""
+        """The views of an item: one, the image."""
         return (self.view,)
 
 
@@ -69,7 +69,7 @@ def compile_loader(recognition: RecognisedLoader, threads: int) -> CompiledLoade
 
 @dataclass(frozen=True, slots=True)
 class CompiledView:
-    """Everything with which the native engine makes the tensors of one transform.
+    """Everything from which the native engine makes one image tensor of an item.
 
     `draws`: how the random numbers of each operation are drawn. `erasings`: what erases parts of the finished tensors.
     """
@@ -82,11 +82,14 @@ class CompiledView:
 
     @property
     def is_random(self) -> bool:
-        """Whether a random number is drawn."""
+        """Whether making the tensor draws random numbers."""
         return bool(self.erasings) or any(draw != FIXED for draw in self.draws)
 
     def draw_plan(self, ranges: list[tuple[float, float]]) -> DrawPlan:
-        """Return the plan for the native engine. `ranges`: the ranges of exponentials so far; this view appends its own."""
+        """Return the order of random draws for the native engine.
+
+        `ranges`: bounds of the logarithms (of aspect ratios) that are drawn so far; those of this view are appended.
+        """
 
         def number_of(logarithms: tuple[float, float]) -> int:
             if logarithms not in ranges:
@@ -111,7 +114,7 @@ def _value_bytes(value: tuple[float, ...], dtype: torch.dtype) -> list[bytes]:
 
 
 def compile_view(parts: TransformParts, values: ValueTable) -> CompiledView:
-    """Compile a transform. Raise `Unsupported` if the native engine cannot apply it."""
+    """Compile a translated transform and its value table. Raise `Unsupported` if the native engine cannot apply them."""
     table = None if values.identity else values.values.to(torch.float32).numpy()
     try:
         steps = [transform_of(step) for step in parts.geometry]
@@ -134,7 +137,7 @@ def _draws(steps: Sequence[NativeTransform]) -> Iterator[Draw]:
 
 
 def transform_of(step: NativeTransform) -> Transform:
-    """Return the transform of `headrace.transforms`. Raise `UsageError` if it refuses an argument."""
+    """Build the transform of `headrace.transforms` from a translated step. Raise `UsageError` if it rejects an argument."""
     if step.name == "RandomApply":
         return RandomApply([transform_of(inner) for inner in step.arguments["transforms"]], step.arguments["p"])
     return NATIVE_TRANSFORMS[step.name](**step.arguments)
@@ -173,7 +176,7 @@ def _are_same(copy: list[Any], samples: Sequence[Any]) -> bool:
 
 
 def _forget_tables() -> None:
-    """Abandon the tables in a forked child: the threads that do not exist there may have held their locks."""
+    """Abandon the tables in a forked child: threads that do not exist there may have held their locks."""
     for _, table in _tables.values():
         table.abandon()
     _tables.clear()

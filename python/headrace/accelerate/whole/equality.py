@@ -1,4 +1,4 @@
-"""Whether two batches, items or planned items are equal bit for bit."""
+"""Compare batches or items bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["are_equal"]
 
 
 def are_equal(ours: Any, theirs: Any) -> bool:
-    """Whether two values are known to be equal: types, structure, shapes, strides, and the bits of tensors and arrays."""
+    """Return whether two values are equal: types, structure, shapes, strides, and the bits of tensors and arrays."""
     try:
         return _equal(ours, theirs)
     except Exception:  # an object that can be neither pickled nor compared

@@ -1,4 +1,4 @@
-"""The rules by which `headrace run` takes over a DataLoader.
+"""Rules by which `headrace run` takes over a DataLoader over folders of images.
 
 `recognise` applies the rules in this order. It raises `Unsupported` with the reason at the first rule that fails.
 
@@ -67,28 +67,28 @@ __all__ = [
     "require_seeding_only",
 ]
 
-#: See `RecognisedLoader.collate`.
+#: Kinds of collate functions: torch's `default_collate`, timm's `fast_collate`, or code of the script.
 CollateKind = Literal["list", "timm", "code"]
 
-#: The endings of files that the native decoder decodes exactly as Pillow does.
+#: File extensions of the formats that the native decoder decodes exactly as Pillow does.
 NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
 
-#: Pillow's own `MAX_IMAGE_PIXELS`. Under a lower one Pillow warns or refuses where the native decoder would not.
+#: Pillow's default `MAX_IMAGE_PIXELS`. With a lower one Pillow warns of, or refuses, images that native code decodes.
 PILLOWS_PIXEL_LIMIT = 1024 * 1024 * 1024 // 4 // 3
 
-#: The value types that the native engine writes.
+#: The dtypes of tensors that the native engine can write.
 NATIVE_DTYPES = frozenset({"uint8", "float32", "float16", "bfloat16"})
 
-#: Refuse a dataset if more than this share of its files has other endings: the script's own, slow code loads such files.
+#: Refuse a dataset if more than this share of its files has other extensions: the script's slower code loads such files.
 MAX_OTHER_SHARE = 0.02
 
-#: The number of paths from which that share is estimated.
+#: Estimate the share of other extensions (`MAX_OTHER_SHARE`) from this many paths.
 SAMPLED_PATHS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class FolderDataset:
-    """One folder dataset (such as `ImageFolder`) in the loader's dataset.
+    """One folder dataset (such as `ImageFolder`) inside the loader's dataset.
 
     `samples` is the dataset's own list of (path, target). Its first sample is number `first` among the samples of all folder
     datasets. `open_image` is the function with which the dataset opens a path as a Pillow image.
@@ -103,7 +103,7 @@ class FolderDataset:
 
 @dataclass(frozen=True, slots=True)
 class RecognisedLoader:
-    """A DataLoader that fulfils the rules.
+    """A DataLoader over folders of images to which all rules apply.
 
     `locate(index)` returns the folder dataset and the position in it for an index of the loader's dataset. `collate` is the
     kind of the collate function: "list" for `default_collate`, "timm" for timm's tuple with int64 targets. ("code", any other
@@ -118,7 +118,7 @@ class RecognisedLoader:
 
 
 def recognise(loader: Any) -> RecognisedLoader:
-    """Apply the rules to a DataLoader. Raise `Unsupported` with the first rule that fails."""
+    """Apply the rules to a DataLoader. Raise `Unsupported` with the reason of the first rule that fails."""
     check_loader(loader)
     folders: list[FolderDataset] = []
     find = locate(loader.dataset, folders, kept=loader.num_workers > 0)
@@ -139,7 +139,7 @@ def recognise(loader: Any) -> RecognisedLoader:
 
 
 def require_native_values(values: ValueTable, collate: CollateKind) -> None:
-    """Raise `Unsupported` if the native engine cannot write the values."""
+    """Raise `Unsupported` if the native engine cannot write tensors of these values and dtype."""
     if collate == "timm" and not values.identity:
         raise Unsupported("timm's fast_collate of values that are not uint8 pixels")
     dtype = str(values.dtype).removeprefix("torch.")
@@ -148,7 +148,7 @@ def require_native_values(values: ValueTable, collate: CollateKind) -> None:
 
 
 def describe(dataset: Any) -> str:
-    """Name a dataset: `ImageFolder(/data/train)`, `Subset of ImageFolder(/data/train)`."""
+    """Return a dataset's name for messages: `ImageFolder(/data/train)`, `Subset of ImageFolder(/data/train)`."""
     data, name = sys.modules["torch.utils.data"], type(dataset).__name__
     if type(dataset) is data.Subset:
         return f"Subset of {describe(dataset.dataset)}"
@@ -165,8 +165,9 @@ def describe(dataset: Any) -> str:
 def locate(dataset: Any, folders: list[FolderDataset], *, kept: bool = False) -> Callable[[int], tuple[FolderDataset, int]]:
     """Return a function that maps an index of `dataset` to a folder dataset and the position in it.
 
-    The folder datasets found are appended to `folders`. `Subset` and `ConcatDataset` may be nested. `kept`: the function keeps
-    the indices of each `Subset` as they are now, as worker processes do. Raise `Unsupported` for any other dataset.
+    The folder datasets found are appended to `folders`. `Subset` and `ConcatDataset` may be nested. `kept`: the function uses
+    the indices that each `Subset` has now, as worker processes do, even if they change. Raise `Unsupported` for any other
+    dataset.
     """
     data = sys.modules["torch.utils.data"]
     if type(dataset) is data.Subset:
@@ -203,7 +204,7 @@ def _locate_in_parts(dataset: Any, folders: list[FolderDataset], *, kept: bool) 
 
 
 def as_folder_dataset(dataset: Any, first: int) -> FolderDataset:
-    """Read a dataset as a folder of images that its library's own `__getitem__` opens with Pillow, or raise `Unsupported`."""
+    """Return a dataset as a `FolderDataset`. Raise `Unsupported` if code of the script opens its images."""
     if full_name(dataset) == "timm.data.dataset.ImageDataset":
         return _timm_folder(dataset, first)
     folder_module = sys.modules.get("torchvision.datasets.folder")
@@ -245,7 +246,7 @@ def _timm_folder(dataset: Any, first: int) -> FolderDataset:
 
 
 def open_rgb(source: Any) -> Any:
-    """Open a file, given as its path or its bytes, as an RGB Pillow image, as timm's ImageDataset does."""
+    """Open a file, given by path or bytes, as an RGB Pillow image, as timm's ImageDataset does."""
     from PIL import Image
 
     with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
@@ -265,7 +266,7 @@ def _require_pillow_loader(dataset: Any, folder_module: Any) -> None:
 
 
 def check_loader(loader: Any) -> None:
-    """Raise `Unsupported` if rule 1 or 3 fails."""
+    """Raise `Unsupported` if rule 1 or 3 (see the module's docstring) fails."""
     data = sys.modules["torch.utils.data"]
     if isinstance(loader.dataset, data.IterableDataset):
         raise Unsupported("its dataset is iterable, without indices", "a dataset with __getitem__ and __len__")
@@ -282,7 +283,7 @@ def check_loader(loader: Any) -> None:
 
 
 def _require_no_pixel_limit(pillow: Any) -> None:
-    """Raise `Unsupported` if Pillow warns of images that the native decoder decodes: up to its own limit."""
+    """Raise `Unsupported` if Pillow would warn of large images that the native decoder accepts."""
     if (pillow.MAX_IMAGE_PIXELS or PILLOWS_PIXEL_LIMIT) < PILLOWS_PIXEL_LIMIT:
         raise Unsupported("the script has lowered PIL.Image.MAX_IMAGE_PIXELS", "Pillow's own limit")
 
@@ -316,7 +317,7 @@ def _require_no_code_of_targets(folders: Sequence[FolderDataset]) -> None:
 
 
 def collate_kind(collate: Any) -> CollateKind:
-    """Return the kind of a collate function. Raise `Unsupported` if it is not known."""
+    """Return "list" for `default_collate`, "timm" for timm's `fast_collate`. Raise `UnknownCode` for any other."""
     if collate is sys.modules["torch.utils.data"].default_collate:
         if has_own_default_collate():
             raise Unsupported("the script has added types to torch's default_collate")
@@ -328,7 +329,7 @@ def collate_kind(collate: Any) -> CollateKind:
 
 
 def require_fixed_size(parts: TransformParts) -> None:
-    """Raise `Unsupported` unless a step fixes the image size: default_collate stacks images of one size only."""
+    """Raise `Unsupported` unless a step fixes the image size: `default_collate` stacks images of one size only."""
     for step in reversed(parts.geometry):
         if step.name in ("RandomResizedCrop", "CenterCrop", "RandomCrop"):
             return
@@ -338,7 +339,7 @@ def require_fixed_size(parts: TransformParts) -> None:
 
 
 def require_native_formats(folders: Sequence[FolderDataset]) -> None:
-    """Raise `Unsupported` if more than 2 % of the files, by their names, have formats that are not decoded natively."""
+    """Raise `Unsupported` if more than 2 % of the dataset's files, by their names, have formats without a native decoder."""
     require_native_endings(_sampled_paths(folders))
 
 
@@ -347,7 +348,7 @@ def _sampled_paths(folders: Sequence[FolderDataset]) -> list[str]:
 
 
 def require_native_endings(paths: Sequence[str]) -> None:
-    """Raise `Unsupported` if more than 2 % of these files, by their names, have formats that are not decoded natively."""
+    """Raise `Unsupported` if more than 2 % of these file names have extensions of formats without a native decoder."""
     others = sum(not path.lower().endswith(NATIVE_ENDINGS) for path in paths)
     if others > MAX_OTHER_SHARE * len(paths):
         reason = f"{percent_text(others / len(paths))} of its files are in formats that are not decoded natively"

@@ -1,7 +1,8 @@
-"""The iterator for loaders of the script's own items: they are planned here, native threads make their tensors.
+"""The native iterator for datasets with code of their own: items are planned in this process, native threads make the tensors.
 
-As in `iterator`, the sampler, the batches and the collate function stay the script's own. An item whose code does something
-else than before, or whose file is not decoded natively, is made by the script's dataset in this process.
+Item: what `dataset[i]` returns. To plan it: run its code without decoding (`script_code.calls`). As in `iterator`, the sampler,
+the batches and the collate function are the script's own. The script's dataset makes an item in this process if its code does
+something that the planned items did not, or if its file is not decoded natively.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ __all__ = ["ItemIterator"]
 
 
 MOST_GRAY_FILES = 1_000_000
-"""Remember so many gray files: 100 bytes each."""
+"""Remember at most this many gray files, which take 100 bytes each. Others are planned twice."""
 
 _gray_files: set[str] = set()
-"""Paths of files that were gray JPEGs: their items are planned as such."""
+"""Paths of files that turned out to be gray JPEGs: their items are planned in mode "L" at once."""
 
 
 class ItemIterator(NativeIterator):
-    """One pass over a loader that is taken over; with persistent workers all passes, one after the other.
+    """Iterator of a loader whose dataset has code of its own; yields the script's batches, over one pass or all passes.
 
     The places of a batch (`Pending`) are planned items, or None where the script makes the item.
     """
@@ -66,7 +67,7 @@ class ItemIterator(NativeIterator):
             self._own_dataset, self._own_collate = self._kept.dataset, self._kept.collate or self._collate_fn
 
     def _kept_in_place(self) -> contextlib.AbstractContextManager[None]:
-        """Let the script's code see what it would see in a worker."""
+        """Return a context manager under which the script's code finds the state that a worker would have."""
         if self._kept is None or self._worker_settings is None:
             return contextlib.nullcontext()
         return self._in_worker(self._worker_settings, self._kept)
@@ -87,7 +88,7 @@ class ItemIterator(NativeIterator):
         return state_of([view.chain.operations for view in self._items.recognition.views])
 
     def _update(self, pending: Pending) -> None:
-        """Plan the items again: whatever the script has changed that they depend on, they are what they would be now."""
+        """Plan the items of a batch again, because the script may have changed what they depend on."""
         items = [] if self._is_set_otherwise() else self._plan(pending.indices)
         if len(items) == len(pending.places) and all(map(_alike, items, pending.places)):
             return
@@ -108,11 +109,11 @@ class ItemIterator(NativeIterator):
 
     @property
     def _makes_rows_at_once(self) -> bool:
-        """Whether the dataset makes all items of a batch in one call, so that none of them can be made alone."""
+        """Return whether the dataset makes all items of a batch in one call, so that none can be made alone."""
         return rows_at_once(self._own_dataset, ()) is not None
 
     def _plan(self, indices: list[Any]) -> Sequence[PlannedItem | None]:
-        """Return the planned items; an empty list where the script is to make the whole batch.
+        """Return the planned items; an empty list if the script must make the whole batch.
 
         Where an item's code gives a warning, the script makes the item, and the warning is given then.
         """
@@ -157,14 +158,14 @@ class ItemIterator(NativeIterator):
         return item if recognition.fits(item) else None
 
     def _planned_as_gray(self, index: Any, before: PlannedItem) -> PlannedItem | None:
-        """Plan an item again, as that of gray files. None if it becomes the item of other files."""
+        """Plan an item again, with its files in mode "L". None if it then uses other files."""
         item = self._planned_as(index, "L")
         if item is None or any(one.source != other.source for one, other in zip(item.views, before.views, strict=True)):
             return None
         return item
 
     def _plan_otherwise(self, pending: Pending, slot: int, status: int) -> bool:
-        """Plan a gray file as such: the code converts it to RGB because its mode is another."""
+        """Plan the item of a gray file again, in mode "L": its code converts the image to RGB."""
         before = pending.places[slot]
         if before is None or not before.looks_at_mode or status != UNSUPPORTED:
             return False
@@ -216,7 +217,7 @@ class ItemIterator(NativeIterator):
 
     @staticmethod
     def _alone(pending: Pending, slot: int) -> list[torch.Tensor]:
-        """Return the image of each view as a tensor of its own, not as a part of the batch."""
+        """Return the image of each view as a separate tensor, not a view of the batch."""
         found = []
         for images, memory in zip(pending.images, pending.memory, strict=True):
             one = images[slot]
@@ -225,13 +226,13 @@ class ItemIterator(NativeIterator):
         return found
 
     def _sent(self, batch: Any) -> Any:
-        """Return a batch of the script's collate function as a worker would send it."""
+        """Return a batch of the script's collate function as the training process would receive it from a worker."""
         if self._kept is None or self._items.recognition.collate != "code":
             return batch
         return self._kept.sent(batch)
 
     def _rows_made_by_the_script(self, pending: Pending) -> Any:
-        """Return a batch whose items can only be made together, from where the batch began to draw."""
+        """Return a batch whose items can only be made together, by the script, with the random numbers from its start."""
         stream = self._stream(pending)
         if stream is None:
             return self._made_by_the_script(pending)
@@ -252,7 +253,7 @@ class ItemIterator(NativeIterator):
             return self._pinned(self._sent(self._own_collate(items)))
 
     def _takes(self, contents: list[Any], images: list[torch.Tensor], slot: int, item: Any) -> bool:
-        """Put an item of the script into the batch. Return False if it has another structure than the planned items."""
+        """Put an item that the script made into the batch. Return False if its structure differs from the planned items'."""
         model = next((content for content in contents if content is not None), None)
         found: dict[int, torch.Tensor] = {}
         contents[slot] = _matched(item, model, found)
@@ -267,7 +268,7 @@ class ItemIterator(NativeIterator):
 
 
 def _alike(ours: PlannedItem | None, theirs: PlannedItem | None) -> bool:
-    """Whether two plans are of the same item."""
+    """Return whether two planned items are equal."""
     if ours is None or theirs is None:
         return ours is theirs
     views = zip(ours.views, theirs.views, strict=True)
@@ -280,7 +281,7 @@ def _alike(ours: PlannedItem | None, theirs: PlannedItem | None) -> bool:
 
 
 def _matched(item: Any, model: Any, found: dict[int, torch.Tensor]) -> Any:
-    """Return an item with slots where the model has them. `found` gets the item's tensors there."""
+    """Return an item with `Slot` objects where the model has them. `found` gets the tensors that were there."""
     if isinstance(model, Slot) and isinstance(item, torch.Tensor):
         found[model.number] = item
         return model

@@ -1,9 +1,8 @@
-"""A DataLoader whose dataset is the script's own code around images that headrace knows how to make.
+"""Recognise and compile a DataLoader whose dataset is the script's own code. Item: what `dataset[i]` returns.
 
-The code of an item runs in the main process, without opening files and without transforms (`script_code.calls`). What it
-returns tells which file and which transforms each of its tensors comes from, and holds everything else of the item.
-`recognise_items` plans a few items, and accepts the loader if all have one structure whose transforms have exact native
-equivalents.
+To plan an item, its code runs in the main process, without opening files and without transforms (`script_code.calls`). The
+result names the file and the transforms of each image tensor (a view), and holds the item's other values. `recognise_items`
+plans a few items, and accepts the loader if all have the same structure, and exact native equivalents of their transforms.
 """
 
 from __future__ import annotations
@@ -68,20 +67,20 @@ __all__ = [
     "with_parts",
 ]
 
-#: Plan this many items, spread over the dataset, before a loader is accepted.
+#: Plan this many items, spread over the dataset, before a loader is taken over. More find rarer code paths.
 PLANNED_ITEMS = 256
 
 MOST_ITEM_S = 0.001
-"""Leave a loader alone if planning an item takes more CPU time than this: the main process plans the items of all threads."""
+"""Refuse a loader if planning an item takes more CPU seconds: the main process plans the items of all native threads."""
 
 BYTE_S = 2e-9
-"""Grant so much more for each byte of an image in memory, which is copied, perhaps from a disk. Decoding takes about 10 ns."""
+"""CPU seconds allowed in addition for each byte of an image in memory, for copying it. Decoding takes about 10 ns a byte."""
 
 MEASURED_ITEMS = 16
-"""Judge that after this many items at the earliest."""
+"""Apply the limit `MOST_ITEM_S` only after this many items, so that slow first items do not count."""
 
 MOST_BLACK_ITEMS = 8
-"""Try a collate function with so many items of a batch."""
+"""Try out a collate function with at most this many black images."""
 
 JPEG_ENDINGS = (".jpg", ".jpeg")
 
@@ -90,18 +89,18 @@ _ANY, _RGB_JPEG, _GRAY_JPEG = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of a view in an item. `number`: the number of the view in the item."""
+    """The place of an image tensor in a planned item. `number`: which of the item's tensors belongs there."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedItem:
-    """An item with `Slot` objects in place of its views, and the views in their order.
+    """What `dataset[i]` returns, with `Slot` objects in place of its image tensors, and a view (file, transforms) for each.
 
-    `has_images`: it holds images as well, which only a collate function that is run as code may get.
-    `looks_at_mode`: the code looked at the mode of its files, which the native decoder must find them to have.
-    `is_gray`: that mode is gray, and the code converts the images to RGB.
+    `has_images`: it also holds Pillow images, which only a collate function that is run under control may get. `looks_at_mode`:
+    the code read the mode of its files; the native decoder must find the same. `is_gray`: that mode is gray, and the code
+    converts the images to RGB.
     """
 
     content: Any
@@ -112,13 +111,13 @@ class PlannedItem:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The numbers of the views in the order in which the code draws for them."""
+        """The numbers of the views in the order in which the code draws random numbers for them."""
         return tuple(sorted(range(len(self.views)), key=lambda number: self.views[number].draws[:1] or (-1,)))
 
 
 @dataclass(frozen=True, slots=True)
 class ItemView:
-    """One tensor of an item: its chain of transforms, their parts, and the value table."""
+    """One image tensor of every item of a loader: its transforms, their translation, and the value table."""
 
     chain: Chain
     transform: TransformParts
@@ -127,12 +126,12 @@ class ItemView:
 
 @dataclass(frozen=True, slots=True)
 class RecognisedItems:
-    """A loader whose items can be planned.
+    """A loader whose items can be planned, and what its items have in common.
 
-    `is_rgb`: the code converts its images to RGB. `is_upright`: the code turns them by their EXIF orientation.
-    `groups`: the numbers of the views of each file of an item. `paths`: the names of the files of the items that were planned.
-    `indices`: their indices. `length`: the number of items. `order`: the numbers of the views in the order in which they draw.
-    `collate`: the kind of the collate function; "code" for one that is run as the code of the items is.
+    `is_rgb`: the code converts images to RGB. `is_upright`: the code turns them by their EXIF orientation. `groups`: the
+    numbers of the views of each file of an item. `paths`, `indices`: files and indices of the items planned so far. `length`:
+    number of items. `order`: the numbers of the views in the order of their random draws. `collate`: the kind of the collate
+    function; "code" if it is run under control, as the code of the items is.
     """
 
     calls: ItemCalls
@@ -147,7 +146,7 @@ class RecognisedItems:
     order: tuple[int, ...]
 
     def fits(self, item: PlannedItem) -> bool:
-        """Whether an item has the views of the other items."""
+        """Return whether a planned item has the same views, from the same number of files, as the loader's other items."""
         return (
             len(item.views) == len(self.views)
             and item.order == self.order
@@ -162,7 +161,7 @@ class RecognisedItems:
 
 @dataclass(frozen=True, slots=True)
 class CompiledItems:
-    """Everything with which the native engine fills the batches of such a loader."""
+    """Everything from which the native engine makes the batches of a loader with code of its own."""
 
     recognition: RecognisedItems
     views: tuple[CompiledView, ...]
@@ -177,12 +176,11 @@ class CompiledItems:
         first: bool = False,
         folder: str = "",
     ) -> Jobs:
-        """Queue items, with the memory of each view. The status of None is not 0.
+        """Queue the planned items of a batch for the native threads. An item that is None gets a status other than 0.
 
-        `folder`: the one in which relative paths are.
-
-        `turn`: the stream of their random numbers, a plan for each view, and the most words that an item takes from torch's
-        stream. `first`: make them before the batches that wait.
+        `memory`: the batch memory of each view. `turn`: the stream of random numbers, a draw plan for each view, and the most
+        words that an item takes from torch's stream. `first`: decode this batch before those that wait. `folder`: the folder to
+        which relative paths refer.
         """
         jobs = [self._submit(group, items, memory, turn, first, folder) for group in self.recognition.groups]
         random = next((number for number, group in enumerate(self.recognition.groups) if self._is_random(group)), 0)
@@ -225,31 +223,31 @@ class CompiledItems:
         )
 
     def _file_kind(self, item: PlannedItem | None) -> int:
-        """Return the number that says what the file of an item must be (`Engine.submit`)."""
+        """Return the number by which `Engine.submit` is told the kind of file that an item needs."""
         if item is None or (self.recognition.is_rgb and not item.looks_at_mode):
             return _ANY
         return _GRAY_JPEG if item.is_gray else _RGB_JPEG
 
 
 class Jobs:
-    """The jobs of a batch: one for each file of an item. `random`: the number of the one that draws random numbers."""
+    """The native jobs of a batch: one for each file of an item. `random`: the number of the job that draws random numbers."""
 
     def __init__(self, jobs: list[Job], random: int = 0) -> None:
         self._jobs = jobs
         self._random = random
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for all jobs, as `Job.wait` does."""
+        """Wait for all jobs. Return False if one of them is not done after `timeout_s` seconds (None: no limit)."""
         return all(job.wait(timeout_s) for job in self._jobs)
 
     def statuses(self) -> list[int]:
-        """Return the status of each item: the first that is not 0."""
+        """Return the status of each item: 0 if all of its images are decoded, else the first status that is not 0."""
         return [
             next((one for one in statuses if one), 0) for statuses in zip(*(job.statuses() for job in self._jobs), strict=True)
         ]
 
     def streams_before(self, image: int) -> bytes | None:
-        """Return the random streams as they were before an item, as `Job.streams_before` does."""
+        """Return the state of the random streams before an item was drawn, as `Job.streams_before` does."""
         return self._jobs[self._random].streams_before(image)
 
     def cancel(self) -> None:
@@ -275,7 +273,7 @@ def compile_items(recognition: RecognisedItems, threads: int) -> CompiledItems:
 
 
 def plan_item(calls: ItemCalls, dataset: Any, index: Any, mode: PlannedMode = "RGB") -> PlannedItem:
-    """Plan the item of an index, whose images have a mode. Raise `Unsupported`, or what the item's code raises."""
+    """Plan `dataset[index]`; image files count as having this mode. Raise `Unsupported`, or what the dataset's code raises."""
     made, looked_at, draws = with_mode(mode, lambda: calls.plan(dataset, index))
     item = _planned_item(made, looked_at, mode)
     _require_order([item], draws)
@@ -283,14 +281,14 @@ def plan_item(calls: ItemCalls, dataset: Any, index: Any, mode: PlannedMode = "R
 
 
 def _require_order(items: Sequence[PlannedItem], draws: int) -> None:
-    """Raise `Unsupported` unless all draws of the code made views, one view after the other."""
+    """Raise `Unsupported` unless each random draw of the code belongs to a view, one view after the other."""
     made = [draw for item in items for number in item.order for draw in item.views[number].draws]
     if made != list(range(draws)):
         raise Unsupported("its items draw random numbers in another order than view by view")
 
 
 def _planned_item(made: Any, looked_at: list[Source], mode: PlannedMode) -> PlannedItem:
-    """Return the item that the code made. `looked_at`: the files whose mode, which is `mode`, it looked at."""
+    """Return the item that the code made. `looked_at`: the files whose mode the code read, as `mode`."""
     views: list[PlannedView] = []
     content = _with_slots(made, views)
     if not all(any(one == view.source for view in views) for one in looked_at):
@@ -299,7 +297,10 @@ def _planned_item(made: Any, looked_at: list[Source], mode: PlannedMode) -> Plan
 
 
 def plan_items(calls: ItemCalls, dataset: Any, indices: Sequence[Any]) -> list[PlannedItem]:
-    """Plan the items of a batch, in one call where torch's loader asks for them in one. Raise as `plan_item` does."""
+    """Plan the items of a batch. A `datasets.Dataset` is asked for all rows in one call, as torch's fetcher does.
+
+    Raise `Unsupported`, or what the dataset's code raises.
+    """
     together = rows_at_once(dataset, indices)
     if together is None:
         return [plan_item(calls, dataset, index) for index in indices]
@@ -312,7 +313,7 @@ def plan_items(calls: ItemCalls, dataset: Any, indices: Sequence[Any]) -> list[P
 
 
 def holds_image(content: Any) -> bool:
-    """Whether something holds a planned image, view or file."""
+    """Return whether a value contains a planned image, view or file."""
     if isinstance(content, dict):
         return any(holds_image(one) for one in content.values())
     if isinstance(content, list | tuple | set | frozenset | deque):
@@ -331,14 +332,14 @@ def _with_slots(content: Any, views: list[PlannedView]) -> Any:
 
 
 def filled(content: Any, views: Sequence[torch.Tensor]) -> Any:
-    """Return the content of a planned item with its tensors."""
+    """Return the contents of a planned item with tensors in place of its `Slot` objects."""
     if type(content) is Slot:
         return views[content.number]
     return with_parts(content, lambda one: filled(one, views))
 
 
 def with_parts(content: Any, part: Callable[[Any], Any]) -> Any:
-    """Return a tuple, list, dict or named tuple with `part` applied to each value in it, anything else as it is.
+    """Return a tuple, list, dict or named tuple with `part` applied to each element; any other value unchanged.
 
     Where `part` changes no value, the object itself is returned: without workers the script gets what its dataset holds.
     """
@@ -356,7 +357,7 @@ def with_parts(content: Any, part: Callable[[Any], Any]) -> Any:
 
 
 def recognise_items(loader: Any) -> RecognisedItems:
-    """Plan items of a loader, and return what they have in common.
+    """Recognise a loader by planning some of its items, and return what they have in common.
 
     Raise `Unsupported` with the first reason for which the items cannot be made natively. Of the script only the code of items
     runs, which changes nothing (`script_code.calls`).
@@ -412,13 +413,13 @@ def recognise_items(loader: Any) -> RecognisedItems:
 
 
 def kept_items(recognition: RecognisedItems, dataset: Any, collate: Any) -> KeptItems:
-    """Return the state that workers which start now would keep. Raise `Unsupported` if it cannot be copied."""
+    """Return a snapshot of dataset, collate function and their variables. Raise `Unsupported` if one cannot be copied."""
     operations = [operation for view in recognition.views for operation in view.chain.operations]
     return KeptItems(recognition.calls, dataset, collate if recognition.collate == "code" else None, operations)
 
 
 def require_known_batches(loader: Any, compiled: CompiledItems) -> None:
-    """Raise `Unsupported` if the code of the collate function is refused. It makes a batch of black images."""
+    """Try out a collate function with black images. Raise `Unsupported` if its code is refused, or fails with them."""
     recognition = compiled.recognition
     if recognition.collate != "code":
         return
@@ -438,14 +439,14 @@ def require_known_batches(loader: Any, compiled: CompiledItems) -> None:
 
 
 def _require_forked_workers(loader: Any) -> None:
-    """Raise `Unsupported` if workers would not begin with the variables that this process has."""
+    """Raise `Unsupported` if workers would not start with the variables of this process."""
     context = loader.multiprocessing_context or torch.multiprocessing
     if loader.num_workers > 0 and (method := context.get_start_method()) != "fork":
         raise Unsupported(f"its workers are started by {method} and have variables of their own", "workers that are forked")
 
 
 def _groups(items: Sequence[PlannedItem]) -> tuple[tuple[int, ...], ...]:
-    """Return the numbers of the views that are of the same file in each item."""
+    """Group the views of an item by file: return the numbers of the views of each file."""
     groups: dict[tuple[Source, ...], list[int]] = {}
     for number in range(len(items[0].views)):
         paths = tuple(item.views[number].source if number < len(item.views) else "" for item in items)
@@ -465,7 +466,7 @@ def _collate(function: Any) -> CollateKind:
 
 
 def _require_single_items(dataset: Any) -> None:
-    """Raise `Unsupported` if torch's fetcher does not ask the dataset for one item after the other."""
+    """Raise `Unsupported` if torch's fetcher does not ask the dataset for one item at a time."""
     subset = sys.modules["torch.utils.data"].Subset
     while type(dataset) is subset:
         dataset = dataset.dataset

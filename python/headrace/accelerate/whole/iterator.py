@@ -1,4 +1,4 @@
-"""The iterator that replaces DataLoader's own: native threads fill the same batches, bit for bit.
+"""The iterator that replaces DataLoader's own: native threads make the same batches, bit for bit.
 
 These stay the same:
 
@@ -62,19 +62,19 @@ BATCHES_IN_WORK = 3
 IMAGES_IN_WORK = 512
 BYTES_IN_WORK = 128 << 20
 
-#: Index batches read ahead for a loader without workers. Only from samplers that draw all indices at once.
+#: Index batches to read ahead for a loader without workers, only from samplers that draw all indices at once.
 AHEAD_WITHOUT_WORKERS = 4
 
-#: The iterators of this process. In a forked child their jobs never end, because the threads exist in the parent only.
+#: The native iterators of this process. In a forked child their jobs never end: the threads exist only in the parent.
 _live: weakref.WeakSet[NativeIterator] = weakref.WeakSet()
 _left_to_the_parent: list[Any] = []
 
-#: torch's own samplers, whose indices do not depend on the time at which they are read.
+#: torch's samplers, which may be read ahead: their indices do not depend on when they are read.
 EAGER_SAMPLERS = frozenset({"SequentialSampler", "RandomSampler", "WeightedRandomSampler", "DistributedSampler"})
 
 
 class NativeIterator(_BaseDataLoaderIter):
-    """One pass over a loader that is taken over; with persistent workers all passes, one after the other.
+    """Iterator of a loader that is taken over as a whole: one pass, or all passes with `persistent_workers`.
 
     It is made in two steps. The first calls and draws nothing of the script's. It raises `Unsupported` if the random numbers of
     the script's processes cannot be replayed. In the second, `begin`, errors are the script's own.
@@ -104,7 +104,7 @@ class NativeIterator(_BaseDataLoaderIter):
         _live.add(self)
 
     def begin(self, loader: Any) -> None:
-        """Draw the base seed, and read the first index batches, as torch's own iterator does when it is made."""
+        """Draw the base seed and read the first index batches, as torch's own iterator does when it is made."""
         seed = getattr(self, "_base_seed", None)
         if self._num_workers > 0:
             loader.check_worker_number_rationality()
@@ -118,14 +118,14 @@ class NativeIterator(_BaseDataLoaderIter):
             self._submit()
 
     def _prepare(self, compiled: Any) -> None:
-        """Keep what was compiled, and copies of the script's objects."""
+        """Store the compiled loader, and copies of the script's objects."""
         self._compiled: CompiledLoader = compiled
         folders = compiled.recognition.folders
         self._samples = {id(one.dataset): copied for one, copied in zip(folders, compiled.samples, strict=True)}
         self._copies = WorkerCopies(folders, compiled.samples, has_workers=self._num_workers > 0)
 
     def _prepare_draws(self, loader: Any) -> None:
-        """Make the streams of the processes that would make the images, unless no random number is drawn."""
+        """Make the random streams of the workers, or of this process, unless no random number is drawn."""
         ranges: list[tuple[float, float]] = []
         self._plans = [view.draw_plan(ranges) for view in self._views]
         self._words = sum(plan.most_words(view.pipeline.program) for plan, view in zip(self._plans, self._views, strict=True))
@@ -158,11 +158,11 @@ class NativeIterator(_BaseDataLoaderIter):
         return torch.get_default_dtype(), has_watching_mode(), has_own_default_collate(), blur
 
     def _is_set_otherwise(self) -> bool:
-        """Whether torch computes in another way by now than when the loader was compared."""
+        """Return whether a setting of torch that changes values differs from the time when the loader was compared."""
         return self._arithmetic is not None and self._arithmetic != self._settings()
 
     def _state(self) -> Any:
-        """Return the state of the script's objects that were compiled."""
+        """Return a snapshot of the script's objects that were compiled."""
         folders = self._compiled.recognition.folders
         return state_of(folders[0].dataset.transform)
 
@@ -180,7 +180,7 @@ class NativeIterator(_BaseDataLoaderIter):
             self._submit()
 
     def _drain(self) -> None:
-        """Make the batches that nobody wants any more, as persistent workers do: their random numbers are drawn."""
+        """Make the remaining batches although nobody takes them, as persistent workers do, so that random numbers are drawn."""
         while self._streams and (self._jobs or self._pulled):
             self._submit()
             with contextlib.suppress(Exception):
@@ -242,7 +242,7 @@ class NativeIterator(_BaseDataLoaderIter):
         return batch
 
     def _raised(self, error: Exception | SystemExit, worker: int) -> ExceptionWrapper:
-        """Return what the loop gets for an error of the script in the place of a worker."""
+        """Return what the script gets for an error that its code would have raised in a worker."""
         if not isinstance(error, SystemExit):
             return worker_error(error, worker)
         self._drop_jobs()
@@ -250,7 +250,7 @@ class NativeIterator(_BaseDataLoaderIter):
         return exited()
 
     def _follow_generators(self) -> None:
-        """Without workers: go on from the state of this process's generators, and forget what was made from another one."""
+        """Without workers: continue from the current generators of this process, and drop batches made from other states."""
         if not self._streams:
             return
         now, expected, self._expected = GeneratorStates.now(), self._expected, None
@@ -264,7 +264,7 @@ class NativeIterator(_BaseDataLoaderIter):
         self._streams[0].restart(now)
 
     def _lead_generators(self, pending: Pending) -> None:
-        """Without workers: leave this process's generators as the images of a batch leave them in plain."""
+        """Without workers: set this process's generators to their state after a batch is made without headrace."""
         if self._num_workers > 0 or not self._streams:
             return
         state = pending.job.streams_before(len(pending.indices) - pending.start)
@@ -273,7 +273,7 @@ class NativeIterator(_BaseDataLoaderIter):
             self._expected.restore()
 
     def _update(self, pending: Pending) -> None:
-        """Let the script make a batch that was made ahead, if its datasets have changed since."""
+        """Have the script make a batch that was made ahead, if its datasets have changed since."""
         known = self._compiled.recognition.folders
         folders: list[FolderDataset] = []
         if self._is_set_otherwise():
@@ -301,7 +301,7 @@ class NativeIterator(_BaseDataLoaderIter):
         pending.places = ()
 
     def _is_unchanged(self, folder: FolderDataset, at: int) -> bool:
-        """Whether a sample is the one whose file is in the table. Its target may be another one."""
+        """Return whether a sample still has the file that is in the table. Its target may have changed."""
         before = self._samples[id(folder.dataset)]
         return at < len(folder.samples) and (folder.samples[at] is before[at] or folder.samples[at][0] == before[at][0])
 
@@ -320,7 +320,7 @@ class NativeIterator(_BaseDataLoaderIter):
                     return
 
     def _submit(self) -> None:
-        """Give index batches to the native threads, up to the limit of batches filled at a time."""
+        """Give index batches to the native threads, up to the limit of batches in work."""
         while self._pulled and len(self._jobs) < (self._batches_in_work(len(self._pulled[0])) if self._makes_ahead else 1):
             indices = self._pulled.popleft()
             is_native = self._is_native and not self._is_set_otherwise()
@@ -335,7 +335,7 @@ class NativeIterator(_BaseDataLoaderIter):
                 waiting.add(stream)
 
     def _fill(self, pending: Pending, *, first: bool = False) -> None:
-        """Let native threads fill the images of a batch from number `start` on. `first`: before what waits."""
+        """Queue the images of a batch from number `start` on. `first`: before the batches that wait."""
         count = len(pending.places)
         if not pending.images:
             for view in self._views:
@@ -353,7 +353,7 @@ class NativeIterator(_BaseDataLoaderIter):
         pending.job = self._submitted(places, rest, stream, first=first)
 
     def _submitted(self, places: Sequence[Any], memory: list[Any], stream: RandomStream | None, *, first: bool) -> Any:
-        """Queue places, and return the job."""
+        """Queue the files or planned items of a batch, and return the job."""
         records = np.fromiter((folder.first + at for folder, at in places), dtype=np.int64, count=len(places))
         view = self._compiled.view
         turn = None if stream is None else (stream.native, self._plans, (0,), self._words)
@@ -371,7 +371,7 @@ class NativeIterator(_BaseDataLoaderIter):
         )
 
     def _plan(self, indices: list[Any]) -> Sequence[Any]:
-        """Return what to fill for each index; nothing if the script is to make the batch."""
+        """Return the file or planned item of each index; nothing if the script must make the batch."""
         return self._places(indices)
 
     def _places(self, indices: list[Any]) -> list[tuple[FolderDataset, int]]:
@@ -397,12 +397,12 @@ class NativeIterator(_BaseDataLoaderIter):
         return not_a_view(flat, (count, 3, pipeline.height, pipeline.width)), memory
 
     def _batches_in_work(self, images: int) -> int:
-        """Return how many batches of so many images are filled at a time."""
+        """Return how many batches of this many images are decoded at a time."""
         size = images * sum(view.pipeline.image_bytes() for view in self._views)
         return max(BATCHES_IN_WORK, min(IMAGES_IN_WORK // max(1, images), BYTES_IN_WORK // max(1, size)))
 
     def _finish(self, pending: Pending) -> Any:
-        """Return a batch when its images are filled."""
+        """Return a batch once its images are decoded."""
         if pending.job is None:
             return self._made_by_the_script(pending)
         targets = [self._samples_of(folder)[at][1] for folder, at in pending.places]
@@ -416,11 +416,11 @@ class NativeIterator(_BaseDataLoaderIter):
             return [images, self._pinned(default_collate(tuple(targets)))]
 
     def _set_as_worker(self) -> contextlib.AbstractContextManager[None]:
-        """Give the process the settings of the worker in whose place it makes a batch."""
+        """Return a context manager: the process has the settings of the worker that would make the batch."""
         return self._worker_settings.in_place() if self._worker_settings is not None else contextlib.nullcontext()
 
     def _completed(self, pending: Pending) -> dict[int, Any]:
-        """Wait until a batch is filled. Return the items that the script has made, by their slots.
+        """Wait until a batch is decoded. Return the items that the script had to make, by slot.
 
         The images behind such an item draw what its own draws leave, so they are filled again, as are later batches.
         """
@@ -431,7 +431,7 @@ class NativeIterator(_BaseDataLoaderIter):
         return made
 
     def _completed_at_once(self, pending: Pending) -> dict[int, Any]:
-        """Complete a batch whose items draw nothing."""
+        """Complete a batch whose items draw no random numbers."""
         made: dict[int, Any] = {}
         while bad := [slot for slot in self._not_filled(pending.job) if slot not in made]:
             others = [slot for slot in bad if self._plan_otherwise(pending, slot, pending.job.statuses()[slot])]
@@ -443,7 +443,7 @@ class NativeIterator(_BaseDataLoaderIter):
         return made
 
     def _completed_in_turn(self, pending: Pending, stream: RandomStream) -> dict[int, Any]:
-        """Complete a batch whose items draw from `stream`, one after the other."""
+        """Complete a batch whose items draw from `stream`, in order."""
         made: dict[int, Any] = {}
         while bad := self._not_filled(pending.job):
             state, status = pending.job.streams_before(bad[0]), pending.job.statuses()[bad[0]]
@@ -463,12 +463,12 @@ class NativeIterator(_BaseDataLoaderIter):
         return made
 
     def _plan_otherwise(self, pending: Pending, slot: int, status: int) -> bool:
-        """Whether native threads can fill an image in another way than the one that has failed with `status`."""
+        """Return whether native threads can fill an image in another way than the one that has failed with `status`."""
         return False
 
     @contextlib.contextmanager
     def _in_its_process(self, pending: Pending, state: bytes | None) -> Iterator[None]:
-        """Let the script draw as the process that makes a batch in plain, from `state` on, and warn as it."""
+        """Context manager: the script draws from `state` on, and warns, as the process that would make the batch."""
         stream = self._stream(pending)
         with contextlib.ExitStack() as process:
             if self._worker_settings is not None:
@@ -480,12 +480,12 @@ class NativeIterator(_BaseDataLoaderIter):
             yield
 
     def _script_item(self, pending: Pending, slot: int) -> Any:
-        """Return an item that the script's dataset makes."""
+        """Return an item made by the script's dataset."""
         folder, at = pending.places[slot]
         return self._copies.dataset(folder)[at]
 
     def _made_by_the_script(self, pending: Pending) -> Any:
-        """Return a batch that the script's dataset and collate function make, in the place of a worker."""
+        """Return a batch made by the script's dataset and collate function in place of a worker."""
         stream = self._stream(pending)
         # Without workers this process's own generators are where they belong.
         state = stream.native.state() if stream is not None and self._num_workers > 0 else None
@@ -497,7 +497,7 @@ class NativeIterator(_BaseDataLoaderIter):
         return self._samples[id(folder.dataset)] if self._num_workers > 0 else folder.samples
 
     def _not_filled(self, job: Any) -> list[int]:
-        """Wait for the native threads. Return the slots that they left to the script."""
+        """Wait for the native threads. Return the slots of the images that they could not decode."""
         try:
             while not job.wait(None):
                 pass
@@ -508,7 +508,7 @@ class NativeIterator(_BaseDataLoaderIter):
             raise Interrupted(error) from None
 
     def _script_batch(self, indices: list[Any]) -> Any:
-        """Load a batch by the script's own dataset and collate function, in this process."""
+        """Make a batch by the script's own dataset and collate function, in this process."""
         together = getattr(self._dataset, "__getitems__", None)  # as torch's own fetcher asks
         items = together(indices) if together else [self._dataset[index] for index in indices]
         return self._pinned(self._collate_fn(items))
@@ -557,7 +557,7 @@ class NativeIterator(_BaseDataLoaderIter):
 
 
 def _leave_jobs_to_the_parent() -> None:
-    """Keep unfinished jobs for ever in a forked child: ending one would wait for threads that only the parent has."""
+    """Keep unfinished jobs alive in a forked child: ending one would wait for threads that only the parent has."""
     for iterator in _live:
         _left_to_the_parent.extend(iterator._jobs)
         iterator._jobs = deque()
@@ -567,11 +567,11 @@ os.register_at_fork(after_in_child=_leave_jobs_to_the_parent)
 
 
 class NativeFailure(Exception):
-    """Native loading failed for a reason other than the data."""
+    """Raised when native loading fails because of an error of headrace, not of the data."""
 
 
 def _forks(loader: Any) -> bool:
-    """Whether the loader's workers would be forked."""
+    """Return whether the loader's workers would be forked."""
     context = loader.multiprocessing_context or multiprocessing
     return bool(context.get_start_method() == "fork")
 

@@ -1,4 +1,4 @@
-"""A batch on its way: what is filled for it, and the job that fills it."""
+"""A batch that is being made: the indices of its items, their memory, and the native job."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Pending"]
 
 @dataclass(slots=True)
 class Pending:
-    """A batch on its way. `indices` come from the sampler; `number` counts the batches of the pass.
+    """A batch that native threads make. `indices` come from the sampler; `number` counts the batches of the pass.
 
-    `places`: what to fill natively, one for each index; empty if the script must make the whole batch. `images`: the memory of
-    each view. `job`: None while nothing is being filled; it fills the images from number `start` on.
+    `places`: for each index the file or planned item; empty if the script must make the whole batch. `images`: the tensor of
+    each view. `job`: the native job that decodes the images from number `start` on; None while there is none.
     """
 
     indices: list[Any]
@@ -28,7 +28,7 @@ class Pending:
     start: int = 0
 
     def withdraw(self) -> None:
-        """Stop filling. All images are filled again later."""
+        """Cancel the native job. A later one decodes all images again."""
         if self.job is not None:
             self.job.cancel()
         self.job, self.start = None, 0

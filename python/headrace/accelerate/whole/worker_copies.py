@@ -1,4 +1,4 @@
-"""Copies of folder datasets that worker processes would have: what the training loop changes does not reach their items."""
+"""Copies of folder datasets as worker processes have them, unaffected by later changes in the training loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["WorkerCopies"]
 
 
 class WorkerCopies:
-    """The folder datasets of a loader, as its workers would see them.
+    """Copies of a loader's folder datasets, made when a pass begins.
 
     `samples`: for each dataset its samples when the pass begins. Without workers (`has_workers`) the script's own datasets are
     asked. Raise `Unsupported` if a transform cannot be copied.
@@ -31,7 +31,7 @@ class WorkerCopies:
             self._datasets[id(folder.dataset)] = made
 
     def dataset(self, folder: FolderDataset) -> Any:
-        """Return the dataset whose items a worker would make."""
+        """Return the dataset that a worker would read: the copy, or the original for a loader without workers."""
         return self._datasets.get(id(folder.dataset), folder.dataset)
 
 

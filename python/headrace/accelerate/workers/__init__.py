@@ -1,1 +1,1 @@
-"""What a worker process would have: its random streams, settings, warnings, errors."""
+"""Imitate a DataLoader worker in the training process: its random numbers, settings, warnings and errors."""

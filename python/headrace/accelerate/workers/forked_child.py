@@ -1,4 +1,4 @@
-"""A function's result from a forked child: what it changes, prints or leaves behind stays there."""
+"""Call a function in a forked child process, so that its side effects are lost, and return its result."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from headrace.accelerate.workers.unheard_warnings import unheard_warnings
 __all__ = ["ForkedChildFailed", "forked_child", "in_forked_child"]
 
 TIME_LIMIT_S = 60.0
-"""End a child that takes longer: it may wait for a lock that a thread of the parent held."""
+"""Kill a child after this time, in seconds: it may wait for a lock that a thread of the parent held at the fork."""
 
 Result = TypeVar("Result")
 
 
 class ForkedChildFailed(Exception):
-    """The child gave no result."""
+    """Raised when the child process gives no result."""
 
 
 def in_forked_child(make: Callable[[], Result], time_limit_s: float = TIME_LIMIT_S) -> Result:
-    """Return the result of `make`, which a forked child calls and pickles. Its output goes nowhere.
+    """Call `make` in a forked child, and return its pickled result. Output of the child is discarded.
 
     Raise `ForkedChildFailed` if the child ends without a result, or takes longer than `time_limit_s` seconds.
     """
@@ -38,14 +38,14 @@ def in_forked_child(make: Callable[[], Result], time_limit_s: float = TIME_LIMIT
 
 
 _one_at_a_time = threading.RLock()
-"""A second child would hold the writing end of the first one's pipe."""
+"""One child at a time: a second one would inherit the writing end of the first one's pipe, and keep it open."""
 
 
 @contextlib.contextmanager
 def forked_child(make: Callable[[], Result], time_limit_s: float = TIME_LIMIT_S) -> Iterator[Callable[[], Result]]:
-    """Let a forked child call `make` while the block runs. The function given to the block waits for the result and returns it.
+    """Context manager: a forked child calls `make` meanwhile. The value is a function that waits for the result and returns it.
 
-    It raises `ForkedChildFailed` as `in_forked_child` does. The child ends with the block.
+    The function raises `ForkedChildFailed` as `in_forked_child` does. The child is ended with the block.
     """
     end_s = time.monotonic() + time_limit_s
     with _one_at_a_time:

@@ -1,4 +1,4 @@
-"""Torch with one thread in the training process, as a worker has it.
+"""Run torch with one thread, as in a worker, so that sums of many values round alike.
 
 Several threads would round the sum of many values otherwise than a worker, which has one. They would also wait for each other
 for milliseconds while native threads use the cores. MKL starts them for a thousand values already.
@@ -16,7 +16,7 @@ __all__ = ["one_thread"]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """While the block runs, torch computes with one thread."""
+    """Context manager: torch computes with one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Warnings of torch's iterators name the same line of torch as without headrace.
+"""Make warnings of torch's iterator initialiser name the same line of torch as without headrace.
 
 `_BaseDataLoaderIter.__init__` warns with `stacklevel=2`, so the warning names its caller: a line in the initialiser of torch's
 own iterator. `initialise` calls it from there: its frame has that file and that line, and the variables of that module, in
@@ -18,7 +18,7 @@ __all__ = ["initialise"]
 
 
 def initialise(iterator: Any, loader: Any) -> None:
-    """Call `_BaseDataLoaderIter.__init__(iterator, loader)` as torch's own iterator for `loader` would.
+    """Call `_BaseDataLoaderIter.__init__(iterator, loader)` from a frame that looks like torch's own iterator for `loader`.
 
     The profiler's name for the iterator's steps is that of torch's own, too.
     """

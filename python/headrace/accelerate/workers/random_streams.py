@@ -1,4 +1,4 @@
-"""The random streams of the script's processes: the generators of torch, Python and NumPy of a worker or the main process.
+"""Random streams: the numbers that a worker or the main process draws from the generators of torch, Python and NumPy.
 
 torch seeds worker w of a loader with the base seed + w, NumPy's generator with numbers made of both, and calls the
 `worker_init_fn`. Batch k of a pass is made by worker k modulo their number. So the numbers that each image draws are known, and
@@ -25,23 +25,23 @@ from headrace.accelerate.workers.one_thread import one_thread
 __all__ = ["GeneratorStates", "RandomStream", "next_seed", "require_replayable", "worker_states"]
 
 WORDS = 624
-"""The number of words of a Mersenne Twister."""
+"""Number of 32-bit words in the state of a Mersenne Twister."""
 
 TORCH_STATE_BYTES = 5056
-"""The size of the state of torch's generator on the CPU (`CPUGeneratorImplState`).
+"""Size in bytes of the state of torch's CPU generator (`CPUGeneratorImplState`).
 
 8 bytes of the seed, then `left` and `seeded`, 4 bytes each, `next` and the words, 8 bytes each, and what its normal
 distribution keeps."""
 
 COMPARED_VALUES = 512
-"""Compare so many exponentials of single values with those of one vector."""
+"""Check with this many values that torch's exponential is the same for single values as for a vector."""
 
 WORDS_AHEAD = 4096
-"""Ask for the exponentials of so many words more than are needed, so that not each batch asks."""
+"""Let torch compute exponentials for this many words beyond the needed ones, so that not every batch has to ask."""
 
 
 class GeneratorStates(NamedTuple):
-    """The states of the default generators of torch (on the CPU), Python and NumPy."""
+    """The states of the default generators of torch (CPU), Python and NumPy."""
 
     torch: torch.Tensor
     python: tuple[Any, ...]
@@ -49,7 +49,7 @@ class GeneratorStates(NamedTuple):
 
     @classmethod
     def now(cls) -> GeneratorStates:
-        """Return the states in this process."""
+        """Return the states of this process's generators."""
         numpy: Any = np.random.get_state(legacy=False)  # the older form gives a warning for other generators
         if numpy["bit_generator"] != "MT19937":
             raise Unsupported("numpy.random has another generator than MT19937", "NumPy's own")
@@ -63,12 +63,12 @@ class GeneratorStates(NamedTuple):
         np.random.set_state(self.numpy)
 
     def equals(self, other: GeneratorStates) -> bool:
-        """Whether the generators are in the same states."""
+        """Return whether two sets of generator states are equal."""
         same = torch.equal(self.torch, other.torch) and self.python == other.python
         return same and all(np.array_equal(one, two) for one, two in zip(self.numpy, other.numpy, strict=True))
 
     def to_bytes(self) -> bytes:
-        """Return the states as `headrace._native.Stream` has them."""
+        """Return the three generator states as bytes for `headrace._native.Stream`."""
         return self._torch_words() + _words(self.python[1][:WORDS], self.python[1][WORDS]) + _words(*self.numpy[1:3])
 
     def _torch_words(self) -> bytes:
@@ -77,7 +77,7 @@ class GeneratorStates(NamedTuple):
         return _words(state[24 : 24 + 8 * WORDS].view(np.uint64), WORDS if left == 1 else taken)
 
     def after(self, state: bytes) -> GeneratorStates:
-        """Return the states with the words of `state`, which continues these."""
+        """Return the generator states after the draws that led to `state`, given as bytes (`Stream`)."""
         numbers = np.frombuffer(state, dtype=np.uint32).reshape(3, WORDS + 1)
         before = np.frombuffer(self.to_bytes(), dtype=np.uint32).reshape(3, WORDS + 1)
         changed = (numbers != before).any(axis=1)
@@ -104,7 +104,7 @@ def _words(words: Any, taken: int) -> bytes:
 
 
 def require_replayable() -> None:
-    """Raise `Unsupported` if the generators of this process, or torch's exponential, are not as they are known."""
+    """Raise `Unsupported` if the generators of this process, or torch's exponential, do not work as headrace expects."""
     if torch.get_rng_state().numel() != TORCH_STATE_BYTES:
         raise Unsupported("the state of torch's generator is not known")
     GeneratorStates.now()
@@ -121,9 +121,9 @@ def _exponentials_are_alike() -> bool:
 
 
 class RandomStream:
-    """The random numbers of one process of the script, from given states on.
+    """The random numbers that one process of the script draws, starting from given generator states.
 
-    `ranges`: the ranges of exponentials of the plans that draw from it (`CompiledView.draw_plan`).
+    `ranges`: bounds of the logarithms (of aspect ratios) that the draw plans draw (`CompiledView.draw_plan`).
     """
 
     def __init__(self, states: GeneratorStates, ranges: Sequence[tuple[float, float]]) -> None:
@@ -131,7 +131,7 @@ class RandomStream:
         self.native = Stream(states.to_bytes(), list(ranges))
 
     def prepare(self, words: int) -> None:
-        """Let torch compute the exponentials that images need which take up to so many words of its stream in all."""
+        """Let torch compute the exponentials that native code needs while it draws the next `words` words of torch's stream."""
         arguments = self.native.arguments(words, WORDS_AHEAD)
         if arguments is None:
             return
@@ -140,19 +140,19 @@ class RandomStream:
         self.native.extend(found.numpy().tobytes())
 
     def states_at(self, state: bytes) -> GeneratorStates:
-        """Return the states of the generators where the native stream has `state`."""
+        """Return the states of the three generators where the native stream has the state `state` (bytes)."""
         return self._states.after(state)
 
     def restart(self, states: GeneratorStates) -> None:
-        """Go on from other states."""
+        """Continue the stream from these generator states."""
         self._states = states
         self.native.restart(states.to_bytes())
 
     @contextlib.contextmanager
     def in_this_process(self, state: bytes, *, stays: bool = False) -> Iterator[None]:
-        """Let this process draw from the stream at `state` inside the block. Behind it the stream goes on where that ended.
+        """Context manager: this process draws from the stream, starting at `state`. Its draws advance the stream.
 
-        `stays`: leave the generators of this process there, too. Otherwise they are what they were before.
+        `stays`: leave the generators of this process there, too. Otherwise they are restored.
         """
         own = GeneratorStates.now()
         self.states_at(state).restore()
@@ -165,7 +165,7 @@ class RandomStream:
 
 
 def next_seed(generator: torch.Generator | None) -> int:
-    """Return the base seed that an iterator of a loader with this generator draws next. The generator stays as it is."""
+    """Return the base seed that the loader's next iterator will draw from `generator`, without changing the generator."""
     own = torch.default_generator if generator is None else generator
     copied = torch.Generator().set_state(own.get_state())
     return int(torch.empty((), dtype=torch.int64).random_(generator=copied).item())
@@ -174,8 +174,8 @@ def next_seed(generator: torch.Generator | None) -> int:
 def worker_states(iterator: Any, worker_init_fn: Any) -> list[GeneratorStates]:
     """Return the states of the generators of each worker of a loader, before it makes its first item.
 
-    `iterator`: torch's base iterator. A `worker_init_fn` is called in a forked child, as each worker. Raise `Unsupported` if
-    it fails.
+    `iterator`: torch's base iterator. `worker_init_fn` is called in a forked child, once for each worker. Raise `Unsupported`
+    if it fails.
     """
     count, base_seed = int(iterator._num_workers), int(iterator._base_seed)
     if worker_init_fn is None:

@@ -1,4 +1,4 @@
-"""Random generators for the parts of the script that headrace runs in the main process."""
+"""Protect the random generators of the main process while code of the script runs there in place of a worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["separate_randomness"]
 
 @contextmanager
 def separate_randomness(seed: int) -> Iterator[None]:
-    """Seed the generators of torch, Python and NumPy for the block, and restore their states afterwards.
+    """Context manager: seed the generators of torch, Python and NumPy, and restore their states afterwards.
 
     Code of the script that its workers would run (target transforms, erasing, files that are not decoded natively) must not
     change the generators of the main process.

@@ -1,4 +1,4 @@
-"""Settings of the process that a worker keeps from its start: the current folder, Pillow's limits, those of torch and NumPy.
+"""Process settings that a worker keeps from its start: current folder, limits of Pillow, settings of torch and NumPy.
 
 The script's loop may change its own. Where the script's code runs here in place of a worker, it finds the worker's.
 """
@@ -23,7 +23,7 @@ from headrace.accelerate.workers.one_thread import one_thread
 __all__ = ["WorkerSettings", "current_folder"]
 
 Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
-"""What tells a setting, and what sets it."""
+"""A function that returns a setting, and one that sets it."""
 
 
 def _print_options() -> Any:
@@ -32,7 +32,7 @@ def _print_options() -> Any:
 
 
 def _set_collate_functions(functions: dict[Any, Any]) -> None:
-    """Set what torch's `default_collate` does with each type. Their order counts."""
+    """Set the functions of torch's `default_collate` by type. Their order matters."""
     default_collate_fn_map.clear()
     default_collate_fn_map.update(functions)
 
@@ -44,13 +44,13 @@ SETTINGS: tuple[Setting, ...] = (
     (lambda: vars(_print_options()).copy(), lambda options: vars(_print_options()).update(options)),
     (default_collate_fn_map.copy, _set_collate_functions),
 )
-"""The settings of torch and NumPy."""
+"""The settings of torch and NumPy. Those of Pillow are found at run time (`_settings`)."""
 
 VARIABLES = (("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES"), ("PIL.Image", "MAX_IMAGE_PIXELS"))
 
 
 def current_folder() -> str | None:
-    """Return the current folder, or None if it is gone."""
+    """Return the current folder, or None if it has been deleted."""
     try:
         return os.getcwd()  # noqa: PTH109 -- a text
     except OSError:
@@ -58,7 +58,7 @@ def current_folder() -> str | None:
 
 
 class WorkerSettings:
-    """The settings as they are now, when a worker would start. `folder`: the current folder."""
+    """The settings of this process when a pass starts, which a worker would keep. `folder`: the current folder."""
 
     def __init__(self) -> None:
         self.folder = current_folder()
@@ -67,7 +67,7 @@ class WorkerSettings:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """While the block runs, the process has these settings."""
+        """Context manager: the process has these settings."""
         folder, before = current_folder(), [(setting, setting[0]()) for setting in _settings()]
         moves = self.folder is not None and folder is not None and self.folder != folder
         _set(self._values)
@@ -99,5 +99,5 @@ def _set(values: list[tuple[Setting, Any]]) -> None:
 
 
 def _function_modes() -> int:
-    """Return how many modes see each function of torch here, such as `with torch.device(…)`."""
+    """Return the number of active torch function modes, such as `with torch.device(…)`."""
     return int(torch._C._len_torch_function_stack())

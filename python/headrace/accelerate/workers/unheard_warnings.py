@@ -1,4 +1,4 @@
-"""Warnings that the script's own loading would not give: those of code that headrace runs once more, to compare or to plan.
+"""Suppress warnings of script code that headrace runs a second time, without making Python forget which it has shown.
 
 `warnings.catch_warnings` does not serve here. It makes Python forget which warnings it has shown, so that the script's own come
 again, and it concerns all threads.
@@ -14,7 +14,7 @@ __all__ = ["unheard_warnings"]
 
 
 class _OfOneThread(type):
-    """The class of a category that all warnings of one thread belong to, and no others.
+    """Metaclass of a warning category that contains all warnings of one thread, and no others.
 
     Python asks each filter whether the category of a warning is a subclass of the filter's, in the thread that warns.
     """
@@ -30,11 +30,11 @@ class _OfOneThread(type):
 
 
 class unheard_warnings:
-    """While the block runs, warnings of this thread are neither shown nor raised nor noted as shown.
+    """Context manager: warnings of this thread are neither shown nor raised, nor remembered as shown.
 
     with unheard_warnings() as unheard:
         image = Image.open(path)
-    if unheard.given: ...  # so many warnings
+    if unheard.given: ...  # number of warnings
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class unheard_warnings:
 
     @property
     def given(self) -> int:
-        """The number of warnings given so far."""
+        """Number of warnings given so far."""
         return self._category.given
 
     def __enter__(self) -> unheard_warnings:

@@ -1,4 +1,4 @@
-"""The warnings of items that the script's own code makes here and not in a worker process: each worker shows its own.
+"""Show each warning of the script's items as often as its worker processes would: once in each worker.
 
 Python shows a warning of one line once in each process, unless a filter says otherwise. It notes what it has shown in the
 module of that line, and for `once` in `warnings.onceregistry`. A worker begins each pass with what the script's process has
@@ -23,11 +23,11 @@ __all__ = ["WorkerWarnings"]
 _REGISTRY = "__warningregistry__"
 
 Noted = dict[str, dict[Any, Any]]
-"""What has been shown, by the name of the module; under "" what has been shown once."""
+"""Warnings that Python has shown, by the name of the module; under "" those of the filter `once`."""
 
 
 class WorkerWarnings:
-    """The warnings that each worker of a pass has shown. `forked`: its workers begin with what this process has noted."""
+    """The warnings that each worker of a pass has shown. `forked`: workers start with those that this process has shown."""
 
     def __init__(self, *, forked: bool) -> None:
         self._begin: Noted = {name: dict(noted) for name, noted in _noted().items()} if forked else {}
@@ -35,7 +35,7 @@ class WorkerWarnings:
 
     @contextmanager
     def of(self, worker: int) -> Iterator[None]:
-        """While the block runs, warnings are shown as worker number `worker` would show them."""
+        """Context manager: warnings are shown as worker number `worker` would show them."""
         if worker not in self._of:
             self._of[worker] = {name: dict(noted) for name, noted in self._begin.items()}
         own, counted, shown = _noted(), _are_counted(), _shown
@@ -58,7 +58,7 @@ _PYTHONS_OWN = warnings._showwarning_orig  # type: ignore[attr-defined]
 
 
 def _in_child(show: Any, *arguments: Any, **named: Any) -> None:
-    """Let a function of the script, or of `logging`, show a warning in a forked child: what it notes stays there."""
+    """Show a warning, by a function of the script or of `logging`, in a forked child: this process does not remember it."""
     sys.stdout.flush()
     sys.stderr.flush()
     with unheard_warnings():  # Python's about threads
@@ -75,11 +75,11 @@ def _in_child(show: Any, *arguments: Any, **named: Any) -> None:
 
 _shown = 0
 _last: tuple[int, Noted] | None = None
-"""How many warnings had been shown when the modules were looked through, and what was found in them."""
+"""Number of warnings shown when the modules were last searched, and the result of that search."""
 
 
 def _noted() -> Noted:
-    """Return what this process has noted. The modules, thousands, are looked through only if a warning has been shown since.
+    """Return the warnings that this process has shown. The thousands of modules are searched only if one was shown since.
 
     A warning that is noted is shown. One that a script shows by a function of its own is not counted.
     """
@@ -93,7 +93,7 @@ def _noted() -> Noted:
 
 
 def _are_counted() -> bool:
-    """Whether Python's own function shows warnings. It counts them from the first call on."""
+    """Return whether Python's own function shows warnings. They are counted from the first call on."""
     global _pythons_shows, _last
     shows = getattr(warnings, "_showwarnmsg_impl", None)
     if shows is not _counting and isinstance(shows, types.FunctionType) and shows.__module__ == "warnings":
@@ -121,7 +121,7 @@ def _found_in_modules() -> Noted:
 
 
 def _put(noted: Noted, instead_of: Noted) -> None:
-    """Note this as shown, in place of what stands in the modules."""
+    """Replace the record of shown warnings `instead_of` by `noted`."""
     warnings.onceregistry = noted.get("", {})  # type: ignore[attr-defined]
     for name in instead_of.keys() | noted.keys():
         module = sys.modules.get(name)
@@ -134,7 +134,10 @@ def _put(noted: Noted, instead_of: Noted) -> None:
 
 
 def _forget_recorded() -> Any:
-    """Where the script records its warnings in a list, those of a worker never reach it. Return what recorded them, or None."""
+    """Stop the script's list (`catch_warnings(record=True)`) from recording warnings that would come from a worker.
+
+    Return the function that recorded them, or None.
+    """
     show = getattr(warnings, "_showwarnmsg_impl", None)
     if type(getattr(show, "__self__", None)) is not list:
         return None

@@ -17,7 +17,7 @@ from headrace.attach.record.counters import COUNTERS
 __all__ = ["install"]
 
 FIRST_STEPS = 3
-"""Time the loop after this many optimizer steps without a batch of a known loader."""
+"""Start timing the loop after this many optimizer steps without a batch of a known loader. More delays the first times."""
 
 
 def install(step_recorder: StepRecorder) -> None:
@@ -66,7 +66,7 @@ class _BareLoop:
             load_hooks.disable("timing of loops without a loader")
 
     def _is_fed(self) -> bool:
-        """Whether a known loader has delivered a batch. Its own steps are then recorded."""
+        """Return whether a known loader has delivered a batch. Its own steps are then recorded."""
         self._off = self._off or self._step_recorder.has_batch
         return self._off
 

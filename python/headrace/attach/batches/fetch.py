@@ -32,16 +32,16 @@ from headrace.attach.training.operator_cpu import OperatorCpu
 __all__ = ["LOADER_VARIABLE", "install"]
 
 SOCKETS_AT_BATCH = 5
-"""Count the connections of a process after this many batches: by then it has opened them, if it needs any."""
+"""Count the TCP connections of a process after this many batches: by then it has opened all that it needs."""
 
 MEMORY_AT_BATCHES = (SOCKETS_AT_BATCH, 200)
-"""Read the memory of a worker after these batches: when it has what every batch needs, and when its caches have grown."""
+"""Read the memory of a worker after these batches: once its first batches are made, and once its caches have grown."""
 
 LOADER_VARIABLE = "HEADRACE_LOADER"
-"""`number:workers` of the loader whose workers are being started. Spawned workers read it from the environment."""
+"""Environment variable `number:workers` of the loader whose workers are being started, for spawned workers to read."""
 
 MAP_FETCHER = "_MapDatasetFetcher"
-"""The fetcher of datasets with indices. The generator of an iterable dataset may hold contexts of its own over batches."""
+"""Measure operators only in this fetcher (datasets with indices): an iterable dataset may hold contexts open across batches."""
 
 _timing = threading.local()
 

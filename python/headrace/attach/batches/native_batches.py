@@ -17,10 +17,11 @@ from headrace.attach.record.threads import read_io
 __all__ = ["NativeBatches"]
 
 INTERVAL_S = 0.5
-"""Read the counters at most once in this many seconds: with 128 threads a reading takes about a millisecond."""
+"""Read the counters of the loader's threads at most once in this many seconds: with 128 threads it takes about a millisecond.
+"""
 
 THREAD_NAME = b"headrace-"
-"""What the names of the loader's threads begin with (`crates/headrace-core/src/engine/mod.rs`)."""
+"""Prefix of the names of the loader's threads (`crates/headrace-core/src/engine/mod.rs`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class _Reading:
 
 
 class NativeBatches:
-    """Records the batches of the `headrace.Loader`s of this process. Call `after_batch` after each `next()`."""
+    """Records the batch cost of each `headrace.Loader` of this process. Call `after_batch` after each `next()`."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -46,7 +47,7 @@ class NativeBatches:
         self._names: dict[str, bool] = {}
 
     def after_batch(self, loader: Any, number: int, items: int | None) -> None:
-        """Record the mean batch since the last row, if it is time. `number`: of the loader. `items`: images of a batch."""
+        """Record the mean batch since the last row, if one is due. `number`: of the loader. `items`: images in a batch."""
         now_s = time.monotonic()
         if number != self._loader:  # the threads of another loader, such as the validation's, were at work until now
             self._loader, self._last = number, None

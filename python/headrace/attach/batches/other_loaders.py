@@ -14,10 +14,10 @@ from headrace.attach.record import load_hooks
 __all__ = ["install"]
 
 ITERABLES = (("headrace.loading.loader", "Loader"), ("ffcv.loader.loader", "Loader"))
-"""Modules and names of classes whose `__iter__` returns a new iterator for each pass."""
+"""Classes, by module and name, whose `__iter__` returns a new iterator for each pass."""
 
 ITERATORS = (("nvidia.dali.plugin.pytorch", "DALIGenericIterator"),)
-"""Modules and names of classes that are iterators."""
+"""Classes, by module and name, that are iterators themselves."""
 
 
 def install(step_recorder: StepRecorder) -> None:

@@ -170,7 +170,7 @@ class StepRecorder:
                 self.fail()
 
     def fail(self) -> None:
-        """Turn the hook off after an error. The session says so: it would look like a job without a loader."""
+        """Turn the hook off after an error, and record that steps are not timed: the job would seem to have no loader."""
         self.off = self.failed = True
         error = sys.exc_info()[1]
         with suppress(Exception):
@@ -193,7 +193,7 @@ class StepRecorder:
         self.number(iterator, loader, _describe_other, family=_family(loader))
 
     def number(self, iterator: Any, loader: Any, describe: Callable[[Any], dict[str, Any]], *, family: str) -> int:
-        """Begin a pass over `loader` by `iterator`, and return the loader's number. A loader is described once."""
+        """Begin a pass over `loader` by `iterator`. Return the loader's number; record its settings the first time."""
         if loader not in self.loaders:
             number = self.loaders[loader] = self.first_number + len(self.epochs)
             self.epochs[number] = 0
@@ -388,7 +388,7 @@ def _describe(loader: Any) -> dict[str, Any]:
 
 
 def is_stand_in(loader: Any) -> bool:
-    """Whether `loader` is what fastai gives to PyTorch's iterators instead of a DataLoader (`fastai/data/load.py`)."""
+    """Return whether `loader` is the object that fastai passes to PyTorch's iterators instead of a DataLoader."""
     return type(loader).__name__ == "_FakeLoader" and hasattr(loader, "d")
 
 
@@ -434,7 +434,7 @@ def _describe_other(loader: Any) -> dict[str, Any]:
 
 
 def is_native(loader: Any) -> bool:
-    """Whether `loader` is a `headrace.Loader`."""
+    """Return whether `loader` is a `headrace.Loader`."""
     return f"{type(loader).__module__}.{type(loader).__qualname__}" == "headrace.loading.loader.Loader"
 
 
@@ -474,7 +474,7 @@ def _describe_dataset(dataset: Any) -> dict[str, Any]:
 
 
 def _is_image_folder(dataset: Any) -> bool:
-    """Whether `headrace run` may read the dataset: torchvision's or timm's own folder dataset, or parts of them."""
+    """Return whether `headrace run` may read the dataset: torchvision's or timm's own folder dataset, or parts of them."""
     name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     if name == "torch.utils.data.dataset.Subset":
         return _is_image_folder(dataset.dataset)

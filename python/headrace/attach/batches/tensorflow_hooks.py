@@ -27,9 +27,9 @@ __all__ = ["install", "pipeline_of"]
 KERAS_TRAINER = "keras.src.backend.tensorflow.trainer"
 MOST_STAGES = 40
 FIRST_NUMBER = 1000
-"""The number of its first loader, above those of PyTorch's loaders in the same process."""
+"""Number of the first tf.data loader, larger than those of PyTorch's loaders in the same process."""
 OVERLAPPING = ("Parallel", "Prefetch", "MapAndBatch")
-"""Parts of class names of tf.data stages that run in the background."""
+"""Parts of the class names of tf.data stages that run in the background, while the step computes."""
 
 
 class _NoClock:
@@ -93,7 +93,7 @@ def _start(step_recorder: StepRecorder, iterator: Any, dataset: Any) -> None:
 
 
 def pipeline_of(dataset: Any) -> tuple[str, ...]:
-    """Name the stages from the source to the end, without the suffixes of tf.data: ("TFRecord", "ParallelMap", "Batch").
+    """Return the stages of a tf.data pipeline from source to end, without suffixes: ("TFRecord", "ParallelMap", "Batch").
 
     A stage whose function runs in Python is marked: "Map (python)", "FlatMap (generator)". Of several inputs (zip, concatenate)
     only the first is named.

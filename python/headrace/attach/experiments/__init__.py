@@ -1,1 +1,1 @@
-"""Short experiments with the job: a probe of reads, overridden arguments, the same batch again."""
+"""Short experiments in the running job: time one worker alone, override loader arguments, repeat the same batch."""

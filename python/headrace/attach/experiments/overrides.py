@@ -21,7 +21,7 @@ __all__ = ["OVERRIDES_VARIABLE", "install"]
 OVERRIDES_VARIABLE = "HEADRACE_OVERRIDES"
 
 NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
-"""The arguments that DataLoader refuses if there are no workers."""
+"""DataLoader arguments that raise an error if `num_workers` is 0."""
 
 
 def install() -> None:
@@ -68,7 +68,7 @@ def _changed_init(original: Callable[..., None], match: dict[str, Any], changes:
 
 
 def _matches(signature: inspect.Signature, given: dict[str, Any], match: dict[str, Any]) -> bool:
-    """Whether the arguments, or their defaults, equal those in `match`."""
+    """Return whether the arguments, or their defaults, equal those in `match`."""
     for name, wanted in match.items():
         value = given.get(name, signature.parameters[name].default)
         if name == "batch_size" and given.get("batch_sampler") is not None:

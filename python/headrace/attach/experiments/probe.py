@@ -1,4 +1,4 @@
-"""A short experiment in the workers: whether a read is faster while no other worker reads.
+"""A short experiment in the workers: whether reading is faster while the other workers pause.
 
 The experiment compares how long a batch is blocked (by storage or network) while its worker reads alone and while all workers
 read. Equal times mean that storage serves each reader independently: more workers help. With n workers, a time that is n times
@@ -19,22 +19,24 @@ from headrace.attach.record.recorder import Recorder
 __all__ = ["Probe"]
 
 FIRST_BATCH = 5
-"""Begin the experiment after this many batches of a worker: the first batches are slow because of start-up."""
+"""Begin after this many batches of a worker: earlier ones are slow because of start-up."""
 
 LEAST_BLOCKED_SHARE = 0.2
 LONGEST_PAUSE_S = 5.0
 TRIES, UNSETTLED = 3, 3.0
-"""Repeat the experiment, at most `TRIES` times, if its batch took `UNSETTLED` times as long as the batch before. Storage has
-then just changed, for example from cached to cold, and the others may not have paused for so long."""
+"""Repeat the experiment, at most `TRIES` times, if its batch took `UNSETTLED` times as long as the batch before.
+
+Storage has then just changed, for example from cached to cold, or the other workers did not pause for so long.
+"""
 
 POLL_S = 0.002
 
 MOST_LOADERS = 4
-"""Experiment with this many loaders of a process at most: a script may make a new DataLoader for each epoch."""
+"""Experiment with the first so many loaders of a process: a script may make a new DataLoader for each epoch."""
 
 
 class Probe:
-    """One worker's part in the experiment. Worker 0 leads. The others pause while its flag file exists."""
+    """One worker's part in the experiment. Worker 0 leads it; the other workers pause while its flag file exists."""
 
     def __init__(self, recorder: Recorder, loader: int, worker: int, workers: int) -> None:
         folder = Path(os.environ[SESSION_VARIABLE])
@@ -49,7 +51,7 @@ class Probe:
         self._pauses = self._begun = 0
 
     def before_batch(self) -> None:
-        """Pause while the flag file exists, for at most the time of three own batches."""
+        """Pause while the flag file exists, for at most the time of three batches of this worker."""
         if self._leader or self._pauses >= TRIES or not self._possible or not os.access(self._flag, os.F_OK):
             return
         self._pauses += 1  # a leader that has died must not slow the job down for ever
@@ -60,7 +62,7 @@ class Probe:
         self._recorder.event("probe", begin_s, time.monotonic() - begin_s)
 
     def after_batch(self, wall_s: float, cpu_s: float, queue_s: float | None) -> int:
-        """Advance the experiment, as its leader. Return 1 if the batch was made alone."""
+        """Take the next step of the experiment, if this is worker 0. Return 1 if the batch was made while the others paused."""
         self._batches += 1
         self._wall_s = wall_s
         if not self._leader or not self._possible:

@@ -1,4 +1,4 @@
-"""The hook of a short run that gives the training loop the same batch again and again, at several sizes and settings.
+"""The hook that repeats one batch of the training loader, at several sizes and settings, to time training without loading.
 
 It measures the step time without input: with half and twice the batch size, in bf16, and in channels-last memory. The
 batch-size and number-format fixes are predicted from these times. The loop is the script's own. The trained weights are of no
@@ -23,7 +23,7 @@ from headrace.attach.record.unseen_frames import when_made
 __all__ = ["MATCH_VARIABLE", "install"]
 
 MATCH_VARIABLE = "HEADRACE_REPLAY"
-"""The attributes of the loader whose batch is repeated, as JSON: `{"batch_size": 64, "num_workers": 2}`."""
+"""Environment variable with attributes, as JSON, that identify the loader: `{"batch_size": 64, "num_workers": 2}`."""
 
 WARM_BATCHES = 4
 WARM_STEPS, STEPS, PHASE_S = 3, 20, 6.0

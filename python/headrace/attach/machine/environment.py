@@ -1,4 +1,4 @@
-"""Read what else sets the speed of this process: variables of the environment, and the versions of its libraries.
+"""Read the environment variables and library versions that may change the speed of this process.
 
 Nothing is imported: a library that the script has not imported has no version here.
 """
@@ -19,10 +19,10 @@ PREFIXES = (
     *("NUMBA_", "OPENCV_", "MALLOC_", "ATEN_", "DNNL_", "ONEDNN_", "LD_PRELOAD"),
     *("PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "PYTHONUNBUFFERED"),
 )  # fmt: skip
-"""Variables that libraries read to choose threads, devices, memory and algorithms."""
+"""Prefixes of recorded environment variables: libraries read them to choose threads, devices, memory and algorithms."""
 
 LONGEST = 200
-"""Cut a value to this many characters."""
+"""Cut recorded values to this many characters."""
 
 LIBRARIES = (
     *("torch", "torchvision", "torchdata", "tensorflow", "numpy", "PIL", "cv2", "timm", "lightning", "pytorch_lightning"),

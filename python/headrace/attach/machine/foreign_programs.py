@@ -18,22 +18,22 @@ from headrace.attach.machine import procfs
 __all__ = ["LEAST_FOREIGN_CORES", "ForeignPrograms"]
 
 LEAST_FOREIGN_CORES = 0.2
-"""Read the list only while other programs use at least so many cores."""
+"""List other programs only while they use at least this many cores together."""
 
 MOST_RECORDED = 32
-"""Record at most so many programs per sample. The report names the largest of their means: a program that is fourth in one
-sample may be first in the next."""
+"""Most programs recorded per sample. The report ranks means: a program that is fourth in one sample may be first in the next.
+"""
 
 LEAST_CORES = 0.05
-"""Leave out programs that use less."""
+"""Leave out programs that use fewer cores than this."""
 
 MOST_COST = 0.002
-"""Read the list so rarely that reading takes at most this share of the job's cores."""
+"""Most CPU time that listing may take, as a share of the job's cores. Larger lists more often."""
 
 
 @dataclass(slots=True)
 class ForeignPrograms:
-    """The CPU time of all processes at the last reading. `proc`: the mount point; tests pass a folder."""
+    """Finds the programs outside the job with most CPU time, from two readings of `/proc`. `proc`: mount point, for tests."""
 
     proc: Path = Path("/proc")
     _cpu_s: dict[int, tuple[float, int]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class ForeignPrograms:
         return [{"pid": pid, "name": names[pid], "cores": round(used[pid], 2)} for pid in order[:MOST_RECORDED]]
 
     def forget(self) -> None:
-        """Forget the last reading: programs that rest meanwhile would look smaller than they are."""
+        """Forget the last reading after a gap: programs that were idle meanwhile would look smaller than they are."""
         self._read_s = None
 
     def _read(self, own: Collection[int], cores: Collection[int]) -> tuple[dict[int, tuple[float, int]], dict[int, str]]:

@@ -23,7 +23,7 @@ class GpuCounters:
         self._gpm = [Gpm(nvml.library, handle) for handle in nvml.handles]
 
     def gpus(self) -> list[GpuProperties]:
-        """Return the constant facts of each GPU."""
+        """Return the constant facts (name, memory size, limits) of each GPU."""
         nvml = self._nvml
         driver, cuda = nvml.driver_version(), nvml.cuda_version()
         cuda_text = f"{cuda[0]}.{cuda[1]}" if cuda is not None else None
@@ -67,5 +67,5 @@ def open_counters(library: Any = None) -> GpuCounters:
 
 
 def as_json(gpu: GpuProperties | GpuSample) -> dict[str, Any]:
-    """Return the fields that were measured."""
+    """Return the fields that are not None, as a dict."""
     return {name: value for name, value in asdict(gpu).items() if value is not None}

@@ -32,7 +32,7 @@ __all__ = [
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SECTOR_BYTES = 512
-"""`/proc/diskstats` counts in 512-byte sectors whatever the device has (kernel: admin-guide/iostats.rst)."""
+"""Size of a sector in `/proc/diskstats`, whatever the device has (kernel: admin-guide/iostats.rst)."""
 
 MAX_THREADS_READ = 400
 
@@ -70,7 +70,7 @@ def cores_and_runnable(proc: Path) -> tuple[list[CoreTimes] | None, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class TreeUse:
-    """The resources of a process tree.
+    """The CPU time, memory and page faults of a process and all of its descendants.
 
     `cpu_s` and `names` are by process id. `on_core_s` and `queue_s`: seconds of its threads on a core and waiting for one.
     `memory_bytes`: private memory now.
@@ -126,7 +126,7 @@ def start_ticks(pid: int, proc: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCpu:
-    """CPU seconds of one process so far, its start, its name, and the core that it last ran on (None: unknown)."""
+    """CPU seconds of one process so far, its start time, its name, and the core that it last ran on (None: unknown)."""
 
     cpu_s: float
     start_ticks: int
@@ -145,7 +145,7 @@ def process_cpu(pid: int, proc: Path) -> ProcessCpu | None:
 
 
 def tree_use(pids: list[int], proc: Path) -> TreeUse:
-    """Sum the resources of the processes that still exist."""
+    """Sum the CPU time, memory and page faults of these processes, as far as they still exist."""
     cpu_s: dict[int, float] = {}
     names: dict[int, str] = {}
     on_core_ns = queue_ns = memory = faults = threads = 0
@@ -178,7 +178,7 @@ def _private_bytes(statm: str, resident_pages: int) -> int:
 
 
 def meminfo(proc: Path) -> dict[str, int]:
-    """Read `/proc/meminfo` in bytes. Empty if it is missing."""
+    """Return `/proc/meminfo` as a dict of bytes by field name; empty if the file is missing."""
     lines = (read_counters(f"{proc}/meminfo") or "").splitlines()
     words = [line.replace(":", "").split() for line in lines]
     return {line[0]: int(line[1]) * (1024 if len(line) == 3 else 1) for line in words if len(line) >= 2}
@@ -206,7 +206,7 @@ def pressure_s(file: Path) -> float | None:
 
 
 def network_counters(proc: Path) -> tuple[int, int] | None:
-    """Read the bytes received so far: from outside, and over the loopback device."""
+    """Return the bytes received so far from outside, and over the loopback device."""
     lines = (read_counters(f"{proc}/net/dev") or "").splitlines()[2:]
     if not lines:
         return None
@@ -222,7 +222,7 @@ def network_counters(proc: Path) -> tuple[int, int] | None:
 
 
 def disk_counters(proc: Path) -> tuple[int, float] | None:
-    """Read the bytes read so far from all whole disks, and the longest busy time of a disk in seconds."""
+    """Return the bytes read so far from all whole disks, and the busy time of the busiest one in seconds."""
     text = read_counters(f"{proc}/diskstats")
     if text is None:
         return None
@@ -237,7 +237,7 @@ def disk_counters(proc: Path) -> tuple[int, float] | None:
 
 
 def _is_whole_disk(name: str) -> bool:
-    """Whether it is no partition, loop, RAM or mapped device: the disk below counts their reads too."""
+    """Return whether it is no partition, loop, RAM or mapped device: the disk below counts their reads too."""
     if name.startswith(("loop", "ram", "zram", "dm-", "md", "sr")):
         return False
     if name.startswith(("nvme", "mmcblk")):

@@ -21,7 +21,7 @@ THREAD_VARIABLES = (
     "NUMBA_NUM_THREADS",
     "OPENCV_FOR_THREADS_NUM",
 )
-"""The variables by which libraries with threads of their own limit them."""
+"""Environment variables that limit the threads of libraries such as OpenMP and MKL."""
 
 _RECORDED = (*THREAD_VARIABLES, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_PROC_BIND")
 

@@ -1,1 +1,1 @@
-"""What writes the session: hooks on imports, counters, stacks, the log."""
+"""Write the session from inside the job: import hooks, counters, stack samples, log lines."""

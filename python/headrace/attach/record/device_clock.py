@@ -19,22 +19,22 @@ MAX_COPIES = 8
 
 
 class DeviceClock(Protocol):
-    """The clock of a device with a queue of work. A class for another accelerator has the same five methods."""
+    """Interface to a device with a queue of work. A class for a device other than CUDA has the same five methods."""
 
     def usable(self) -> bool:
-        """Whether events can be recorded now: the device is in use, and no CUDA graph is being captured."""
+        """Return whether events can be recorded now: the device is in use, and no CUDA graph is being captured."""
 
     def record(self) -> Any:
         """Queue an event after all work queued so far, and return the event."""
 
     def passed(self, event: Any) -> bool:
-        """Whether the device has reached the event. Does not wait."""
+        """Return whether the device has reached the event. Does not wait."""
 
     def elapsed_s(self, first: Any, second: Any) -> float:
         """Return the seconds between two passed events, on the device's clock."""
 
     def release(self, events: list[Any]) -> None:
-        """Take events back for later use."""
+        """Return events to the clock for reuse."""
 
 
 class CudaClock:
@@ -76,7 +76,7 @@ class _Pending:
 
 
 class StepClock:
-    """Adds device times to the rows of finished steps.
+    """Adds device times to the rows of finished steps, once the device has reached their events.
 
     A row waits until the device has passed the step's events; then `emit(loader, row)` gets the row. Where the device is not in
     use, `emit` gets the row at once. `columns`: the positions of device wait, device time and copy time (seconds) in a row.
@@ -123,14 +123,14 @@ class StepClock:
             self._copies.append((begin, self._clock.record()))
 
     def close_step(self, loader: int, row: list[Any]) -> None:
-        """Take the row of a finished step."""
+        """Keep the row of a finished step until its device times are known."""
         if self._before is None or self._after is None:
             self._emit(loader, row)
         else:
             self._last = (loader, _Pending(row, self._before, self._after, self._copies))
 
     def drain(self) -> None:
-        """Emit all waiting rows, with or without device times, because the process ends."""
+        """Write all rows that are waiting, with or without device times, because the process ends."""
         self._resolve()
         left = [*self._pending, *([self._last] if self._last else [])]
         self._pending.clear()

@@ -37,12 +37,12 @@ HOOKS_VARIABLE = "HEADRACE_HOOKS"
 SESSION_VARIABLE = "HEADRACE_SESSION_DIR"
 
 HOOK_FAILED = "training steps, because a hook of headrace failed"
-"""`what` of the session's `not_measured` line of a process whose steps are not timed any more."""
+"""Text of the session's `not_measured` line for a process whose steps are no longer timed."""
 
 AWAITED = ("torch", "torch.utils.data.dataloader")
 
 PROCESS_STARTED_S = time.monotonic()
-"""The time of the first import of this module, a few milliseconds after the interpreter started."""
+"""Time of the first import of this module (monotonic seconds), a few milliseconds after the interpreter started."""
 
 _finished: set[str] = set()
 _awaited: dict[str, list[Callable[[ModuleType], None]]] = {}
@@ -55,7 +55,7 @@ TIMED_LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.Exten
 
 
 def start() -> None:
-    """Wait for the imports, or install the hooks now if they have happened."""
+    """Install the hooks once PyTorch is imported, or now if it is."""
     _finished.update(name for name in AWAITED if name in sys.modules)
     _timing["on"] = SESSION_VARIABLE in os.environ and not _finished
     if _finished.issuperset(AWAITED):
@@ -115,7 +115,7 @@ def _call(name: str, function: Callable[[ModuleType], None], module: ModuleType)
 
 
 def disable(where: str) -> None:
-    """Report the current exception in one line, once in a process. `where` names the hook that is off."""
+    """Print the current exception in one line, once in a process. `where` names the hook that no longer measures."""
     if not _state["disabled"]:
         _state["disabled"] = True
         reason = traceback.format_exc(limit=-1).strip().splitlines()

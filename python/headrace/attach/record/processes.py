@@ -37,7 +37,7 @@ def _rank() -> tuple[int, int, int]:
 
 
 def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None) -> None:
-    """Record this process, once."""
+    """Record rank, role and versions of this process, once."""
     if recorder.process_written:
         return
     recorder.process_written = True

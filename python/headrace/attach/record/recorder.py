@@ -25,7 +25,7 @@ PROC = Path("/proc")
 
 MOST_ROWS = 50_000
 THINNED_TO = 16
-"""Record one row in sixteen after the first `MOST_ROWS` of a table: the session of a run of days must fit in memory."""
+"""After the first `MOST_ROWS` rows of a table, record one row in this many: the session of a run of days must fit in memory."""
 
 
 class Recorder:
@@ -54,7 +54,7 @@ class Recorder:
         self.process_written = False
 
     def move(self, folder: Path) -> None:
-        """Write to another session from now on."""
+        """Write to another session folder from now on."""
         self.flush()
         self._folder = folder
         if self._file is not None and self._is_own(self._file):
@@ -63,17 +63,17 @@ class Recorder:
         self.closed = False
 
     def close(self) -> None:
-        """Write the buffer. Later rows are dropped until `move`."""
+        """Write the buffered rows. Later ones are dropped until `move`."""
         self.flush()
         self.closed = True
 
     def line(self, kind: str, **values: Any) -> None:
-        """Record one line, which the next flush writes."""
+        """Add a JSON line to the buffer, which the next flush writes."""
         if not self.closed:
             self._lines.append({"kind": kind, "pid": self.pid, **values})
 
     def row(self, kind: str, loader: int, values: list[Any], *, worker: int = -1) -> None:
-        """Record one row of a table. The caller may change the list until the next flush."""
+        """Add a row of a table to the buffer. The caller may change the list until the next flush."""
         if self._finalizer_pid != self.pid:
             # Children of multiprocessing end by os._exit, without atexit. Their finalizers run.
             self._finalizer_pid = self.pid
@@ -86,7 +86,7 @@ class Recorder:
             self._rows.setdefault(table, []).append(values)
 
     def event(self, name: str, start_s: float, duration_s: float, detail: str | None = None) -> None:
-        """Record a named pause."""
+        """Record a pause of the training process, by name."""
         self.line("event", name=name, start_s=start_s, duration_s=duration_s, detail=detail)
 
     def flush_when_due(self, now_s: float) -> None:
@@ -95,7 +95,7 @@ class Recorder:
             self.flush(last=False)
 
     def flush(self, *, last: bool = True) -> None:
-        """Append the buffer to the file, in one write. `last`: perhaps nothing follows, so collected counts are due too."""
+        """Append the buffer to the file, in one write. `last`: write counts that are still being collected, too."""
         self._flushed_s = time.monotonic()
         for write in self.before_flush:
             write(last=last)
@@ -145,7 +145,7 @@ class Recorder:
 
 
 def writer_identity(pid: int) -> dict[str, Any]:
-    """Return what tells a process from others with its pid: the machine's name, and the start in ticks since boot."""
+    """Return what identifies this process together with its pid: the machine's name, and its start in ticks since boot."""
     return {"hostname": platform.node(), "start_ticks": procfs.start_ticks(pid, PROC)}
 
 

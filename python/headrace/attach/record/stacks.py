@@ -29,38 +29,38 @@ __all__ = ["STACKS_VARIABLE", "StackSampler", "install", "mark", "pause", "unmar
 STACKS_VARIABLE = "HEADRACE_STACKS"
 
 COST_SHARE = 0.002
-"""Sample so rarely that the thread uses at most this share of one core."""
+"""Most CPU time of the sampling thread, as a share of one core. Larger samples more often."""
 
 INTERVAL_S = 0.06
-"""Seconds between two samples, on average, where that is within `COST_SHARE`."""
+"""Mean seconds between two samples, while that keeps within `COST_SHARE`."""
 
 LATE_INTERVAL_S = 1.0
-"""The same after `EARLY_SAMPLES`: a long run needs no more detail."""
+"""Mean seconds between two samples after the first `EARLY_SAMPLES`: a long run needs no more detail."""
 
 EARLY_SAMPLES = 3000
 FIRST_MARKS = 3
-"""Begin at this batch or step: the first ones contain imports and compilation."""
+"""Begin to sample at this batch or step: earlier ones contain imports and compilation."""
 
 IDLE_S = 2.0
-"""End the thread when nothing was marked for this long. The next mark starts another."""
+"""End the sampling thread when no work was marked for this long. The next mark starts another."""
 
 LONGEST_S = 120.0
-"""Ignore a mark that is older: the loop was left, and the script does something else."""
+"""Ignore work that was marked longer ago than this: the loop was left, and the script does something else."""
 
 MOST_FRAMES = 96
 MOST_WALKED = 1000
 MOST_STACKS = 1000
-"""Keep this many different stacks until they are written. Further stacks count as one stack without frames."""
+"""Count this many different stacks between two writes. Further ones count together, as one stack without frames."""
 
 MOST_CODES = 4096
 FIRST_WRITE_S = 2.0
-"""Write the counts this long after the first mark, and then at twice the time, so that a killed job leaves half of them."""
+"""Write the counts this long after the first mark, and then each time that time has doubled, in case the job is killed."""
 
 Work = tuple[str, int]
-"""What a marked thread does, and the number of the loader for which it does that."""
+"""What a marked thread does ("batch" or "step"), and the number of the loader."""
 
 Place = tuple[str, str, int]
-"""Function, file and line. The line is the one that ran in files of the script, else the first of the function."""
+"""Function, file and line of a frame: the line that ran in files of the script, else the first line of the function."""
 
 _ATTACH = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 -- as everywhere in this folder, without pathlib
 _FETCH = os.path.join(_ATTACH, "batches", "fetch.py")  # noqa: PTH118
@@ -75,11 +75,11 @@ WAITS = frozenset(
         ("connection.py", "_poll"), ("subprocess.py", "_try_wait"), ("popen_fork.py", "poll"), ("_base.py", "result"),
     }
 )  # fmt: skip
-"""File and function whose innermost frame means that the thread waits for another one."""
+"""File and function of innermost frames that mean that the thread waits for another thread."""
 
 
 class StackSampler:
-    """The sampled stacks of one process. Other threads call `mark`, `unmark` and `write`; the thread of its own samples."""
+    """Samples the stacks of the marked threads of one process, in a thread of its own."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -102,7 +102,7 @@ class StackSampler:
         self._write_after_s = FIRST_WRITE_S
 
     def mark(self, role: str, loader: int, owner: Any = None) -> None:
-        """Say that this thread does work of `role` for a loader from now on, until `unmark` or until `owner` is gone."""
+        """Start sampling this thread as doing work of `role` for a loader, until `unmark` or until `owner` is gone."""
         since_s = time.monotonic()
         self._marks[threading.get_ident()] = ((role, loader), None if owner is None else weakref.ref(owner), since_s)
         if self._thread is None:
@@ -111,11 +111,11 @@ class StackSampler:
                 self._start()
 
     def unmark(self) -> None:
-        """Say that this thread has finished its work."""
+        """Stop sampling this thread."""
         self._marks.pop(threading.get_ident(), None)
 
     def stop(self) -> None:
-        """End the thread, and wait for that. The next mark starts another."""
+        """End the sampling thread, and wait for its end. The next mark starts another."""
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             self._end.set()
@@ -149,7 +149,7 @@ class StackSampler:
             self._thread = None
 
     def sample(self) -> bool:
-        """Count the present stack of each marked thread. Return whether a thread was marked."""
+        """Count the current stack of each marked thread. Return whether a thread was marked."""
         now_s = time.monotonic()
         working = []
         for thread, (work, owner, since_s) in list(self._marks.items()):
@@ -228,25 +228,25 @@ _samplers: list[StackSampler] = []
 
 
 def install(recorder: Recorder) -> None:
-    """Begin to sample at the marks of this process, unless the environment turns that off."""
+    """Start to sample marked threads in this process, unless the environment turns that off."""
     if os.environ.get(STACKS_VARIABLE, "1") != "0" and not _samplers:
         _samplers.append(StackSampler(recorder))
 
 
 def mark(role: str, loader: int, owner: Any = None) -> None:
-    """Say that this thread makes a batch of a loader (`role` "batch") or runs a training step on one ("step")."""
+    """Start sampling this thread: it makes a batch of a loader (`role` "batch"), or runs a training step on one ("step")."""
     for sampler in _samplers:
         sampler.mark(role, loader, owner)
 
 
 def unmark() -> None:
-    """Say that this thread has finished that."""
+    """Stop sampling this thread."""
     for sampler in _samplers:
         sampler.unmark()
 
 
 def pause() -> None:
-    """End the thread, because the session ends."""
+    """End the sampling thread, because the session ends."""
     for sampler in _samplers:
         sampler.stop()
         sampler._marks.clear()

@@ -53,7 +53,7 @@ def run_queue_delay_s() -> float | None:
 
 
 MOST_PYTHON_THREADS = 16
-"""Follow the Python threads of a process while there are at most this many: reading the counter of one takes 14 µs."""
+"""Read CPU times of a process's Python threads while there are at most this many: each takes 14 µs."""
 
 
 def python_threads_cpu_s() -> dict[int, float]:

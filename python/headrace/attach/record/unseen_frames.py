@@ -1,4 +1,4 @@
-"""Hooks that leave no trace in the warnings and the tracebacks of the script.
+"""Hide hooks from the warnings and tracebacks of the script.
 
 A warning with `stacklevel=2` names the caller of the function that warns. A wrapper around that function would become the
 caller: the warning would name a file of headrace, and Python would count it as another warning. `when_made` therefore hooks
@@ -26,11 +26,11 @@ from typing import Any, TypeVar, cast
 __all__ = ["drop_own_frames", "is_unannounced", "left_out_of_warnings", "unannounced", "when_made"]
 
 MARK = "importlib._bootstrap"
-"""`warnings` skips frames whose file name holds both words (`_is_internal_frame`), for import machinery."""
+"""Text in the file names of hook frames: `warnings` skips frames whose file name holds both words (`_is_internal_frame`)."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120 -- every Python below the command runs this
 OWN_FOLDERS = tuple(os.path.join(_PACKAGE, folder, "") for folder in ("accelerate", "attach"))  # noqa: PTH118
-"""The folders of the code that runs between the script and its libraries."""
+"""Folders of headrace's code that runs between the script and its libraries, which tracebacks leave out."""
 
 _listeners: dict[type, list[Callable[[Any, Any], None]]] = {}
 
@@ -50,7 +50,7 @@ def when_made(base: type, function: Callable[[Any, Any], None]) -> None:
 
 @contextlib.contextmanager
 def unannounced() -> Iterator[None]:
-    """Call no function of `when_made` in this thread inside the block, for iterators that are not the script's."""
+    """Context manager: do not call the functions of `when_made` in this thread, for iterators that headrace makes."""
     _silence.depth = getattr(_silence, "depth", 0) + 1
     try:
         yield
@@ -62,7 +62,7 @@ _silence = threading.local()
 
 
 def is_unannounced() -> bool:
-    """Whether this thread is inside `unannounced`."""
+    """Return whether this thread is inside `unannounced`."""
     return getattr(_silence, "depth", 0) > 0
 
 
@@ -79,14 +79,14 @@ def _announcing(original: Callable[..., Any], listeners: list[Callable[[Any, Any
 
 
 def left_out_of_warnings(wrapper: Wrapper) -> Wrapper:
-    """Return the wrapper with a mark in its file name, so that a warning names the caller of the wrapper."""
+    """Add `MARK` to the file name of a wrapper function, so that warnings name its caller. Return the wrapper."""
     function = cast(types.FunctionType, wrapper)
     function.__code__ = function.__code__.replace(co_filename=f"{function.__code__.co_filename} ({MARK}: left out of warnings)")
     return wrapper
 
 
 def drop_own_frames(error: BaseException) -> None:
-    """Take the frames of hooks out of the traceback of an error, and out of those of the errors that led to it.
+    """Remove the frames of hooks from the traceback of an error, and from those of the errors that caused it.
 
     The frames of the script, of its libraries and of headrace's own loader and trainer stay.
     """

@@ -1,1 +1,1 @@
-"""What the training loop does beside its steps: loss, first step, pauses, ranks, operators."""
+"""Record what else the training loop does: loss, first step, pauses, phases of a step, operators."""

@@ -13,10 +13,10 @@ from headrace.attach.record.recorder import Recorder
 __all__ = ["install"]
 
 AFTER_STEPS = 5
-"""Read the settings after this many optimizer steps: by then autocast and the memory format are set."""
+"""Read the settings after this many optimizer steps: by then autocast and the memory format are in use."""
 
 RATES = ("lr", "momentum", "weight_decay")
-"""Settings of the optimizer that are recorded, as it has them at that step. Tensors are left out: reading one may wait."""
+"""Settings of the optimizer that are recorded as they are then. Tensors are left out: reading one may wait for the device."""
 
 
 def install(recorder: Recorder) -> None:

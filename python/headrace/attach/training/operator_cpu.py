@@ -19,18 +19,19 @@ __all__ = ["OperatorCpu"]
 AFTER_BATCHES = 3
 GIVE_UP_BATCH = 400
 BATCHES = 6
-"""Measure this many batches; a first result is written after `FIRST_RESULT`."""
+"""Measure this many batches. A first result is written after `FIRST_RESULT`."""
 
 FIRST_RESULT = 2
 
 POOL_SHARE = 0.25
-"""Measure where other threads use at least this share of the CPU time of making a batch."""
+"""Measure only if other threads use at least this share of the CPU time of making a batch."""
 
 QUEUE_SHARE = 0.15
-"""Measure where making a batch waits for a core for at least this share of the time."""
+"""Measure only if making a batch waits for a core for at least this share of the time."""
 
 CALL_COST_S = 3e-6
-"""What the measurement itself adds to a call: 3 to 4 µs on the development machine (Zen 5)."""
+"""Seconds that the measurement adds to each operator call, which are subtracted: 3 to 4 µs on the development machine (Zen 5).
+"""
 
 
 class OperatorCpu:
@@ -48,7 +49,7 @@ class OperatorCpu:
         self._calls: dict[str, list[float]] = {}
 
     def begin(self) -> None:
-        """Begin to measure, if it is due. Called before a batch is made."""
+        """Start the measurement of a batch if one is due. Called before a batch is made."""
         if self._wanted and not self.done:
             if self._mode is None:
                 self._mode = _timing_mode(self._calls)
@@ -56,7 +57,7 @@ class OperatorCpu:
             self._entered = True
 
     def leave(self) -> None:
-        """End to measure. Called after a batch was made, or failed."""
+        """Stop the measurement of a batch. Called after a batch was made, or failed."""
         if self._entered:
             self._entered = False
             self._mode.__exit__(None, None, None)

@@ -23,7 +23,7 @@ LEAST_CPU_SHARE = 0.6
 GIVE_UP_STEP = 200
 
 OPERATOR_MARK = "::"
-"""Operators have names such as `aten::mm`. User ranges (`Optimizer.step#SGD.step`) contain Python."""
+"""Text in the names of operators (`aten::mm`). Names without it (`Optimizer.step#SGD.step`) are user ranges."""
 
 
 class OperatorProfile:
@@ -44,7 +44,7 @@ class OperatorProfile:
             self._begin()
 
     def step_finished(self, compute_s: float, cpu_s: float) -> None:
-        """Count a step. Called before the next `next()`."""
+        """Count a finished step, and end the profile after enough steps. Called before the next `next()`."""
         self._steps += 1
         if self._profile is not None:
             self._profiled += 1

@@ -14,7 +14,7 @@ from headrace.attach.record.unseen_frames import drop_own_frames
 __all__ = ["install"]
 
 LEAST_PAUSE_S = 0.001
-"""Record collections that take at least this long. Young generations take microseconds, hundreds of times a second."""
+"""Do not record shorter garbage collections. Young generations take microseconds, hundreds of times a second."""
 
 
 def install(recorder: Recorder) -> None:

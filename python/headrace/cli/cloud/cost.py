@@ -152,7 +152,7 @@ def _rates(text: str) -> tuple[float, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Estimate, then print or write the answer."""
+    """Estimate the cost of a job, then print the result or write its page."""
     if args.action == "refresh":
         refreshed = refresh(args.region, log=output.log)
         output.emit(

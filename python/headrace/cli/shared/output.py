@@ -157,7 +157,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat, name="headrace-heartbeat", daemon=True)
 
     def begin(self, what: str) -> None:
-        """Say from now on that `what` is going on, with the seconds since this call."""
+        """Show the activity `what`, with the seconds since this call, until the next one."""
         self._what, self._began_s = what, time.monotonic()
 
     def __enter__(self) -> Heartbeat:

@@ -53,7 +53,7 @@ class RunWatch:
         self._watch = watch
 
     def end(self, *, failed: bool = False, measure: bool = True) -> Diagnosis | None:
-        """End the recording. On the first rank of a machine, diagnose it and write the report into the session's folder.
+        """Stop recording. On the first rank of a machine, diagnose the session and write the report into its folder.
 
         `measure`: decode some of the run's images, to predict what smaller ones would bring; this takes a few seconds.
         Return None on other ranks, where no step was timed, and where the diagnosis failed, which is logged.

@@ -27,7 +27,7 @@ class TrainingMeter(Protocol):
         """Count `images` more as trained; `left` images are to be trained, at `rate` images a second (None: not measured)."""
 
     def begin(self, phase: str) -> None:
-        """Say from now on that `phase` is going on; the next `update` ends it."""
+        """Show the activity `phase` until the next `update`."""
 
 
 class TrainingLine:

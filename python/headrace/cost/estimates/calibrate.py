@@ -48,7 +48,7 @@ class Calibration:
     file: Path
 
     def lines(self) -> list[str]:
-        """Return the result, a sentence for each kind."""
+        """Return the calibration in words: one sentence for each kind."""
         found = []
         for kind, value in sorted(self.factors.items()):
             count = sum(run.kind == kind for run in self.runs)

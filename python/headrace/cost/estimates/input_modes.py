@@ -121,7 +121,7 @@ def _plan(
 
 
 def _cached(job: Job, instance: Instance) -> bool:
-    """Whether headrace's cache on the instance holds the whole dataset, so that only the first epoch reads the store."""
+    """Return whether headrace's cache on the instance holds the whole dataset, so that only the first epoch reads the store."""
     return (job.dataset_bytes or 0.0) <= 0.9e9 * instance.nvme_gb
 
 

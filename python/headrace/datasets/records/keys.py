@@ -95,7 +95,7 @@ class Keys(Sequence[str]):
         return Keys(blob, start)
 
     def hashes(self, *, of_stems: bool = False) -> npt.NDArray[np.uint64]:
-        """Return a hash of each key, or of its part before the ending of a file name. Equal keys have equal hashes."""
+        """Return a 64-bit hash of each key, or with `of_stems` of the key without its file extension; uint64 [n]."""
         found = np.empty(len(self), dtype=np.uint64)
         for number, (blob, start) in enumerate(self.chunks()):
             values = np.frombuffer(text_hashes(blob, start, of_stems), dtype=np.uint64)

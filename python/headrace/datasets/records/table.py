@@ -52,13 +52,13 @@ class PendingRecords(Protocol):
 
 
 class RecordFetcher(Protocol):
-    """The fetching of records that are not on local disk. `wait` raises SourceError for a record that cannot be fetched."""
+    """Interface of what fetches records that are not on local disk. `wait` raises SourceError if a record cannot be fetched."""
 
     def begin(self, records: npt.NDArray[np.int64], /) -> PendingRecords:
-        """Start fetching records and return at once."""
+        """Start fetching records from their source, and return at once. The result's `wait` returns their bytes."""
 
     def prefetch(self, records: npt.NDArray[np.int64], /) -> None:
-        """Announce records that will be read soon, after all begun ones, and return at once."""
+        """Announce records that will be read soon, to be fetched after all begun ones. Return at once."""
 
     def read(self, record: int, offset: int, size: int, /) -> bytes | None:
         """Return bytes of the file that holds a record, or None if the table's file now holds them."""
@@ -96,7 +96,7 @@ class Stream(Protocol):
 
 
 class Tabled(Protocol):
-    """A dataset as pictures and facts for notebooks need it."""
+    """The parts of a dataset that notebooks need to show pictures and facts."""
 
     @property
     def kind(self) -> Kind: ...

@@ -20,7 +20,7 @@ __all__ = ["with_masks"]
 
 
 def with_masks(dataset: Dataset, mask: str | os.PathLike[str]) -> tuple[Dataset, RecordTable]:
-    """Return the dataset and a table that locates the mask of each of its records.
+    """Return the dataset, and a table with the location of each record's mask.
 
     mask: the ending of the masks in a tar or packed dataset ("mask.png" for `KEY.mask.png`), or a folder that holds `KEY.png`
         for each image `KEY.jpg` of any dataset.

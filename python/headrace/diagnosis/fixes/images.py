@@ -27,13 +27,13 @@ NATIVE_HANDOVER_S = 0.0005
 """Hand-over of a batch inside one process, seconds at most."""
 
 PACKED_WAIT = 0.1
-"""Assumed waits of reading shards sequentially, over the waits of reading one file per image."""
+"""Assumed ratio of waits for storage: shards read sequentially, over one file per image."""
 
 MEMORY_SHARE = 0.8
 """Let a cache use at most this share of the free memory."""
 
 READ_SHARDS = "; the script then reads them with headrace.Loader"
-"""What a script has to do that reads a folder now: shards are no image folder."""
+"""Advice for a script that reads a folder now: shards are no image folder."""
 
 LEAST_FOLDERS = 3
 """Name the dataset's folder in a command if sampled images lie in at least this many folders below it."""
@@ -106,7 +106,7 @@ def _native_decode(job: MeasuredJob) -> Fix | None:
 
 
 def _takes_cpu(job: MeasuredJob) -> bool:
-    """Whether making a batch takes CPU time for longer than it is blocked: native decode saves the former only."""
+    """Return whether making a batch takes CPU time for longer than it is blocked: native decode saves the former only."""
     return job.model is not None and job.model.cpu_s > job.model.blocked_s
 
 

@@ -43,7 +43,7 @@ def add_native_fixes(job: MeasuredJob, found: Finding) -> Finding:
 
 
 def _is_train(job: MeasuredJob) -> bool:
-    """Whether the command is `headrace train`."""
+    """Return whether the command is `headrace train`."""
     words = job.session.command
     places = [number for number, word in enumerate(words) if word == "train"]
     before = [words[number - 1] for number in places if number]

@@ -18,7 +18,7 @@ def is_closed(loader: ObservedLoader) -> bool:
 
 
 def is_image_folder(loader: ObservedLoader) -> bool:
-    """Whether headrace can read the dataset from its folder, as far as that is known."""
+    """Return whether headrace can read the dataset from its folder, as far as that is known."""
     return loader.take_over in ("whole", "part") or loader.image_folder is not False
 
 

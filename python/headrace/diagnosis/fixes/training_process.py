@@ -19,10 +19,10 @@ WITHOUT_SPINNING = 0.8
 """Assumed CPU time of the training process with one compute thread, over the time with several on full cores."""
 
 SETTERS = {"cv2": "setNumThreads", "numba": "set_num_threads"}
-"""The functions that set the threads of libraries that do not follow OMP_NUM_THREADS, or not always."""
+"""Functions that set the number of threads of libraries that do not always follow OMP_NUM_THREADS."""
 
 VARIABLES = {"cv2": "OPENCV_FOR_THREADS_NUM", "numba": "NUMBA_NUM_THREADS"}
-"""The variables by which these libraries read their number of threads when they are loaded; the others: OMP_NUM_THREADS."""
+"""Environment variables from which these libraries read their number of threads when loaded; the others: OMP_NUM_THREADS."""
 
 
 def _threads(job: MeasuredJob, kind: str) -> Fix | None:

@@ -11,10 +11,10 @@ from headrace.system.text.sizes import size_text
 __all__ = ["WorkerLimit", "add_worker_limit", "worker_limits"]
 
 USABLE = 0.8
-"""Let new workers take this share of the memory that is left; the rest is for what grows, and for the page cache."""
+"""Let new workers take this share of the free memory; the rest is for growth and for the page cache."""
 
 PREFETCHED = 2
-"""Batches that a worker makes ahead (`prefetch_factor`), if the loader does not say. One more is in the making or in use."""
+"""Batches that a worker makes ahead (`prefetch_factor`) if the loader does not say. One more is being made or used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ FEW_CONFIDENCE = 0.3
 
 
 def has_rate(steps: int) -> bool:
-    """Return whether so many steady steps give a rate that may be compared with another one."""
+    """Return whether this many steady steps give a rate that can be compared with another."""
     return steps >= RATE_STEPS
 
 
@@ -68,7 +68,7 @@ def is_first_verdict_due(steps: int, ranks: int, passed_s: float) -> bool:
 
 
 def steps_words(steps: Sequence[Step]) -> str:
-    """Return what was seen: `5 steps in 2.1 s`."""
+    """Return the number of steps and their time in words: `5 steps in 2.1 s`."""
     seen_s = sum(step.step_s for step in steps)
     return f"{count_text(len(steps), 'step')} in {seen_s:.{1 if seen_s < 10 else 0}f} s"
 

@@ -22,13 +22,13 @@ LISTED_SHARE = 0.02
 """List functions with at least this share of the work."""
 
 SECOND_SHARE = 0.08
-"""Add another function to the evidence when it takes at least this share."""
+"""Name a second function in the evidence when it takes at least this share of the work. Larger names fewer."""
 
 MOST_LISTED = 8
 """List at most this many functions of one role."""
 
 LEAST_BAR = 0.004
-"""Draw a function in the flame chart when it takes at least this share of it."""
+"""Draw a function in the flame chart when it takes at least this share of the chart's samples."""
 
 DEEPEST_BAR = 24
 MOST_BARS = 400
@@ -50,7 +50,7 @@ PASSING = ("<module>", "<listcomp>", "<genexpr>", "<dictcomp>", "<lambda>", "wra
 """Functions that only pass a call on, or have no name."""
 
 READERS = ("__getitem__", "__getitems__", "__next__", "__iter__")
-"""Methods of a dataset, named only where nothing below them takes the time."""
+"""Dataset methods that are named as slow only if no function that they call takes the time."""
 
 
 def name_of(frame: StackFrame) -> str:
@@ -62,12 +62,12 @@ def name_of(frame: StackFrame) -> str:
 
 
 def _is_own(frame: StackFrame) -> bool:
-    """Whether the function is the script's own."""
+    """Return whether the function is the script's own."""
     return frame.file.startswith(("/", "<ipython", "<stdin>", "<string>"))
 
 
 def _is_named(frame: StackFrame) -> bool:
-    """Whether the function is one that a user knows: a transform, a model, or a function of the script."""
+    """Return whether the function is one that a user knows: a transform, a model, or a function of the script."""
     name, method = name_of(frame), frame.function.rpartition(".")[2]
     if name in CONTAINERS or method in PASSING or method in READERS:
         return False
@@ -202,7 +202,7 @@ def _leading(functions: Sequence[_Function], stacks: Sequence[Stack], total: int
 
 
 def _is_inside(inner: _Function, outer: _Function, stacks: Sequence[Stack]) -> bool:
-    """Whether the first function is called by the second."""
+    """Return whether the first function is called by the second."""
     names = [name_of(frame) for frame in stacks[next(iter(inner.stacks))].frames]
     return names.index(inner.name) > names.index(outer.name)
 

@@ -21,7 +21,7 @@ FAST_GROWTH = 0.2
 """Before memory has settled, report growth only when it has added this share of the memory held."""
 
 MOST_PROGRAMS = 3
-"""Name at most so many other programs."""
+"""Name at most this many other programs."""
 
 LEAST_FIT = 0.9
 """Call growth steady when a straight line explains at least this share of its variance (r²)."""

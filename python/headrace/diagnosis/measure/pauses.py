@@ -14,7 +14,7 @@ from headrace.session.model import Event, ObservedLoader, Step
 __all__ = ["EpochGaps", "Pauses", "is_start_of", "measure_epoch_gaps", "measure_pauses", "steps_by_epoch"]
 
 PAUSE_FACTOR = 0.6
-"""Count a step as a pause when its compute exceeds the median by this share of it and by six median deviations."""
+"""A step is a pause when its compute exceeds the median by this share of the median and by six median deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def _period(positions: Sequence[int]) -> int | None:
 def measure_epoch_gaps(
     steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step], loader: ObservedLoader
 ) -> EpochGaps:
-    """Return what happened between the end of an epoch's last step and the first `next()` of the epoch after it."""
+    """Return the activities between an epoch's last step and the next epoch's first `next()`, with their times."""
     epochs = sorted(steps_by_epoch(steps).values(), key=lambda group: group[0].start_s)
     all_s = other_s = wait_s = save_s = 0.0
     for before, after in pairwise(epochs):

@@ -52,7 +52,7 @@ def _ceiling_with(rank: Rank, handover_s: float) -> float | None:
 def predict_gain(
     job: MeasuredJob, after: StepModel, *, error: float = 0.0, scale: float = 1.0, before: StepModel | None = None
 ) -> Prediction | None:
-    """Return what a change brings, or None without a model or a count of images.
+    """Return the predicted rate after a change, or None without a step model or a count of images.
 
     after: the step model after the change.
     error: half-width to add to the interval, for the uncertainty of this change.

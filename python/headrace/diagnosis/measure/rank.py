@@ -134,7 +134,7 @@ class Rank:
 
 
 def has_native_threads(loader: ObservedLoader) -> bool:
-    """Whether threads of the training process make the batches: `headrace.Loader`."""
+    """Return whether threads of the training process make the batches: `headrace.Loader`."""
     return loader.family == "headrace"
 
 

@@ -62,10 +62,10 @@ OPERATIONS: dict[str, PixelOperation] = {
 """The passes in torch, by the names that `Program.split` gives them."""
 
 MOST_PIXELS = 1 << 20
-"""Pixels that go through an operation at a time, one image at least: it bounds the memory beside the batch, about 200 MB."""
+"""Process this many pixels at a time, and one image at least. It limits the memory beside the batch to about 200 MB."""
 
 RESIZES = frozenset({"random_resized_crop", "resize_exact", "resize_short"})
-"""The native operations whose filter the decoder of the crops must have."""
+"""Native operations that resize; the GPU decoder must have their filter."""
 
 _CPU_ONLY = {"pillow_blur": "PillowBlur", "torch_blur": "torchvision's own blur", "pad": "Pad"}
 _KINDS = {"rotation": "a rotation", "affine": "an affine transform"}
@@ -137,7 +137,7 @@ def augment(
 
 
 def kind(one: Pass) -> tuple[object, ...]:
-    """Return what passes have in common that are done together.
+    """Return a key that is equal for passes that can be computed together.
 
     Example: `kind(("invert", []))` is `("invert",)`.
     """

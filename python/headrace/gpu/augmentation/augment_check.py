@@ -1,4 +1,4 @@
-"""A first augmentation on each GPU, compared with torch on the CPU: what gives other pixels is not used.
+"""Compare a GPU's first augmentation with torch on the CPU: operations that give other pixels are not used.
 
 A Triton kernel gives way to torch's steps, also when it fails later; a GPU on which those differ too does not augment.
 """
@@ -39,10 +39,10 @@ SAMPLES: dict[str, list[list[float]]] = {
     "bilinear": [_TURN, _SHIFT, _SCALE, _SHEAR],  # pairs of neighbours have one edge, none, and two
     "nearest": [_TURN, _SHIFT, _SCALE, _SHEAR],
 }
-"""Numbers to try each operation with, each row together with the next one; an operation that is not named takes none."""
+"""Numbers to try each operation with, each row together with the next; operations that are not named take none."""
 
 SIZES = ((22, 30), (32, 48))
-"""Heights and widths of the images to try with: Triton compiles a kernel of its own for sizes that 16 divides."""
+"""Heights and widths of the images to try operations on: Triton compiles separate kernels for sizes divisible by 16."""
 
 
 def different_operations(device: torch.device | str, operations: Mapping[str, PixelOperation] = OPERATIONS) -> list[str]:
@@ -93,7 +93,7 @@ def _pairs(name: str) -> list[tuple[list[float], list[float]]]:
 
 @dataclass(slots=True)
 class YieldingKernel:
-    """A Triton kernel that torch's steps replace from its first failure on: it may not compile for the images of a batch.
+    """A Triton kernel that is replaced by torch operations after its first failure: it may not compile for some images.
 
     Example: `YieldingKernel("hue", augment_kernels.hue)(images, numbers)`.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS", "bilinear", "bilinear_kernel", "blur", "blur_across_kernel", "blur_down_kernel", "hue", "hue_kernel"]
 
 BLOCK = 256
-"""Pixels, or values of the blur, of one program: a power of two, two for each thread of four warps."""
+"""Pixels, or values of the blur, of one Triton program: a power of two, two for each thread of four warps."""
 
 
 @triton.jit
@@ -98,7 +98,7 @@ def _channel(sector, by, most, low, falling, rising):  # type: ignore[no-untyped
 
 @triton.jit  # type: ignore[untyped-decorator]
 def hue_kernel(images, out, sectors, parts, shares, pixels, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Turn the hue of BLOCK pixels of one image."""
+    """Turn the hue of BLOCK pixels of one image (Triton kernel of `hue`)."""
     image = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = pixel < pixels
@@ -175,7 +175,7 @@ def bilinear_kernel(images, out, numbers, columns, height, width, edges, BLOCK: 
 
 
 def blur(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Do what `neighbour_operations.blur` does, by two kernels."""
+    """Blur images by two Triton kernels. Same arguments and pixels as `neighbour_operations.blur`."""
     images = images.contiguous()
     count, height, width, _ = images.shape
     across = int(numbers[0, 0])
@@ -194,7 +194,7 @@ def blur(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Do what `colour_operations.hue` does, by one kernel."""
+    """Turn the hue of images by one Triton kernel. Same arguments and pixels as `colour_operations.hue`."""
     images = images.contiguous()
     count, height, width, _ = images.shape
     sectors, parts, shares = hue_tables(numbers, images.device)
@@ -205,7 +205,7 @@ def hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def bilinear(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Do what `affine.bilinear` does, by one kernel."""
+    """Sample images bilinearly by one Triton kernel. Same arguments and pixels as `affine.bilinear`."""
     images = images.contiguous()
     count, height, width, _ = images.shape
     columns = numbers.shape[1]

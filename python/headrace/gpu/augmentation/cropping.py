@@ -1,4 +1,4 @@
-"""The part of a pipeline that the CPU does where the GPU augments what the CPU decoded: crops, resizes and flips."""
+"""Split a pipeline between CPU and GPU: the CPU decodes, crops, resizes and flips, the GPU augments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BEGINS = NEEDS_AFFINE | CHANGES_COLOUR | {"apply"}
 
 @dataclass(frozen=True, slots=True)
 class Cropping:
-    """The first operations of a pipeline, after which each image has its final size, and what is left for the GPU.
+    """The operations of a pipeline that the CPU applies (after them images have their final size), and those left for the GPU.
 
     program: those operations, for the CPU threads. whole: all of them. size: width and height of the output in pixels.
     """
@@ -28,7 +28,7 @@ class Cropping:
     size: tuple[int, int]
 
     def passes(self, seed: int, epoch: int, draw: int) -> list[Pass] | None:
-        """Return the passes that are left of an image after `program`, as `Program.split`; None if only the CPU does them.
+        """Return the passes over an image that are left for the GPU, as `Program.split`; None if only the CPU can do them.
 
         Each operation draws from a stream of its own, so that they do not depend on the size of the image before the crop:
         an image of four times the output stands for all.
@@ -45,7 +45,7 @@ class Cropping:
 
 
 def cropping(pipeline: Pipeline) -> Cropping | str:
-    """Return the first part of a pipeline, or why the GPU does not do what follows; "" if nothing follows."""
+    """Return the CPU's operations of a pipeline, or why the GPU cannot do what follows; "" if nothing follows."""
     operations, names = pipeline.operations, [name for name, _, _ in pipeline.operations]
     if not changes_pixels(operations):
         return ""

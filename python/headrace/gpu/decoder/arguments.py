@@ -1,4 +1,4 @@
-"""What a launch of the CUDA decoder works on, as decode.cuh declares it."""
+"""The arguments of a launch of the CUDA decoder, as decode.cuh declares them."""
 
 from __future__ import annotations
 

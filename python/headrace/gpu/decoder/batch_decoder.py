@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_SCRATCH_BYTES", "REFUSALS", "SCRATCH_BYTES", "CudaBatch", "CudaJpegDecoder", "available"]
 
 SCRATCH_BYTES = 512 << 20
-"""Device memory for coefficients and samples. A batch that needs more, about 1,000 ImageNet crops, is decoded in groups."""
+"""Device memory for coefficients and samples. Larger batches, of more than about 1,000 ImageNet crops, are decoded in groups.
+"""
 
 LEAST_SCRATCH_BYTES = 32 << 20
-"""Where the search for free memory ends: less does not hold an image of 4 megapixels."""
+"""Smallest scratch memory to try on a GPU with little free memory: less does not hold an image of 4 megapixels."""
 
 REFUSALS = {
     1: "not a baseline JPEG of one or three components in one scan",
@@ -35,7 +36,7 @@ REFUSALS = {
     5: "larger than the decoder's memory on the device",
     6: "damaged image data",
 }
-"""Why an image is decoded on the CPU, by number: 1 to 5 are known before the launch, 6 after it."""
+"""Reasons why the CPU decodes an image, by number: 1 to 5 are known before the launch, 6 after it."""
 
 _launchers: dict[int, CudaLauncher] = {}
 

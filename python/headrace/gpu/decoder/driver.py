@@ -20,7 +20,7 @@ __all__ = ["CudaLauncher"]
 
 
 class CudaLauncher:
-    """The kernels, loaded on one GPU.
+    """The decoder's CUDA kernels, loaded on one GPU.
 
     device: torch's device, "cuda" with an index.
 

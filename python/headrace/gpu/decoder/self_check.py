@@ -1,4 +1,4 @@
-"""A first decode on each GPU, compared with the CPU kernel: a decoder with other pixels is not used."""
+"""Compare a GPU's first decode with the CPU kernel: a decoder that gives other pixels is not used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.system.text.sizes import percent_text
 __all__ = ["CHECKED_SIZE", "check_pixels"]
 
 CHECKED_SIZE = (48, 40)
-"""Height and width of the decoder that is checked."""
+"""Height and width of the images of the compared decode."""
 
 _TILE = 32  # pixels between restart markers, as the packer writes them
 

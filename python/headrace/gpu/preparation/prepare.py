@@ -47,7 +47,7 @@ def prepare_torch(
     erase: Erase | None = None,
     mix: Mix | None = None,
 ) -> torch.Tensor:
-    """Do what `prepare` does, in torch: the twin of the Triton kernel. It never changes `images`."""
+    """Prepare a batch in torch, with the same arguments and values as `prepare`. `images` stay unchanged."""
     import torch
 
     if flips is not None:

@@ -13,7 +13,7 @@ from headrace.gpu.preparation.batch_steps import Erase, Mix
 __all__ = ["prepare_kernel", "prepare_triton"]
 
 BLOCK = 1024
-"""Values of one program, a power of two: eight for each thread of four warps."""
+"""Values of one Triton program, a power of two: eight for each thread of four warps."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -88,7 +88,7 @@ def prepare_triton(
     erase: Erase | None,
     mix: Mix | None,
 ) -> torch.Tensor:
-    """Do what `prepare` does, by one kernel."""
+    """Prepare a batch by one Triton kernel, with the same arguments and values as `prepare`."""
     count, height, width, _ = images.shape
     device = images.device
     if table is None:

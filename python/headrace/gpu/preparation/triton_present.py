@@ -1,4 +1,4 @@
-"""Whether the Triton kernels run on a device: a first kernel is compiled and tried."""
+"""Check whether Triton kernels run on a device, by compiling and running one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def runs_triton(device: torch.device) -> bool:
 
 @functools.cache
 def tried_triton(device: torch.device) -> bool:
-    """Return what `runs_triton` does, but raise torch.cuda.OutOfMemoryError on a GPU that is out of memory."""
+    """Return what `runs_triton` returns, but raise torch.cuda.OutOfMemoryError on a GPU that is out of memory."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return False
     import torch

@@ -37,7 +37,7 @@ MOST_QUERIES = 500
 """Queries that one GetMetricData takes."""
 
 MOST_FILES = 600
-"""Read at most so many files of the Debugger, evenly over the job: it writes one a minute for each host."""
+"""Read at most this many files of the Debugger, spread over the job: it writes one a minute for each host."""
 
 WANTED = re.compile(r"(system/.+\.json|framework/.+pythontimeline\.json)")
 

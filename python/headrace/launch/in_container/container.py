@@ -37,7 +37,7 @@ DISTRIBUTED = tuple(
     for name in ("mpi", "parameter_server", "distributed_dataparallel", "pytorch_ddp", "pytorch_xla_multi_worker",
                  "multi_worker_mirrored_strategy", "torch_distributed")
 )  # fmt: skip
-"""Hyperparameters by which a job of the SageMaker SDK asks for a way of distributed training."""
+"""Hyperparameters by which the SageMaker SDK requests distributed training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Container:
 
     @property
     def rank(self) -> int:
-        """The place of this host among all."""
+        """The number of this host among all hosts of the job, from 0."""
         return self.hosts.index(self.host) if self.host in self.hosts else 0
 
     @property

@@ -126,7 +126,7 @@ class PipeFeeder:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread that feeds the pipe, and wait for its end."""
         self._stopped.set()
         self._thread.join()
 

@@ -36,7 +36,7 @@ class CheckpointCopy:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread and copy what is new."""
+        """Stop the copying thread, and copy the last new files."""
         self._stopped.set()
         self._thread.join()
         self.copy()

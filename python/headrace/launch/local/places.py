@@ -16,10 +16,10 @@ __all__ = ["FolderPlace", "Place", "StorePlace"]
 
 
 class Place(Protocol):
-    """Objects below one address. Names are relative to it, with slashes."""
+    """A folder or an object-store prefix that holds a job's checkpoints or results, as files with names relative to it."""
 
     def fetch(self, folder: Path) -> Iterable[str]:
-        """Copy all objects into `folder`, and yield the name of each."""
+        """Copy every file stored in this place into the local `folder`, and yield the name of each."""
 
     def put(self, file: Path, name: str) -> None:
         """Store a file under a name, whole or not at all. Raises `OSError` or `SourceError`."""
@@ -29,13 +29,13 @@ class Place(Protocol):
 
 
 class FolderPlace:
-    """A folder in place of a prefix."""
+    """A place that is a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def fetch(self, folder: Path) -> Iterable[str]:
-        """Copy all files into `folder`, and yield the name of each."""
+        """Copy every file of this place into `folder`, and yield the name of each."""
         for path in sorted(self._folder.rglob("*")):
             if path.is_file():
                 name = path.relative_to(self._folder).as_posix()
@@ -57,7 +57,7 @@ class FolderPlace:
 
 
 class StorePlace:
-    """A prefix of an object store: AWS's, or another one at `AWS_ENDPOINT_URL`.
+    """A place that is a prefix of an object store: AWS's, or another one at `AWS_ENDPOINT_URL`.
 
     Raises `SourceError` if nothing can be written there, `MissingDependencyError` without obstore.
     """
@@ -67,7 +67,7 @@ class StorePlace:
         check_writable(self._bucket)
 
     def fetch(self, folder: Path) -> Iterable[str]:
-        """Copy all objects into `folder`, and yield the name of each. Raises `SourceError`."""
+        """Download every object of this place into `folder`, and yield the name of each. Raises `SourceError`."""
         for entry in self._bucket.list():
             copy_object(self._bucket, entry, folder)
             yield entry.path

@@ -1,4 +1,4 @@
-"""Folders in place of S3: `s3://bucket/key` is the file ROOT/bucket/key, or lies in a folder that stands for a prefix.
+"""Local folders in place of S3: `s3://bucket/key` is the file ROOT/bucket/key, or lies in a folder mapped to a prefix.
 
 What a job writes goes to the addresses themselves where the store says so.
 """
@@ -15,7 +15,7 @@ __all__ = ["LocalStore"]
 
 
 class LocalStore:
-    """Objects by address. `prefixes`: folders that stand for addresses, such as the data of a channel.
+    """Finds the local path of S3 addresses. `prefixes`: folders mapped to address prefixes, such as the data of a channel.
 
     sends: whether what a job writes goes to the object store that its addresses name, not to folders below `root`.
     """

@@ -78,7 +78,7 @@ def explained(error: BaseException, doing: str) -> HeadraceError:
 def patiently(
     call: Callable[[], Found], doing: str, *, sleep: Callable[[float], None], log: Callable[[str], None], patience: int = 8
 ) -> Found:
-    """Return what `call` returns; try again after errors that pass, up to `patience` times, with growing waits.
+    """Call `call` and return its result; retry after transient errors, up to `patience` times, with growing pauses.
 
     Raises `HeadraceError` for other errors, and when patience has ended.
     """

@@ -62,7 +62,7 @@ class ExpectedCost:
 
 
 def expected_cost(request: Mapping[str, Any], work: Work, table: PriceTable) -> ExpectedCost:
-    """Return what a valid request costs with a table of prices."""
+    """Return the expected cost of a valid request, by a table of prices."""
     groups = _groups(request)
     try:
         priced = [(table.instance(name), count) for name, count in groups]

@@ -1,1 +1,1 @@
-"""What happens to a finished batch: MixUp, copy to the GPU, views."""
+"""Process a decoded batch: MixUp and CutMix, copy to the GPU, views."""

@@ -56,7 +56,7 @@ def check_dtype(steps: Sequence[Transform], dtype: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FirstSteps:
-    """The drawn steps that one pass over the batch can do (`headrace.gpu.preparation.prepare`): the first `taken` ones."""
+    """The first steps (RandomErasing, then MixUp or CutMix), with their random draws, that one pass over the batch applies."""
 
     taken: int = 0
     erase: Erase | None = None
@@ -65,7 +65,7 @@ class FirstSteps:
 
 
 def draw_first_steps(steps: Sequence[Transform], height: int, width: int, key: BatchKey) -> FirstSteps:
-    """Draw as many of the first steps as one pass can do: one RandomErasing by a colour, then one MixUp or CutMix."""
+    """Draw as many of the first steps as one pass can apply: one RandomErasing by a colour, then one MixUp or CutMix."""
     erase: Erase | None = None
     for number, step in enumerate(steps):
         chosen, random = _chosen(step, key, number)

@@ -42,7 +42,7 @@ ToOutput = Callable[..., tuple[Any, Any]]  # of a FilledBatch, its labels [N], a
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One pipeline of a loader. `pipeline` is the user's; on a GPU the feed's own pipeline stops at uint8."""
+    """One pipeline of a loader, with its feed. `pipeline` is the user's; on a GPU the feed's own pipeline stops at uint8."""
 
     pipeline: Pipeline
     feed: Feed
@@ -147,7 +147,7 @@ class LoaderViews:
         return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]
 
     def begin(self, batches: Iterable[IndexBatch], epoch: int) -> FeedPass:
-        """Return a pass over the batches, for `run`. Nothing is submitted yet."""
+        """Return a new pass over the batches, to give to `run`. Nothing is submitted yet."""
         return self._feed.begin(batches, epoch, [view.feed for view in self._views[1:]])
 
     def start(self, feed_pass: FeedPass) -> None:
@@ -155,7 +155,7 @@ class LoaderViews:
         self._feed.start(feed_pass)
 
     def run(self, feed_pass: FeedPass) -> Generator[tuple[FilledBatch, ...], None, None]:
-        """Return an iterator over the filled batches of a pass, those of all views at a time. Raises as `Feed.run` does."""
+        """Return an iterator over the decoded batches of a pass, one of each view at a time. Raises as `Feed.run` does."""
         return self._feed.run(feed_pass)
 
     def output_batch(

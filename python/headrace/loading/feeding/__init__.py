@@ -1,1 +1,1 @@
-"""Index batches become filled batches: options, caches, the feed."""
+"""Decode batches, given the records of each: options, caches, the feed."""

@@ -1,4 +1,4 @@
-"""The feed: index batches become filled batches, in order, decoded ahead by native threads.
+"""The feed: native threads decode batches ahead of the consumer, in order.
 
 All work ahead is submitted from the consumer's own `next()`. There are no Python threads: nothing is submitted while nobody
 asks, and nothing survives `close()`.
@@ -49,7 +49,7 @@ _STATUS = status_names()
 
 @dataclass(frozen=True, slots=True)
 class IndexBatch:
-    """The records of a batch, and the key of each one's random draws: the record itself, or its number over all parts."""
+    """The records of a batch, and for each the key of its random draws: the record, or its number over all parts."""
 
     records: npt.NDArray[np.int64]  # [n]
     draws: npt.NDArray[np.uint64]  # [n]
@@ -85,7 +85,7 @@ class Masks:
 
 
 class BatchAllocator(Protocol):
-    """Return memory for a batch of `size_bytes` bytes as a flat uint8 array, and the tensor that owns the memory or None."""
+    """Allocates a batch of `size_bytes` bytes: a flat uint8 array, and the tensor that owns the memory or None."""
 
     def __call__(self, size_bytes: int, /) -> tuple[npt.NDArray[np.uint8], Any]: ...
 
@@ -137,7 +137,7 @@ class Feed:
         _live_feeds.add(self)
 
     def begin(self, batches: Iterable[IndexBatch], epoch: int, views: Sequence[Feed] = ()) -> FeedPass:
-        """Return a pass over the batches, for `run`. Nothing is submitted yet."""
+        """Return a new pass over the batches, to give to `run`. Nothing is submitted yet."""
         fetched = _FetchedBatches(batches, self._fetcher, _FETCHED_AHEAD * self.options.prefetch)
         return FeedPass(fetched, epoch, tuple(views))
 
@@ -202,7 +202,7 @@ class Feed:
         return _PendingBatch(batch, memories, fill(0, first), on_gpu)
 
     def handed_out(self, feed_pass: FeedPass) -> None:
-        """Note that a batch is complete on its device and goes to the consumer.
+        """Record that a batch is complete on its device and goes to the consumer.
 
         If it was ready when the consumer asked, the next batch is submitted only now: threads that wake up while a batch is
         handed out take the consumer's core, on some kernels for a whole tick (4 ms).
@@ -226,7 +226,7 @@ class Feed:
         return self.stats.counters(self._engine.counters() if self._engine else {})
 
     def indexes(self) -> tuple[int, int]:
-        """Return the bytes of memory that JPEG indexes use, and the number of records that had one from an earlier run."""
+        """Return the bytes of memory that JPEG indexes use, and the number of records whose index came from an earlier run."""
         return self._table.index_bytes(), self._table.indexes_found()
 
     def cache_stats(self) -> CacheStats | None:

@@ -48,10 +48,10 @@ __all__ = [
 ]
 
 MOST_CALLS = 64
-"""Calls of a decoder in search of the files that make it fail, before the whole part of a batch goes to the CPU."""
+"""Most calls of the decoder to find the files that make it fail. Then the CPU decodes the whole part of the batch."""
 
 ENOUGH_FILES = 512
-"""Give up GPU decoding when the decoder left more than half of at least this many files."""
+"""Stop GPU decoding when the decoder could not decode more than half of the files so far, if these are at least so many."""
 
 _OUT_OF_MEMORY = "out of GPU memory"
 
@@ -77,7 +77,7 @@ class GpuPart:
 
 @dataclass(frozen=True, slots=True)
 class Cropped:
-    """The first of the GPU's images of a batch, which the CPU threads decode and crop: their job, and where it writes."""
+    """Images of a batch that CPU threads decode and crop, and the GPU then augments: the CPU job, and its output memory."""
 
     job: Job
     pixels: npt.NDArray[np.uint8]  # flat
@@ -103,28 +103,28 @@ class _Found:
 
 
 class GpuJob:
-    """The work on the last images of a batch on the GPU, in the face of a native `Job`."""
+    """The GPU work on the last images of a batch, with the interface of a native `Job`."""
 
     def __init__(self, future: Future[_Found], cropped: Cropped | None = None) -> None:
         self._future, self._cropped = future, cropped
 
     def wait(self) -> None:
-        """Wait until the images are made."""
+        """Wait until the images are decoded and augmented."""
         self._future.result()
 
     def cancel(self) -> None:
-        """Drop the work that has not begun."""
+        """Drop the work if it has not begun."""
         if self._cropped is not None:
             self._cropped.job.cancel()
         self._future.cancel()
 
     def found(self) -> _Found:
-        """Return what was made, after `wait`."""
+        """Return the finished images. Call after `wait`."""
         return self._future.result()
 
 
 class GpuDecoding:
-    """Decodes a share of each batch on the GPU, and augments a share of the others there, as `placement` says.
+    """Decodes some images of each batch on the GPU, and augments some of the others there, in the shares of `placement`.
 
     decoder: decodes; None: nothing is decoded on the GPU.
     cropping: the part of the pipeline that the CPU does where the GPU augments, or why there is none.
@@ -157,13 +157,13 @@ class GpuDecoding:
         self._counted = (0, 0)
 
     def slots(self, images: int) -> tuple[int, int]:
-        """Return the first slots of the next batch of `images` whose image the GPU augments, and decodes."""
+        """Return the first slot of the next batch of `images` that the GPU augments, and the first that it decodes."""
         decoded = images - self.placement.on_gpu(images)
         return decoded - self.placement.on_cpu_augmented(decoded), decoded
 
     @property
     def crop_program(self) -> Program | None:
-        """What the CPU does of the images that the GPU augments only."""
+        """The operations that the CPU applies to images that the GPU augments only."""
         return None if self._cropping is None else self._cropping.program
 
     def begin(
@@ -175,14 +175,14 @@ class GpuDecoding:
         epoch: int,
         cropped: Cropped | None = None,
     ) -> GpuJob:
-        """Start making records, whose slots in their batch are `first` and up. cropped: the first of them."""
+        """Start decoding records on the GPU. Their slots in the batch are `first` and up. cropped: images to augment only."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "headrace-gpu-decode")
         work = self._pool.submit(self._make, records.tolist(), draws.tolist(), data, first, epoch, cropped)
         return GpuJob(work, cropped)
 
     def see(self, found: _Found | None, counters: dict[str, int]) -> None:
-        """Tell the placement what the batch that is handed over showed. counters: the native engine's totals."""
+        """Update the placement with the times of a batch that is handed over. counters: the native engine's totals."""
         now, images = time.perf_counter(), counters.get("images", 0)
         busy_ns = sum(counters.get(f"{stage}_ns", 0) for stage in ("read", "decode", "resample", "store"))
         more, took_ns = images - self._counted[0], busy_ns - self._counted[1]
@@ -199,7 +199,7 @@ class GpuDecoding:
         self._ended = now
 
     def pass_ended(self) -> None:
-        """Forget when the last batch was handed over: what lies between two passes is no step."""
+        """Forget the time of the last hand-over: the time between two passes is no step."""
         self._ended = None
 
     def describe(self) -> list[str]:
@@ -462,7 +462,7 @@ def on_gpu(device: str) -> bool:
 
 
 def refusal(dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, several: bool, masked: bool) -> str | None:
-    """Return why the images of a loader cannot be decoded on a GPU, or None. The device is not asked."""
+    """Return why the GPU cannot decode the images of a loader with these options, or None. The GPU itself is not examined."""
     reason = cpu_only(pipeline.operations, pipeline.fuse)
     reasons = (
         (several, "Views are made by the native threads"),
@@ -479,7 +479,7 @@ def refusal(dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, sev
 def gpu_decoding(
     dataset: Dataset, pipeline: Pipeline, options: LoaderOptions, *, device: str | None, several: bool, masked: bool
 ) -> tuple[GpuDecoding | None, Placement]:
-    """Return what decodes and augments on the GPU, or None, and the placement, which says why.
+    """Return the GPU decoder of a loader, or None, and the placement, which says why.
 
     device: the GPU of the batches with its index, "cuda:1": the decoding thread has another current device. None: the CPU.
 

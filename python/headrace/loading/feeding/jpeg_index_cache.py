@@ -31,7 +31,7 @@ __all__ = ["INDEX_FOLDER", "index_file", "index_folder", "shared_index_file"]
 
 INDEX_FOLDER = "HEADRACE_INDEX_CACHE"
 LIMIT_BYTES = 2 << 30
-#: The file of any images starts anew above this size; it holds the indexes of about 500,000 photographs of 470×400.
+#: Empty the shared index file above this size, in bytes: the indexes of about 500,000 photographs of 470×400.
 SHARED_LIMIT_BYTES = 1 << 30
 _CHUNK = 1 << 16  # paths that are digested at a time
 _OFF = ("off", "0", "no", "none")

@@ -19,7 +19,7 @@ OnError: TypeAlias = Literal["raise", "skip"]
 Output: TypeAlias = Literal["torch", "numpy"]
 
 MOST_THREADS = 1024
-"""More threads than this are a mistake: each has a stack and decoding memory of its own, and machines have fewer cores."""
+"""Largest `threads=`. Larger numbers are mistakes: each thread has a stack and decoding memory of its own."""
 
 OF_DATALOADER = {
     "num_workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
@@ -34,7 +34,7 @@ OF_DATALOADER = {
     "batch_sampler": "leave it out: batch_size, shuffle, drop_last, rank and world_size decide the batches",
     "collate_fn": "leave it out: batches are made in place; change them in your loop",
 }
-"""What PyTorch's DataLoader takes under other names, or what a Loader does by itself."""
+"""Arguments of PyTorch's DataLoader that a Loader does not take, each with a hint on what to use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

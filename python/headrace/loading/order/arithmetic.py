@@ -21,7 +21,7 @@ __all__ = ["EpochOrder", "Positions", "hashed", "permutation"]
 Positions = npt.NDArray[np.int64]
 
 RECORDS_AT_ONCE = 512
-"""Compute the records of so many batches at a time that they are about this many."""
+"""Compute the order of as many batches at a time as have about this many records. More takes longer before the first batch."""
 
 
 def hashed(*parts: int) -> int:

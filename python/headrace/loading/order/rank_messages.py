@@ -1,4 +1,4 @@
-"""Small values that the ranks of a job send each other, as JSON: torch's exchange unpickles what comes."""
+"""Exchange small values between the ranks of a job as JSON: torch's exchange would unpickle what another rank sends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headrace.errors import HeadraceError
 __all__ = ["gather_json"]
 
 MOST_BYTES = 1 << 26
-"""Refuse longer values of a rank: the class names of 100,000 classes take 2 MB."""
+"""Refuse a longer message of a rank, in bytes: the class names of 100,000 classes take 2 MB."""
 
 
 def gather_json(value: Any, *, world_size: int, group: Any = None) -> list[Any]:
-    """Return the JSON value of each rank, in their order. All ranks of the group must call this.
+    """Return the JSON values of all ranks, by rank. Collective: all ranks of the group must call this.
 
     `group`: a process group that exchanges values on the CPU (default: that of all ranks). Raises HeadraceError for what is no
     JSON or longer than 64 MiB, and what torch raises for a lost rank.

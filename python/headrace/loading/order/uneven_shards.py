@@ -1,4 +1,4 @@
-"""Datasets in parts: each host sees only its own shards (SageMaker's ShardedByS3Key), and all ranks make equally many batches.
+"""Datasets in parts: each host has only its own shards (SageMaker's ShardedByS3Key), yet all ranks make equally many batches.
 
 With drop_last=True every part yields as many batches as the smallest one has. Otherwise smaller parts repeat records until the
 largest part is read. Ranks that see the same part, those of one host, divide it among them.

@@ -1,4 +1,4 @@
-"""How long a training step takes, without waiting for the device: from the hand-over of a batch to the call for the next."""
+"""Time training steps without waiting for the device: from the hand-over of a batch to the request for the next."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _center_crop(size: Any) -> Operation:
     height, width = _pair(size)
 
     def first(length: int, wanted: int) -> int:
-        """Return the start of the crop. torchvision pads a shorter side first, and then rounds down."""
+        """Return the offset of a centre crop in pixels, as torchvision computes it: negative where a shorter side is padded."""
         return round((length - wanted) / 2.0) if length >= wanted else -((wanted - length) // 2)
 
     def apply(image: Image.Image) -> Image.Image:

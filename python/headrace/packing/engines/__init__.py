@@ -1,1 +1,1 @@
-"""What packs the units: threads here, or a Ray cluster."""
+"""Where units are packed: threads of this process, or a Ray cluster."""

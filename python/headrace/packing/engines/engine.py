@@ -12,7 +12,7 @@ from headrace.packing.planning.pack_plan import PackPlan
 __all__ = ["Engine", "OnProgress"]
 
 OnProgress = Callable[[int, int], None]
-"""Called with the number of records just finished and the bytes written for them."""
+"""Progress callback: takes the number of records just finished, and the bytes written for them."""
 
 
 class Engine(Protocol):

@@ -1,1 +1,1 @@
-"""What is packed: options, listing, plan, result."""
+"""Decide what is packed: options, listing of records, assignment to shards, result."""

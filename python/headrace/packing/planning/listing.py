@@ -132,7 +132,7 @@ def _stray(name: str, why: str) -> Rejection:
 
 
 def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:
-    """Return the listing of each folder in DST: `{"": listing}`, or train, val and test by the options' ratios.
+    """Return the listing of each output folder: `{"": listing}`, or train, val and test by the options' ratios.
 
     The choice depends on the keys alone; each split keeps the order. Rejections are listed with the first split.
     """

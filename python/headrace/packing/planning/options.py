@@ -71,7 +71,7 @@ class PackOptions:
 
     @property
     def resizes(self) -> bool:
-        """Return True if an image may change its size."""
+        """Return True if an option may change the width or height of images."""
         return any(value is not None for value in (self.max_side, self.short_side, self.resize, self.transform))
 
     @property
@@ -80,7 +80,7 @@ class PackOptions:
         return self.train_ratio < 1 or self.test_ratio > 0
 
     def for_manifest(self) -> Mapping[str, Any]:
-        """Return the options that affect bytes and are set, in fixed order."""
+        """Return the options that are set and affect the packed bytes, in fixed order, for the manifest."""
         marks = self.restart_markers and not self.keep_bytes
         fields: dict[str, Any] = {"codec": self.codec, "keep_bytes": self.keep_bytes or None}
         fields["restart_tile"] = RESTART_TILE if marks else None

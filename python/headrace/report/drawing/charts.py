@@ -14,10 +14,10 @@ from headrace.report.text.step_parts import part_style
 __all__ = ["interval", "share_strip", "step_bar"]
 
 MIN_BRACKET_SHARE = 0.12
-"""A group narrower than this share of the step has no room for its name."""
+"""Leave out the name of a group narrower than this share of the step."""
 
 MIN_LABEL_SHARE = 0.085
-"""A segment narrower than this share of the step has no room for its number."""
+"""Leave out the number of a segment narrower than this share of the step."""
 
 
 def step_bar(parts: Sequence[StepPart]) -> Html:

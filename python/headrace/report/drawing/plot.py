@@ -10,11 +10,11 @@ from headrace.report.drawing.markup import Html, tag
 __all__ = ["Scale", "ends", "line", "round_marks", "scale", "stretched"]
 
 Scale = Callable[[float], float]
-"""A value → its place."""
+"""Function from a value to its position in the plot."""
 
 
 ROUNDING = 1e-9
-"""A quotient of floats that is nearer to a whole number counts as the whole number."""
+"""Treat a float quotient as a whole number if it is nearer to one than this."""
 
 
 def scale(low: float, high: float, start: float, end: float) -> Scale:

@@ -65,7 +65,7 @@ def trace(session: Session) -> dict[str, Any]:
 
 
 Loaders = Mapping[int, Mapping[int, int]]
-"""By process, the place of each of its loaders among them, from 0."""
+"""For each process id: loader number → position of the loader among those of the process, from 0."""
 
 
 def _loaders(session: Session) -> Loaders:

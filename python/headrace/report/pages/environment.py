@@ -15,7 +15,7 @@ __all__ = ["environment"]
 SHOWN_FROM_SESSION = frozenset(
     ["host", "cpu", "cores", "cores_online", "cores_affinity", "quota_cores", "memory_bytes", "memory_limit_bytes", "kernel"]
 ) | {"gpu", "gpus", "driver", "python", "torch", "torch_threads", "loaders", "exit_code"}
-"""Keys of `Diagnosis.environment` that are left out because the session's own pairs hold them."""
+"""Keys of `Diagnosis.environment` to leave out, because the session's own facts contain them."""
 
 
 def environment(diagnosis: Diagnosis, session: Session | None) -> list[tuple[str, object]]:

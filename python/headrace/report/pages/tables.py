@@ -144,7 +144,7 @@ def slow_step_table(steps: Sequence[SlowStep], stride: int) -> Html:
 
 
 def stage_table(rows: Sequence[StageRow]) -> Html:
-    """Return where the time of each worker goes, with the split of one batch as a strip."""
+    """Return an HTML table of each worker's mean time per batch (CPU, run queue, blocked, collate, idle), with a bar."""
     body = [
         (
             row.name, _stage_strip(row), numbers.count(row.batches), numbers.milliseconds(row.wall_s), _time(row.cpu_s),

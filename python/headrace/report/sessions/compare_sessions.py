@@ -15,18 +15,18 @@ from headrace.session.model import Session
 __all__ = ["MATERIAL", "PER_STEP", "PartChange", "SessionComparison", "compare_sessions", "noise_words", "whole_s"]
 
 MATERIAL = 0.03
-"""Call a smaller change of the rate "about the same", even beyond the noise. TraceML calls 3 % moderate."""
+"""Call a change of the rate below this share "about the same", even beyond the noise. TraceML calls 3 % moderate."""
 
 MATERIAL_UNKNOWN_NOISE = 0.08
-"""The same limit where the noise is unknown. TraceML calls 8 % material."""
+"""As `MATERIAL`, where the noise of the runs is unknown. Larger reports fewer changes. TraceML calls 8 % material."""
 
 BLOCKS = 8
-"""Number of equal stretches of a run. The spread of their rates is the noise."""
+"""Divide a run into this many equal stretches. The spread of their rates is the noise."""
 
 MIN_STEPS_PER_BLOCK = 3
 
 LEAST_SHARE = 0.002
-"""Leave out a part of the step, of what is shown, that takes less than this share of it in both runs."""
+"""Leave out a part of the step that takes less than this share of it in both runs."""
 
 NAMED_CHANGE = 0.02
 """Name a part of the step if its time changed by at least this share of the earlier step, and beyond the noise."""
@@ -96,7 +96,7 @@ class SessionComparison:
 
 
 def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> SessionComparison:
-    """Return what changed from `before` to `after`. `was` and `now` are the diagnoses of the two sessions."""
+    """Return the changes of rate and step from `before` to `after`. `was` and `now`: the diagnoses of the two sessions."""
     change = now.img_s / was.img_s if was.img_s and now.img_s else None
     noise = _noise(before, after)
     per = PER_STEP if _same_size(was, now) else PER_IMAGES

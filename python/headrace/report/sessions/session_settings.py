@@ -16,7 +16,7 @@ GROUPS = ("command", "machine", "versions", "variables", "threads", "loader", "m
 """Groups of settings, in the order in which they are shown."""
 
 ABSENT = {"variables": "not set", "versions": "not used", "loader": "none", "model": "none"}
-"""Words for a value that is not there, by group; elsewhere it is unknown."""
+"""Text for a setting without a value, by group; for other groups "unknown"."""
 
 Settings = dict[tuple[str, str], object]
 """Values by group and name. A name that is missing was not recorded; None: not known, or not set."""
@@ -95,7 +95,7 @@ def _of_process(main: Process) -> Settings:
 
 
 def differences(before: Session, after: Session) -> tuple[Difference, ...]:
-    """Return what was set differently, in the order of `GROUPS`. A value that only one session could record is left out."""
+    """Return the settings that differ, in the order of `GROUPS`. A value that only one session could record is left out."""
     old, new = settings(before), settings(after)
     names = sorted(dict.fromkeys((*old, *new)), key=lambda key: GROUPS.index(key[0]))
     return tuple(_compared(names, old, new))
@@ -113,7 +113,7 @@ def _compared(names: list[tuple[str, str]], old: Settings, new: Settings) -> Ite
 
 
 def _is_comparable(key: tuple[str, str], old: Settings, new: Settings) -> bool:
-    """Whether both sessions recorded the setting: a variable or a library that is absent is a value too."""
+    """Return whether both sessions recorded the setting: a variable or a library that is absent is a value too."""
     group = key[0]
     if group in ("variables", "versions") and not {key} <= old.keys() & new.keys():
         return all(("variables", "") in one for one in (old, new))

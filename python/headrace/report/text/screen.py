@@ -235,7 +235,7 @@ def _shortened(command: str, most: int) -> str:
 
 
 def _has_gpu(diagnosis: Diagnosis, session: Session | None) -> bool:
-    """Whether the job computes on a GPU: the machine has one, and the training process did not report another device."""
+    """Return whether the job computes on a GPU: the machine has one, and the training process did not report another device."""
     if session is not None and (session.facts.get("configuration") or {}).get("device") == "cpu":
         return False
     named = diagnosis.environment.get("gpu") or diagnosis.environment.get("gpus")

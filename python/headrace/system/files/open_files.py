@@ -9,10 +9,10 @@ from headrace.errors import SourceError
 __all__ = ["allow", "require"]
 
 _OTHERS = 512
-"""Raise the limit for this many more: sockets, and files of libraries and of the script."""
+"""Raise the limit by this many more files: sockets, and files of libraries and of the script."""
 
 _FEWEST_OTHERS = 64
-"""Accept a limit with room for this many more."""
+"""Accept a limit that leaves at least this many for sockets, libraries and the script."""
 
 
 def allow(files: int) -> bool:

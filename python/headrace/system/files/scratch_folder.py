@@ -15,10 +15,10 @@ from pathlib import Path
 __all__ = ["scratch_folder"]
 
 LOCK_FILE = ".in-use"
-"""File in each folder. Its lock is held as long as a process uses the folder, so it also tells in other containers."""
+"""File in each scratch folder, locked while a process uses the folder, also seen from other containers."""
 
 LEAST_AGE_S = 60.0
-"""Leave younger folders alone: a process makes the lock file an instant before it locks it."""
+"""Do not remove younger scratch folders: a process creates the lock file an instant before it locks it."""
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def _remove_abandoned(parent: Path, purpose: str) -> None:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Whether this user made the folder and no process holds its lock. Raises OSError where that cannot be found out."""
+    """Return whether this user made the folder and no process holds its lock. Raises OSError where that cannot be found out."""
     found = folder.lstat()
     if found.st_uid != os.geteuid() or not folder.is_dir() or folder.is_symlink():
         return False

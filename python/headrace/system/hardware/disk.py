@@ -133,7 +133,7 @@ def _measure(path: Path, files: list[tuple[Path, int]], budget_s: float, seed: i
 
 
 def _mostly(colds: list[bool | None]) -> bool | None:
-    """Whether at least 95 % of the files had left memory. A file that another process uses does not spoil the result."""
+    """Return whether at least 95 % of the files had left memory. A file that another process uses does not spoil the result."""
     known = [cold for cold in colds if cold is not None]
     return None if not known else sum(known) >= 0.95 * len(known)
 
@@ -196,7 +196,7 @@ class _ColdFile:
 
 
 def _left_memory(descriptor: int) -> bool | None:
-    """Whether no page of the file is in memory, by mincore(2). None: the kernel does not report it.
+    """Return whether no page of the file is in memory, by mincore(2). None: the kernel does not report it.
 
     A non-blocking read (RWF_NOWAIT) would start read-ahead, so it is not used.
     """

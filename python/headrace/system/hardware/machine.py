@@ -73,7 +73,7 @@ class Processor:
 
 
 def cores(root: Path = Path("/"), *, affinity: Collection[int] | None = None, machine: int | None = None) -> Cores:
-    """Count the cores. Tests pass another root of the file system, affinity mask and number of cores."""
+    """Return the numbers of cores of the machine, of the affinity mask and of the cgroup quota."""
     mask = os.sched_getaffinity(0) if affinity is None else affinity
     group = find_cgroup(proc=root / "proc", sys=root / "sys")
     return Cores(

@@ -28,7 +28,7 @@ def first_line(error: BaseException) -> str:
 
 
 def public_cause(error: BaseException) -> BaseException | None:
-    """Return what an error of ours is raised from: None if that error shows a secret of a URL, which a traceback would print.
+    """Return the cause for `raise … from`: None if the error shows a secret of a URL, which a traceback would print.
 
     Example: `raise SourceError(message) from public_cause(error)`.
     """

@@ -239,7 +239,7 @@ def _awaited(word: str, options: frozenset[str]) -> str:
 
 
 def _ends_password(word: str) -> bool:
-    """Whether a further word after a password is none of its words: a path, a file, an assignment or a number."""
+    """Return whether a further word after a password is none of its words: a path, a file, an assignment or a number."""
     return "/" in word or "=" in word or bool(_NUMBER.fullmatch(word)) or bool(re.search(r"\.[a-z]{1,5}\d?$", word))
 
 
@@ -336,7 +336,7 @@ def _secret_name(name: str) -> str:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether a value is a secret, given its name. Numbers that count, patterns, switches and masked values are none."""
+    """Return whether a value is a secret, given its name. Numbers that count, patterns, switches and masked values are none."""
     value = value.strip("\\\"'")
     if not _is_secret_name(name) or value == MASK or value.lower() in _FLAGS:
         return False
@@ -408,7 +408,7 @@ def _is_random(text: str) -> bool:
 
 
 def _is_encoded_secret(text: str) -> bool:
-    """Whether a JSON object in base64 has a field with a secret's name."""
+    """Return whether a JSON object in base64 has a field with a secret's name."""
     plain = text.rstrip("=").replace("-", "+").replace("_", "/")
     return _ENCODED_SECRET.search(base64.b64decode(plain[: len(plain) // 4 * 4])) is not None
 

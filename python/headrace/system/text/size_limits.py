@@ -25,13 +25,13 @@ __all__ = [
 ]
 
 RECORD_LIMIT = "HEADRACE_RECORD_LIMIT"
-"""The environment variable that raises the bound of a record."""
+"""Environment variable that sets the largest size of a record. Larger needs more memory."""
 
 _RECORD_BYTES = 1 << 30
-"""Default bound of a record's image, JSON and each sidecar file. The largest image of ImageNet-21k has 50 MB."""
+"""Default largest size of a record's image, JSON and each sidecar file. The largest image of ImageNet-21k has 50 MB."""
 
 PIXEL_LIMIT = "HEADRACE_MAX_PIXELS"
-"""The environment variable that sets the bound of an image's pixels. The native core reads it before its first image."""
+"""Environment variable that sets the most pixels of an image. The native core reads it before its first image."""
 
 _PIXELS = 178_956_970
 """Default bound of an image's pixels, for which Pillow raises an error (twice 1024³/4/3); that of headrace-core's limits.rs."""
@@ -39,10 +39,10 @@ _PIXELS = 178_956_970
 _LARGEST_PIXELS = 1 << 31
 
 DOCUMENT_BYTES = 256 << 20
-"""Bound of a manifest: that of 14 million images in 21,841 classes has 1 MB."""
+"""Largest manifest that is read: that of 14 million images in 21,841 classes has 1 MB."""
 
 LONGEST_LINE = 1 << 16
-"""Bound of a line of a list or an index, in characters: a path has at most 4,096."""
+"""Longest line of a list or an index, in characters; longer ones are refused. A path has at most 4,096."""
 
 
 def record_limit() -> int:

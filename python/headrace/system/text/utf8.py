@@ -16,7 +16,7 @@ _ESCAPED = re.compile(rb"%(25|[89A-F][0-9A-F])")
 
 
 def utf8_name(name: str) -> str:
-    """Return a name in this form. `name_from_utf8` undoes it: a percent sign that would read as an escape becomes `%25`.
+    """Return a file name as valid UTF-8: other bytes become `%XX`, and `%` before such digits `%25` (see `name_from_utf8`).
 
     >>> utf8_name("caf\udce9")
     'caf%E9'
@@ -25,12 +25,12 @@ def utf8_name(name: str) -> str:
 
 
 def utf8_text(text: str) -> str:
-    """Return a text in this form if it holds bytes that are not UTF-8, else the text itself: for paths, URLs and messages."""
+    """Return a text with its bytes that are not UTF-8 as `utf8_name` writes them: for paths, URLs and messages."""
     return utf8_name(text) if _SURROGATE.search(text) else text
 
 
 def name_from_utf8(name: str) -> str:
-    """Return the name that `utf8_name` was given."""
+    """Return the file name from which `utf8_name` made `name`."""
     raw = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), name.encode("utf-8", "surrogateescape"))
     return raw.decode("utf-8", "surrogateescape")
 

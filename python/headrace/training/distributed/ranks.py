@@ -54,7 +54,7 @@ class Ranks:
 
     @property
     def main(self) -> bool:
-        """Whether this is rank 0, which writes files and reports."""
+        """Whether this process is rank 0, which writes files and reports."""
         return self.rank == 0
 
 
@@ -184,7 +184,7 @@ class RankVote:
         self._pending: tuple[torch.Tensor, torch.distributed.Work] | None = None
 
     def cast(self, signal_number: int, save: bool) -> tuple[int, bool]:
-        """Cast the vote of this step: signal received (or 0), save or not. Return the last step's maximum over all ranks."""
+        """Vote in this step: signal received (or 0), save or not. Return the last step's maximum over all ranks."""
         if self._ranks.world_size == 1:
             return signal_number, save
         import torch.distributed

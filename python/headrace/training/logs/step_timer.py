@@ -35,17 +35,17 @@ class StepTimer:
         self._last_end: torch.cuda.Event | None = None
 
     def request_batch(self) -> None:
-        """Note that the loop asks for its next batch now."""
+        """Record the time at which the loop asks for its next batch."""
         self._requested_s = time.perf_counter()
 
     def begin_step(self) -> None:
-        """Note that the batch has arrived and the step begins."""
+        """Record the time at which the batch has arrived: the wait ends and the step begins."""
         self._began_s = time.perf_counter()
         if self.device.kind == "cuda" and self._last_end is not None and self.warm_up_steps_left <= 0:
             self._waits.append((self._last_end, self._record_event()))
 
     def end_step(self, images: int) -> None:
-        """Note that a step of `images` images is done (on CUDA: launched). On a simulated device, wait until it would be."""
+        """Record the end of a step of `images` images (on CUDA: its launch). A simulated device waits for its step time."""
         if self.device.img_s is not None:
             time.sleep(max(0.0, self._began_s + images / self.device.img_s - time.perf_counter()))
         if self.device.kind == "cuda":
@@ -60,7 +60,7 @@ class StepTimer:
                 self.wait_s += self._began_s - self._requested_s
 
     def pause(self) -> None:
-        """Note that the loop evaluates now: the time until the next step is not waiting for input."""
+        """Mark the time until the next step as evaluation, not as waiting for input."""
         self._last_end = None
 
     def rates(self) -> tuple[float | None, float | None]:

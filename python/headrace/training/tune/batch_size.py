@@ -157,7 +157,7 @@ def _candidates(images: int, global_batch: int | None, processes: int) -> list[i
 
 
 def _flat(trials: list[ComputeRate]) -> bool:
-    """Whether the last two sizes gained less than ENOUGH_GAIN over the best before each of them."""
+    """Return whether the last two sizes gained less than ENOUGH_GAIN over the best before each of them."""
     rates = [one.img_s for one in trials if one.img_s is not None]
     return len(rates) > 2 and all(rates[at] < (1 + ENOUGH_GAIN) * max(rates[:at]) for at in (-1, -2))
 

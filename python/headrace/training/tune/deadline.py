@@ -16,7 +16,7 @@ class OutOfTime(CommandError):
 
 
 class Deadline:
-    """A point in time, `seconds` after now; None: never. `not_measured` collects what had no time."""
+    """A time limit of `seconds` from now; None: no limit. `not_measured` lists what was left out for lack of time."""
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self._clock = seconds, clock
@@ -34,6 +34,6 @@ class Deadline:
         return self.left_s <= 0
 
     def left_out(self, what: str) -> str:
-        """Note that `what` is not measured, and return a line that says it."""
+        """Add `what` to `not_measured`, and return a line of text that says so."""
         self.not_measured.append(what)
         return f"{what}: not measured, the {self.seconds or 0:.0f} s of --time-limit are over"

@@ -37,7 +37,7 @@ class MachineUse:
     arrived_bytes_s: float | None
 
     def noise(self) -> str:
-        """Return what disturbed the measurement, for the end of a line with its rate; empty where nothing did."""
+        """Return text on other programs that disturbed the measurement, to append to its rate; empty without any."""
         if self.foreign_cores is None:
             return " (other programs: not measured)"
         if self.foreign_cores < QUIET_SHARE * self.cores:
@@ -62,7 +62,7 @@ class MachineMeter:
         self._began = self._read()
 
     def use(self) -> MachineUse:
-        """Return what was used since the meter was made."""
+        """Return the CPU use of the machine since the meter was made."""
         now, began = self._read(), self._began
         elapsed_s = max(now.time_s - began.time_s, 1e-9)
         own = (now.own_s - began.own_s) / elapsed_s

@@ -267,7 +267,7 @@ def _measure_by_prefetch(
 
 
 def what_binds(compute: float | None, ingest: InputRate | None, together: CombinedRate | None) -> tuple[str, str]:
-    """Return what limits the training, and advice. Without the run of both together, each alone decides."""
+    """Return in words what limits the training (input or compute), and advice. Without a run of both, compare each alone."""
     if compute is None or ingest is None:
         return "not measured", "a longer --time-limit measures both compute and input"
     if together.img_s >= KEEPS_UP * compute if together is not None else ingest.img_s >= ENOUGH * compute:

@@ -135,7 +135,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def first_whole(attempts: Iterable[Callable[[], Checkpoint]]) -> tuple[Checkpoint | None, list[str]]:
-    """Return the result of the first attempt that raises no StateError, and the messages of those that did."""
+    """Return the first checkpoint that loads without StateError, or None, and the messages of the attempts that failed."""
     damaged: list[str] = []
     for attempt in attempts:
         try:

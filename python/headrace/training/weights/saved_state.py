@@ -18,7 +18,7 @@ from headrace.training.weights.evaluation import Scores
 __all__ = ["SavedState", "read_facts", "read_saved_state", "saved_step"]
 
 MOST = 1 << 53
-"""Refuse larger whole numbers: every step, batch and size is far below, and such a number is exact as a float too."""
+"""Refuse larger integers in a saved state: real steps, batches and sizes are far below, and this one is exact as a float."""
 LARGEST_IMAGE = 1 << 16
 
 

@@ -48,10 +48,10 @@ DISPATCHED = {"resnet18": 480, "resnet34": 830, "resnet50": 1218, "resnet101": 2
 """Operations that PyTorch dispatches in one training step with SGD, counted with TorchDispatchMode on torch 2.15."""
 
 HOST_S_PER_OPERATION = 6e-6
-"""CPU time of the host for each of them: Python, autograd, dispatcher and kernel launch (estimated)."""
+"""CPU time of the host for each operation of `DISPATCHED`: Python, autograd, dispatcher and kernel launch (estimated)."""
 
 ON_CPU = "measured on the CPU"
-"""Where a real model's rate comes from without a GPU."""
+"""Source given for a real model's rate on a machine without a GPU."""
 
 SPIN_S = 0.5e-3
 """The last part of a simulated step is waited for without sleep. A thread that synchronizes with a GPU spins by default
@@ -118,15 +118,15 @@ class SimulatedAccelerator:
         """Do nothing: a batch in the host's memory is there."""
 
     def host_only(self, images: Any, labels: Any) -> None:
-        """Take the CPU time of a training step's host share."""
+        """Use the CPU for as long as the host's share of a training step takes."""
         _use_cpu(self.host_s)
 
     def train(self, images: Any, labels: Any) -> None:
-        """Take a training step's time."""
+        """Wait for as long as a training step takes."""
         self._step(len(labels) / self.img_s, self.host_s)
 
     def evaluate(self, images: Any, labels: Any) -> None:
-        """Take a validation step's time."""
+        """Wait for as long as a validation step takes."""
         self._step(FORWARD_SHARE * len(labels) / self.img_s, FORWARD_SHARE * self.host_s)
 
     def _step(self, gpu_s: float, host_s: float) -> None:

@@ -48,7 +48,7 @@ LOADERS = (
     "pytorch", "run", "headrace", "headrace-exact", "headrace-packed", "headrace-gpu",
     "torchvision-gpu", "dali-cpu", "dali-gpu", "ffcv", "tfdata",
 )  # fmt: skip
-"""All loaders that a cell can name. Which of them run depends on what is installed."""
+"""All loaders that a cell can name. Only those whose packages are installed run."""
 
 TRANSFORMS = ("augmentation-load", "caltech", "imagenet", "small")
 """Lists of operations: see `headrace.trials.experiment.transforms`."""
@@ -76,7 +76,7 @@ NUMBERS: dict[str, tuple[Any, float]] = {
     "scale": (int | float, 1e-6),
     "budget_minutes": (int | float, 0.01),
 }
-"""Settings of an experiment that are numbers: their type, and the least value."""
+"""Settings of an experiment that are numbers: type, and least value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Experiment:
     budget_minutes: float = 9.0
 
     def published_of(self, cell: Cell) -> Published | None:
-        """Return what was published of a cell."""
+        """Return the published numbers of a cell."""
         return next((entry for entry in self.published if cell.matches(entry.where)), None)
 
 

@@ -13,7 +13,7 @@ from headrace.trials.experiment.cells import Cell
 __all__ = ["SLOW_READ_S", "ImageList", "InMemory", "SlowImages", "article_dataset"]
 
 SLOW_READ_S = 0.05
-"""Seconds that each read of the slow source takes: the article's class sleeps so long in `__getitem__`."""
+"""Seconds that each read of the slow dataset takes: the article's class sleeps so long in `__getitem__`."""
 
 
 class ImageList:

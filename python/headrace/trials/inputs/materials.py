@@ -30,12 +30,12 @@ ENDINGS = (".jpg", ".jpeg", ".png")
 # Imagenette have 144 KB, ImageNet's 110 KB; a training of small images needs only small ones.
 SIZE_FACTORS = ((120_000, 1.25), (30_000, 1.0), (0, 0.35))
 SMALL_SIDES = (120, 100)
-"""Width and height of small files, in pixels: at quality 80 about 5 KB."""
+"""Width and height of the generated small images, in pixels: about 5 KB each at JPEG quality 80."""
 
 SMALL_SHARD_BYTES = 5_000_000
 PARTIAL = ".partial-"
 FEWEST = 48
-"""Least number of images of a split: a batch of 32 and a second one."""
+"""Least number of images in a split: a batch of 32 and a second one."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Materials:
         return self._linked(f"{split}-{images}", self.files(split), images)
 
     def path(self, cell: Cell, split: str, images: int) -> Path:
-        """Return what a cell reads in a pass over `images` images."""
+        """Return the path of the data that a cell reads in a pass over `images` images."""
         form = "packed" if cell.loader == "headrace-packed" and cell.data == "folder" else cell.data
         if form in ("folder", "slow", "decoded"):
             return self.tree(split, images)

@@ -19,7 +19,9 @@ __all__ = ["open_stored"]
 BUCKET = "headrace-trials"
 
 STORE_LATENCY_S = 0.02
-"""Seconds that each request to the store waits, as for one in the same region; that of `benchmarks/object_store.py`."""
+"""Seconds that the simulated object store waits before it answers, as one in the same region; as in
+`benchmarks/object_store.py`.
+"""
 
 _SERVERS: dict[Path, str] = {}
 _CACHE = ExitStack()

@@ -37,7 +37,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
 
 
 REFUSED = {"ffcv": "refused, not the same work: it has no rotation, and resizes with OpenCV's area average"}
-"""Loaders that cannot do the operations of any list, and why."""
+"""Loaders that cannot do the operations of any list of transforms, each with the reason."""
 
 
 def missing(loader: str, data: str = "folder") -> str | None:

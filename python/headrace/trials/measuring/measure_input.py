@@ -37,7 +37,7 @@ from headrace.trials.measuring.loaders import open_loader
 __all__ = ["PIXEL_IMAGES", "ROUNDS", "Pass", "main", "measure_pass", "steady_part"]
 
 LONGEST_EPOCH = 2048
-"""Images of a tree or pack; a longer pass is several epochs."""
+"""Most images of a folder or pack. A longer measurement takes several epochs."""
 
 FILL_ROUNDS, DRAIN_ROUNDS = 2, 1
 """Rounds that a steady rate leaves out: the first, in which a DataLoader fills its queues of two batches a worker
@@ -47,10 +47,10 @@ ROUNDS = FILL_ROUNDS + 11 + DRAIN_ROUNDS
 """Batches that each worker makes in a pass, where time allows it: ten and more in the steady part."""
 
 RAMP_S = 0.5
-"""Seconds after which a GPU that was idle runs at its full clock, with room to spare."""
+"""Seconds of warm-up after which a GPU that was idle runs at its full clock, with a margin."""
 
 PIXEL_IMAGES = 24
-"""Images whose pixels are compared between loaders."""
+"""Number of images whose pixels are compared between loaders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Pass:
 def measure_pass(
     epochs: Iterable[Iterable[Any]], step: Callable[[Any, Any], None], *, together: int, ask_handover: bool = False
 ) -> Pass:
-    """Take all batches of a pass's epochs, call `step` with each, and return what it took.
+    """Iterate over all epochs of a pass, call `step` with each batch, and return the times as a `Pass`.
 
     together: batches that are made at the same time: one a worker process. See `steady_part`.
     ask_handover: ask for the CPU time of each handover. Not where a training's rate is measured: a thread that asks for its CPU

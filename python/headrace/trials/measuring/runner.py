@@ -44,13 +44,13 @@ PATIENCE, PATIENCE_S = 12.0, 180.0
 """A group that takes this many times its expected seconds, and at least `PATIENCE_S`, hangs."""
 
 TRAINING_LIMIT_S = 900.0
-"""Seconds after which a training of a trial counts as hanging."""
+"""Stop a training of a trial as hanging after this time, in seconds."""
 
 LEAST_FREE_BYTES = 1_000_000
-"""With less free space than that a failed group is taken for one that met a full disk."""
+"""Blame a full disk for a failed group if less space than this is free."""
 
 OWN = ("headrace", "headrace-exact", "headrace-packed", "headrace-gpu", "run")
-"""Loaders that are measured although the reference, with whose pixels theirs are compared, cannot be run."""
+"""Loaders that are measured even if the reference loader, with whose pixels theirs are compared, cannot run."""
 
 METHOD = 5
 """Version of the measuring method: results of another version are not continued. 2: rates count whole rounds of the workers. 3:
@@ -58,10 +58,10 @@ the object store reads only the requested range. 4: the training whose rate coun
 counts the start of none."""
 
 DROPPED = "dropped: the time of --budget-minutes was over"
-"""Why a group has no result that did not fit into the time."""
+"""Reason given for a group without a result that did not fit into `--budget`."""
 
 OTHER_WORK = "not the same work"
-"""How the error of a loader begins whose pixels are not those of the reference."""
+"""Beginning of the error of a loader whose pixels differ from the reference's."""
 
 SETTINGS_FILE = "settings.json"
 LOCK_FILE = ".lock"
@@ -130,7 +130,7 @@ def run_groups(
     on_start: Callable[[int], None] = lambda groups: None,
     on_group: Callable[[Group], None] = lambda group: None,
 ) -> Run:
-    """Measure all groups of an experiment and return them; those that are on disk already are not measured again.
+    """Measure all groups of an experiment that have no results on disk yet, and return the results of all.
 
     on_start, on_group: called with the number of groups, and with each group when it is done.
     Raises `UsageError` when `settings.out` holds a run with other settings or another run works there, `SourceError` for data
@@ -324,7 +324,7 @@ def _kept(file: Path, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def materials_of(experiment: Experiment, settings: Settings) -> Materials:
-    """Return the data of a run."""
+    """Return the training and validation data that the experiment's cells read: folders, packs and containers of images."""
     return Materials(
         settings.out / "data",
         train_images=experiment.train_images,

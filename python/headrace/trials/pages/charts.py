@@ -38,7 +38,7 @@ LEFT, RIGHT, TOP, BASE = 76.0, 620.0, 34.0, 276.0
 
 
 PUBLISHED = "published, "
-"""What the name of a series of published numbers begins with."""
+"""Beginning of the name of a series of published numbers."""
 
 PALE = 0.45
 """Opacity of published numbers where no dashes tell them from measured ones of the same colour."""
@@ -80,7 +80,7 @@ AXES = {
     "recipe": "recipe",
     "loader": "loader",
 }
-"""Field that is varied → words of the axis."""
+"""Label of the horizontal axis, by the field that is varied."""
 
 
 def charts_of(rows: Sequence[Row], compare: str) -> list[Chart]:

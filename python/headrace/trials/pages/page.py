@@ -34,7 +34,7 @@ figcaption { font-weight: 620; margin-bottom: 0.5rem; }
 """
 
 HEAT_MAPS = 4
-"""Heat maps side by side: the reference and what comes behind it in the declared order."""
+"""Number of heat maps side by side: the reference, and the next loaders in the declared order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,17 @@ from headrace.trials.results.targets import targets_of
 __all__ = ["notes_of", "sentences_of"]
 
 LOWER_BOUND = 0.85
-"""Predictions of `headrace run` below this share of the measured rate are explained."""
+"""Explain a prediction of `headrace run` that is below this share of the measured rate."""
 
 FEW_ROUNDS = 10
 """Rounds of all workers below which a rate is said to be uncertain: a worker's batches differ, and it makes one a round."""
 
 TARGET_SHARE = 0.9
-"""The accuracy to which trainings are timed, as a share of the best that any reached."""
+"""Accuracy to which trainings are timed, as a share of the best accuracy that any training reached. Larger is stricter."""
 
 
 def sentences_of(run: Run, rows: Sequence[Row]) -> list[str]:
-    """Return what came out, for the head of the page and the end of the terminal's table."""
+    """Return the results in sentences, for the head of the page and the end of the terminal's table."""
     found = [
         *targets_of(run.experiment, rows),
         *_trainings(rows),

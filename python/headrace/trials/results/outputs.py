@@ -23,7 +23,7 @@ NOTHING = "–"
 """Text of a cell without a value."""
 
 SLOWER_PERCENT = -50.0
-"""Gains below that are given as a factor: "-3369 %" less time says nothing."""
+"""Print gains below this percentage as a factor: "-3369 %" less time says nothing."""
 
 COLUMNS = ("loader", "model", "load", "batch", "mode", "data", "epoch", "s/epoch", "published", "projected", "img/s",
            "input alone",

@@ -12,43 +12,44 @@ from headrace.trials.results.row import Row
 __all__ = ["BEGINNINGS", "disturbed", "targets_of"]
 
 BEGINNINGS = ("Target, ", "Projected to ", "Other programs used up to ")
-"""What each sentence of `targets_of` begins with."""
+"""Beginnings of the sentences of `targets_of`, by which they are recognised."""
 
 PUBLISHED_RATIO = 77.82 / 41.67
 """Seconds per epoch of ResNet-18 at load 12 over those at load 1, as the article published them."""
 
 RATIO_TOLERANCE = 0.15
-"""The measured ratio counts as the published one up to this relative distance."""
+"""The measured ratio equals the published one if it differs by at most this share."""
 
 MOST_NAMED = 5
-"""Cells below a target that are named."""
+"""Name at most this many cells that miss a target."""
 
 LIGHT, HEAVY = 1, 12
 """The lightest and the heaviest augmentation load of the article."""
 
 MOST_OF_LOAD = 1.1
-"""Fused geometry: most CPU time of an image at the heaviest load, over that at the lightest."""
+"""Target for crop, resize and flip in one pass: CPU time of an image at the heaviest augmentation load, at most this ratio."""
 
 FAST_ENOUGH, REACHED = 1.1, 0.97
-"""An input that is this many times as fast as computing must let training reach this share of computing alone."""
+"""If the input is `FAST_ENOUGH` times as fast as computing, training must reach the share `REACHED` of the rate of computing.
+"""
 
 GPU_PEERS, JUDGED = ("torchvision-gpu", "dali-gpu"), ("headrace", "headrace-exact")
 """Loaders that decode on a GPU, and the rows of headrace that are set beside them."""
 
 LARGE = ("resnet50", "resnet152")
-"""Models that a GPU computes more slowly than a CPU prepares their images."""
+"""Models for which a GPU computes more slowly than the CPU prepares images."""
 
 PREDICTED = 0.1
-"""Largest relative error of the rate that one worker lets expect of more."""
+"""Target: the rate predicted from one worker differs from the measured one by at most this share."""
 
 NEAR = 0.15
-"""A projection counts as near a published cell up to this relative distance."""
+"""A projection is near a published value if it differs by at most this share."""
 
 DISTURBED_CORES = 0.5
-"""Cores that other programs use, from which on a run is no measure of its targets."""
+"""Do not judge targets of a run during which other programs used more cores than this."""
 
 BOUND = 1.02
-"""Computing binds a projection that is no longer than this many times the time of computing alone."""
+"""A projected time is limited by computing if it is at most this many times the time of computing alone."""
 
 
 def targets_of(experiment: Experiment, rows: Sequence[Row]) -> list[str]:

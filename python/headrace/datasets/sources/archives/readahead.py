@@ -20,7 +20,7 @@ __all__ = ["Readahead", "readahead"]
 
 
 class Readahead:
-    """The announcement of records to the kernel (posix_fadvise(2), WILLNEED)."""
+    """Announces records to the kernel, which reads them into the page cache (posix_fadvise(2), WILLNEED)."""
 
     def __init__(self, table: RecordTable) -> None:
         self._table = table
@@ -32,7 +32,7 @@ class Readahead:
                 os.close(descriptor)
 
     def begin(self, records: npt.NDArray[np.int64]) -> _Announced:
-        """Announce records; there is nothing to wait for."""
+        """Announce records to the kernel. The result has nothing to wait for."""
         table = self._table
         with contextlib.suppress(OSError):  # reading the record reports what is wrong with its file
             for shard, offset, size in zip(
@@ -47,7 +47,7 @@ class Readahead:
         """Do nothing: the kernel would drop pages that are announced too early."""
 
     def read(self, record: int, offset: int, size: int) -> bytes | None:
-        """Return None: all bytes are in the file."""
+        """Return None: all bytes are in the local file."""
         return None
 
 

@@ -27,7 +27,7 @@ from headrace.system.text.utf8 import utf8_name
 __all__ = ["IMAGE_EXTENSIONS", "OnListed", "change_of_file", "open_folder"]
 
 OnListed = Callable[[int], None]
-"""Called with the number of images just listed."""
+"""Progress callback while a folder is listed: takes the number of images found since its last call."""
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -123,7 +123,7 @@ def _dataset(
 
 
 class FilesBelow(Sequence[str]):
-    """The paths of image files: those of a folder, made from its path and the names below it when they are asked for."""
+    """The paths of the image files in a folder, stored as names below it and joined when a path is read."""
 
     __slots__ = ("folder", "names")
 

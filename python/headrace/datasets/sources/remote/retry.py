@@ -38,7 +38,7 @@ DEFAULT = RetryPolicy()
 
 
 class IncompleteError(Exception):
-    """The answer is shorter than the range that was asked for, or has a wrong checksum."""
+    """Raised when an object store's answer is shorter than the requested range, or has a wrong checksum."""
 
 
 def request_errors() -> tuple[type[Exception], ...]:

@@ -84,7 +84,7 @@ class ShardCache:
         return bool(self._present[record] == _PRESENT)
 
     def announce(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Protect `records` from eviction until they are read.
+        """Protect the cached bytes of `records` from eviction until they are read.
 
         Return the unread records of the announcement before this one. They stay protected; those of older announcements do not.
         """
