@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -78,3 +80,13 @@ def both_ways(loader: Any, epochs: int = 1, seed: int = 5) -> tuple[Any, Any]:
         made: Iterable[Any] = [batches(loader) for _ in range(epochs)]
         found.append((described(list(made)), generator_states()))
     return found[0], found[1]
+
+
+WORKER_ENDED = (RuntimeError, ConnectionError, EOFError)
+"""What torch raises for a worker that has died: often the error of a tensor whose memory cannot be had from it any more."""
+
+
+def wait_for_dead_workers() -> None:
+    """Wait until the kernel has ended them: torch's handler of SIGCHLD raises its own error then, here and not in pytest."""
+    while multiprocessing.active_children():
+        time.sleep(0.01)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from deferred_helpers import OwnImages, described
+from deferred_helpers import WORKER_ENDED, OwnImages, described, wait_for_dead_workers
 from headrace.accelerate.script import replaced_functions
 from headrace.accelerate.script.library_code import is_of_library
 from headrace.accelerate.workers.errors import Interrupted
@@ -309,10 +309,12 @@ def test_an_item_that_exits_ends_its_worker_only(both: Both, folder: Path) -> No
     (folder / "class_1" / "image_001.jpg").write_bytes(b"")
 
     def script() -> Any:
-        try:
-            return every(DataLoader(Exits(folder, transforms.Compose([*CROP, *FLOATS])), 5, num_workers=1), 1)
-        except RuntimeError as error:
-            return "exited unexpectedly" in str(error)
+        with pytest.raises(WORKER_ENDED):
+            try:
+                every(DataLoader(Exits(folder, transforms.Compose([*CROP, *FLOATS])), 5, num_workers=1), 1)
+            finally:
+                wait_for_dead_workers()
+        return True
 
     assert both(script)[0] is True
 
