@@ -20,6 +20,9 @@ test: setup
 	$(PYTEST) -m "not slow"
 	cargo test -p headrace-core
 
+test-fast: setup # under 90 seconds on two cores: quick tests of every part
+	$(PY) -m pytest -n $(JOBS) -q $$(grep -v '^#' tests/fast_lane.txt)
+
 test-long: setup # the tests that take more than ten seconds each: the guides' commands, killed jobs, several ranks, all layouts
 	$(PYTEST) -m slow
 

@@ -40,6 +40,7 @@ def test_nothing_differs(job: Job, tmp_path: Path, request: pytest.FixtureReques
     require_equal(job, tmp_path, request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", started_otherwise(SEED), ids=name)
 def test_nothing_differs_where_workers_are_not_forked(job: Job, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     require_equal(job, tmp_path, request)

@@ -123,6 +123,7 @@ def test_a_session_holds_what_run_would_do(
     assert loader.batched_by == "loader"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), [("whole", 0), ("part", 1), ("noise", 0), ("noise", 1)])
 def test_watching_changes_no_draw(script: Path, image_folder: Callable[..., Path], kind: str, workers: int) -> None:
     """The digest of all batches, and the state of each generator afterwards."""

@@ -70,6 +70,7 @@ def test_pack_verify_and_inspect(folder: Path, tmp_path: Path) -> None:
     check("inspect", tmp_path / "missing\x1b[2J\n")
 
 
+@pytest.mark.slow
 def test_dry_run_and_predict(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     check("train", "--data", folder, *CONFIGURATION, "--dry-run")

@@ -340,6 +340,7 @@ def test_a_few_ordinary_items_decide_where_lazy_ones_clearly_cost_less(
     torch.manual_seed(6)
     theirs = own_batches(loader)
     monkeypatch.setattr(lazy_trial, "CLEAR", 1000.0)
+    monkeypatch.setattr(lazy_trial, "CLEAR_SAVING_S", -1000.0)
     torch.manual_seed(6)
     ours = list(loader)
     assert described([images for images, _ in ours]) == described([images for images, _ in theirs])
@@ -436,3 +437,12 @@ def test_memory_and_open_files_do_not_grow_over_fifty_epochs(folder: Path, taken
         list(loader)
     assert open_files() <= files
     assert resident_bytes() - memory < 8 << 20
+
+
+def test_small_savings_are_not_clear_before_a_batch_has_been_received() -> None:
+    trial = Trial(1)
+    assert trial.add_divided(0, (0.0096, 24), (0.008, 40)) is None  # 0.4 ms and 0.2 ms an item
+    assert trial.add(0, lazy=True, items=96, cpu_s=0.0192) is None
+    trial.add_received(lazy=True, cpu_s=0.03)
+    trial.add_received(lazy=False, cpu_s=0.001)
+    assert trial.add(0, lazy=False, items=96, cpu_s=0.0384) is TrialState.NOT_FASTER

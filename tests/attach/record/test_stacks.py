@@ -97,6 +97,7 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "context"), [(2, "fork"), (1, "spawn"), (0, "-")])
 def test_a_blurring_worker_is_named_with_its_line_and_share(
     tmp_path: Path, workers: int, context: str, capfd: pytest.CaptureFixture[str]

@@ -96,6 +96,7 @@ def printed(folder: Path, *before: str) -> tuple[str, str]:
     return done.stdout.partition("headrace ")[0], "\n".join(line for line in lines if not line.startswith("headrace "))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["run", "diagnose"])
 def test_a_script_prints_the_tracebacks_and_warnings_that_it_prints_alone(folder: Path, verb: str, tmp_path: Path) -> None:
     options = ["--out", str(tmp_path / "session"), "--no-report"] if verb == "diagnose" else []

@@ -157,6 +157,7 @@ def test_diagnose_of_a_silent_command_speaks_every_three_seconds_and_stops_it_in
     assert time.monotonic() - began_s < 7 + 33  # the sampler and the report come after the command, which would take 60 s
 
 
+@pytest.mark.slow
 def test_the_best_fix_is_measured_in_the_time_that_seconds_leaves(tmp_path: Path) -> None:
     """A job without an end; on a busy machine eight seconds may not be enough for its first steps."""
     pytest.importorskip("torch")

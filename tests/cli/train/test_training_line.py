@@ -62,6 +62,7 @@ def test_a_phase_without_steps_shows_the_seconds_that_have_passed(width: int) ->
     assert "evaluating" not in line.text(width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80])
 def test_a_training_run_in_a_terminal(image_folder: Callable[..., Path], tmp_path: Path, columns: int) -> None:
     """Steps of 1.2 s: the line is one line, follows each step, and ends with the last step after Ctrl-C."""

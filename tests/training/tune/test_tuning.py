@@ -230,6 +230,7 @@ def test_a_combined_run_that_is_stopped_while_it_starts_is_out_of_time_and_no_fa
     assert not deadline.passed
 
 
+@pytest.mark.slow
 def test_tune_writes_what_train_reads(images: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))
     monkeypatch.syspath_prepend(str(HELPERS))

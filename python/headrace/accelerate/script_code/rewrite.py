@@ -171,12 +171,12 @@ def _definition(function: types.FunctionType) -> ast.FunctionDef | ast.Lambda:
     unknown = Unsupported(f"the source of {function.__qualname__} is not known")
     source = "".join(linecache.getlines(code.co_filename, function.__globals__))
     try:
-        tree, codes = _parsed(source)
+        functions, codes = _parsed(source)
     except (SyntaxError, ValueError) as error:
         raise unknown from error
     if code not in codes:
         raise unknown
-    found = [node for node in ast.walk(tree) if _begins(node, code)]
+    found: list[Any] = [node for node in functions if _begins(node, code)]
     if len(found) > 1:
         found = _innermost(found, code)
     if len(found) != 1 or not isinstance(found[0], ast.FunctionDef | ast.Lambda):
@@ -185,8 +185,11 @@ def _definition(function: types.FunctionType) -> ast.FunctionDef | ast.Lambda:
 
 
 @functools.lru_cache(maxsize=16)
-def _parsed(source: str) -> tuple[ast.Module, tuple[types.CodeType, ...]]:
-    return ast.parse(source), tuple(nested_codes(compile(source, "source", "exec", dont_inherit=True)))
+def _parsed(source: str) -> tuple[tuple[ast.AST, ...], tuple[types.CodeType, ...]]:
+    """Return the syntax trees of all functions of a file, outer ones first, and its code objects."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    functions = tuple(node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds))
+    return functions, tuple(nested_codes(compile(source, "source", "exec", dont_inherit=True)))
 
 
 def _begins(node: ast.AST, code: types.CodeType) -> bool:
