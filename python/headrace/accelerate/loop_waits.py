@@ -83,7 +83,10 @@ def follow(iterator: Any, waits: LoopWaits, look: Callable[[bool], bool] | None 
 
 
 def waits_of(dataset: str, loader: Any) -> LoopWaits:
-    """Return the sums for the loaders of this dataset and batch size. `dataset`: its description (`folders.describe`)."""
+    """Return what was counted of the loaders of this dataset and batch size: batches, images, seconds looped and waited.
+
+    `dataset`: its description (`folders.describe`). The counts begin at 0.
+    """
     size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     key = dataset, size if type(size) is int else None
     if key not in _waits:

@@ -35,7 +35,7 @@ class RandAugment(Transform):
 
     def __post_init__(self) -> None:
         if not isinstance(self.num_ops, int) or not 0 <= self.num_ops <= 1000:
-            raise UsageError(f"RandAugment: num_ops must be an int of 0 or more, not {self.num_ops!r}")
+            raise UsageError(f"RandAugment: num_ops must be an int from 0 to 1,000, not {self.num_ops!r}")
         _check_bins(self.num_magnitude_bins, "RandAugment")
         if not isinstance(self.magnitude, int) or not 0 <= self.magnitude < self.num_magnitude_bins:
             raise UsageError(f"RandAugment: magnitude {self.magnitude!r} is not one of {self.num_magnitude_bins} bins")
@@ -102,4 +102,4 @@ def _check_version(version: object, what: str) -> None:
 
 def _check_bins(bins: object, what: str) -> None:
     if not isinstance(bins, int) or not 2 <= bins <= 1 << 20:
-        raise UsageError(f"{what}: num_magnitude_bins must be an int of 2 or more, not {bins!r}")
+        raise UsageError(f"{what}: num_magnitude_bins must be an int from 2 to 1,048,576, not {bins!r}")

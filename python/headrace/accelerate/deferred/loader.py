@@ -69,7 +69,7 @@ class DeferredItems:
         self.indexes = indexes
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context manager under which a batch is made."""
+        """Return a context manager: while it is entered, tensors made from images stay undecoded."""
         use_index_path(self.indexes)
         return _deferred_tensors()
 
@@ -90,7 +90,7 @@ class ComputedItems:
     """What a loader without workers adds to lazy images (`lazy.loader.Extension`): native threads decode complete batches."""
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context manager under which a batch is made."""
+        """Return a context manager: while it is entered, tensors made from images stay undecoded."""
         return _deferred_tensors()
 
     def finish(self, batch: Any) -> Any:
@@ -285,7 +285,7 @@ class _Ended(threading.Event):
         self._ahead = ahead
 
     def set(self) -> None:
-        """Mark the end of the loader."""
+        """Set the event: the loader has ended. Wake the thread that waits for room, so that it ends too."""
         super().set()
         self._ahead.wake()
 

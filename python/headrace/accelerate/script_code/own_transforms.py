@@ -250,7 +250,7 @@ class _TracedCalls(ItemCalls):
         if type(thing) is _Image and name == "mode":
             return "RGB"
         if isinstance(thing, _STAND_INS):
-            raise self.refuse(f"it reads {name}")
+            raise self.refuse(f"it reads the attribute {name} of an image or of a random number")
         return super().attribute(thing, name)
 
     def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:

@@ -106,7 +106,7 @@ def _words(words: Any, taken: int) -> bytes:
 def require_replayable() -> None:
     """Raise `Unsupported` if the generators of this process, or torch's exponential, do not work as headrace expects."""
     if torch.get_rng_state().numel() != TORCH_STATE_BYTES:
-        raise Unsupported("the state of torch's generator is not known")
+        raise Unsupported(f"torch {torch.__version__} keeps the state of its generator in a form that headrace does not know")
     GeneratorStates.now()
     if not _exponentials_are_alike():
         raise Unsupported("torch's exponential of one value differs from that of many here")

@@ -29,7 +29,7 @@ MOST_STAGES = 40
 FIRST_NUMBER = 1000
 """Number of the first tf.data loader, larger than those of PyTorch's loaders in the same process."""
 OVERLAPPING = ("Parallel", "Prefetch", "MapAndBatch")
-"""Parts of the class names of tf.data stages that run in the background, while the step computes."""
+"""A pipeline with a stage whose class name contains one of these makes batches in the background: `next()` then waits only."""
 
 
 class _NoClock:

@@ -20,7 +20,7 @@ RATES = ("lr", "momentum", "weight_decay")
 
 
 def install(recorder: Recorder) -> None:
-    """Patch what the settings are read from until the first optimizer steps are done."""
+    """Record once, after the first optimizer steps, how the model is run: autocast and DataParallel are patched until then."""
     _SettingsReader(recorder).begin()
 
 

@@ -1,4 +1,4 @@
-"""Measure what PyTorch's operators cost while the training process makes a batch itself and its threads lack cores.
+"""Measure the useful CPU time of PyTorch's operators, without spinning, where the training process makes batches itself.
 
 With several threads and too few free cores, each operator waits for a thread that has no core, and the waiting threads spin:
 they use CPU without working. The cheapest calls of an operator met no such wait, so they tell its useful CPU time. Measured in

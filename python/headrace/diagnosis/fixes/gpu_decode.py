@@ -1,4 +1,4 @@
-"""The fix of moving JPEG decoding to the GPU."""
+"""The fix `gpu_decode`: pack a folder with restart markers, and let a `headrace.Loader` decode the JPEGs on the GPU."""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ class Side:
 
 
 def write(found: SessionComparison, before: Side, after: Side, path: str | Path, *, private: bool = True) -> Path:
-    """Write the page to `path` in one piece and return the path. A missing folder is made. Raises `SessionError`.
+    """Write the page that compares two sessions to `path`, in one piece, and return the path.
+
+    A missing folder is made. Raises `SessionError`.
 
     `private`: only the owner may read the file (default: True, since it holds paths of this machine).
     """

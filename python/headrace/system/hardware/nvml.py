@@ -241,7 +241,7 @@ def _device(nvml: Nvml, index: int) -> Device:
 
 def _required(nvml: Nvml, value: T | None, what: str) -> T:
     if value is None:
-        raise NvmlError(f"NVML does not report the {what}: {nvml.last_error()}")
+        raise NvmlError(f"the NVIDIA driver (NVML) does not report the {what}: {nvml.last_error()}")
     return value
 
 

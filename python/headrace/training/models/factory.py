@@ -46,7 +46,8 @@ def check_model_of_file(name: str, *, given: str | None, where: str) -> None:
     file, for messages.
     """
     if given is not None and given != name:
-        raise UsageError(f"--model {given}: {where} says {name!r}", hint="leave out --model, or give the weights of that model")
+        problem = f"--model {given} does not fit: the weights in {where} are of the model {name!r}"
+        raise UsageError(problem, hint="leave out --model, or give the weights of that model")
     if ":" in name and given is None:
         raise UsageError(
             f"{where} names code as its model: {name!r}, which would be imported and called",

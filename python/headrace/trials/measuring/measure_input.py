@@ -47,7 +47,7 @@ ROUNDS = FILL_ROUNDS + 11 + DRAIN_ROUNDS
 """Batches that each worker makes in a pass, where time allows it: ten and more in the steady part."""
 
 RAMP_S = 0.5
-"""Seconds of warm-up after which a GPU that was idle runs at its full clock, with a margin."""
+"""Seconds of warm-up after which a GPU that was idle runs at its full clock, with a margin. The measurement lasts as long."""
 
 PIXEL_IMAGES = 24
 """Number of images whose pixels are compared between loaders."""

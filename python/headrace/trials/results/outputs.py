@@ -29,7 +29,7 @@ COLUMNS = ("loader", "model", "load", "batch", "mode", "data", "epoch", "s/epoch
            "input alone",
            "computing alone", "CPU ms/image", "loss", "top-1", "gain", "CPU p95", "GPU p95",
            "verdict", "next fix, predicted")  # fmt: skip
-"""Columns of the table for people: title, and the row's text."""
+"""Titles of the columns of the table for people. `cells_of` returns the texts of a row in this order."""
 
 
 def cells_of(row: Row) -> tuple[str, ...]:

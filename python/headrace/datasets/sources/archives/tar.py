@@ -273,7 +273,10 @@ def _add_sidecars(found: ContainerRecords, parts: Sequence[tuple[str, TarMember]
 
 
 def is_image(end: str) -> bool:
-    """Return whether a member is an image. `end`: its name after the first dot."""
+    """Return whether the last extension of a member is that of an image, also in `mask.png`.
+
+    `end`: its name after the first dot.
+    """
     return f".{end.rpartition('.')[2]}" in _IMAGES
 
 
