@@ -8,7 +8,10 @@ from typing import Any
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.attach.batches.steps import is_stand_in
 
-__all__ = ["own_iterators", "refusal_text"]
+__all__ = ["TENSORS", "opens_no_file", "own_iterators", "refusal_text"]
+
+TENSORS = "dataset TensorDataset is not an image folder: its items are tensors in memory"
+"""The reason for a loader of which `opens_no_file` is true."""
 
 
 def refusal_text(refusals: Sequence[Unsupported]) -> str:
@@ -33,3 +36,12 @@ def own_iterators(loader: Any) -> str | None:
     if type(loader)._get_iterator is not DataLoader._get_iterator:
         return f"{type(loader).__name__} makes its own iterators"
     return None
+
+
+def opens_no_file(dataset: Any) -> bool:
+    """Return whether a dataset is torch's `TensorDataset`, or a `Subset` of one."""
+    from torch.utils.data import Subset, TensorDataset
+
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) is TensorDataset

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils.data import TensorDataset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 from torch.utils.data.dataloader import _DatasetKind
 
@@ -98,8 +97,6 @@ def recognise_lazy_images(loader: Any) -> None:
     """Raise `Unsupported` if a loader certainly opens no JPEG. No code of the script runs."""
     if "PIL.Image" not in sys.modules and not readers_imported():
         raise Unsupported("the script imports neither Pillow nor OpenCV")
-    if isinstance(loader.dataset, TensorDataset):
-        raise Unsupported("its dataset is a TensorDataset")
 
 
 def native_steps(loader: Any) -> str:
