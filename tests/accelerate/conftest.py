@@ -17,6 +17,7 @@ from headrace.accelerate.script import iterator_watchers, type_comparisons
 from headrace.accelerate.transforms.translate import Unsupported
 from headrace.attach.record import unseen_frames
 from PIL import Image
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
 
@@ -26,6 +27,17 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     for searching in (type_comparisons, iterator_watchers):
         monkeypatch.setattr(searching, "module_with", lambda pattern: None)
     monkeypatch.setattr(iterator_watchers, "_unknown_framework", lambda: None)
+
+
+TORCHS_OWN = [(kind, kind.fetch) for kind in (_MapDatasetFetcher, _IterableDatasetFetcher)]
+"""Before any test has run."""
+
+
+@pytest.fixture(autouse=True)
+def own_fetchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give torch's fetchers their own method: tests of recording, in the same process before, leave theirs there."""
+    for kind, fetch in TORCHS_OWN:
+        monkeypatch.setattr(kind, "fetch", fetch)
 
 
 @pytest.fixture(autouse=True)
