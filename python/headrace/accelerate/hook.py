@@ -36,7 +36,7 @@ from headrace.accelerate.lazy.native_decode import cuts_tensors, with_native_dec
 from headrace.accelerate.lazy.partly_native import PartlyNative
 from headrace.accelerate.loop_waits import follow, waits_of, write_record
 from headrace.accelerate.loop_waits import install as count_waits
-from headrace.accelerate.refusal import TENSORS, opens_no_file, own_iterators, refusal_text
+from headrace.accelerate.refusal import own_iterators, refusal_text, tensors_in_memory
 from headrace.accelerate.runtime import data_map
 from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
 from headrace.accelerate.script.replaced_functions import require_own_functions
@@ -154,8 +154,8 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     """Decide how the loader's batches are made, print the decision, and return the iterator. `original` makes torch's."""
     if torch.utils.data.get_worker_info() is not None:
         return original(loader)  # a loader inside a worker process
-    if opens_no_file(loader.dataset):  # first: an epoch of tensors may take less time than applying the rules
-        return _leave_alone(loader, original, TENSORS, settings)
+    if reason := tensors_in_memory(loader.dataset):  # first: an epoch of tensors may take less time than applying the rules
+        return _leave_alone(loader, original, reason, settings)
     data_map.redirect_readers()
     if has_watching_mode():  # also in each of its workers
         return _leave_alone(loader, original, "it begins under a mode of torch that sees each call", settings)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from headrace.accelerate.refusal import TENSORS, opens_no_file, own_iterators
+from headrace.accelerate.refusal import own_iterators, tensors_in_memory
 from headrace.attach.record.recorder import Recorder, recorder
 from headrace.attach.record.unseen_frames import drop_own_frames, when_made
 
@@ -129,8 +129,8 @@ def _ask(loader: Any) -> Answer:
         return Answer("refused", reason)
     if getattr(DataLoader._get_iterator, "_headrace", False):
         return Answer("active")
-    if opens_no_file(loader.dataset):
-        return Answer("refused", TENSORS)
+    if (reason := tensors_in_memory(loader.dataset)) is not None:
+        return Answer("refused", reason)
     if "numpy" not in sys.modules:
         return Answer("unknown", "the script does not use NumPy, which headrace run imports")
     # Imported here, so that a script without a DataLoader does not load the native module.

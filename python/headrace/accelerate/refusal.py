@@ -8,10 +8,7 @@ from typing import Any
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.attach.batches.steps import is_stand_in
 
-__all__ = ["TENSORS", "opens_no_file", "own_iterators", "refusal_text"]
-
-TENSORS = "dataset TensorDataset is not an image folder: its items are tensors in memory"
-"""The reason for a loader of which `opens_no_file` is true."""
+__all__ = ["own_iterators", "refusal_text", "tensors_in_memory"]
 
 
 def refusal_text(refusals: Sequence[Unsupported]) -> str:
@@ -38,10 +35,12 @@ def own_iterators(loader: Any) -> str | None:
     return None
 
 
-def opens_no_file(dataset: Any) -> bool:
-    """Return whether a dataset is torch's `TensorDataset`, or a `Subset` of one."""
+def tensors_in_memory(dataset: Any) -> str | None:
+    """Return a reason if a dataset is torch's `TensorDataset`, or a `Subset` of one: it opens no image file; else None."""
     from torch.utils.data import Subset, TensorDataset
 
     while type(dataset) is Subset:
         dataset = dataset.dataset
-    return type(dataset) is TensorDataset
+    if type(dataset) is TensorDataset:
+        return "dataset TensorDataset is not an image folder: its items are tensors in memory"
+    return None

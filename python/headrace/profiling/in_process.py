@@ -63,7 +63,7 @@ class Watch:
         self.stop(failed=error is not None)
 
     def start(self) -> None:
-        """Start recording, where `with` cannot be used. Raises `UsageError` when the folder already holds a session."""
+        """Start recording without a `with` block. Raises `UsageError` when the folder already holds a session."""
         if load_hooks.SESSION_VARIABLE in os.environ:
             outer = os.environ[load_hooks.SESSION_VARIABLE]
             log.log_line(f"headrace.watch: this process is being watched already (session in {outer})")

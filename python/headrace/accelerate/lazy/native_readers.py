@@ -155,7 +155,7 @@ def _imdecode(buf: Any = None, *arguments: Any, **options: Any) -> Decoded | Non
 
 
 def _flags(arguments: tuple[Any, ...], options: dict[str, Any], default: int | None) -> int | None:
-    """Return the flags of a call, or None for a call with other arguments."""
+    """Return the flags that a call gives OpenCV, or `default`. None if OpenCV itself must make the call."""
     if len(arguments) + len(options) > 1 or options.keys() - {"flags"}:
         return None
     flags = arguments[0] if arguments else options.get("flags", default)

@@ -60,9 +60,9 @@ def modules_beside(known: set[str]) -> Iterator[tuple[str, Any]]:
 
 
 def comes_installed(package: str) -> bool:
-    """Whether the imported package of a name is an installed one, or Python's own. One that is not imported counts.
+    """Return whether a package is an installed one, Python's own, or not imported yet.
 
-    A folder or file of the script may have the name of one: `datasets`, `cmd.py`.
+    False for a folder or file of the script with the name of one: `datasets`, `cmd.py`.
     """
     path = getattr(sys.modules.get(package), "__file__", None)
     return not isinstance(path, str) or is_installed(path)

@@ -28,7 +28,7 @@ class Pending:
     start: int = 0
 
     def withdraw(self) -> None:
-        """Cancel the native job. A later one decodes all images again."""
+        """Cancel the native job of the batch. The next job for it decodes all of its images again."""
         if self.job is not None:
             self.job.cancel()
         self.job, self.start = None, 0
