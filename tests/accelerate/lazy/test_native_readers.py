@@ -18,7 +18,7 @@ import torch
 from accelerate_helpers import own_batches
 from headrace.accelerate.lazy import native_readers
 from headrace.accelerate.lazy.native_readers import Reader, natively_read, readers_imported
-from headrace.accelerate.runtime import data_map
+from headrace.accelerate.runtime import data_map, first_results
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import io as vision
@@ -262,7 +262,7 @@ def test_what_the_script_has_put_in_place_is_left_there(cv2: Any, monkeypatch: p
 
 def test_a_reader_whose_result_differs_is_not_used_again(cv2: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(native_readers, "log_line", said.append)
+    monkeypatch.setattr(first_results, "log_line", said.append)
     monkeypatch.setattr(native_readers, "_readers", {})
     monkeypatch.setattr(native_readers, "_pixels", lambda data, shape, channels: np.zeros((*shape, 3), np.uint8))
     path = str(tmp_path / "a.jpg")
