@@ -26,7 +26,8 @@ from headrace.errors import FormatError, SourceError, UsageError
 from headrace.gpu.placement import Decode
 from headrace.loading.batches.batch_transforms import BatchKey
 from headrace.loading.batches.views import LoaderViews
-from headrace.loading.feeding.feed import FeedPass, FilledBatch, IndexBatch, Masks
+from headrace.loading.feeding.feed import Masks
+from headrace.loading.feeding.feed_pass import FeedPass, FilledBatch, IndexBatch
 from headrace.loading.feeding.options import OF_DATALOADER, LoaderOptions, OnError, Output, resolve_rank
 from headrace.loading.feeding.streaming import BUFFER_SIZE, StreamOptions, StreamPass
 from headrace.loading.order.arithmetic import EpochOrder
@@ -342,7 +343,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         order = self._order(self._epoch)
         if self.dataset.stream is None and self._resume_step is None and len(order):
             self._started_pass = self._begin(order, 0)
-            self._views.start(self._started_pass)
+            self._started_pass.top_up()
 
     def top_up(self) -> None:
         """Submit the batches that the next `next()` would submit, now. No effect on a stream.
@@ -351,7 +352,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         for cores.
         """
         if self._current_pass is not None:
-            self._views.start(self._current_pass)
+            self._current_pass.top_up()
 
     def _begin(self, order: EpochOrder, first: int) -> FeedPass:
         batches = order.batches(first)
@@ -374,13 +375,13 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         feed_pass = feed_pass or self._begin(order, first)
         labels = self.dataset.table.label
         self._current_pass = feed_pass
-        for step, filled in enumerate(self._views.run(feed_pass), first):
+        for step, filled in enumerate(feed_pass.run(), first):
             self._step = step + 1
             if self._step == len(order):
                 # Before the last batch is handed out: a state saved while it is in use belongs to the next epoch.
                 self._epoch, self._step = order.epoch + 1, 0
                 self._current_pass = None
-            yield self._output_batch(self._views, feed_pass, filled, labels, step)
+            yield self._handed_out(feed_pass, filled, labels, step)
 
     def _iterate_stream(self, stream: Stream, first: int) -> Iterator[Any]:
         epoch = self._epoch
@@ -388,11 +389,11 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         batches = self._stream_pass = StreamPass(stream, self._stream_options, epoch, first)
         feed_pass = self._views.begin(batches, epoch)
         try:
-            for step, filled in enumerate(self._views.run(feed_pass), first):
+            for step, filled in enumerate(feed_pass.run(), first):
                 self._step = step + 1
                 if self._step == batches.total:
                     self._epoch, self._step = epoch + 1, 0
-                yield self._output_batch(self._views, feed_pass, filled, None, step)
+                yield self._handed_out(feed_pass, filled, None, step)
             if self._step and self._step == batches.total:  # resumed after the last batch
                 self._epoch, self._step = epoch + 1, 0
         finally:
@@ -403,12 +404,20 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             self._stream_pass.close()
             self._stream_pass = None
 
+    def _handed_out(
+        self, feed_pass: FeedPass, filled: tuple[FilledBatch, ...], table_labels: npt.NDArray[np.int64] | None, step: int
+    ) -> tuple[Any, ...]:
+        """Return the batch for the user, and let the pass submit the next one."""
+        batch = self._output_batch(self._views, filled, table_labels, feed_pass.epoch, step)
+        feed_pass.handed_out()
+        return batch
+
     def _output_batch(
         self,
         views: LoaderViews,
-        feed_pass: FeedPass,
         filled: tuple[FilledBatch, ...],
         table_labels: npt.NDArray[np.int64] | None,
+        epoch: int,
         step: int,
     ) -> tuple[Any, ...]:
         """Return the batch for the user. `table_labels` are those of all records; a stream's batch brings its own."""
@@ -417,8 +426,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             labels = first.labels
         else:
             labels = first.records if table_labels is None else table_labels[first.records]
-        key = BatchKey(self.seed, feed_pass.epoch, step, self.rank, first.draws)
-        batch = views.output_batch(feed_pass, filled, labels, key)
+        key = BatchKey(self.seed, epoch, step, self.rank, first.draws)
+        batch = views.output_batch(filled, labels, key)
         return (*batch, [self._read_json(record) for record in first.records.tolist()]) if self.options.with_json else batch
 
     def _read_json(self, record: int) -> Any:
@@ -463,8 +472,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         views = LoaderViews(self.dataset, self.transform, replace(self.options, device="cpu", cache=None), self._masks)
         feed_pass = views.begin([_index_batch(order.batch(0), self._part.first_draw)], order.epoch)
         try:
-            (filled,) = views.run(feed_pass)
-            batch: Any = self._output_batch(views, feed_pass, filled, self.dataset.table.label, 0)
+            (filled,) = feed_pass.run()
+            batch: Any = self._output_batch(views, filled, self.dataset.table.label, order.epoch, 0)
         finally:
             views.close()
         return cast("Batch", batch)

@@ -7,7 +7,7 @@ The native engine decodes an image once for all views if that is less work than 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,8 @@ from headrace.loading.batches.batch_transforms import (
 )
 from headrace.loading.batches.cuda_transfer import Transfer
 from headrace.loading.feeding.byte_cache import open_cache, parse_cache
-from headrace.loading.feeding.feed import Feed, FeedPass, FilledBatch, IndexBatch, Masks
+from headrace.loading.feeding.feed import Feed, Masks
+from headrace.loading.feeding.feed_pass import FeedPass, FilledBatch, IndexBatch
 from headrace.loading.feeding.gpu_decode import gpu_decoding
 from headrace.loading.feeding.options import LoaderOptions, Output
 from headrace.loading.statistics.stats import LoaderStats, ShuffleQuality, summarize
@@ -147,20 +148,10 @@ class LoaderViews:
         return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]
 
     def begin(self, batches: Iterable[IndexBatch], epoch: int) -> FeedPass:
-        """Return a new pass over the batches, to give to `run`. Nothing is submitted yet."""
+        """Return a new pass over the batches of all views. Nothing is submitted yet."""
         return self._feed.begin(batches, epoch, [view.feed for view in self._views[1:]])
 
-    def start(self, feed_pass: FeedPass) -> None:
-        """Submit the next batches of a pass to the native threads, without waiting."""
-        self._feed.start(feed_pass)
-
-    def run(self, feed_pass: FeedPass) -> Generator[tuple[FilledBatch, ...], None, None]:
-        """Return an iterator over the decoded batches of a pass, one of each view at a time. Raises as `Feed.run` does."""
-        return self._feed.run(feed_pass)
-
-    def output_batch(
-        self, feed_pass: FeedPass, filled: tuple[FilledBatch, ...], labels: npt.NDArray[np.int64], key: BatchKey
-    ) -> tuple[Any, ...]:
+    def output_batch(self, filled: tuple[FilledBatch, ...], labels: npt.NDArray[np.int64], key: BatchKey) -> tuple[Any, ...]:
         """Return (images, labels) or (images, labels, masks) for the user; of several views, tuples of images and masks."""
         classes = len(self._dataset.classes)
         batches = [
@@ -171,7 +162,6 @@ class LoaderViews:
         if self._masks is not None:
             masks = tuple(view.output_masks(one) for view, one in zip(self._views, filled, strict=True))
             batch = (*batch, masks if self.several else masks[0])
-        self._feed.handed_out(feed_pass)
         return batch
 
     def stats(self, shuffle: ShuffleQuality | None) -> LoaderStats:

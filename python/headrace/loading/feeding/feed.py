@@ -1,8 +1,4 @@
-"""The feed: native threads decode batches ahead of the consumer, in order.
-
-All work ahead is submitted from the consumer's own `next()`. There are no Python threads: nothing is submitted while nobody
-asks, and nothing survives `close()`.
-"""
+"""The feed: native threads decode batches. A `FeedPass` decides which ones are ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -10,9 +6,8 @@ import atexit
 import os
 import shlex
 import weakref
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,11 +15,12 @@ import numpy.typing as npt
 
 from headrace._native import Engine, Job, Program, Ring, Store, Table, status_names
 from headrace.datasets.records.dataset import Dataset
-from headrace.datasets.records.table import PendingRecords, RecordFetcher, RecordTable
-from headrace.datasets.sources.archives.readahead import Readahead, readahead
+from headrace.datasets.records.table import RecordFetcher, RecordTable
+from headrace.datasets.sources.archives.readahead import readahead
 from headrace.errors import DecodeError, HeadraceError, UsageError
 from headrace.images.decode import UNSUPPORTED
 from headrace.loading.feeding.byte_cache import CacheLocation
+from headrace.loading.feeding.feed_pass import FeedPass, FetchedBatches, FilledBatch, IndexBatch
 from headrace.loading.feeding.gpu_decode import Cropped, GpuDecoding, GpuJob, GpuPart
 from headrace.loading.feeding.jpeg_index_cache import index_file
 from headrace.loading.feeding.options import LoaderOptions
@@ -36,7 +32,7 @@ from headrace.system.text.size_limits import max_pixels
 from headrace.system.text.sizes import size_text
 from headrace.transforms.compile import NUMPY_DTYPES, Pipeline, encode
 
-__all__ = ["BatchAllocator", "Feed", "FeedPass", "FilledBatch", "IndexBatch", "Masks"]
+__all__ = ["BatchAllocator", "Feed", "Masks"]
 
 # Limit of memory for JPEG indexes, which are made while decoding: about 4 KB for a 470×400 photograph without restart markers.
 INDEX_BYTES = 1 << 30
@@ -45,35 +41,6 @@ _REPAIR_HINT = "repair or remove it"
 _HINTS = {UNSUPPORTED: "make it a JPEG (headrace pack --quality 95)"}  # the file is sound
 _FETCHED_AHEAD = 3  # fetch the records of up to this many times `prefetch` batches of a remote dataset
 _STATUS = status_names()
-
-
-@dataclass(frozen=True, slots=True)
-class IndexBatch:
-    """The records of a batch, and for each the key of its random draws: the record, or its number over all parts."""
-
-    records: npt.NDArray[np.int64]  # [n]
-    draws: npt.NDArray[np.uint64]  # [n]
-    data: list[bytes] | None = None  # [n] the encoded images, if they are not read from the table's files
-    labels: npt.NDArray[np.int64] | None = None  # [n] for a stream, whose records are in no table
-    keys: list[str] | None = None  # [n] for a stream
-
-    def part(self, first: int, end: int) -> IndexBatch:
-        """Return the records from slot `first` up to `end`."""
-        columns = (self.records, self.draws, self.data, self.labels, self.keys)
-        return IndexBatch(*(None if column is None else column[first:end] for column in columns))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
-class FilledBatch:
-    """A decoded batch. With on_error="skip", `records` and `labels` are those of the substitutes of bad records."""
-
-    pixels: npt.NDArray[Any]  # Pipeline.shape(n), dtype NUMPY_DTYPES[pipeline.dtype]
-    records: npt.NDArray[np.int64]  # [n]
-    labels: npt.NDArray[np.int64] | None  # [n] for a stream
-    draws: npt.NDArray[np.uint64]  # [n] the keys of their random draws
-    owner: Any  # the tensor that owns the memory, or None
-    masks: npt.NDArray[np.uint8] | None = None  # [n, H, W] if the feed has masks
-    on_gpu: GpuPart | None = None  # the images that are not in `pixels`, because the GPU decoded them
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,51 +104,15 @@ class Feed:
         _live_feeds.add(self)
 
     def begin(self, batches: Iterable[IndexBatch], epoch: int, views: Sequence[Feed] = ()) -> FeedPass:
-        """Return a new pass over the batches, to give to `run`. Nothing is submitted yet."""
-        fetched = _FetchedBatches(batches, self._fetcher, _FETCHED_AHEAD * self.options.prefetch)
-        return FeedPass(fetched, epoch, tuple(views))
+        """Return a new pass over the batches. `views`: feeds of further views of the same records. Nothing is submitted yet."""
+        fetched = FetchedBatches(batches, self._fetcher, _FETCHED_AHEAD * self.options.prefetch)
+        return FeedPass(_EpochWork(self, tuple(views), epoch), fetched, epoch, self.options.prefetch, self.stats)
 
-    def start(self, feed_pass: FeedPass) -> None:
-        """Submit the next batches of a pass whose `run` comes later. Does not wait for records that are being fetched."""
-        try:
-            if feed_pass.source.is_next_here():
-                self._refill(feed_pass, self.options.prefetch)
-        except BaseException:
-            feed_pass.cancel()
-            raise
-
-    def run(self, feed_pass: FeedPass) -> Generator[tuple[FilledBatch, ...], None, None]:
-        """Yield the filled batches of a pass in order, those of all views at a time. Closing the generator cancels the pass.
-
-        Raises DecodeError with the record's key and the reason for a bad record, unless on_error is "skip".
-        """
-        ahead = feed_pass.ahead
-        try:
-            while True:
-                if not (ahead and ahead[0].is_done() and feed_pass.source.never_waits):  # else `handed_out` submits
-                    self._refill(feed_pass, self.options.prefetch)
-                    if not ahead:
-                        return
-                    with Stopwatch(self.stats, "wait_ns"):
-                        ahead[0].wait()
-                yield self._finish(ahead.popleft(), feed_pass.epoch)
-                if self._gpu is not None:
-                    self._gpu.clock.back()
-        finally:
-            feed_pass.cancel()
-            if self._gpu is not None:
-                self._gpu.pass_ended()
-            (self._primary or self).flush()
-
-    def _refill(self, feed_pass: FeedPass, count: int) -> None:
-        """Submit batches until `count` are ahead."""
-        ahead, source = feed_pass.ahead, feed_pass.source
-        # Wait for the records of the next batch only if no other batch is being decoded.
-        while len(ahead) < count and (not ahead or source.is_next_here()):
-            if (batch := next(source, None)) is None:
-                break
-            memories = tuple(feed._batch_memory(len(batch.records)) for feed in (self, *feed_pass.views))
-            ahead.append(self._submit(batch, memories, feed_pass.epoch))
+    def pass_ended(self) -> None:
+        """Write the JPEG indexes that a pass has made, and forget when the last batch was handed out."""
+        if self._gpu is not None:
+            self._gpu.pass_ended()
+        (self._primary or self).flush()
 
     def _submit(self, batch: IndexBatch, memories: tuple[_BatchMemory, ...], epoch: int) -> _PendingBatch:
         """Start making a batch: its first images by the native threads; the last ones by the GPU; those between are decoded by
@@ -200,17 +131,6 @@ class Feed:
         rest = batch.part(first, count)
         on_gpu = self._gpu.begin(rest.records, rest.draws, rest.data, first, epoch, cropped)
         return _PendingBatch(batch, memories, fill(0, first), on_gpu)
-
-    def handed_out(self, feed_pass: FeedPass) -> None:
-        """Record that a batch is complete on its device and goes to the consumer.
-
-        If it was ready when the consumer asked, the next batch is submitted only now: threads that wake up while a batch is
-        handed out take the consumer's core, on some kernels for a whole tick (4 ms).
-        """
-        if feed_pass.source.never_waits:
-            self._refill(feed_pass, self.options.prefetch - 1)
-        if self._gpu is not None:
-            self._gpu.clock.out()
 
     def close(self) -> None:
         """Stop and join the threads. A feed that is used again starts new ones."""
@@ -455,53 +375,6 @@ class Feed:
                 target[axis] = table[channel][values[axis]]
 
 
-class _FetchedBatches:
-    """An iterator over batches that fetches the records of a remote dataset ahead, and yields a batch when they are local."""
-
-    def __init__(self, batches: Iterable[IndexBatch], fetcher: RecordFetcher | None, ahead: int) -> None:
-        self._batches = iter(batches)
-        self._is_next_here = getattr(batches, "is_next_here", None)  # a stream's next batch may still be read
-        self._fetcher = fetcher
-        self._ahead = ahead
-        self._allowed = 1  # batches in flight; the first batch has the network for itself
-        self._in_flight: deque[tuple[IndexBatch, PendingRecords]] = deque()
-
-    def __iter__(self) -> Iterator[IndexBatch]:
-        return self
-
-    def __next__(self) -> IndexBatch:
-        if self._fetcher is None:
-            return next(self._batches)
-        self._fetch(self._fetcher)
-        if not self._in_flight:
-            raise StopIteration
-        batch, pending = self._in_flight.popleft()
-        data = pending.wait()
-        self._allowed = self._ahead
-        return batch if data is None else replace(batch, data=data)
-
-    @property
-    def never_waits(self) -> bool:
-        """Whether all batches come without a wait: their records are in local files, and in a table."""
-        return self._is_next_here is None and (self._fetcher is None or isinstance(self._fetcher, Readahead))
-
-    def is_next_here(self) -> bool:
-        """Return whether the next batch is there without a wait."""
-        if self._fetcher is None:
-            return self._is_next_here is None or self._is_next_here()
-        self._fetch(self._fetcher)
-        return not self._in_flight or self._in_flight[0][1].done()
-
-    def cancel(self) -> None:
-        """Cancel the fetches in flight."""
-        for _, pending in self._in_flight:
-            pending.cancel()
-
-    def _fetch(self, fetcher: RecordFetcher) -> None:
-        while len(self._in_flight) < self._allowed and (batch := next(self._batches, None)) is not None:
-            self._in_flight.append((batch, fetcher.begin(batch.records)))
-
-
 _NativeView = tuple[
     Program,
     Store,
@@ -512,19 +385,35 @@ _NativeView = tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class FeedPass:
-    """One pass over the data. `ahead` holds the batches that are being decoded."""
+class _EpochWork:
+    """Makes the batches of one epoch for a `FeedPass`: of `feed`, and of the feeds of further views."""
 
-    source: _FetchedBatches
-    epoch: int
+    feed: Feed
     views: tuple[Feed, ...]
-    ahead: deque[_PendingBatch] = field(default_factory=deque)
+    epoch: int
 
-    def cancel(self) -> None:
-        """Cancel all fetches and decodes of the pass."""
-        self.source.cancel()
-        for pending in self.ahead:
-            pending.cancel()
+    def submit(self, batch: IndexBatch) -> _PendingBatch:
+        """Start making a batch of all views."""
+        memories = tuple(feed._batch_memory(len(batch.records)) for feed in (self.feed, *self.views))
+        return self.feed._submit(batch, memories, self.epoch)
+
+    def finish(self, pending: _PendingBatch) -> tuple[FilledBatch, ...]:
+        """Return the batch of each view. Raises DecodeError for a bad record, unless on_error is "skip"."""
+        return self.feed._finish(pending, self.epoch)
+
+    def batch_given(self) -> None:
+        """Record that the consumer has got a batch."""
+        if self.feed._gpu is not None:
+            self.feed._gpu.clock.out()
+
+    def batch_asked(self) -> None:
+        """Record that the consumer has come back for the next batch."""
+        if self.feed._gpu is not None:
+            self.feed._gpu.clock.back()
+
+    def end(self) -> None:
+        """Record the end of the pass."""
+        self.feed.pass_ended()
 
 
 @dataclass(frozen=True, slots=True)

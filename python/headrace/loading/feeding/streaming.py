@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace.datasets.records.table import Stream, StreamRecord
 from headrace.errors import FormatError, SourceError
-from headrace.loading.feeding.feed import IndexBatch
+from headrace.loading.feeding.feed_pass import IndexBatch
 from headrace.loading.order.arithmetic import hashed
 from headrace.loading.statistics.stats import ShuffleQuality
 from headrace.system.processes.scheduling import yield_to_running_threads
