@@ -43,16 +43,16 @@ DECODE: tuple[Decode, ...] = ("auto", "cpu", "gpu", "split")
 """The values of `decode=`."""
 
 WINDOW = 8
-"""Rates are medians over this many batches, and decisions are at least this many batches apart. More reacts later."""
+"""Rates are medians over this many batches, and decisions are at least this many batches apart. A larger value reacts later."""
 
 PREFETCH = 3
 """Batches that a loader decodes ahead, if the caller does not say."""
 
 LEAST_GAIN = 0.05
-"""Change the share only if the predicted step becomes shorter by this share (hysteresis). Larger changes it less often."""
+"""Change the GPU's share only if the predicted step time falls by at least this share (hysteresis)."""
 
 KEPT_GAIN = 0.02
-"""Keep a changed share only if the measured time per batch became shorter by this share; else change it back."""
+"""Keep a changed GPU share only if the measured time per batch fell by at least this share; else change it back."""
 
 HOLD = 64
 """Do not retry a change that did not help for this many batches. Doubled each time, up to `MOST_HOLD`."""
@@ -70,37 +70,37 @@ long ago, the GPU is used again after one batch.
 """
 
 STEPS = 16
-"""The shares of the GPU are multiples of 1 / STEPS. More steps search more finely."""
+"""The GPU's shares are multiples of 1 / STEPS."""
 
 CROP_SHARE = 0.5
-"""Estimate, until measured: share of the CPU's time for an image that decoding and cropping take."""
+"""Assumed until measured: the share of the CPU's time per image that decoding and cropping take; the rest is augmentation."""
 
 AUGMENTER_IMG_S = 8000.0
-"""Estimate, until measured: images/s that a GPU augments. A guess, far below the decoder's rate."""
+"""Assumed until measured: images/s that a GPU augments. A cautious guess, far below the decoder's rate."""
 
 LEAST_CONTRAST = 0.25
-"""Measure `CROP_SHARE` only between batches whose shares of GPU augmentation differ by this much: else noise decides."""
+"""Measure `CROP_SHARE` only between batches whose shares of GPU augmentation differ by this much: below, noise decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The measured times of one batch. None: not measured in this batch."""
 
-    period_s: float | None  # from the hand-over of the batch before to that of this one
-    compute_s: float | None = None  # of the training step, without waits for input
-    cpu_img_s: float | None = None  # of all decoding threads, if they did nothing else
-    decoder_img_s: float | None = None  # of the GPU decoder, alone
-    augmenter_img_s: float | None = None  # of the GPU where it only augments, alone
+    period_s: float | None  # seconds between the hand-over of the previous batch and that of this one
+    compute_s: float | None = None  # seconds of the training step, without waits for input
+    cpu_img_s: float | None = None  # images/s that all decoding threads together would reach if they did nothing else
+    decoder_img_s: float | None = None  # images/s of the GPU decoder while it decodes
+    augmenter_img_s: float | None = None  # images/s of the GPU while it augments images that the CPU decoded
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
     """The rates and times in the model of a step. `measured` names those that were measured; the others are estimates."""
 
-    cpu_img_s: float  # where the CPU augments what it decodes
+    cpu_img_s: float  # images that the CPU both decodes and augments
     compute_s: float
     decoder_img_s: float = DECODER_IMG_S
-    cost_s: float = 1 / DECODER_IMG_S  # the whole GPU, while it decodes: the most that it can cost
+    cost_s: float = 1 / DECODER_IMG_S  # seconds by which an image decoded on the GPU lengthens the step; default: worst case
     crop_share: float = CROP_SHARE
     augmenter_img_s: float = AUGMENTER_IMG_S
     augment_cost_s: float = 1 / AUGMENTER_IMG_S
@@ -109,7 +109,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A change of a share, after `batch` batches: from the rates at that time. share, augmented: as in `Placement`."""
+    """One change of the GPU's shares, made after `batch` batches. share, augmented: the new values, as in `Placement`."""
 
     batch: int
     share: float
@@ -133,7 +133,7 @@ def predicted_step_s(share: float, images: int, rates: Rates, augmented: float =
 
 
 def best_share(images: int, rates: Rates, *, least: int = 0, most: int = STEPS, augmented: float = 0.0) -> float:
-    """Return the share to decode on the GPU, a multiple of 1 / STEPS, with the shortest step; the smaller one of equal ones.
+    """Return the share of images to decode on the GPU that gives the shortest predicted step; of equal ones the smallest.
 
     least, most: the bounds of the share, in units of 1 / STEPS. augmented: share of the others that the GPU augments.
     """
@@ -142,9 +142,10 @@ def best_share(images: int, rates: Rates, *, least: int = 0, most: int = STEPS, 
 
 
 def best_augmented(images: int, rates: Rates, share: float) -> float:
-    """Return the share of the CPU's images to augment on the GPU with the shortest step; the smaller one of equal ones.
+    """Return the share of CPU-decoded images to augment on the GPU that gives the shortest predicted step; of equal ones the
+    smallest.
 
-    share: of the images that the GPU decodes.
+    share: share of the images that the GPU decodes.
     """
     shares = [number / STEPS for number in range(STEPS + 1)]
     return min(shares, key=lambda augmented: (predicted_step_s(share, images, rates, augmented), augmented))
@@ -188,9 +189,9 @@ class Placement:
     _owed: float = 0.0
     _since: int = 0  # batches since the last change
     _window: deque[Seen] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    _compute_at: dict[tuple[float, float], float] = field(default_factory=dict)  # shares: seconds of a step, the latest last
+    _compute_at: dict[tuple[float, float], float] = field(default_factory=dict)  # (share, augmented) → step s; the latest last
     _known: Rates | None = None
-    _before: tuple[float, float, float] | None = None  # shares and period before a change that has to prove itself
+    _before: tuple[float, float, float] | None = None  # shares and period_s before a change that is still being judged
     _whole: tuple[float, float] | None = None  # `augmented` and the CPU's rate before the last change of `augmented`
     _owed_augmented: float = 0.0
     _hold_until: int = 0
@@ -206,7 +207,7 @@ class Placement:
             self.share = {"cpu": 0.0, "auto": 0.0, "split": 0.5, "gpu": 1.0}[self.mode]
 
     def on_gpu(self, images: int) -> int:
-        """Return how many images of the next batch, of `images`, the GPU decodes. The remainder is carried over."""
+        """Return how many of the next batch's `images` the GPU decodes. Fractions of an image carry over to later batches."""
         self._begun += 1
         if self.refusal is not None or self._begun <= self._paused_until:
             return 0
@@ -214,23 +215,25 @@ class Placement:
         return count
 
     def on_cpu_augmented(self, images: int) -> int:
-        """Return how many of the batch's `images` that the CPU decodes the GPU augments. Call after `on_gpu`."""
+        """Return how many of the `images` that the CPU decodes are augmented on the GPU. Call after `on_gpu`."""
         if self.augmented == 0 or self.augment_refusal is not None or self._begun <= self._paused_until:
             return 0
         count, self._owed_augmented = _part_of(images, self.augmented, self._owed_augmented)
         return count
 
     def refuse_augmenting(self, reason: str) -> None:
-        """Stop GPU augmentation of images that the CPU decodes, from now on."""
+        """Stop augmenting CPU-decoded images on the GPU, for good. reason: for `explain`."""
         self.augment_refusal, self.augmented, self._before = reason, 0.0, None
 
     def refuse(self, reason: str) -> None:
-        """Stop GPU decoding, from now on."""
+        """Stop decoding on the GPU, for good. reason: for `explain`."""
         self.refusal, self.share, self._before = reason, 0.0, None
 
     def fail(self, reason: str) -> bool:
-        """Leave the next batches to the CPU after the GPU failed: 1, then 2, 4, … up to `MOST_PAUSE`; fewer again after a
-        time without failures (`EASE`). Return whether it is the first failure, of which the user is told."""
+        """Leave the next batches to the CPU after the GPU failed. Return whether this was the first failure, which is reported.
+
+        The pause is 1 batch, then 2, 4, … up to `MOST_PAUSE`; it shrinks again after a time without failures (`EASE`).
+        """
         pause = max(1, self._pause >> (self._made - self._made_until_failure) // EASE)
         self._paused_until, self._pause = self._begun + pause, min(MOST_PAUSE, 2 * pause)
         self._made_until_failure = self._made
@@ -238,7 +241,7 @@ class Placement:
         return self.failures == 1
 
     def see(self, seen: Seen) -> None:
-        """Update the rates with a batch that was handed over, and change the shares if that shortens the step."""
+        """Update the rates with one delivered batch, and change the shares if that shortens the predicted step."""
         self._batches += 1
         self._since += 1
         self._made += seen.decoder_img_s is not None or seen.augmenter_img_s is not None
@@ -332,7 +335,7 @@ class Placement:
         self.decisions.append(Decision(self._batches, share, reason, augmented))
 
     def rates(self) -> Rates | None:
-        """Return the current rates and times of the model; None until the CPU's rate and the step were measured."""
+        """Return the current rates and times of the step model; None until the CPU's rate and the step time were measured."""
         cpu, compute, known = self._median("cpu_img_s"), self._median("compute_s"), self._known
         if compute is None or (cpu is None and known is None):
             return known

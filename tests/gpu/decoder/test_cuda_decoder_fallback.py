@@ -185,10 +185,10 @@ class Faulty(HostLauncher):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("pixel", r"<0\.1 % of its values differ from the CPU kernel's on this GPU"),
-        ("status", "it takes sound images for damaged ones on this GPU"),
-        ("fails", "its first batch failed: CUDA error: an illegal memory access was encountered$"),
-        ("silent", "its first batch failed: RuntimeError$"),
+        ("pixel", r"<0\.1 % of the CUDA decoder's values differ from the CPU kernel's on this GPU"),
+        ("status", "the CUDA decoder reports undamaged images as damaged on this GPU"),
+        ("fails", "the CUDA decoder's first batch failed: CUDA error: an illegal memory access was encountered$"),
+        ("silent", "the CUDA decoder's first batch failed: RuntimeError$"),
     ],
 )
 def test_kernels_that_compute_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch, fault: str, words: str) -> None:

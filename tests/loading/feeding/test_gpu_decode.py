@@ -334,7 +334,7 @@ def test_another_filter_is_the_cpus_and_one_line_says_so(image_folder: MakeFolde
         "NVRTC, CUDA's run-time compiler, cannot be loaded: gone",
         "the CUDA driver: cuModuleLoadData: CUDA_ERROR_OUT_OF_MEMORY",
         "there is no device cuda:1: torch sees 1",
-        "its first batch failed: CUDA error: an illegal memory access was encountered",
+        "the CUDA decoder's first batch failed: CUDA error: an illegal memory access was encountered",
     ],
 )
 def test_each_reason_against_the_decoder_is_one_line_with_the_same_batches(

@@ -1,9 +1,9 @@
 """Affine sampling of uint8 images of one size, on any device, bit for bit as Pillow and the CPU kernel do it.
 
-Arguments are those of `headrace.gpu.augmentation.colour_operations`. Numbers: the map from output points to source points (a,
-b, c, d, e, f: x' = a x + b y + c, y' = d x + e y + f), the fill colour (R, G, B), then edges (p, q, r): outside p x + q y + r
->= 0 is fill. The arithmetic is that of `crates/headrace-core/src/warp`: bilinear in double precision; nearest in 16.16 fixed
-point, or by adding doubles where the axes stay straight.
+Arguments are those of `headrace.gpu.augmentation.colour_operations`. A row of `numbers` holds the map from output points to
+source points (a, b, c, d, e, f: x' = a x + b y + c, y' = d x + e y + f), the fill colour (R, G, B), then any number of edges
+(p, q, r): output points with p x + q y + r < 0 take the fill colour. The arithmetic is that of `crates/headrace-core/src/warp`:
+bilinear in double precision; nearest in 16.16 fixed point, or by adding doubles where the map has no rotation or shear.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["FILL", "bilinear", "is_straight", "nearest"]
 
 MAP = slice(0, 6)
 FILL = slice(6, 9)
-"""Where the fill colour stands among the numbers; edges follow."""
+"""Columns of `numbers` with the fill colour; the edges follow."""
 
 
 def is_straight(numbers: list[float]) -> bool:
-    """Return whether source columns depend on output columns alone, and rows on rows."""
+    """Return whether a map (a row of `numbers`) has no rotation and no shear: b and d are 0."""
     return numbers[1] == 0.0 and numbers[3] == 0.0
 
 
 def bilinear(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Return the weighted means of the four pixels around each source point, truncated."""
+    """Return images resampled by the maps in `numbers`, bilinearly: values are truncated to whole numbers."""
     import torch
 
     height, width = images.shape[1:3]
@@ -54,7 +54,7 @@ def bilinear(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def nearest(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Return the pixel under each source point. Either all maps are straight (`is_straight`), or none is."""
+    """Return images resampled by the maps in `numbers`, by nearest neighbour. All maps are `is_straight`, or none is."""
     if is_straight(list(numbers[0])):
         column, row = _added(images, numbers)
     else:

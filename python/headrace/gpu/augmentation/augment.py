@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 Pass: TypeAlias = tuple[str, list[float]]
-"""A pass over one image: the name of one of `OPERATIONS`, and its numbers."""
+"""One operation on one image: its name in `OPERATIONS`, and its parameters."""
 
 PixelOperation: TypeAlias = "Callable[[torch.Tensor, Numbers], torch.Tensor]"
-"""Images uint8 [N, H, W, 3] and the numbers of each, float64 [N, k] on the host → new images."""
+"""Takes images uint8 [N, H, W, 3] and their parameters, float64 [N, k] on the host; returns new images."""
 
 OPERATIONS: dict[str, PixelOperation] = {
     "brightness": colour_operations.brightness,
@@ -59,13 +59,13 @@ OPERATIONS: dict[str, PixelOperation] = {
     "bilinear": affine.bilinear,
     "nearest": affine.nearest,
 }
-"""The passes in torch, by the names that `Program.split` gives them."""
+"""The operations in torch, by the names that `Program.split` gives them."""
 
 MOST_PIXELS = 1 << 20
-"""Process this many pixels at a time, and one image at least. It limits the memory beside the batch to about 200 MB."""
+"""Process at most this many pixels at a time, but at least one image: the memory beside the batch stays below about 200 MB."""
 
 RESIZES = frozenset({"random_resized_crop", "resize_exact", "resize_short"})
-"""Native operations that resize; the GPU decoder must have their filter."""
+"""The native operations that resize an image."""
 
 _CPU_ONLY = {"pillow_blur": "PillowBlur", "torch_blur": "torchvision's own blur", "pad": "Pad"}
 _KINDS = {"rotation": "a rotation", "affine": "an affine transform"}
@@ -73,12 +73,12 @@ _CROPS = frozenset({"center_crop", "random_crop"})
 
 
 def changes_pixels(operations: Sequence[Operation]) -> bool:
-    """Return whether native operations do more than crop, resize and flip."""
+    """Return whether any native operation changes colours or samples an affine map: more than crop, resize and flip."""
     return any(name in NEEDS_AFFINE or name in CHANGES_COLOUR for name, _, _ in operations)
 
 
 def cpu_only(operations: Sequence[Operation], fuse: str) -> str | None:
-    """Return why a device that has decoded the crops cannot do the rest of a pipeline, or None.
+    """Return why only the CPU can do the pipeline's operations after crop and resize, or None if a GPU can.
 
     fuse: as in `compile_pipeline`. Example: `cpu_only(pipeline.operations, pipeline.fuse)`.
     """
@@ -98,9 +98,9 @@ def cpu_only(operations: Sequence[Operation], fuse: str) -> str | None:
 
 
 def operations_on(device: torch.device) -> Mapping[str, PixelOperation]:
-    """Return the operations of a device: Triton's kernels where there is one and Triton runs, else torch's.
+    """Return the augmentation operations for `device`, by name: Triton's kernels where they exist and run there, else torch's.
 
-    Raises torch.cuda.OutOfMemoryError if that left it open whether Triton runs.
+    Raises torch.cuda.OutOfMemoryError if the GPU has no memory left to try Triton.
     """
     if not tried_triton(device):
         return OPERATIONS
@@ -112,10 +112,10 @@ def operations_on(device: torch.device) -> Mapping[str, PixelOperation]:
 def augment(
     images: torch.Tensor, passes: Sequence[Sequence[Pass]], operations: Mapping[str, PixelOperation] | None = None
 ) -> torch.Tensor:
-    """Return images after their passes. The given images may be changed.
+    """Return images with each image's `passes` applied in order. The given tensor may be overwritten.
 
     images: uint8 [N, H, W, 3] on any device. passes: for each image, those of `Program.split`, in order.
-    operations (None): what does them; None: those of the images' device (`operations_on`).
+    operations: the functions by name (default: those of the images' device, `operations_on`).
 
     Raises torch's errors, for example if the device is out of memory.
     Example: `augment(images, [[("invert", [])], [("brightness", [1.5]), ("flip_x", [])]])`.
@@ -137,7 +137,7 @@ def augment(
 
 
 def kind(one: Pass) -> tuple[object, ...]:
-    """Return a key that is equal for passes that can be computed together.
+    """Return a grouping key of a pass: passes with equal keys are computed in one call for several images.
 
     Example: `kind(("invert", []))` is `("invert",)`.
     """

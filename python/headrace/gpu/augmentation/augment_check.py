@@ -39,7 +39,7 @@ SAMPLES: dict[str, list[list[float]]] = {
     "bilinear": [_TURN, _SHIFT, _SCALE, _SHEAR],  # pairs of neighbours have one edge, none, and two
     "nearest": [_TURN, _SHIFT, _SCALE, _SHEAR],
 }
-"""Numbers to try each operation with, each row together with the next; operations that are not named take none."""
+"""Parameters with which each operation is tried, two neighbouring rows at a time; operations that are not listed take none."""
 
 SIZES = ((22, 30), (32, 48))
 """Heights and widths of the images to try operations on: Triton compiles separate kernels for sizes divisible by 16."""
@@ -118,10 +118,10 @@ class YieldingKernel:
 
 @dataclass(frozen=True, slots=True)
 class CheckedOperations:
-    """The operations with which a device augments.
+    """The augmentation operations that passed their pixel check on one device (`checked_operations`).
 
-    kernels: names of those that are Triton kernels. put_aside: names of kernels in whose place torch's steps are used, because
-    they failed or gave other pixels. refusal: why the device shall not augment, or None.
+    operations: the functions by name. kernels: names of those that are Triton kernels. put_aside: names of Triton kernels that
+    failed or gave other pixels than the CPU; torch's operations replace them. refusal: why the device may not augment, or None.
     """
 
     operations: Mapping[str, PixelOperation]
@@ -130,7 +130,7 @@ class CheckedOperations:
     refusal: str | None = None
 
     def describe(self) -> str:
-        """Return what the operations are, in words for `explain`."""
+        """Return how the device augments, in words for `explain`: "in torch", or by which Triton kernels."""
         if not self.kernels and not self.put_aside:
             return "in torch"
         failed = [name for name in self.kernels if getattr(self.operations[name], "has_failed", False)]
@@ -141,9 +141,10 @@ class CheckedOperations:
 
 @functools.cache
 def checked_operations(device: str) -> CheckedOperations:
-    """Return the operations with which a device augments: each is tried once.
+    """Return the augmentation operations for a device, after comparing the pixels of each with torch on the CPU.
 
-    Raises torch's error if the device is out of memory. Example: `checked_operations("cuda:0")`.
+    The check runs once per process and device. Raises torch's error if the device is out of memory. Example:
+    `checked_operations("cuda:0")`.
     """
     import torch
 

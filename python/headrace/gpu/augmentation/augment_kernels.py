@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS", "bilinear", "bilinear_kernel", "blur", "blur_across_kernel", "blur_down_kernel", "hue", "hue_kernel"]
 
 BLOCK = 256
-"""Pixels, or values of the blur, of one Triton program: a power of two, two for each thread of four warps."""
+"""Pixels that one Triton program processes (in the blur: channel values): a power of two, two per thread of four warps."""
 
 
 @triton.jit
@@ -35,7 +35,7 @@ def _reflected(at, length):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def blur_across_kernel(images, out, weights, height, width, columns, taps, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Blur BLOCK values of an image along its rows, into float32. An image has `columns` weights, the horizontal ones first."""
+    """Convolve BLOCK values of an image along its rows, into float32. Each image has `columns` weights, horizontal first."""
     image = tl.program_id(1).to(tl.int64)
     element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = element < height * width * 3

@@ -1,6 +1,7 @@
 """Colour operations on uint8 images of one size, on any device, bit for bit as the CPU kernel and Pillow do them.
 
-Each takes images [N, H, W, 3] and the numbers of each image, float64 [N, k] on the host, and returns new images. The arithmetic
+Each takes images [N, H, W, 3] and `numbers`: the operation's parameters, one row per image, float64 [N, k] on the host. Each
+returns new images, uint8 of the same shape; an operation without parameters ignores `numbers`. The arithmetic
 is that of `crates/headrace-core/src/colour`, step by step: torch rounds after every operation, and nothing here is a call that
 may join two of them. Numbers are never divided by a Python number, which CUDA turns into a multiplication by the reciprocal.
 """
@@ -33,18 +34,18 @@ __all__ = [
     "solarize",
 ]
 
-Numbers = npt.NDArray[np.float64]  # [N, k]: the numbers of each image
+Numbers = npt.NDArray[np.float64]  # [N, k]: the k parameters of an operation, one row per image
 
 
 def each(numbers: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Return a number, or a row of numbers, for each image on the device of the images."""
+    """Copy an array with one value or row per image to `device`, without waiting for the copy."""
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(numbers)).to(device, non_blocking=True)
 
 
 def factor_of(numbers: Numbers, device: torch.device) -> torch.Tensor:
-    """Return the first number of each image, the factor of a blend, float32 [N, 1, 1, 1]."""
+    """Return the first parameter of each image, the factor of `blend`, on `device` as float32 [N, 1, 1, 1]."""
     return each(numbers[:, 0].astype(np.float32), device).view(-1, 1, 1, 1)
 
 
@@ -60,13 +61,13 @@ def blend(degenerate: torch.Tensor, images: torch.Tensor, factor: torch.Tensor) 
 
 
 def brightness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Blend with black. Numbers: the factor."""
+    """Return images with brightness scaled by the factor `numbers[:, 0]`: 0 gives black, 1 the same image."""
     factor = factor_of(numbers, images.device)
     return blend(factor.new_zeros(()), images, factor)
 
 
 def contrast(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Blend with the rounded mean luma of the image. Numbers: the factor."""
+    """Return images with contrast scaled by the factor `numbers[:, 0]`: 0 gives the image's mean luma, 1 the same image."""
     import torch
 
     pixels = images.shape[1] * images.shape[2]
@@ -76,12 +77,12 @@ def contrast(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def saturation(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Blend with the luma of each pixel. Numbers: the factor."""
+    """Return images with saturation scaled by the factor `numbers[:, 0]`: 0 gives the grey image, 1 the same image."""
     return blend(_luma(images).float(), images, factor_of(numbers, images.device))
 
 
 def grayscale(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Replace all channels by the luma."""
+    """Return grey images: all three channels hold the pixel's luma."""
     return _luma(images).to(images.dtype).expand(images.shape)
 
 
@@ -92,18 +93,18 @@ def _luma(images: torch.Tensor) -> torch.Tensor:
 
 
 def invert(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Replace each value v by 255 - v."""
+    """Return inverted images: each value v becomes 255 - v."""
     return 255 - images
 
 
 def posterize(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Clear the low bits. Numbers: how many high bits stay."""
+    """Return images in which each value keeps its `numbers[:, 0]` highest bits; the other bits are 0."""
     masks = 256 - (1 << (8 - numbers[:, 0].astype(np.int64)))
     return images & each(masks.astype(np.uint8), images.device).view(-1, 1, 1, 1)
 
 
 def solarize(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Invert each value of the threshold and above. Numbers: the threshold, 0 to 256."""
+    """Return images in which each value v of at least the threshold `numbers[:, 0]` (0 to 256) becomes 255 - v."""
     import torch
 
     threshold = each(numbers[:, 0].astype(np.int16), images.device).view(-1, 1, 1, 1)
@@ -111,7 +112,8 @@ def solarize(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def autocontrast(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Stretch each channel from its darkest and lightest value to 0 and 255 (Pillow's ImageOps.autocontrast)."""
+    """Return images whose channels are stretched so that their darkest and lightest values become 0 and 255 (Pillow's
+    ImageOps.autocontrast)."""
     import torch
 
     counts = _histograms(images)
@@ -126,7 +128,7 @@ def autocontrast(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def equalize(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Spread the values of each channel evenly (Pillow's ImageOps.equalize)."""
+    """Return images with the histogram of each channel equalized (Pillow's ImageOps.equalize)."""
     import torch
 
     counts = _histograms(images)
@@ -160,7 +162,7 @@ def _mapped(images: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
 
 
 def hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Turn the hue in Pillow's 8-bit HSV. Numbers: the shift, 0 to 255 for a full turn.
+    """Return images with the hue rotated by `numbers[:, 0]` in Pillow's 8-bit HSV, where 256 is a full turn.
 
     Some steps are in single precision, the others in double, as in Pillow (`Convert.c`: `rgb2hsv_row`, `hsv2rgb`).
     """
@@ -191,8 +193,11 @@ def hue(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def hue_tables(numbers: Numbers, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return what the 8-bit hue h of image n has at 256 n + h once it is turned: its sixth of the circle, int32, and its
-    position in that sixth, float32; and the share of each 8-bit saturation, float32."""
+    """Return the lookup tables of `hue`: (sectors, positions, saturations), on `device`.
+
+    Entry 256 n + h of the first two stands for hue h (0 to 255) of image n after its rotation: the sixth of the colour circle,
+    0 to 5 (int32), and the position inside that sixth, 0 to 1 (float32). saturations[s] is s / 255 (float32).
+    """
     turned = (np.arange(256)[None] + numbers[:, :1].astype(np.int64)) % 256 * 6.0 / 255.0
     sextants = turned.astype(np.int64)
     sectors = each((sextants % 6).astype(np.int32).reshape(-1), device)

@@ -12,15 +12,15 @@ from headrace.transforms.native_operations import CHANGES_COLOUR, NEEDS_AFFINE
 __all__ = ["Cropping", "cropping"]
 
 _CROPS = frozenset({"center_crop", "random_crop"})
-_TRIED = 8  # draws that tell whether a GPU can go on: a step that it cannot do may be random
+_TRIED = 8  # images drawn to find out whether a GPU can do the rest: the operation that it cannot do may be a random choice
 _BEGINS = NEEDS_AFFINE | CHANGES_COLOUR | {"apply"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cropping:
-    """The operations of a pipeline that the CPU applies (after them images have their final size), and those left for the GPU.
+    """A pipeline cut in two: the CPU decodes, crops, resizes and flips to the final size; the GPU does the rest.
 
-    program: those operations, for the CPU threads. whole: all of them. size: width and height of the output in pixels.
+    program: the CPU's operations. whole: all operations. size: width and height of the output in pixels.
     """
 
     program: Program
@@ -28,7 +28,7 @@ class Cropping:
     size: tuple[int, int]
 
     def passes(self, seed: int, epoch: int, draw: int) -> list[Pass] | None:
-        """Return the passes over an image that are left for the GPU, as `Program.split`; None if only the CPU can do them.
+        """Return the GPU's operations on one image, drawn as `Program.split` draws them; None if only the CPU can do them.
 
         Each operation draws from a stream of its own, so that they do not depend on the size of the image before the crop:
         an image of four times the output stands for all.
@@ -45,7 +45,7 @@ class Cropping:
 
 
 def cropping(pipeline: Pipeline) -> Cropping | str:
-    """Return the CPU's operations of a pipeline, or why the GPU cannot do what follows; "" if nothing follows."""
+    """Return the pipeline cut between CPU and GPU, or why the GPU cannot augment; "" if there is nothing to augment."""
     operations, names = pipeline.operations, [name for name, _, _ in pipeline.operations]
     if not changes_pixels(operations):
         return ""

@@ -20,17 +20,20 @@ __all__ = ["blur", "dilate", "erode", "flip_x", "flip_y", "sharpness"]
 
 
 def flip_x(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Mirror left to right."""
+    """Return images mirrored from left to right."""
     return images.flip(2)
 
 
 def flip_y(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Mirror top to bottom."""
+    """Return images mirrored from top to bottom."""
     return images.flip(1)
 
 
 def sharpness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Blend with Pillow's SMOOTH filter, (1 1 1, 1 5 1, 1 1 1) / 13; border pixels stay. Numbers: the factor."""
+    """Return images with sharpness scaled by the factor `numbers[:, 0]`: 0 gives the smoothed image, 1 the same image.
+
+    The smoothing is Pillow's SMOOTH filter, (1 1 1, 1 5 1, 1 1 1) / 13. Border pixels do not change.
+    """
     if min(images.shape[1:3]) < 3:
         return images
     values = images.int()
@@ -44,7 +47,7 @@ def sharpness(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def dilate(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Replace each value by the largest of its 3 × 3 neighbourhood inside the image."""
+    """Return images in which each value is the largest of its 3 × 3 neighbourhood inside the image."""
     import torch
 
     for axis in (1, 2):
@@ -53,7 +56,7 @@ def dilate(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
 
 
 def erode(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Replace each value by the smallest of its 3 × 3 neighbourhood inside the image."""
+    """Return images in which each value is the smallest of its 3 × 3 neighbourhood inside the image."""
     import torch
 
     for axis in (1, 2):
@@ -73,11 +76,11 @@ def _extreme(images: torch.Tensor, axis: int, choose: Callable[[torch.Tensor, to
 
 
 def blur(images: torch.Tensor, numbers: Numbers) -> torch.Tensor:
-    """Blur each row, then each column. Beyond the border the image is reflected.
+    """Return images convolved with one kernel along the rows, then one along the columns. Borders are reflected.
 
     Sums are in single precision, in the order of the weights. The result is rounded to whole numbers, halves to even.
 
-    Numbers: the kernel's width (the same for all images), then its weights across, then down.
+    numbers: the kernel's width in pixels (the same for all images), its weights along the rows, its weights along the columns.
     """
     import torch
 

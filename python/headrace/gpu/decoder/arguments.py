@@ -13,7 +13,7 @@ SOURCE = Path(__file__).with_name("decode.cuh")
 
 
 class Kernel(NamedTuple):
-    """A kernel: its name in the source, and the threads of a CUDA block."""
+    """A CUDA kernel: its name in the source, and its number of threads per CUDA block."""
 
     name: str
     threads: int
@@ -41,7 +41,7 @@ class Group(NamedTuple):
 
 
 class BatchArguments(ctypes.Structure):
-    """`Batch` of decode.cuh: addresses on the device, and the records of a group."""
+    """The struct `Batch` of decode.cuh: device addresses of the buffers, and the range of images of one group."""
 
     _fields_ = tuple(
         (name, ctypes.c_uint64)

@@ -82,7 +82,7 @@ def available(device: torch.device | str) -> str | None:
 
 
 class Request(NamedTuple):
-    """What a batch was asked for; a column that is None takes its default for all images."""
+    """The arguments of one `CudaJpegDecoder.decode` call, one entry per image. None: the default for all images."""
 
     files: list[Any]
     boxes: list[tuple[int, int, int, int]] | None
@@ -91,7 +91,7 @@ class Request(NamedTuple):
     windows: list[tuple[int, int, int, int]] | None
 
     def chosen(self, slots: npt.NDArray[np.intp]) -> Request:
-        """Return the request of the images in `slots`."""
+        """Return the request reduced to the images at the positions `slots`."""
         return Request._make(None if column is None else [column[slot] for slot in slots] for column in self)
 
 
@@ -113,7 +113,10 @@ class CudaBatch:
         self._staged: Any = None  # what the device may still read
 
     def started(self, statuses: Any, staged: Any, on_gpu: bool) -> None:
-        """Take the statuses of a launch, a tensor on the device, and fetch them without waiting."""
+        """Start to copy the launch's `statuses` (one byte per image, on the device) to the host. Does not wait.
+
+        staged: buffers to keep alive while the device may read them. on_gpu: False in tests, whose statuses are on the host.
+        """
         self._staged = staged
         self._statuses = statuses
         if on_gpu:
@@ -235,7 +238,7 @@ class CudaJpegDecoder:
     def decode_on_cpu(
         self, request: Request, slots: npt.NDArray[np.intp], threads: int
     ) -> tuple[torch.Tensor, npt.NDArray[np.int32]]:
-        """Decode the images of `request` in `slots` with the CPU kernel: (n, H, W, 3) values, and a status for each."""
+        """Decode the images at positions `slots` with the CPU kernel. Return values [n, H, W, 3] and a status for each."""
         pixels = np.empty((len(slots), self.height, self.width, 3), np.uint8)
         files, boxes, flips, sizes, windows = request.chosen(slots)
         statuses = decode_into(files, pixels, boxes, flips, threads, sizes=sizes, windows=windows)

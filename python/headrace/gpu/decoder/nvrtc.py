@@ -28,14 +28,14 @@ from headrace.system.text.foreign_errors import first_line
 
 __all__ = ["Usage", "compile_cubin", "cubin_for", "resource_usage", "target_for"]
 
-# Multiplications and additions stay apart: filter weights are rounded as on the CPU.
+# --fmad=false: no fused multiply-add, so that filter weights are rounded as on the CPU.
 _OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
 _DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a thread or a CUDA block of a kernel takes: registers, shared and spilled bytes (per thread)."""
+    """The resources of one kernel: registers, spilled bytes and stack bytes per thread; shared memory bytes per CUDA block."""
 
     registers: int
     shared_bytes: int

@@ -15,16 +15,16 @@ from headrace.system.text.sizes import percent_text
 __all__ = ["CHECKED_SIZE", "check_pixels"]
 
 CHECKED_SIZE = (48, 40)
-"""Height and width of the images of the compared decode."""
+"""Height and width in pixels of the images that `check_pixels` decodes."""
 
 _TILE = 32  # pixels between restart markers, as the packer writes them
 
 
 class Decoder(Protocol):
-    """What is checked: `CudaJpegDecoder`."""
+    """The interface of `CudaJpegDecoder` that `check_pixels` uses."""
 
     def decode(self, files: Any, boxes: Any, flips: Any, /) -> Any:
-        """Return a batch with `statuses()` and `images`."""
+        """Start to decode, and return a batch with `statuses()` and `images` (see `CudaBatch`)."""
 
 
 def check_pixels(decoder: Decoder) -> None:
@@ -48,9 +48,9 @@ def check_pixels(decoder: Decoder) -> None:
         statuses = batch.statuses()
         found = batch.images.permute(0, 2, 3, 1).cpu().numpy()
     except RuntimeError as error:  # torch's
-        raise HeadraceError(f"its first batch failed: {first_line(error)}") from error
+        raise HeadraceError(f"the CUDA decoder's first batch failed: {first_line(error)}") from error
     if statuses.any():
-        raise HeadraceError("it takes sound images for damaged ones on this GPU")
+        raise HeadraceError("the CUDA decoder reports undamaged images as damaged on this GPU")
     if not np.array_equal(found, expected):
         share = percent_text(float(np.mean(found != expected)), digits=1)
-        raise HeadraceError(f"{share} of its values differ from the CPU kernel's on this GPU")
+        raise HeadraceError(f"{share} of the CUDA decoder's values differ from the CPU kernel's on this GPU")

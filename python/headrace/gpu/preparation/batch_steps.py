@@ -10,17 +10,18 @@ __all__ = ["Erase", "Mix"]
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """RandomErasing, drawn: for each image the rectangle (top, left, height, width) or None, and the values to fill it with."""
+    """A draw of RandomErasing: per image the rectangle (top, left, height, width) or None, and the fill value per channel."""
 
     boxes: Sequence[tuple[int, int, int, int] | None]
-    values: tuple[float, float, float]  # in the units of the output
+    values: tuple[float, float, float]  # R, G, B, on the scale of the output (normalised if the output is)
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """MixUp or CutMix, drawn. The partner of image n is image n - 1.
+    """A draw of MixUp or CutMix for one batch. Image n is mixed with image n - 1.
 
-    share: of its own that an image keeps in MixUp. rectangle: CutMix's (top, bottom, left, right); None for MixUp.
+    share: weight of the image itself, 0 to 1; its partner's is the rest. rectangle: CutMix's (top, bottom, left, right) that
+    comes from the partner; None for MixUp.
     """
 
     share: float
