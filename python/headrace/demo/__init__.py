@@ -1,1 +1,1 @@
-"""`headrace demo`: an ordinary training script, and the steps that are run with both."""
+"""`headrace demo`: an ordinary training script (`script`), and the demo that diagnoses it and makes it faster (`run_demo`)."""

@@ -44,12 +44,12 @@ DECODE_CHECK_SECONDS = 20.0  # limit of the search for files that cannot be deco
 MOST_IMAGES = 3000  # take a sample of larger data: enough for every measurement, and packed in seconds
 
 Log = Callable[[str], None]
-OpenProgress = Callable[[str, int], Any]  # (description, total) → context manager of a ProgressBar
+OpenProgress = Callable[[str, int], Any]  # (description, total) → context manager that yields a ProgressBar
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One way of training: images a second of each round, and the median share of time (0 to 1) that the GPU waited."""
+    """One way of training, measured. img_s: of each round. wait_share: share of time that the GPU waited, 0 to 1, median."""
 
     img_s: tuple[float, ...]
     wait_share: float
@@ -57,7 +57,7 @@ class Measurement:
 
     @property
     def median_img_s(self) -> float:
-        """The median over the rounds."""
+        """Median images/s over the rounds."""
         return statistics.median(self.img_s)
 
 
@@ -84,7 +84,7 @@ class DemoResult:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast the unmodified script is under `headrace run`."""
+        """Rate of the unmodified script under `headrace run`, divided by its rate without."""
         return self.after.median_img_s / self.before.median_img_s
 
 
@@ -95,7 +95,7 @@ def default_folder() -> Path:
 
 
 def find_device() -> tuple[str, str]:
-    """Return the --device of the script and of `headrace train`, and its name for people: the GPU if torch can use one."""
+    """Return (value for --device, name to print): "cuda" and the GPU's name if torch can use one, else a simulated A100."""
     driver, _ = nvml.find_driver()
     if driver is not None and driver.gpus:
         torch, _ = software.read_torch()
@@ -242,7 +242,7 @@ def _diagnose(folder: Path, job: list[str], batch_size: int, show: Log) -> tuple
     img_s = _facts(log, line)["img_s"] if log.exists() else diagnosis["img_s"]
     if not img_s:
         raise CommandError(
-            f"`{steps.typed_command(line)}` saw too few steps in {DIAGNOSED_SECONDS} s", hint="free some CPU cores"
+            f"`{steps.typed_command(line)}` saw too few training steps in {DIAGNOSED_SECONDS} s", hint="free some CPU cores"
         )
     return diagnosis, float(img_s)
 
@@ -290,9 +290,9 @@ def _check_same_job(facts: dict[str, list[dict[str, Any]]]) -> None:
     for name in ("images", "steps", "batches", "device"):
         values = [one[name] for one in every]
         if any(value != values[0] for value in values):
-            raise CommandError(f"the runs did not do the same job: their {name} are {values}")
+            raise CommandError(f"the runs with and without headrace did not do the same job: their {name} are {values}")
     if not all(math.isfinite(loss) for one in every for loss in one["losses"]):
-        raise CommandError(f"a loss is not finite: {[one['losses'] for one in every]}")
+        raise CommandError(f"a training loss is not finite; the losses of each run: {[one['losses'] for one in every]}")
 
 
 def _pack_and_train(

@@ -33,7 +33,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class StandIn(nn.Module):
-    """A linear classifier on a 7 × 7 grid of pixels: it learns, and is almost no work for the CPU."""
+    """A linear classifier on a 7 × 7 grid of pixels: a model for simulated GPUs that learns and costs almost no CPU time."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()

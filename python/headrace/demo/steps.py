@@ -25,17 +25,17 @@ TAIL_LINES = 12
 
 
 def headrace(verb: str, *arguments: str | Path) -> list[str]:
-    """Return the command line of one of our verbs, with `--json`, for this interpreter."""
+    """Return the command line of `headrace VERB --json …`, run by this Python interpreter."""
     return own_module("headrace", verb, "--json", *map(str, arguments))
 
 
 def python(script: Path, *arguments: str | Path) -> list[str]:
-    """Return the command line of a script, for this interpreter."""
+    """Return the command line that runs a script by this Python interpreter."""
     return [sys.executable, str(script), *map(str, arguments)]
 
 
 def typed_command(command: list[str]) -> str:
-    """Return `command` as a user would type it."""
+    """Return `command` as a user would type it: `headrace …` or `python …`, without paths and `--json`."""
     own = own_module("headrace")
     plain = ["python", *command[1:]]
     if command[: len(own)] == own:

@@ -25,12 +25,12 @@ __all__ = [
     "reason",
 ]
 
-# Numbers of headrace-core's Status that do not mean damaged data.
+# Status numbers of headrace-core that do not mean damaged data.
 UNKNOWN_FORMAT = 2
 UNSUPPORTED = 8
 TOO_LARGE = 9
 NOT_DECODED = (UNKNOWN_FORMAT, UNSUPPORTED)
-"""The statuses of images whose format is not decoded natively. Pillow may read them."""
+"""Status numbers of images in a format that headrace does not decode. Pillow may be able to."""
 
 Resample = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos", "bilinear-int16", "bicubic-int16"]
 Box = Sequence[int]
@@ -159,6 +159,6 @@ def _index(one: Index | bytes | None) -> Index | None:
 
 
 def reason(status: int) -> str:
-    """Return the sentence for a status number."""
+    """Return what a status number of `decode_into` means, in words."""
     names = status_names()
     return names[status][1] if 0 <= status < len(names) else f"unknown status {status}"

@@ -29,7 +29,7 @@ _SIGNATURES = (
 )
 EXTENSIONS = {"jpeg": "jpg", "png": "png", "gif": "gif", "bmp": "bmp", "tiff": "tif", "webp": "webp"}
 EXTENSIONS |= {name: name for name in ("pbm", "pgm", "ppm")}
-# Netpbm: plain formats, then binary formats.
+# Netpbm: the digit after "P" in the first bytes → format; 1 to 3 are plain text, 4 to 6 binary.
 _PORTABLE = {b"1": "pbm", b"2": "pgm", b"3": "ppm", b"4": "pbm", b"5": "pgm", b"6": "ppm"}
 
 
@@ -37,12 +37,12 @@ _PORTABLE = {b"1": "pbm", b"2": "pgm", b"3": "ppm", b"4": "pbm", b"5": "pgm", b"
 class JpegHeader:
     """How a JPEG was encoded."""
 
-    components: int  # 1 grey, 3 colour, 4 CMYK
-    bits: int  # a sample
-    subsampling: str  # "4:2:0", …; "grey"; else the factors, "2x1,1x2,1x1"
-    process: str  # "baseline", "extended", "progressive", "other"
-    restart_interval: int  # MCUs between restart markers, 0 = none
-    quality: int | None  # IJG quality that the luminance table's sum corresponds to
+    components: int  # 1: grey, 3: colour, 4: CMYK
+    bits: int  # bits per sample (8, or 12)
+    subsampling: str  # "4:2:0", …, or "grey"; for unusual factors their list, such as "2x1,1x2,1x1"
+    process: str  # "baseline", "extended", "progressive" or "other"
+    restart_interval: int  # MCUs between restart markers; 0: no markers
+    quality: int | None  # IJG quality whose luminance table has the same sum as this file's
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ImageHeader:
 
 
 def format_of(data: bytes) -> str | None:
-    """Return the format by the first bytes: `jpeg`, `png`, `gif`, `bmp`, `tiff`, `webp`, `pbm`, `pgm`, `ppm`, or None."""
+    """Return the format, by the first bytes: `jpeg`, `png`, `gif`, `bmp`, `tiff`, `webp`, `pbm`, `pgm`, `ppm`, or None."""
     for signature, name in _SIGNATURES:
         if data.startswith(signature):
             return name
@@ -116,7 +116,7 @@ def _other(data: bytes, kind: str | None) -> ImageHeader:
         import PIL.Image  # noqa: F401 (`open_raster` needs it)
     except ImportError as error:
         raise MissingDependencyError(
-            "Pillow is needed for images that are neither JPEG nor PNG", hint="pip install pillow"
+            "Pillow is needed to read images that are neither JPEG nor PNG", hint="pip install pillow"
         ) from error
     try:
         with open_raster(data) as image:

@@ -55,7 +55,7 @@ STAMP = ".complete"
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether `folder` holds all images of this version."""
+    """Return whether `make` has finished in `folder`, with this `VERSION` of the images."""
     stamp = folder / STAMP
     return stamp.is_file() and stamp.read_text() == VERSION
 
@@ -68,7 +68,7 @@ def make(
     length: float = 1.0,
     advance: Callable[[int], None] = lambda count: None,
 ) -> int:
-    """Write `folder`/CLASS/NNNN.jpg and return the number of images. The folder appears whole or not at all.
+    """Cut JPEGs from the photographs into `folder`/CLASS/NNNN.jpg; return their number. The folder appears whole or not at all.
 
     Each image has its own seed: the same Pillow writes the same files every time. `first`: number of the first image of each
     class; images of different numbers differ. `length`: factor on widths and heights, as far as the photographs are that

@@ -28,7 +28,7 @@ RASTER_FORMATS = (
 
 
 def open_raster(source: bytes | str | PathLike[str] | IO[bytes]) -> Image.Image:
-    """Open an image with Pillow, given as its bytes, its path or a file. Raises what `PIL.Image.open` raises.
+    """Open an image (bytes, path or file) with Pillow, restricted to `RASTER_FORMATS`. Raises what `PIL.Image.open` raises.
 
     Example: `open_raster(Path("cat.gif").read_bytes()).size`.
     """
@@ -44,9 +44,9 @@ class _Silence:
 
 
 def keep_pillow_silent() -> None:
-    """Let Pillow and its libtiff write nothing to stderr in this process, which is a command of headrace's own.
+    """Stop Pillow and its libtiff from writing to stderr in this process. For headrace's own commands, never a user's script.
 
-    What is wrong with an image is said by name in the command's own words. A script's process stays as it is.
+    The command reports a faulty image itself, by name.
     """
     warnings.filterwarnings("ignore", module=r"PIL\.")
     _Silence.wanted = True

@@ -9,7 +9,7 @@ __all__ = ["restart_markers"]
 
 
 def restart_markers(jpeg: bytes, *, tile: int = 32, keep_metadata: bool = True) -> bytes:
-    """Rewrite a JPEG so that it can be decoded in pieces. Each pixel stays exactly the same.
+    """Return the JPEG with restart markers inserted, so that decoding can start at each marker. No pixel changes.
 
     jpeg: the file's bytes.
     tile: width of a piece in pixels, at least 1 (default 32).

@@ -8,13 +8,13 @@ import zlib
 __all__ = ["png"]
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_RGB, _INDEXED = 2, 3  # colour types of the header
+_RGB, _INDEXED = 2, 3  # colour types in a PNG header
 
 
 def png(
     pixels: bytes, width: int, height: int, *, palette: bytes | None = None, alpha: bytes | None = None, level: int = 6
 ) -> bytes:
-    """Return the PNG of `pixels`: 3 bytes per pixel (RGB), or 1 byte per pixel where `palette` is given.
+    """Return a PNG file of `pixels`: 3 bytes per pixel (RGB), or 1 byte per pixel if `palette` is given.
 
     `pixels`: uint8, row after row, without padding. `palette`: 3 bytes per colour, at most 256 colours. `alpha`: the opacity of
     each palette entry, 0 to 255 (default: opaque). `level`: zlib's, 0 to 9 (default 6). Raises `ValueError` where the number of

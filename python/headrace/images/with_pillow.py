@@ -73,7 +73,7 @@ def converted(image: Image.Image, mode: str) -> Image.Image:
 
 
 def library_reason(error: Exception) -> str:
-    """Return what an exception of a library says, without addresses in memory, which differ from run to run."""
+    """Return the message of a library's exception, without memory addresses, which differ from run to run."""
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(error))
     return text if text and isinstance(error, OSError | SyntaxError | ValueError) else f"{type(error).__name__}: {text}"
 

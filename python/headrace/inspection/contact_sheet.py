@@ -15,7 +15,7 @@ from headrace.images.with_pillow import converted, decode_with_pillow
 
 __all__ = ["PICTURES", "contact_sheet"]
 
-COLUMNS, ROWS, GAP = 8, 6, 4  # pictures a row, rows, pixels
+COLUMNS, ROWS, GAP = 8, 6, 4  # pictures per row, rows of pictures, pixels between pictures
 PICTURES = COLUMNS * ROWS
 _BACKGROUND, _MISSING = 255, 200
 

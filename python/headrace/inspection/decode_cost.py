@@ -21,9 +21,9 @@ from headrace.transforms.geometry import RandomResizedCrop
 
 __all__ = ["DecodeCost", "measure_decode_cost"]
 
-_IMAGES = 48  # most images decoded
-_LIMIT_S = 1.5  # longest time for all
-_SIDE = 224  # pixels; output size
+_IMAGES = 48  # take every n-th image so that about this many are decoded
+_LIMIT_S = 1.5  # start no further image after this many seconds
+_SIDE = 224  # width and height of the output in pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class DecodeCost:
 
 
 def measure_decode_cost(dataset: Dataset, rows: Sequence[int]) -> DecodeCost | None:
-    """Decode up to 48 of the images in `rows`, spread evenly. None if none can be decoded natively.
+    """Return the mean cost of decoding about 50 of the images in `rows`, evenly spread; None if headrace can decode none.
 
-    CPU time, because wall time depends on what else the machine does.
+    The cost is CPU time, because wall time depends on what else the machine does. Decoding stops after 1.5 seconds.
     """
     out = np.empty((1, _SIDE, _SIDE, 3), dtype=np.uint8)
     program = compile_pipeline(RandomResizedCrop(_SIDE)).program

@@ -34,7 +34,7 @@ SLOW_SMALL_READ_S = 0.010
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A fault of the machine and its remedy. Levels: `problem`: the GPU cannot train; `warning`: slow or fragile."""
+    """A fault of the machine and its remedy. level: "problem" (the GPU cannot train) or "warning" (slow or fragile)."""
 
     level: Level
     what: str
@@ -43,7 +43,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The facts about a machine. `driver` is None without an NVIDIA driver; `driver_source` says where it was looked for."""
+    """The facts about a machine. driver: None without an NVIDIA driver. driver_source: where headrace looked for the driver."""
 
     software: software.Software
     cores: machine.Cores
@@ -59,7 +59,7 @@ class Examination:
 
 
 def examine(headrace_version: str, *, path: Path | None = None, url: str | None = None) -> Examination:
-    """Collect the facts, in about ten seconds.
+    """Return the facts about this machine, measured in about ten seconds.
 
     headrace_version: for the report.
     path: folder on the storage to measure. Default: the working directory, if it can be measured.

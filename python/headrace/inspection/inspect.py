@@ -28,12 +28,12 @@ from headrace.system.hardware import machine
 
 __all__ = ["Inspection", "Spread", "inspect_dataset"]
 
-SAMPLE = 2000  # images; gives a share to about ±2 percentage points (95 %)
+SAMPLE = 2000  # images to read; a share is then known to about ±2 percentage points (95 % confidence, binomial)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The distribution of a number over the sample."""
+    """The distribution of one number over the sampled images: mean, extremes, and the 5th, 50th and 95th percentile."""
 
     mean: float
     min: float
@@ -45,39 +45,39 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The facts about a dataset. `None` means not measured."""
+    """The facts about a dataset, as `inspect_dataset` returns them. None: not measured."""
 
     path: str
     kind: str
     records: int
     classes: int
-    per_class: Spread | None  # records in a class
+    per_class: Spread | None  # number of records in a class
     records_per_class: Mapping[str, int]
     empty_classes: int
     smallest_classes: Mapping[str, int]
     largest_classes: Mapping[str, int]
     unlabeled: int
-    extras: Mapping[str, int]  # number of sidecar files by name
-    strays: int  # members of archives without an image; images that ImageFolder ignores
-    other_files: int  # of a folder's classes, with endings that are no image's
-    bytes: int | None  # of all images
-    sampled: int
-    unreadable: Mapping[str, str]  # key -> reason, in the sample
-    formats: Mapping[str, int]
-    subsampling: Mapping[str, int]  # of JPEGs
-    processes: Mapping[str, int]  # of JPEGs: baseline, progressive, …
-    restart_markers: float | None  # share of the JPEGs with restart markers, 0 to 1
-    quality: Spread | None  # of JPEGs: IJG quality, from the luminance table
+    extras: Mapping[str, int]  # sidecar files: ending → number of files
+    strays: int  # files that become no record: archive members without an image, images outside the class folders
+    other_files: int  # files in the class folders whose ending is no image's
+    bytes: int | None  # size of all images together
+    sampled: int  # images read for the fields below
+    unreadable: Mapping[str, str]  # key → reason, of the sampled images that cannot be read
+    formats: Mapping[str, int]  # format → number of sampled images
+    subsampling: Mapping[str, int]  # chroma subsampling → number of sampled JPEGs
+    processes: Mapping[str, int]  # "baseline", "progressive", … → number of sampled JPEGs
+    restart_markers: float | None  # share of the sampled JPEGs that have restart markers, 0 to 1
+    quality: Spread | None  # IJG quality of the sampled JPEGs, estimated from their luminance table
     width: Spread | None  # pixels
-    height: Spread | None
+    height: Spread | None  # pixels
     size_bytes: Spread | None
     bits_per_pixel: float | None
-    decode_ms: float | None  # for one whole image on one core of this machine, resized to 224 x 224
+    decode_ms: float | None  # CPU time to decode a whole image and resize it to 224 × 224, on one core of this machine
     decode_img_s_per_core: float | None
-    crop_ms: float | None  # for a random crop, which is what a loader decodes
+    crop_ms: float | None  # CPU time to decode a random crop, as a training loader does
     crop_img_s_per_core: float | None
-    indexed_crop_ms: float | None  # the same from the second epoch on; None where no file takes a JPEG index
-    objects: ObjectSizes | None  # the files that an object store would hold
+    indexed_crop_ms: float | None  # `crop_ms` with a JPEG index, from the second epoch on; None if no file takes an index
+    objects: ObjectSizes | None  # sizes of the files that an object store would hold
     contact_sheet: str | None
 
 

@@ -39,7 +39,7 @@ class SizeBin:
 
 @dataclass(frozen=True, slots=True)
 class ObjectSizes:
-    """The sizes of a dataset's objects. `below_share`, `above_share`: of the sampled ones, outside 1 to 128 MiB.
+    """The sizes of a dataset's objects. below_share, above_share: share of the sampled objects below 1 MiB, above 128 MiB.
 
     remark: what to do about objects outside the range; None where there is nothing to do.
     """
@@ -54,7 +54,7 @@ class ObjectSizes:
 
 
 def object_sizes(dataset: Dataset) -> ObjectSizes | None:
-    """Return the sizes of the files that hold a dataset's images; None where no size is known.
+    """Return the sizes of the files or shards that hold a dataset's images; None where no size is known.
 
     Example: `object_sizes(headrace.open("photos")).remark`.
     """

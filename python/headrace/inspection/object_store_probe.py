@@ -12,8 +12,8 @@ from headrace.errors import SourceError, UsageError
 __all__ = ["StoreProbe", "probe_store"]
 
 READ_BYTES = 16 << 20
-_LISTED = 20  # objects among which the largest is read
-_POLICY = RetryPolicy(tries=2, timeout_s=10.0, patience_s=10.0, client_retries=1)  # `doctor` must not wait as long as a Loader
+_LISTED = 20  # list this many objects and read the largest of them
+_POLICY = RetryPolicy(tries=2, timeout_s=10.0, patience_s=10.0, client_retries=1)  # `doctor` gives up sooner than a Loader
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,16 @@ class StoreProbe:
 
     url: str
     object: str  # URL of the object that was read
-    first_byte_s: float  # time of a request for one byte
+    first_byte_s: float  # seconds that a request for one byte took
     read_bytes: int
-    bytes_per_s: float  # of one request for `read_bytes`
+    bytes_per_s: float  # rate of one request for `read_bytes` bytes
 
 
 def probe_store(url: str) -> StoreProbe:
-    """Read up to 16 MiB of one object: the largest of the first 20 below an s3://, gs:// or az:// URL, or one http(s):// file.
+    """Return the measured latency and rate of reading one object, up to 16 MiB of it.
 
-    Raises SourceError with the store's own words if it cannot be read, UsageError for another kind of address.
+    url: an s3://, gs:// or az:// prefix (the largest of the first 20 objects is read), or one http(s):// file.
+    Raises SourceError with the store's own words if the object cannot be read, UsageError for another kind of address.
     """
     if not is_url(url):
         raise UsageError(

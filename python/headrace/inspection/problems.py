@@ -18,12 +18,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """The result of a check. `ok`: no problem was found."""
+    """The result of `headrace.verify`. `ok`: whether no problem was found."""
 
     path: str
     ok: bool
     records: int
     shards: int
-    bytes: int  # of all shards
-    decoded: bool  # whether every image was decoded
+    bytes: int  # size of all shards together
+    decoded: bool  # whether the check decoded every image (`decode=True`)
     problems: tuple[Problem, ...]

@@ -142,7 +142,7 @@ class _ShardCheck:
     folder: Path
     manifest: Manifest
     columns: Columns
-    rows: Sequence[npt.NDArray[np.int64]]  # of the index, for each shard
+    rows: Sequence[npt.NDArray[np.int64]]  # for each shard, its rows of the index
     decode: bool
     on_progress: Callable[[int], None]
 

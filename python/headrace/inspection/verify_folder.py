@@ -22,14 +22,17 @@ __all__ = ["is_folder_copy", "verify_folder"]
 
 
 def is_folder_copy(path: str | os.PathLike[str]) -> bool:
-    """Return whether `path` holds the record of a folder copy."""
+    """Return whether `path` is a folder that `headrace pack --layout folder` wrote."""
     return (Path(path) / RECORD).is_file()
 
 
 def verify_folder(
     path: Path, *, decode: bool, workers: int, on_start: Callable[[int], None] | None, on_progress: Callable[[int], None] | None
 ) -> VerifyResult:
-    """Check every file of the copy; with `decode` decode every changed JPEG. Raises SourceError for an unfinished copy."""
+    """Check every file of the copy and return the problems found; with `decode`, also decode every JPEG that `pack` changed.
+
+    Raises SourceError for an unfinished copy.
+    """
     header, entries = read_record(path)
     if not header["complete"]:
         raise SourceError(f"{path} holds an unfinished copy", hint="give the same `headrace pack` command again: it continues")

@@ -18,7 +18,7 @@ __all__ = ["FirstVerdict"]
 POLL_S = 1.0
 
 IDLE_FACTOR = 20
-"""Rest this many times as long as the last look took: reading a long session takes time."""
+"""After each reading of the session, wait this many times as long as the reading took, so that it uses under 5 % of a core."""
 
 
 class FirstVerdict:

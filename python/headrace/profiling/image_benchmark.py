@@ -36,7 +36,7 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ImageBenchmark:
-    """CPU seconds per image. None: not measured.
+    """CPU seconds to load one image of the job in different ways. None: not measured.
 
     `plain_s`: with Pillow. `headrace_s`: with headrace, for JPEGs only. `pre_resized_s`: with Pillow, of images shrunk
     beforehand to a short side of 256; None where no image is larger. `pre_resized_bytes_ratio`: bytes of the shrunk files
@@ -71,7 +71,7 @@ class _Sample:
 def measure_images(
     paths: Sequence[str], *, native_part: str | None = None, native_loader: bool = False, seed: int = 0
 ) -> ImageBenchmark | None:
-    """Time decoding up to 24 of the images in `paths`. None when Pillow is missing or no file can be read.
+    """Return the CPU time of decoding up to 24 of the images in `paths`; None if Pillow is missing or no file can be read.
 
     `native_part`: "resized" or "cropped", to time native decode of a loader that is taken over in part. `native_loader`:
     whether a `headrace.Loader` reads the images, to time headrace on the shrunk copies as well.

@@ -43,7 +43,10 @@ def watch(out: str | Path | None = None, *, report: bool = True) -> Watch:
 
 
 class Watch:
-    """The block of `watch`. `folder`: of the session. `diagnosis`: set when the block ends, on the first rank of a machine."""
+    """What `with headrace.watch()` yields. folder: the session's. diagnosis: None until the block ends, and on other ranks.
+
+    The first rank of each machine diagnoses.
+    """
 
     def __init__(self, out: str | Path | None = None, *, report: bool = True) -> None:
         _, local_rank, world_size = rank_from_environment()
@@ -81,7 +84,7 @@ class Watch:
 
     @property
     def active(self) -> bool:
-        """Whether it is recording: `start` was called, `stop` or `end` was not."""
+        """Whether the loop is being recorded: `start` was called, `stop` or `end` was not."""
         return self._active
 
     def stop(self, *, failed: bool = False, exiting: bool = False) -> Diagnosis | None:

@@ -22,14 +22,14 @@ __all__ = ["sweep", "with_read_sweep"]
 READERS = (1, 2, 4, 8, 16)
 SECONDS = 0.5
 MIN_FILES = 16
-MIN_BYTES = 10_000_000  # that the job read
+MIN_BYTES = 10_000_000  # sweep only if the job read at least this much
 
 DISK_SHARE = 0.5
-"""Sweep only if at least this share of the bytes came from a disk."""
+"""Sweep only if at least this share of the bytes that the job read came from a disk, not from the page cache."""
 
 
 def sweep(paths: Sequence[str]) -> dict[str, float]:
-    """Return bytes per second by the number of readers (text, as keys in JSON are). Empty where a file cannot be read."""
+    """Return the read rate in bytes/s by number of readers ("1" to "16", as JSON keys); empty if a file cannot be read."""
     rates: dict[str, float] = {}
     for readers in READERS:
         rate = _rate(paths, readers)

@@ -52,14 +52,14 @@ OVERRIDES_HOOK = "headrace.attach.experiments.overrides"
 REPLAY_HOOK = "headrace.attach.experiments.replay"
 
 MODEL_MISSED = 0.25
-"""Lower the confidence when a prediction is off by more than this share."""
+"""Lower the verdict's confidence if a measured rate differs from its prediction by more than this share."""
 
 REPLAY_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How the command is started for one re-run: the modules of hooks that attach to it, and environment variables."""
+    """How to start the command for one re-run: the hook modules to load into it, and environment variables to set."""
 
     hooks: tuple[str, ...] = (HOOK,)
     env: tuple[tuple[str, str], ...] = ()

@@ -14,26 +14,26 @@ MAX_FIXES_MEASURED = 6
 MIN_WINDOW_S = 8.0
 MAX_WINDOW_S = 60.0
 WINDOW_STEPS = 60
-"""A full window has room for the start of the job and this many steps, within these bounds."""
+"""A full window lasts for the start of the job and this many steps; the steps get 8 to 60 s (`MIN_`, `MAX_WINDOW_S`)."""
 
 LEAST_STEPS = 24
-"""The shortest window has room for the start of the job and this many steps: fewer give no rate (`enough_steps.has_rate`)."""
+"""The shortest window lasts for the start of the job and this many steps: fewer give no rate (`enough_steps.has_rate`)."""
 
 LEAST_WINDOW_S = 2.0
 
 SHORTENED = 0.5
-"""Shorten the windows to this share of full ones, at most, so that more fixes are measured. The best fix alone may get less."""
+"""Shorten windows to no less than this share of full ones to fit more fixes in. Only a single fix may get a shorter window."""
 
 START_MARGIN = 1.3
-"""A run may start this many times slower than the first one: the machine is not always as free."""
+"""Allow each re-run this many times the start-up time of the watched run: other programs may slow it down."""
 
 RUN_COST_S = 1.0
-"""Seconds between the end of a window and the next run, before they were measured: the command ends, its session is read."""
+"""Assumed seconds between two windows until measured: the command ends, headrace reads its session and starts the next run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Seconds of a run: `full_s` if there is time, and `least_s`, in which the job reaches a rate."""
+    """How many seconds one re-run lasts: `full_s` if time allows; `least_s` is the shortest that still gives a rate."""
 
     full_s: float
     least_s: float
@@ -41,7 +41,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The runs of `--verify`.
+    """The re-runs that `--verify` makes.
 
     fixes: how many are measured, best first.
     window_s: seconds of each run.

@@ -35,14 +35,14 @@ WAITS = (
 )
 
 _LARGEST = 1e300
-"""Refuse larger times: their differences would be infinite."""
+"""Refuse times above this: the difference of two of them could overflow to infinity."""
 
 Span = tuple[float, float]
 """Begin and end of a time span, in seconds since the first step of the trace."""
 
 
 def is_trace(path: Path) -> bool:
-    """Return whether a path is a file with a name that traces have (`.json`, `.json.gz`)."""
+    """Return whether `path` is a file whose name ends in `.json` or `.json.gz`, as the names of traces do."""
     return path.name.endswith((".json", ".json.gz")) and path.is_file()
 
 
@@ -53,7 +53,7 @@ def read_trace(path: Path) -> Session:
         document = json.loads(_decompressed(data) if data[:2] == b"\x1f\x8b" else data)
     except (OSError, RecursionError, ValueError, zlib.error) as error:
         raise SessionError(
-            f"{path} is not a trace: {error}", hint="give what torch.profiler's export_chrome_trace wrote"
+            f"{path} is not a trace: {error}", hint="give a file that torch.profiler's export_chrome_trace wrote"
         ) from error
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):

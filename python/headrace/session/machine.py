@@ -21,7 +21,7 @@ class GpuProperties:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine of the samples. `affinity`: numbers of the cores that the job may run on; empty when unknown."""
+    """The machine that the job ran on. affinity: numbers of the cores that the job may run on; empty when unknown."""
 
     hostname: str = ""
     cores_online: int | None = None
@@ -44,7 +44,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU at one time. `busy`: share of the time with at least one kernel running, 0 to 1; not how full the GPU was."""
+    """The counters of one GPU in one sample. busy: share of the time in which at least one kernel ran, 0 to 1."""
 
     index: int
     busy: float | None = None

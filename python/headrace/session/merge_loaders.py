@@ -11,7 +11,7 @@ from headrace.session.model import Batch, Event, ObservedLoader, Session, Stack,
 __all__ = ["merge_recreated_loaders"]
 
 Key = tuple[int, int]
-"""Pid and number of a loader."""
+"""Pid of a process, and the number of a loader in that process."""
 
 Made = TypeVar("Made", Batch, Stack)
 

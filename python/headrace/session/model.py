@@ -307,7 +307,7 @@ class Session:
 
     @staticmethod
     def load(folder: str | Path) -> Session:
-        """Read a session folder. Raises `SessionError` when it holds no session, a damaged one, or one of a newer version.
+        """Return the session in a folder. Raises `SessionError` if the folder holds none, a damaged one, or a newer version's.
 
         Example: `Session.load("headrace-sessions/2026-11-20-141205").steps`
         """

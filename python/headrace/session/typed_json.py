@@ -19,14 +19,14 @@ from headrace.system.text.printable import value_text
 __all__ = ["LARGEST", "converter", "field_converters"]
 
 LARGEST = 1e18
-"""Refuse larger numbers: bytes, nanoseconds and identifiers are below, and sums and products of them stay finite."""
+"""Refuse larger numbers. Bytes, nanoseconds and identifiers are smaller; sums and products of such numbers stay finite."""
 DEEPEST = 40
-"""Levels of a free value, such as the facts of a training script."""
+"""Refuse values of no fixed type (the facts of a training script) that are nested deeper than this many levels."""
 
 
 @functools.cache
 def converter(kind: Any) -> Callable[[Any], Any]:
-    """Return the function that converts what JSON gives to the type `kind`; it raises ValueError for another value.
+    """Return a function that converts a parsed JSON value to the type `kind`, or raises ValueError if the value does not fit.
 
     `kind`: a dataclass, a tuple, a mapping, a union, a plain type or Any. Unknown fields of a dataclass are ignored.
     """
@@ -52,7 +52,7 @@ def converter(kind: Any) -> Callable[[Any], Any]:
 
 @functools.cache
 def field_converters(kind: Any) -> Mapping[str, Callable[[Any], Any]]:
-    """Return the converter of each field of a dataclass."""
+    """Return the `converter` of each field of a dataclass, by the field's name."""
     hints = typing.get_type_hints(kind)
     return {item.name: converter(hints[item.name]) for item in fields(kind)}
 
