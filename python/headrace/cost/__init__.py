@@ -1,4 +1,4 @@
-"""`headrace cost`: what an epoch and a run cost where, from measured or published rates and a dated table of prices.
+"""`headrace cost`: time and money of an epoch and a run on each machine, from known rates and a dated table of prices.
 
 Its rooms, ground first:
 

@@ -23,7 +23,7 @@ Asked = Sequence[tuple[Instance, Service]]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. Either `job` or `hours` is given. `rates`: rates of the whole job, each of which gives a row.
+    """The input of a cost estimate. Either `job` or `hours` is given. rates: img/s of the whole job; each gives its own rows.
 
     `watched`: the diagnosis of a session, whose fixes are priced on the one machine of `asked`, or at the given price.
     """
@@ -44,7 +44,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class OtherLoader:
-    """The choice with another loader, for comparison."""
+    """The row that would be chosen with another loader; None if no row keeps the limits."""
 
     loader: str
     choice: Row | None
@@ -52,7 +52,11 @@ class OtherLoader:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Rows in the order asked, the choice, rows that no other beats, and what the choice rests on."""
+    """The result of a cost estimate.
+
+    rows: in the order of `question.asked`. pareto: rows that no other row beats in both time and money. Other lists are empty,
+    `pack` and `watched` None, where the question did not ask for them. price_date: of the price table.
+    """
 
     question: Question
     rows: list[Row]
@@ -162,7 +166,7 @@ class Answer:
 
 
 def answer(question: Question, tables: Sequence[PriceTable]) -> Answer:
-    """Answer a question with one table of prices, or with those of several regions. Raises `UsageError`."""
+    """Return the cost estimate for a question, with the prices of one region or of several. Raises `UsageError`."""
     if question.max_instances < 1:
         raise UsageError(f"--max-instances must be at least 1, not {question.max_instances}")
     if question.reuse_runs < 1:

@@ -20,7 +20,7 @@ SIZE_INCHES, DPI = (9.0, 5.5), 150
 
 
 def write_png(found: Answer, path: Path, *, title: str) -> Path:
-    """Write the chart to `path` in one piece and return `path`.
+    """Write the chart as a PNG to `path`, atomically, and return `path`.
 
     Raises `MissingDependencyError` without matplotlib, `UsageError` if nothing can be drawn or the file cannot be written.
     """

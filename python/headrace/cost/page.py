@@ -33,10 +33,10 @@ WIDTH, HEIGHT, MARGIN = 800.0, 320.0, 24.0
 NAMED = "Rows that no other beats in both time and money have their name."
 
 CHARACTER, LINE = 6.0, 12.0
-"""Width of a character and height of a line of the names in the chart, in its own units."""
+"""Width of a character and height of a line of text in the chart, in SVG units."""
 
 LABELLED = 7
-"""Rows of the chart whose names are written."""
+"""Name at most this many rows in the chart."""
 
 
 def write(found: Answer, path: Path, *, title: str) -> Path:
@@ -45,7 +45,7 @@ def write(found: Answer, path: Path, *, title: str) -> Path:
 
 
 def render(found: Answer, *, title: str) -> str:
-    """Return the whole page."""
+    """Return the HTML text of the page."""
     return html_page(
         f"{title} · headrace",
         header(title),
@@ -120,7 +120,7 @@ def _chart(found: Answer) -> Html | None:
 
 
 def drawable_rows(found: Answer) -> list[Row]:
-    """Return the rows that have a place on logarithmic axes of time and money."""
+    """Return the rows with finite time and money above 0, which logarithmic axes can show."""
     return [row for row in found.rows if math.isfinite(row.best_usd) and row.best_usd > 0 and row.total_hours > 0]
 
 

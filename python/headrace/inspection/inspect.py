@@ -57,8 +57,8 @@ class Inspection:
     smallest_classes: Mapping[str, int]
     largest_classes: Mapping[str, int]
     unlabeled: int
-    extras: Mapping[str, int]  # sidecar files: ending → number of files
-    strays: int  # files that become no record: archive members without an image, images outside the class folders
+    extras: Mapping[str, int]  # name of a sidecar file without its key ("seg.png") → number of records that have one
+    strays: int  # members of archives without an image, and image files that torchvision's ImageFolder would ignore
     other_files: int  # files in the class folders whose ending is no image's
     bytes: int | None  # size of all images together
     sampled: int  # images read for the fields below

@@ -12,20 +12,23 @@ __all__ = ["Choice", "Limits", "choose", "pareto"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a run may take: hours from the order to the last step, and USD with the start. None: no limit."""
+    """The limits of a run: hours from ordering the machine to the last step, and USD, start-up included. None: no limit."""
 
     deadline_hours: float | None = None
     budget_usd: float | None = None
 
     def allow(self, row: Row) -> bool:
-        """Return whether a row keeps both limits."""
+        """Return whether a row is within both limits."""
         in_time = self.deadline_hours is None or row.total_hours <= self.deadline_hours
         return in_time and (self.budget_usd is None or row.best_usd <= self.budget_usd)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen row (None: no row keeps the limits), and why, in one sentence. `nearest`: the row that misses them least."""
+    """The chosen row (None: no row is within the limits), and the reason in words.
+
+    nearest: where no row is within the limits, the row that exceeds them by the smallest factor.
+    """
 
     row: Row | None
     reason: str

@@ -26,7 +26,7 @@ __all__ = ["Calibration", "FinishedRun", "calibrate", "factor", "factors", "leav
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run with its predicted and observed seconds, start and download included. `kind`: `ec2:g5.xlarge`, or `local`."""
+    """The predicted and the observed seconds of a run, start-up and download included. kind: "ec2:g5.xlarge", or "local"."""
 
     kind: str
     predicted_s: float
@@ -34,13 +34,17 @@ class FinishedRun:
 
     @property
     def ratio(self) -> float:
-        """Observed ÷ predicted."""
+        """Observed divided by predicted seconds."""
         return self.observed_s / self.predicted_s
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The factors by kind of machine, the runs they come from, and the median error of each run predicted from the others."""
+    """The result of `headrace cost calibrate`.
+
+    factors: observed ÷ predicted seconds by kind of machine. runs: all runs they come from. median_error: median relative error
+    when each run is predicted with the factor of the others; None with too few runs. file: where the factors are stored.
+    """
 
     factors: dict[str, float]
     runs: tuple[FinishedRun, ...]
@@ -48,7 +52,7 @@ class Calibration:
     file: Path
 
     def lines(self) -> list[str]:
-        """Return the calibration in words: one sentence for each kind."""
+        """Return the calibration in words: one line for each kind of machine, the median error, and the file."""
         found = []
         for kind, value in sorted(self.factors.items()):
             count = sum(run.kind == kind for run in self.runs)
@@ -74,7 +78,7 @@ def leave_one_out(runs: Sequence[FinishedRun]) -> list[float]:
 
 
 def calibrate(files: Sequence[Path]) -> Calibration:
-    """Read finished runs, add them to those kept, write the factors, and return them. Raises `UsageError` for a bad file."""
+    """Add the runs in `files` to the stored ones, store and return the new factors. Raises `UsageError` for a bad file."""
     place = _file()
     kept = {_identity(entry): entry for entry in _kept(place)["runs"]}
     for path in files:
@@ -92,7 +96,7 @@ def calibrate(files: Sequence[Path]) -> Calibration:
 
 
 def factors() -> dict[str, float]:
-    """Return the kept factors by kind of machine; none where nothing was calibrated."""
+    """Return the stored factors (observed ÷ predicted seconds) by kind of machine; empty if nothing was calibrated."""
     found: dict[str, float] = _kept(_file())["factors"]
     return found
 

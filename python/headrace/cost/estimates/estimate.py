@@ -11,12 +11,12 @@ __all__ = ["Estimate", "Kind", "exactly", "weakest"]
 Kind = Literal["given", "measured", "published", "estimated"]
 
 KINDS: tuple[Kind, ...] = ("given", "measured", "published", "estimated")
-"""From the most to the least certain. A result is as certain as its least certain part."""
+"""Where a number comes from, the most certain kind first. A result has the kind of its least certain part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number, the interval that it is believed to lie in, and where it comes from.
+    """A number with the interval that should contain the true value, and where the number comes from.
 
     `point` lies in [`low`, `high`]. All are in the unit that the name of the field says.
     """
@@ -43,15 +43,15 @@ class Estimate:
         )
 
     def named(self, source: str) -> Estimate:
-        """Return the same numbers with another source."""
+        """Return the same estimate with `source` in place of its source text."""
         return replace(self, source=source)
 
 
 def exactly(value: float, source: str, kind: Kind = "given") -> Estimate:
-    """Return a number without an interval."""
+    """Return an estimate whose interval is the number itself."""
     return Estimate(value, value, value, kind, source)
 
 
 def weakest(kinds: Iterable[Kind]) -> Kind:
-    """Return the least certain of the kinds; `given` for none."""
+    """Return the least certain of the kinds, "given" if there are none."""
     return max(kinds, key=KINDS.index, default="given")

@@ -16,7 +16,7 @@ __all__ = ["FixEffect", "WatchedCost", "watched_cost"]
 
 @dataclass(frozen=True, slots=True)
 class FixEffect:
-    """A fix with its rate (`kind`: "measured" or "predicted"), and what the run costs and saves with it, in USD.
+    """The rate with one fix (`kind`: "measured" or "predicted"), and the USD that an epoch and the run then cost and save.
 
     `usd_low` and `usd_high` bound `usd_per_epoch`; both equal it for a measured rate.
     """
@@ -39,7 +39,7 @@ class FixEffect:
 
 @dataclass(frozen=True, slots=True)
 class WatchedCost:
-    """The watched job at its measured rate, and its fixes, the one that saves most first. `machine` names what is priced."""
+    """The cost of a watched job at its measured rate, and of its fixes, largest saving first. machine: the priced instance."""
 
     machine: str
     usd_per_hour: float
@@ -49,7 +49,7 @@ class WatchedCost:
     fixes: tuple[FixEffect, ...]
 
     def lines(self) -> list[str]:
-        """Return what the job costs now and with each fix, a sentence each."""
+        """Return what the job costs now, then what it costs and saves with each fix: one sentence each."""
         now = (
             f"The watched job, {self.img_s:,.0f} img/s on {self.machine} at ${self.usd_per_hour:,.3f} an hour: "
             f"${self.usd_per_epoch:,.2f} an epoch, ${self.usd_run:,.2f} the run."

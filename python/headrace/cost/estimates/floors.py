@@ -25,25 +25,27 @@ REMOTE: frozenset[InputMode] = frozenset({"fastfile", "pipe", "stream", "fsx", "
 """Input modes in which each epoch reads over the network."""
 
 NETWORK_SHARE = (0.8, 0.4, 1.0)
-"""Share of the nominal network bandwidth that a job gets: point, low, high. "Up to" rates hold for minutes only."""
+"""Share of the nominal network bandwidth that a job gets: point, low, high. AWS's "up to" bandwidths hold for minutes only."""
 
 SCALING = (0.9, 0.84, 0.98)
 """Share of one GPU's rate that each of several GPUs reaches: point, low, high. Published for 8 × V100: 0.87, 8 × A100: 0.84."""
 
 CPU_SPREAD, ASSUMED_CPU_SPREAD, UNKNOWN_CPU_SPREAD = 1.2, 1.35, 2.0
-"""Spread of the ratio between two CPU generations over benchmarks (integer, compression, one thread), as a factor."""
+"""Uncertainty of the speed ratio of two processors, as a factor up and down: both known, one assumed, one unknown.
+
+The ratio depends on the benchmark (integer, compression, one thread) by about the first factor.
+"""
 
 STREAM_REQUESTS = 64
-"""Reads in flight: FastFile blocks each worker of the loader (one a vCPU) on its file; headrace keeps this many requests
-open."""
+"""Requests that headrace keeps in flight when it streams. With FastFile each worker (one per vCPU) waits for its one file."""
 
 CACHE_SHARE = 0.7
-"""Share of the memory in which the page cache keeps a dataset, so that later epochs do not read the disk."""
+"""A dataset of at most this share of the memory stays in the page cache: later epochs do not read the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is trained, and the rates that are known of it.
+    """The training to estimate: model, data, loader, and the rates that are known.
 
     model: a name of the table (`resnet50`), or None if `img_s` or `gpu_img_s` is given.
     images: images of an epoch. epochs: passes over them.
@@ -73,7 +75,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The rate in images a second that one resource of an instance allows, and the arithmetic in words."""
+    """The highest rate in images/s that one resource of an instance allows, and its calculation in words."""
 
     resource: Resource
     img_s: Estimate
@@ -81,7 +83,7 @@ class Floor:
 
 
 def floors(job: Job, instance: Instance, table: PriceTable) -> list[Floor]:
-    """Return the floors of a job on an instance, the binding one first. A given rate of the job replaces all."""
+    """Return the rate that each resource of an instance allows, lowest first; if the job's rate is given, that rate alone."""
     if job.img_s is not None:
         return [Floor("given", exactly(job.img_s, "--img-s"), f"{job.img_s:g} img/s, given")]
     found = [_gpu(job, instance, table), _cpu(job, instance, table), *_input(job, instance, table)]
@@ -89,12 +91,12 @@ def floors(job: Job, instance: Instance, table: PriceTable) -> list[Floor]:
 
 
 def binding(found: list[Floor]) -> Floor:
-    """Return the floor that binds: the lowest rate."""
+    """Return the lowest of the rates: that resource limits the job."""
     return min(found, key=lambda floor: floor.img_s.point)
 
 
 def gpu_rate(model: str, gpu: str, table: PriceTable) -> Estimate:
-    """Return the rate of a model on one GPU that never waits, in img/s, with mixed precision and 224 × 224 pixels.
+    """Return the training rate in img/s of a model on one GPU that never waits, with mixed precision, 224 × 224 pixels.
 
     Raises `UsageError` for a model that the table does not know.
     """
@@ -167,7 +169,7 @@ def cpu_rate(job: Job, table: PriceTable) -> tuple[Estimate, str | None]:
 
 
 def cpu_ratio(measured: str | None, cpu: str, table: PriceTable, *, assumed: bool = False) -> Estimate:
-    """Return how many times as fast a vCPU of `cpu` is as one of `measured`, by the table's independent benchmark.
+    """Return the speed of a vCPU of `cpu` divided by that of a vCPU of `measured`, by the table's independent benchmark.
 
     `assumed`: nobody measured this processor in the instance in question, which widens the interval.
     """

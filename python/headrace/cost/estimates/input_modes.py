@@ -1,4 +1,4 @@
-"""Time and money until the first batch and for each epoch, by the way the data reach the instance.
+"""Time and money until the first batch and for each epoch, for each input mode (how the data reach the instance).
 
 `file`: SageMaker downloads everything first. `fastfile`: files appear at once and are read from S3 when they are opened.
 `pipe`: one sequential stream per epoch. `stream`: headrace reads ranges of shards into a cache. `fsx`, `efs`: a shared file
@@ -18,18 +18,17 @@ from headrace.cost.market.prices import Instance, PriceTable, Service
 __all__ = ["ModePlan", "PackPlan", "Start", "pack_plan", "plan_modes", "start"]
 
 FILE_MODE_OBJECTS_S = (500.0, 200.0, 2000.0)
-"""Objects a second that File mode downloads when they are small: estimated from GETs of 30 to 100 ms over tens of
-connections."""
+"""Small objects that File mode downloads per second: point, low, high. Estimated: GETs of 30 to 100 ms, tens of connections."""
 
 LISTED_OBJECTS_S = 5_000.0
-"""Objects a second that S3 lists (pages of 1,000)."""
+"""Objects that S3 lists per second, in pages of 1,000. Assumed."""
 
 HOURS_PER_MONTH = 730.0
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds until the first batch, and how many of them are billed."""
+    """Seconds from ordering the machine to the first batch, and how many of them are billed."""
 
     seconds: Estimate
     billed_s: float
@@ -37,10 +36,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class ModePlan:
-    """One input mode for a job on an instance. Money is for one run, beside that of the instance.
+    """Time and money of one run of a job on an instance with one input mode.
 
-    `usd` sums instance time (start and epochs) and `storage_usd` (requests, file system, volume). `refused` says why the mode
-    does not work here, in words; then all else is None.
+    usd: instance time (start and epochs) plus storage_usd (requests, file system, volume). binds: the limiting resource.
+    refused: why the mode cannot be used here, in words; then the numbers are None.
     """
 
     mode: InputMode
@@ -55,7 +54,7 @@ class ModePlan:
 
 @dataclass(frozen=True, slots=True)
 class PackPlan:
-    """Packing before training: its own time and money, on one instance of the same type, and the number of shards."""
+    """Time and money of packing the dataset once before training, on one instance of the same type; number of shards."""
 
     seconds: float
     usd: float
@@ -64,7 +63,7 @@ class PackPlan:
 
 
 def start(job: Job, instance: Instance, service: Service, table: PriceTable) -> Start:
-    """Return the time until the first batch: provisioning, then what the input mode does before training."""
+    """Return the time to the first batch: provisioning the instance, then the input mode's work before training."""
     entry = table.document["start"][f"{service}_s"]
     provision = Estimate(entry["value"], entry["low"], entry["high"], "estimated", table.document["start"]["source"])
     fetch = _fetch(job, instance, table)

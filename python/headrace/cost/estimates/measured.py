@@ -16,12 +16,12 @@ __all__ = ["MeasuredRates", "measured_rates"]
 
 
 _LARGEST = 1e12
-"""Refuse larger rates, images a second: no machine has them."""
+"""Refuse rates above this many images/s: no machine reaches them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRates:
-    """What a measurement says about the floors of a job; None where it says nothing.
+    """The rates that a session or a JSON file holds for `headrace cost`. None: not measured.
 
     img_s_per_core: the loader's images a second per vCPU. gpu_img_s: the model's on one device that never waits. cpu: the
     processor as the kernel names it. images: of an epoch. diagnosis: of a session, with its fixes.
@@ -57,7 +57,7 @@ def _from_json(path: Path) -> MeasuredRates:
         found = _rates_of(json.loads(read_regular(path)))
         rates = [rate for rate in (found.img_s_per_core, found.gpu_img_s) if rate is not None]
         if not all(0 < rate < _LARGEST for rate in rates):
-            raise ValueError(f"a rate of {rates[0]} img/s")
+            raise ValueError(f"rates must be above 0 and below {_LARGEST:g} img/s, not {rates}")
         return found
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as reason:
         raise UsageError(f"cannot read rates from {path}: {reason}") from None

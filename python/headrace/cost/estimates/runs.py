@@ -22,7 +22,7 @@ __all__ = ["Purchase", "Row", "estimate_row", "estimate_rows", "hours_row"]
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """How instances are bought. None: from the table.
+    """How instances are bought. None: the value of the price table.
 
     usd_per_hour: price on demand. spot_discount: 0 to 1. hours_between: mean hours between interruptions. checkpoint_s:
     seconds that a checkpoint costs; interval_s: seconds between two (None: Young's). restart_s: seconds from an interruption
@@ -40,7 +40,7 @@ class Purchase:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One instance type on one service with one rate.
+    """Time and money of the run on one instance type of one service, at one rate.
 
     `hours` is training alone, for all epochs; `start_s` comes before it. `usd_low`, `usd_high`: interval of `on_demand_usd`.
     `spot_usd` is price × hours; `spot_expected_usd` includes interruptions (infinite: the run would never end). None: no spot
@@ -85,7 +85,7 @@ class Row:
 
     @property
     def best_usd(self) -> float:
-        """The cheaper of on demand and spot as expected, with the start, whose machine has the discount too."""
+        """USD of the run with its start, as recommended: on demand, or spot with its expected interruptions."""
         if self.recommended != "spot" or self.spot_expected_usd is None:
             return self.on_demand_usd + self.start_usd
         start_usd = (self.start_usd - self.copy_usd) * (1 - (self.spot_discount or 0.0))
@@ -93,7 +93,7 @@ class Row:
 
     @property
     def total_hours(self) -> float:
-        """Hours from the order to the last step, as recommended."""
+        """Hours from ordering the machine to the last step, with the recommended purchase (on demand or spot)."""
         hours = self.spot_expected_hours if self.recommended == "spot" and self.spot_expected_hours else self.hours
         return hours + self.start_s / 3600
 
@@ -106,7 +106,7 @@ def estimate_rows(
     *,
     rates: Sequence[float] = (),
 ) -> list[Row]:
-    """Return a row for each instance and each given rate (none: the floors decide the rate)."""
+    """Return a row per instance and rate. rates: img/s of the whole job (default: what each instance's resources allow)."""
     jobs = [replace(job, img_s=rate) for rate in rates] or [job]
     return [estimate_row(each, instance, service, purchase, table) for instance, service in instances for each in jobs]
 
@@ -144,13 +144,13 @@ def estimate_row(
 
 
 def hours_row(hours: float, instance: Instance, service: Service, purchase: Purchase, table: PriceTable) -> Row:
-    """Return the row of a run of known length. It has no rate."""
+    """Return the row of a run that takes `hours` of training. Its rate is None."""
     run = _Run(instance, service, 1, (), "given", None, None, hours, None, None, (hours, hours))
     return _priced(run, purchase, table)
 
 
 def machine_kind(instance: Instance, service: Service) -> str:
-    """Return the name under which calibration keeps an instance type: `ec2:g5.xlarge`."""
+    """Return the name of an instance type in the calibration file: "ec2:g5.xlarge"."""
     return f"{service}:{instance.name}"
 
 

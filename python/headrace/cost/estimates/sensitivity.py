@@ -18,7 +18,7 @@ Asked = Sequence[tuple[Instance, Service]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An input, the factor that it was multiplied with, and the choice then: instance, service, purchase and money."""
+    """The choice after one input was multiplied by a factor: instance, service, purchase, USD. None: no row is chosen."""
 
     input: str
     factor: float
@@ -30,7 +30,7 @@ class Change:
 
 
 def sensitivity(job: Job, asked: Asked, purchase: Purchase, limits: Limits, table: PriceTable) -> list[Change]:
-    """Return the choice for each input halved and doubled. Empty where the rate is given, since nothing else enters then."""
+    """Return the choice for each uncertain input halved and doubled; empty if the job's rate is given, the only input then."""
     if job.img_s is not None:
         return []
     usual = choose(estimate_rows(job, asked, purchase, table), limits).row

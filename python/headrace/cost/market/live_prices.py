@@ -24,7 +24,7 @@ from headrace.system.files.atomic_write import atomic_write
 __all__ = ["ec2_prices", "overlaid", "read_table", "refresh", "sagemaker_prices", "spot_prices"]
 
 PRICING_REGION = "us-east-1"
-"""The Price List API has an endpoint here; it knows the prices of all regions."""
+"""The region whose Price List API endpoint is asked; the endpoint knows the prices of all regions."""
 
 SPOT_DAYS = 7
 """Average spot prices over this many days."""
@@ -42,7 +42,7 @@ def refresh(
     advisor: Callable[[], Any] | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Ask AWS for the prices of a region, keep them, and return `{region, prices, file, date}`.
+    """Ask AWS for the prices of a region, store them in the cache folder, and return `{region, prices, file, date}`.
 
     `clients(service, region)` makes a client (default: boto3's). `advisor()` returns the spot advisor's document (default: from
     AWS's public file); without it the interruption bands of the offline table stay, and `log` receives one line.
@@ -99,7 +99,7 @@ def _advised(
 
 
 def ec2_prices(pricing: Any, region: str, names: Iterable[str]) -> dict[str, float]:
-    """Return USD an hour on demand by instance type, of those that the region has."""
+    """Return the on-demand price in USD per hour by instance type, for the types of `names` that the region offers."""
     found = {}
     for name in names:
         filters = _filters({"regionCode": region, "instanceType": name, **EC2_FILTERS})
@@ -111,7 +111,7 @@ def ec2_prices(pricing: Any, region: str, names: Iterable[str]) -> dict[str, flo
 
 
 def sagemaker_prices(pricing: Any, region: str) -> dict[str, float]:
-    """Return USD an hour of training by EC2 name of the instance type."""
+    """Return the price of SageMaker training in USD per hour by EC2 name of the instance type (`g5.xlarge`)."""
     filters = _filters({"regionCode": region, "component": "Training"})
     found: dict[str, float] = {}
     for page in pricing.get_paginator("get_products").paginate(ServiceCode="AmazonSageMaker", Filters=filters):
@@ -126,7 +126,7 @@ def sagemaker_prices(pricing: Any, region: str) -> dict[str, float]:
 
 
 def spot_prices(ec2: Any, names: Iterable[str], now: datetime) -> dict[str, float]:
-    """Return the spot price in USD an hour by instance type: averaged over time, in the cheapest zone.
+    """Return the spot price in USD per hour by instance type: the mean over the last 7 days in the cheapest zone.
 
     The history is a log of changes, so each price counts for as long as it held.
     """
@@ -148,7 +148,10 @@ def spot_prices(ec2: Any, names: Iterable[str], now: datetime) -> dict[str, floa
 
 
 def time_weighted(log: list[tuple[datetime, float]], begin: datetime, end: datetime) -> float | None:
-    """Return the mean of a log of changes from `begin` to `end`; None if nothing held a price within it."""
+    """Return the time-weighted mean price from `begin` to `end`; None if no price was valid in that time.
+
+    log: (time, price) of each price change, in any order.
+    """
     ordered = sorted(log)
     total_s = weighted = 0.0
     for at, (since, price) in enumerate(ordered):
@@ -161,9 +164,9 @@ def time_weighted(log: list[tuple[datetime, float]], begin: datetime, end: datet
 
 
 def read_table(region: str, log: Callable[[str], None]) -> list[PriceTable]:
-    """Return the table of a region; for `all` one for each region that was refreshed, besides the offline one.
+    """Return the price table of a region in a list; for "all" the tables of the offline region and of every refreshed one.
 
-    `log` receives one line where kept prices are old or cannot be read. Raises `UsageError` for a region without prices.
+    log: receives one line if stored prices cannot be used. Raises `UsageError` for a region without prices.
     """
     table = PriceTable.load()
     if region == "all":
@@ -175,17 +178,17 @@ def read_table(region: str, log: Callable[[str], None]) -> list[PriceTable]:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
-        log(f"headrace cost: kept prices of {region} are not used: {_short(reason)}")
+        log(f"headrace cost: the stored prices of {region} cannot be used: {_short(reason)}")
     if region != table.region:
         raise UsageError(
-            f"the offline table holds {table.region} only, not {region!r}",
+            f"the offline price table holds {table.region} only, not {region!r}",
             hint=region_hint(region),
         )
     return [table]
 
 
 def overlaid(table: PriceTable, kept: Mapping[str, Any]) -> PriceTable:
-    """Return the table with the prices of a kept file in place of its own. Types that the region lacks are left out."""
+    """Return the table with the stored prices of a region in place of its own, without types that the region lacks."""
     live = {"date": str(kept["date"]), "source": f"AWS Price List API, {kept['region']}"}
     instances = [
         {**entry, "usd_per_hour": float(kept["ec2"][entry["name"]])}

@@ -23,14 +23,15 @@ Service = Literal["ec2", "sagemaker"]
 SERVICES: tuple[Service, ...] = ("ec2", "sagemaker")
 
 PREFIX = "ml."
-"""SageMaker puts this before the name of an EC2 instance type."""
+"""SageMaker's name of an instance type is this prefix and the EC2 name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance type. `cpu` names an entry of the table of processors; `cpu_assumed`: nobody measured it on this type.
+    """An EC2 instance type. usd_per_hour: on demand. network_gbit_s: None if unknown.
 
-    `network_gbit_s` is None where it is not known. `historic`: an old family, of the articles' time.
+    cpu: its entry in the table's processors. cpu_assumed: the processor is inferred, not looked up on such an instance.
+    historic: an older family, kept to compare with published results.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Instance:
 
     @property
     def family(self) -> str:
-        """The part of the name before the dot: `g6e`."""
+        """The instance family, the part of the name before the dot: "g6e"."""
         return self.name.partition(".")[0]
 
 
@@ -64,7 +65,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class SpotQuote:
-    """The discount on the on-demand price (0 to 1), and the share of instances that is interrupted within a month, if known."""
+    """The spot discount on the on-demand price, 0 to 1. monthly_interruption: share of instances interrupted within a month."""
 
     discount: float
     monthly_interruption: float | None
@@ -73,7 +74,7 @@ class SpotQuote:
 
 
 class PriceTable:
-    """Instances, prices and throughput figures. `document` has the form of `data/prices.json`."""
+    """The instance types of one region with prices and throughput figures. document: in the form of `data/prices.json`."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.document = document
@@ -83,7 +84,7 @@ class PriceTable:
     @staticmethod
     @cache
     def load() -> PriceTable:
-        """Read the table of this package."""
+        """Return the price table that is shipped with headrace."""
         text = resources.files("headrace.cost").joinpath("data/prices.json").read_text(encoding="utf-8")
         return PriceTable(json.loads(text))
 
@@ -99,12 +100,12 @@ class PriceTable:
         return found
 
     def source(self, name: str) -> Mapping[str, str]:
-        """Return the date and the source of one part of the table."""
+        """Return {"date", "source"} of one part of the table, such as "ec2" or "spot"."""
         found: Mapping[str, str] = self.document["sources"][name]
         return found
 
     def price(self, instance: Instance, service: Service) -> Price:
-        """Return the price of an instance hour on demand in the table's region, in USD."""
+        """Return the on-demand price of an instance hour in the table's region, in USD."""
         if service == "ec2":
             source = self.source("ec2_historic" if instance.historic else "ec2")
             return Price(instance.usd_per_hour, "listed", source["date"], source["source"])
@@ -123,10 +124,10 @@ class PriceTable:
                 return Price(
                     instance.usd_per_hour * factor, "rule", source["date"], f"EC2 price × {factor:g}: {source['source']}"
                 )
-        raise UsageError(f"the table holds no SageMaker price for {instance.name}", hint="--usd-per-hour gives one")
+        raise UsageError(f"the price table has no SageMaker price for {instance.name}", hint="give one: --usd-per-hour USD")
 
     def spot(self, instance: Instance) -> SpotQuote | None:
-        """Return the spot discount of an instance type, or None where the table has none."""
+        """Return the spot discount and interruption rate of an instance type, or None if the table has none."""
         entry = self.document["spot"].get(instance.name)
         if entry is None:
             return None
@@ -135,7 +136,7 @@ class PriceTable:
         return SpotQuote(entry["discount"], None if band is None else min(band[1], 40) / 100, source["date"], source["source"])
 
     def cpu_score(self, cpu: str) -> float:
-        """Return the score of a processor per vCPU, with all its threads busy. Raises `UsageError` for an unknown name."""
+        """Return the benchmark score of a processor per vCPU, all threads busy. Raises `UsageError` for an unknown name."""
         try:
             score: float = self.document["cpus"][cpu]["score_per_vcpu"]
         except KeyError:

@@ -21,7 +21,7 @@ _BY_AREA = {
 }
 
 REGIONS = tuple(f"{area}-{place}" for area, places in _BY_AREA.items() for place in places.split())
-"""Regions with SageMaker by botocore 1.44 (August 2026). Another one may be newer: it is asked for all the same."""
+"""AWS regions with SageMaker, from botocore 1.44 (August 2026). Other names are accepted: a region may be newer."""
 
 
 def region_hint(region: str) -> str:
@@ -38,6 +38,6 @@ def region_hint(region: str) -> str:
 
 
 def near_names(region: str) -> str:
-    """Return the regions with a name like this one, or "" if there are none."""
+    """Return the regions with a similar name as text, "near names: us-east-1, …", or "" if there are none."""
     near = difflib.get_close_matches(region, REGIONS, n=3, cutoff=0.5)
     return f"near names: {', '.join(near)}" if near else ""

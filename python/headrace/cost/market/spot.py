@@ -23,9 +23,9 @@ SHORTEST_INTERVAL_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SpotRun:
-    """A spot run as expected. `hours` is infinite where interruptions come faster than work is done.
+    """The expected course of a spot run. hours: infinite if interruptions undo work faster than it is done.
 
-    `lost_hours`: hours beyond those of an undisturbed run, on average.
+    lost_hours: hours beyond those of an uninterrupted run. interruptions: their expected number.
     """
 
     hours: float
@@ -52,7 +52,11 @@ def hours_between_interruptions(monthly_share: float | None, longest: float) -> 
 def expected_run(
     hours: float, hours_between: float, *, checkpoint_s: float, restart_s: float, interval_s: float | None = None
 ) -> SpotRun:
-    """Return the expected run of `hours` undisturbed hours. `interval_s`: seconds between checkpoints (default: Young's)."""
+    """Return the expected spot run of a training that takes `hours` without interruptions.
+
+    hours_between: mean hours between interruptions. checkpoint_s: seconds that writing a checkpoint stops the training.
+    restart_s: seconds from an interruption until training continues. interval_s: seconds between checkpoints (Young's).
+    """
     interval_s = interval_s or young_interval_s(checkpoint_s, hours_between)
     overhead = 1 + checkpoint_s / interval_s
     lost_per_interruption_h = (interval_s / 2 + restart_s) / 3600
@@ -64,7 +68,7 @@ def expected_run(
 
 
 def break_even_hours(discount: float, *, checkpoint_s: float, restart_s: float, interval_s: float | None = None) -> float:
-    """Return the hours between interruptions above which spot is cheaper than on demand, at a discount from 0 to 1.
+    """Return the mean hours between interruptions above which spot is cheaper than on demand. discount: 0 to 1.
 
     0 where spot is always cheaper, infinity where it never is.
     """

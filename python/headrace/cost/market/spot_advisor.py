@@ -22,24 +22,24 @@ __all__ = ["Advice", "fetch_advisor", "read_advice"]
 URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
 
 BANDS_PERCENT = ((0, 5), (5, 10), (10, 15), (15, 20), (20, 100))
-"""The advisor's bands of interruptions within a month, by the number `r`."""
+"""Per cent of instances interrupted within a month, from and to, by the number `r` in the advisor's file."""
 
 LARGEST_BYTES = 64 << 20
-"""Refuse a longer answer: the file has a few megabytes."""
+"""Refuse a longer file: the advisor's has a few megabytes."""
 
 TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the advisor says about a type. `discount`: 0 to 1. `band_percent`: instances interrupted within a month."""
+    """The advisor's entry for an instance type. discount: 0 to 1. band_percent: one of `BANDS_PERCENT`."""
 
     discount: float
     band_percent: tuple[int, int]
 
 
 def fetch_advisor(url: str = URL) -> Any:
-    """Return the advisor's document. Raises `SourceError` if it cannot be read."""
+    """Download the advisor's JSON document and return it parsed. Raises `SourceError` if it cannot be read."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
             data = answer.read(LARGEST_BYTES + 1)
