@@ -23,16 +23,16 @@ from headrace.system.processes.own_python import own_module
 __all__ = ["container_command", "main"]
 
 PORT = 7777
-"""Port at which the hosts of a job meet; SageMaker's own SDK uses the same."""
+"""Port of torchrun's rendezvous between the hosts of a job. SageMaker's own SDK uses the same."""
 
 TORCHRUN = "sagemaker_torch_distributed_enabled"
 """The hyperparameter by which SageMaker's SDK asks for torchrun."""
 
 FAILURE_CHARACTERS = 1024
-"""SageMaker shows so much of the failure file."""
+"""SageMaker shows at most this many characters of the failure file."""
 
 RESULTS = ("final.safetensors", "report.html", "metrics.jsonl", "config.toml")
-"""Files of a training run that become the job's model."""
+"""Files of a finished training run to copy into the job's model folder."""
 
 
 def main() -> int:
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def container_command(container: Container, environment: Mapping[str, str], *, gpus: int) -> tuple[list[str], str]:
-    """Return the command of this host, and the name of the script ("headrace" for `headrace train`).
+    """Return the command that this host runs, and the name of its script ("headrace" for `headrace train`).
 
     Raises `HeadraceError` if the script is not there.
     """

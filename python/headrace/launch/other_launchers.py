@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 PORT = 29500
-"""Port at which the machines meet; torchrun's default."""
+"""Port of torchrun's rendezvous between the machines: torchrun's default."""
 
 _PLACE = re.compile(r"^§(\w+)\n|§\{(\w+)\}", re.MULTILINE)
 _BREAKING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -39,7 +39,7 @@ _HOST = re.compile(r"[A-Za-z0-9_@.:\[\]-]+")
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training on `count` machines with `gpus` GPUs each. `words`: the script, or `-m headrace train`, and its options.
+    """A training on `count` machines with `gpus` GPUs each. words: the script (or `-m headrace train`) and its options.
 
     hours: time limit. image: a container. instance, spot: of a cloud. hosts: to reach over ssh, the first is the master.
     """
@@ -57,7 +57,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A pack of `source` into `target`, cut into `units` jobs. image: container with headrace; role: that the job runs as.
+    """The packing of `source` into `target` by `units` jobs. image: container with headrace. role: AWS role of the job.
 
     queue, file_system: of AWS Batch, whose jobs meet in an EFS file system mounted at /packed.
     """
@@ -121,7 +121,7 @@ def ssh_script(job: Training) -> str:
         raise UsageError("launch ssh needs --hosts", hint="--hosts node1 node2, the first is the master")
     for host in job.hosts:
         if _HOST.fullmatch(host) is None or host.startswith("-"):
-            raise UsageError(f"--hosts: {host!r} is no name of a host")
+            raise UsageError(f"--hosts: {host!r} is not a host name")
     _check(job)
     exports = [f"{name}={shlex.quote(value)}" for name, value in job.environment.items()]
     return _filled(
@@ -137,7 +137,7 @@ def ssh_script(job: Training) -> str:
 
 
 def batch_script(job: Packing) -> str:
-    """Return a shell script with the two commands of an AWS Batch array job. Raises `UsageError`."""
+    """Return a shell script that registers and submits an AWS Batch array job: each job packs a part. Raises `UsageError`."""
     missing = [name for name, value in (("--queue", job.queue), ("--efs", job.file_system)) if not value]
     if missing:
         raise UsageError(

@@ -1,1 +1,1 @@
-"""What the entry point of a container uses: its environment, the first process."""
+"""The parts of a container's entry point: reading SageMaker's files, and running the command as the first process."""

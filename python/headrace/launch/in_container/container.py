@@ -23,14 +23,14 @@ RESERVED = "sagemaker_"
 """Hyperparameters with this prefix are for the toolkit, not for the script."""
 
 OTHERS_RESERVED = frozenset({"_tuning_objective_metric", "default_user_module_name"})
-"""Further hyperparameters that the toolkit keeps for itself."""
+"""Further hyperparameters that are for the toolkit, not for the script."""
 
 OWN_VARIABLES = frozenset(
     f"{RESERVED}{name}"
     for name in ("program", "submit_directory", "enable_cloudwatch_metrics", "region", "container_log_level", "job_name",
                  "s3_output")
 )  # fmt: skip
-"""Hyperparameters of the toolkit that have a meaning of their own. The others are `SM_FRAMEWORK_PARAMS`."""
+"""The toolkit's hyperparameters that it interprets itself. All others with its prefix go into `SM_FRAMEWORK_PARAMS`."""
 
 DISTRIBUTED = tuple(
     f"{RESERVED}{name}_enabled"
@@ -42,7 +42,7 @@ DISTRIBUTED = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One host of a training job. `base`: `/opt/ml`. `hyperparameters`: with values as JSON gives them, else text."""
+    """What SageMaker tells one host of a job. base: `/opt/ml`. hyperparameters: values parsed as JSON where possible."""
 
     base: Path
     hyperparameters: Mapping[str, Any]
@@ -76,7 +76,7 @@ class Container:
 
     @property
     def output(self) -> Path:
-        """The folder of other results."""
+        """The folder for results other than the model; SageMaker uploads its content."""
         return self.base / "output" / "data"
 
     @property
@@ -106,7 +106,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as reason:
         raise HeadraceError(f"cannot read {path}: {reason}", hint="SageMaker writes this file before the job starts") from None
     if not isinstance(found, dict):
-        raise HeadraceError(f"{path} holds no object", hint="SageMaker writes this file before the job starts")
+        raise HeadraceError(f"{path} holds no JSON object", hint="SageMaker writes this file before the job starts")
     return found
 
 
@@ -225,7 +225,7 @@ def _text(value: Any) -> str:
 
 
 def script_arguments(container: Container) -> list[str]:
-    """Return the hyperparameters as arguments: `--name value`, `-n value` for a name of one letter."""
+    """Return the hyperparameters as command-line arguments: `--name value`, or `-n value` for a name of one letter."""
     words = []
     for name, value in sorted(container.hyperparameters.items()):
         if not _is_reserved(name):

@@ -22,21 +22,21 @@ __all__ = ["Ended", "run_first"]
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 KEPT_BYTES = 16_000
-"""Of the command's stderr, for the failure file."""
+"""Keep the last this many bytes of the command's stderr for the failure file."""
 
 LEFT_OVER_S = 5.0
-"""Wait this long for processes that the command left behind, after SIGTERM and before SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL for processes that the command left behind."""
 
 
 class Ended:
-    """How the command ended. `code`: as a shell counts it, 128 + the signal's number for a killed one."""
+    """How the command ended. code: as in a shell, 128 + signal number if killed. stderr: its end. signals: those passed on."""
 
     def __init__(self, code: int, stderr: str, signals: Sequence[int]) -> None:
         self.code, self.stderr, self.signals = code, stderr, tuple(signals)
 
 
 def run_first(command: Sequence[str], environment: Mapping[str, str]) -> Ended:
-    """Run the command to its end and return how it ended. Signals go to all processes of the command.
+    """Run the command to its end and return how it ended. Signals that arrive are passed on to all processes of the command.
 
     Raises `OSError` if the command cannot be started.
     """

@@ -1,1 +1,1 @@
-"""A CreateTrainingJob request: written, and checked before it is sent."""
+"""CreateTrainingJob requests for SageMaker: build one, and check it before it is sent."""

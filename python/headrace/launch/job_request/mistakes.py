@@ -9,7 +9,7 @@ __all__ = ["Mistake"]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake. `field`: its path, such as `InputDataConfig[0].ChannelName`.
+    """One mistake in a request. field: path of the wrong field, such as `InputDataConfig[0].ChannelName`.
 
     `fatal`: whether AWS would refuse the request or the job would fail; False for what wastes time or money.
     `wrong_type`: the value is no string, number, …, as it should be.

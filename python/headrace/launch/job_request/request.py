@@ -33,7 +33,7 @@ CHECKPOINTS = "/opt/ml/checkpoints"
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One input: an S3 prefix, or a file system (`fs-…:/path`) of `file_system` "FSxLustre" or "EFS"."""
+    """One input channel: an S3 prefix, or a path on a file system (`fs-…:/path`; file_system: "FSxLustre" or "EFS")."""
 
     name: str
     uri: str
@@ -47,7 +47,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """A group of a cluster with several instance types."""
+    """One group of equal instances, in a cluster with several instance types."""
 
     name: str
     instance: str
@@ -87,7 +87,7 @@ class TrainingJob:
 
 
 def build_request(job: TrainingJob) -> dict[str, Any]:
-    """Return the request. It is not checked (`headrace.launch.job_request.validate`), and nothing is sent."""
+    """Return the CreateTrainingJob request of a job. Nothing is checked (`headrace.launch.job_request.validate`) or sent."""
     prefix = f"s3://{job.bucket}/headrace/{job.name}"
     limit_s = round(3600 * job.max_hours)
     request: dict[str, Any] = {
@@ -118,7 +118,7 @@ def build_request(job: TrainingJob) -> dict[str, Any]:
 
 
 def training_image(region: str, instance: str) -> str:
-    """Return AWS's PyTorch container for an instance type: with CUDA for types with GPUs."""
+    """Return the URI of AWS's PyTorch container image for a region and instance type, with CUDA for types with GPUs."""
     family = instance.removeprefix("ml.").partition(".")[0]
     kind = "gpu" if family[:1] in ("g", "p") else "cpu"
     suffix = ".cn" if region.startswith("cn-") else ""

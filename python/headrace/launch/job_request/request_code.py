@@ -16,25 +16,25 @@ __all__ = ["chosen_code", "container_words", "own_entry"]
 
 _ENTRY = "headrace.launch.entry"
 _SCRIPTS = ("HEADRACE_SCRIPT", "HEADRACE_TORCHRUN")
-"""Variables of our own requests: the name of a script, and whether it starts under torchrun."""
+"""Environment variables in headrace's own requests: the name of the script, and whether torchrun starts it."""
 _CHOOSING = ("config", "out", "checkpoint_url", "resume", "sagemaker_program", "sagemaker_submit_directory")
 """Hyperparameters that name a script, or files of this machine that training reads options from or writes."""
 
 
 def container_words(request: Mapping[str, Any]) -> list[str]:
-    """Return entry point and arguments of the container, as one command line."""
+    """Return the command line of the container: its entry point, then its arguments."""
     algorithm = request["AlgorithmSpecification"]
     return [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
 
 
 def own_entry(request: Mapping[str, Any]) -> bool:
-    """Return whether headrace's entry is the container's program: it runs here without what an image installs before it."""
+    """Return whether the container runs `headrace.launch.entry`, which `launch local` can run without the image."""
     words = container_words(request)
     return not words or _ENTRY in " ".join(words)
 
 
 def chosen_code(request: Mapping[str, Any], *, script: bool) -> list[str]:
-    """Return a line for each field of the request that chooses what runs here or where it writes, without secrets.
+    """Return a line, without secrets, for each field of the request that decides what runs on this machine or where it writes.
 
     script: whether the command line names a script, which takes the place of that of the request.
     """

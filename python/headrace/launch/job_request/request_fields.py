@@ -1,4 +1,4 @@
-"""Mistakes in single fields of a request, by botocore's description of the service.
+"""Check each field of a request against botocore's description of the service: types, lengths, patterns, allowed values.
 
 botocore itself checks types, required fields and minima when it sends a request. Its description also holds maxima, patterns
 and lists of values, which only the service would check, minutes later.
@@ -36,16 +36,16 @@ WORDS = {"string": "a string", "integer": "a whole number", "long": "a whole num
 
 @functools.cache
 def request_shape(operation: str = "CreateTrainingJob") -> Any:
-    """Return botocore's description of a request. Raises `MissingDependencyError` without botocore."""
+    """Return botocore's description of an operation's request. Raises `MissingDependencyError` without botocore."""
     try:
         session = importlib.import_module("botocore.session").get_session()
     except ImportError:
-        raise MissingDependencyError("requests are checked with botocore", hint="pip install 'headrace[aws]'") from None
+        raise MissingDependencyError("checking a request needs botocore", hint="pip install 'headrace[aws]'") from None
     return session.get_service_model("sagemaker").operation_model(operation).input_shape
 
 
 def field_mistakes(request: Any) -> list[Mistake]:
-    """Return what is wrong with the single fields of a CreateTrainingJob request."""
+    """Return the mistakes in the fields of a CreateTrainingJob request, each field checked by itself."""
     return list(_check(request, request_shape(), ""))
 
 

@@ -1,4 +1,4 @@
-"""Mistakes between the fields of a request, which no description of the service holds.
+"""Check that the fields of a request fit together: rules that botocore's description of the service does not contain.
 
 Sources: API reference of CreateTrainingJob and the SageMaker developer guide (2023); the known limits of managed spot
 training, warm pools and heterogeneous clusters.
@@ -23,7 +23,7 @@ LONGEST_S = 28 * 24 * 3600
 """A training job may run for 28 days at most."""
 
 MOST_INSTANCES = 10_000
-"""Refuse more: no account can have them, and each becomes a host with a name."""
+"""Refuse more instances: no account can have them, and `launch local` would make a host for each."""
 
 SECRET = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 SECRET_NAMES = frozenset({"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"})
@@ -39,7 +39,7 @@ READS_PIPES = "HEADRACE_READS_PIPES"
 
 
 def rule_mistakes(request: Request, *, region: str | None = None) -> list[Mistake]:
-    """Return what does not fit together in a request whose fields have the right types. `region`: where it is sent."""
+    """Return the mistakes between the fields of a request, whose types are correct. region: where the request is sent."""
     return [mistake for rule in RULES for mistake in rule(request)] + list(_image_region(request, region))
 
 
@@ -72,7 +72,7 @@ def _hosts(request: Request) -> int:
 
 
 def image(request: Request) -> Iterator[Mistake]:
-    """One image or algorithm; an entry point only with an image."""
+    """Yield mistakes unless there is exactly one image or algorithm, and an entry point only with an image."""
     if "ServerlessJobConfig" in request:
         return
     found = request.get("AlgorithmSpecification")
@@ -104,7 +104,7 @@ def _image_region(request: Request, region: str | None) -> Iterator[Mistake]:
 
 
 def metrics(request: Request) -> Iterator[Mistake]:
-    """Patterns that compile and have one group; different names."""
+    """Yield mistakes in metric definitions: each pattern must compile and have a group, each name be different."""
     found = _get(request, "AlgorithmSpecification", "MetricDefinitions") or []
     for place, metric in enumerate(found):
         at = f"AlgorithmSpecification.MetricDefinitions[{place}]"
@@ -120,7 +120,7 @@ def metrics(request: Request) -> Iterator[Mistake]:
 
 
 def resources(request: Request) -> Iterator[Mistake]:
-    """One instance type or groups; counts; volumes."""
+    """Yield mistakes in ResourceConfig: one instance type or groups, the number of instances, the volume size."""
     if "ServerlessJobConfig" in request:
         return
     found = request.get("ResourceConfig")
@@ -147,7 +147,7 @@ def resources(request: Request) -> Iterator[Mistake]:
 
 
 def volumes(request: Request) -> Iterator[Mistake]:
-    """A volume for types without NVMe; no key for those with it."""
+    """Yield mistakes in volumes: instance types without NVMe need one; types with NVMe take no encryption key."""
     found = request.get("ResourceConfig") or {}
     table = PriceTable.load()
     for at, name in _types(request):
@@ -165,7 +165,7 @@ def volumes(request: Request) -> Iterator[Mistake]:
 
 
 def stopping(request: Request) -> Iterator[Mistake]:
-    """A longest time; a longest wait with spot, and only there."""
+    """Yield mistakes in StoppingCondition: a time limit is needed; a limit of the wait with spot, and only there."""
     found = request.get("StoppingCondition")
     if found is None or not found.get("MaxRuntimeInSeconds"):
         yield Mistake("StoppingCondition.MaxRuntimeInSeconds", "is missing", "give the longest time of training in seconds")
@@ -192,7 +192,7 @@ def stopping(request: Request) -> Iterator[Mistake]:
 
 
 def spot(request: Request) -> Iterator[Mistake]:
-    """Spot needs checkpoints, and excludes warm pools."""
+    """Yield mistakes with spot instances: they need a checkpoint folder and exclude warm pools."""
     pool = _get(request, "ResourceConfig", "KeepAlivePeriodInSeconds")
     groups = _get(request, "ResourceConfig", "InstanceGroups")
     if pool and request.get("EnableManagedSpotTraining"):
@@ -224,7 +224,7 @@ def _inside_data(request: Request, *field: str) -> Iterator[Mistake]:
 
 
 def channels(request: Request) -> Iterator[Mistake]:
-    """Different names; one source each; modes that fit the source."""
+    """Yield mistakes in input channels: different names, one source each, an input mode that fits the source."""
     for name in _repeated(one.get("ChannelName") for one in request.get("InputDataConfig") or []):
         yield Mistake("InputDataConfig", f"two channels are called {name!r}", "rename one")
     for at, channel, mode in _channels(request):
@@ -296,7 +296,7 @@ def _file_system(request: Request, at: str, source: Request, mode: str) -> Itera
 
 
 def buckets(request: Request) -> Iterator[Mistake]:
-    """Names of buckets that can exist."""
+    """Yield mistakes in S3 addresses: each must name a bucket that can exist."""
     places = [
         ("OutputDataConfig.S3OutputPath", _get(request, "OutputDataConfig", "S3OutputPath")),
         ("CheckpointConfig.S3Uri", _get(request, "CheckpointConfig", "S3Uri")),
@@ -319,7 +319,7 @@ def buckets(request: Request) -> Iterator[Mistake]:
 
 
 def secrets(request: Request) -> Iterator[Mistake]:
-    """Keys in plain sight: everybody who may describe the job can read them."""
+    """Yield mistakes for access keys and other secrets in the request, which DescribeTrainingJob would show, and bad tags."""
     for at, key, text in _texts(request, ""):
         if key in SECRET_NAMES or SECRET.search(text):
             yield Mistake(at, "holds an access key, which DescribeTrainingJob shows", "give RoleArn the rights")
@@ -353,7 +353,7 @@ def _texts(value: Any, at: str, key: str = "") -> Iterator[tuple[str, str, str]]
 
 
 def profiler(request: Request) -> Iterator[Mistake]:
-    """An interval that the profiler knows."""
+    """Yield a mistake if the profiler's interval is not one that SageMaker allows (`PROFILER_MS`)."""
     interval = _get(request, "ProfilerConfig", "ProfilingIntervalInMilliseconds")
     if interval is not None and interval not in PROFILER_MS:
         allowed = ", ".join(map(str, PROFILER_MS))
@@ -361,7 +361,7 @@ def profiler(request: Request) -> Iterator[Mistake]:
 
 
 def isolation(request: Request) -> Iterator[Mistake]:
-    """What needs the network inside an isolated container."""
+    """Yield a mistake if a container without network (EnableNetworkIsolation) would install a package."""
     if not request.get("EnableNetworkIsolation"):
         return
     words = " ".join(_get(request, "AlgorithmSpecification", "ContainerEntrypoint") or [])

@@ -31,7 +31,7 @@ def check_request(request: Any, *, region: str | None = None) -> list[Mistake]:
 
 
 def refuse_mistakes(found: list[Mistake], log: Callable[[str], None]) -> None:
-    """Write each mistake to `log`. Raises `UsageError` if one of them is fatal, with all fatal ones in its message."""
+    """Write every mistake to `log`, and raise `UsageError` with the fatal ones, if there are any, in its message."""
     for mistake in found:
         log(f"  {redact_text(str(mistake))}")
     fatal = [mistake for mistake in found if mistake.fatal]

@@ -1,1 +1,1 @@
-"""`headrace launch local`: SageMaker's contract with a training container, on this machine."""
+"""`headrace launch local`: run a SageMaker training job on this machine, with the same folders, files and signals."""

@@ -32,7 +32,7 @@ WAIT_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A channel of one host. `objects`: name and path of all that the host's share is taken from, in the store's order."""
+    """A channel of one host. objects: (name, path) of all objects of the channel, in the store's order, for all hosts."""
 
     name: str
     mode: str
@@ -45,7 +45,7 @@ class Input:
     content_type: str | None
 
     def share(self, epoch: int = 0) -> list[tuple[str, Path]]:
-        """Return the host's objects in the order of a pass: every n-th one where they are sharded by key."""
+        """Return the objects that this host gets, in the order of the epoch: with sharding by key every n-th of n hosts."""
         found = list(self.objects)
         if self.shuffle_seed is not None:
             random.Random(f"{self.shuffle_seed}:{epoch}").shuffle(found)
@@ -83,7 +83,7 @@ def inputs_of(request: Mapping[str, Any], store: LocalStore, host: str, groups: 
         source = channel["DataSource"].get("S3DataSource")
         name = channel["ChannelName"]
         if source is None or source["S3DataType"] != "S3Prefix":
-            raise HeadraceError(f"channel {name}: only prefixes of S3 can be had here", hint="use S3Prefix for a local job")
+            raise HeadraceError(f"channel {name}: a local job reads S3 prefixes only", hint="use S3Prefix for a local job")
         wanted = source.get("InstanceGroupNames")
         hosts = [one for group, members in groups.items() if not wanted or group in wanted for one in members]
         if host not in hosts:
@@ -113,7 +113,10 @@ def inputs_of(request: Mapping[str, Any], store: LocalStore, host: str, groups: 
 
 
 class PipeFeeder:
-    """Feeds the pipes of one channel, a pass each, until `stop`. A reader that closes early gets the next pass next."""
+    """Writes a channel's data into its named pipes, NAME_0, NAME_1, …: one pass over the data each, until `stop`.
+
+    If the reader closes a pipe early, the next pipe starts with the next pass.
+    """
 
     def __init__(self, channel: Input, folder: Path) -> None:
         self._channel, self._folder = channel, folder

@@ -19,10 +19,10 @@ EVERY_S = 0.5
 
 
 class CheckpointCopy:
-    """Copies `folder` to `store` in a thread until `close`, which copies once more.
+    """Copies new files of `folder` to `store` in a background thread, until `close` makes the last copy.
 
-    What the store holds is copied to `folder` first: raises `SourceError` or `OSError` if that fails. Later failures do not end
-    the training. `problem` is that of the last copy, which `close` made, or None.
+    First the content of the store is copied to `folder`; raises `SourceError` or `OSError` if that fails. Later failures do not
+    end the training: `problem` is the error of the latest copy in words, or None.
     """
 
     def __init__(self, folder: Path, store: Place) -> None:
@@ -42,7 +42,7 @@ class CheckpointCopy:
         self.copy()
 
     def copy(self) -> None:
-        """Copy new and changed files, and remove those that the host has removed."""
+        """Copy new and changed files to the store now, and remove those that the host has removed."""
         with self._lock:
             try:
                 self._copy()

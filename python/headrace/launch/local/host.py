@@ -24,14 +24,14 @@ __all__ = ["Host"]
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
         "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCH_HOME")  # fmt: skip
-"""Variables of this process that a host gets. Others, such as keys, stay outside, as they would on SageMaker."""
+"""Environment variables of this process that a host inherits. Others, such as keys, it does not see, as on SageMaker."""
 
 DEFAULT_GROUP = "homogeneousCluster"
 
 
 @dataclass
 class Host:
-    """A host. `base` stands for /opt/ml; `groups`: hosts by the name of their group; `types`: instance type by group."""
+    """One host of a local job. base: folder in place of /opt/ml. groups: host names by group. types: instance type by group."""
 
     name: str
     group: str
@@ -110,7 +110,7 @@ class Host:
         kill_marked(self.marker)
 
     def close(self) -> str | None:
-        """Collect the process, end feeders and the copy of checkpoints, and return the problem of the last copy, if any."""
+        """Wait for the process, stop feeding pipes and copying checkpoints; return the last copy's error in words, or None."""
         if self.process is not None:
             self.process.wait()
         self.kill_left_over()
@@ -124,14 +124,14 @@ class Host:
         return problem
 
     def kill_left_over(self) -> None:
-        """Kill what outlived the first process: a container ends with it."""
+        """Kill the processes that outlived the host's first process: a container ends with its first process."""
         killed = self.killed
         self.kill()
         self.killed = killed
 
     @property
     def running(self) -> bool:
-        """Whether the first process runs."""
+        """Whether the host's first process is still running."""
         return self.process is not None and self.process.poll() is None
 
     def failure(self) -> str:

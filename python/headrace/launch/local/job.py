@@ -37,11 +37,11 @@ GRACE_S = 120.0
 POLL_S = 0.05
 
 MARKER_FILE = ".headrace-local-job"
-"""Stands in the folder of a local job. Only folders with it are cleared."""
+"""A file that marks the folder of a local job. Only folders with this file, or empty ones, are used and cleared."""
 MARKER_TEXT = "headrace launch local keeps the trees of its hosts here and removes them before the next job\n"
 
 Interruption = Callable[[Path, float], bool]
-"""Whether the machines are taken now, from the folder of the stored checkpoints and the seconds of training in this attempt."""
+"""(folder of the stored checkpoints, seconds trained in this attempt) → whether the spot machines are taken away now."""
 
 
 @dataclass

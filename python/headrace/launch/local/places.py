@@ -16,7 +16,7 @@ __all__ = ["FolderPlace", "Place", "StorePlace"]
 
 
 class Place(Protocol):
-    """A folder or an object-store prefix that holds a job's checkpoints or results, as files with names relative to it."""
+    """A folder or an object-store prefix that holds a job's checkpoints or results. File names are relative to the place."""
 
     def fetch(self, folder: Path) -> Iterable[str]:
         """Copy every file stored in this place into the local `folder`, and yield the name of each."""

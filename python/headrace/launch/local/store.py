@@ -15,7 +15,7 @@ __all__ = ["LocalStore"]
 
 
 class LocalStore:
-    """Finds the local path of S3 addresses. `prefixes`: folders mapped to address prefixes, such as the data of a channel.
+    """Maps S3 addresses to local paths. prefixes: S3 prefix → folder with its content, such as the data of a channel.
 
     sends: whether what a job writes goes to the object store that its addresses name, not to folders below `root`.
     """
@@ -38,7 +38,7 @@ class LocalStore:
         return self.root / rest
 
     def place(self, uri: str) -> Place:
-        """Return where a job writes what belongs to an address. Raises `SourceError` if it cannot."""
+        """Return the place to which a job writes files for an S3 address. Raises `SourceError` if it cannot write there."""
         return StorePlace(uri) if self.sends else FolderPlace(self.path(uri))
 
     def objects(self, uri: str) -> list[tuple[str, Path]]:

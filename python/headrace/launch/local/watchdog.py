@@ -18,14 +18,14 @@ from headrace.system.processes.own_python import own_module
 __all__ = ["MARKER", "Watchdog", "kill_marked", "main"]
 
 MARKER = "HEADRACE_LOCAL_JOB"
-"""Set for all processes of a host, which are found by it when they must be killed."""
+"""Environment variable of all processes of a host, by which headrace finds them when it has to kill them."""
 
 ROUNDS, PAUSE_S = 3, 0.2
-"""Look so often for marked processes, because one may start another while it is looked for."""
+"""How often to look for marked processes, and seconds between: one may start another while it is being looked for."""
 
 
 class Watchdog:
-    """The watching process of one job, from `marker`, with which the hosts' markers begin. Use it in a `with`."""
+    """Context manager: a second process that kills a job's hosts if this process dies. marker: start of the hosts' markers."""
 
     def __init__(self, marker: str) -> None:
         # A session of its own: neither Ctrl-C nor the end of the terminal reaches it.
@@ -59,7 +59,7 @@ def kill_marked(marker: str) -> int:
 
 
 def main() -> int:
-    """Wait for the end of standard input, then kill what bears the marker. Return 0."""
+    """Wait until standard input closes (the launcher ended), then kill the processes with the marker. Return 0."""
     marker = sys.argv[1]
     while os.read(0, 1024):
         pass

@@ -1,1 +1,1 @@
-"""AWS's side: requests, the plan, following a job, metrics."""
+"""Work with SageMaker: expected cost of a request, submitting and following a job, metric definitions."""

@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 PASSING = frozenset({"ThrottlingException", "Throttling", "RequestLimitExceeded", "TooManyRequestsException", "SlowDown",
                      "ServiceUnavailable", "ServiceUnavailableException", "InternalFailure", "InternalServerError",
                      "InternalError", "RequestTimeout"})  # fmt: skip
-"""Codes of errors that pass without anybody's doing."""
+"""AWS error codes of transient errors: the same call succeeds later."""
 
 HINTS = {
     "ResourceLimitExceeded": "the account's quota is reached (spot jobs have one of their own): ask for more under "
@@ -39,7 +39,7 @@ def aws_client(service: str, region: str) -> Any:
     try:
         boto3 = importlib.import_module("boto3")
     except ImportError:
-        raise MissingDependencyError("AWS is asked through boto3", hint="pip install 'headrace[aws]'") from None
+        raise MissingDependencyError("calling AWS needs boto3", hint="pip install 'headrace[aws]'") from None
     session = boto3.session.Session()
     if session.get_credentials() is None:
         raise HeadraceError("there are no AWS credentials", hint="aws configure, or AWS_PROFILE=NAME")
@@ -47,7 +47,7 @@ def aws_client(service: str, region: str) -> Any:
 
 
 def error_code(error: BaseException) -> str:
-    """Return the code that the service gave an error; "" for one that is not the service's."""
+    """Return the AWS error code of an exception ("ThrottlingException"); "" if the service did not raise it."""
     return str(_answer(error).get("Code", ""))
 
 
@@ -58,7 +58,7 @@ def _answer(error: BaseException) -> dict[str, Any]:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return whether an error passes: throttling, trouble inside AWS, or a connection that was lost."""
+    """Return whether an error is transient: throttling, a fault inside AWS, or a lost connection."""
     if error_code(error):
         return error_code(error) in PASSING
     return isinstance(error, OSError) or type(error).__name__ in {
@@ -68,7 +68,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def explained(error: BaseException, doing: str) -> HeadraceError:
-    """Return the error for the user: what was being done, AWS's own words, and what to do."""
+    """Return an error of ours from an exception of boto3: what was being done (`doing`), AWS's words, and what to do."""
     code = error_code(error)
     message = _answer(error).get("Message") or str(error)
     words = redact_text(" ".join(str(message).split()))[:300]

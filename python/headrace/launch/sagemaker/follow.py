@@ -34,10 +34,10 @@ LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 EVERY_S = 10.0
 
 CAPACITY = "CapacityError"
-"""How the FailureReason of a job begins for which AWS had no machines."""
+"""The FailureReason begins with this text if AWS had no machines for the job."""
 
 USD_TAG, HOURS_TAG = "headrace:expected-usd", "headrace:expected-hours"
-"""Tags that hold the prediction of a job."""
+"""Tags of a job that store its expected cost and hours."""
 
 Log = Callable[[str], None]
 Sleep = Callable[[float], None]
@@ -45,7 +45,7 @@ Sleep = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a job was expected to cost, and its hours of training."""
+    """The expected cost of a job in USD and its expected hours of training."""
 
     usd: float
     hours: float
@@ -53,7 +53,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """A job that has ended. `seconds`: by status. `savings`: share that spot saved, 0 to 1. `usd`: billed seconds × price.
+    """A job that has ended. seconds: by status. savings: share that spot saved, 0 to 1. usd: billed time × price.
 
     None: not known.
     """
@@ -74,7 +74,7 @@ class FinishedJob:
     advice: str | None
 
     def lines(self) -> list[str]:
-        """Return the end of the job in plain sentences."""
+        """Return how the job ended, its times and its cost, in plain sentences."""
         parts = ", ".join(f"{status} {seconds:,.0f} s" for status, seconds in self.seconds.items())
         found = [f"{self.name}: {self.secondary}" + (f" ({parts})" if parts else "")]
         if self.reason:
@@ -129,14 +129,14 @@ def submit(client: Any, request: Mapping[str, Any], *, sleep: Sleep, log: Log) -
 
 
 def prediction_tags(expected: ExpectedCost | None) -> list[dict[str, str]]:
-    """Return the tags of a job that let `follow` show the prediction from another shell; none without one."""
+    """Return tags that store the expected cost with a job, so that `follow` can show it in another shell; [] if None."""
     if expected is None or expected.usd is None or expected.hours is None:
         return []
     return [{"Key": USD_TAG, "Value": f"{expected.usd:.4f}"}, {"Key": HOURS_TAG, "Value": f"{expected.hours:.4f}"}]
 
 
 def recorded_prediction(client: Any, name: str) -> Prediction | None:
-    """Return the prediction from a job's tags; None where there is none, or where the credentials may not read tags."""
+    """Return the expected cost stored in a job's tags; None if there is none or the credentials may not read tags."""
     try:
         arn = client.describe_training_job(TrainingJobName=name)["TrainingJobArn"]
         tags = {one["Key"]: one["Value"] for one in client.list_tags(ResourceArn=arn)["Tags"]}
@@ -161,7 +161,7 @@ def follow(
     log: Log,
     every_s: float = EVERY_S,
 ) -> FinishedJob:
-    """Show the transitions and the log of a job until it ends, and return how it ended. Raises `HeadraceError`.
+    """Print status changes and log lines of a job until it ends, and return how it ended. Raises `HeadraceError`.
 
     client, logs: of SageMaker and of CloudWatch Logs (None: without log). Throttling and lost connections are waited out.
     """
@@ -257,7 +257,7 @@ def _moment(value: Any) -> datetime:
 
 
 def usd_per_hour_of(found: Mapping[str, Any], table: PriceTable) -> float | None:
-    """Return the price of all instances of a job for an hour on demand; None where the table lacks a type."""
+    """Return the on-demand price of all instances of a job in USD per hour; None if the table lacks one of the types."""
     resources = found.get("ResourceConfig") or {}
     groups = resources.get("InstanceGroups") or [resources]
     try:

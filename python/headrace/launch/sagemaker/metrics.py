@@ -17,5 +17,5 @@ METRICS = {
 
 
 def metric_definitions() -> list[dict[str, str]]:
-    """Return the value of `AlgorithmSpecification.MetricDefinitions`."""
+    """Return `METRICS` in the form of a request's `AlgorithmSpecification.MetricDefinitions`."""
     return [{"Name": name, "Regex": pattern} for name, pattern in METRICS.items()]

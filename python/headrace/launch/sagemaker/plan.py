@@ -18,7 +18,7 @@ MODES = {"File": "file", "FastFile": "fastfile", "Pipe": "pipe"}
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a job, as far as it is known; without `model` and `images` only the limits of the request count."""
+    """The work of a job, as far as it is known. Without `model` and `images` only the highest cost can be computed."""
 
     model: str | None = None
     images: int | None = None
@@ -29,7 +29,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCost:
-    """Money of a request in USD. None: not known.
+    """The cost of a request in USD, expected and at most. None: not known.
 
     hours: of training, expected. usd: of the run as it is bought, with its start. usd_on_demand, usd_spot: the same for both
     purchases, spot with expected interruptions. usd_at_most: on demand until MaxRuntimeInSeconds. usd_per_hour: of all
@@ -49,7 +49,7 @@ class ExpectedCost:
     note: str | None = None
 
     def lines(self) -> list[str]:
-        """Return the cost in plain sentences."""
+        """Return the expected and the highest cost in plain sentences."""
         if self.usd_per_hour is None:
             return [f"cost: {self.note}"]
         found = []
@@ -62,7 +62,7 @@ class ExpectedCost:
 
 
 def expected_cost(request: Mapping[str, Any], work: Work, table: PriceTable) -> ExpectedCost:
-    """Return the expected cost of a valid request, by a table of prices."""
+    """Return the expected and the highest cost of a valid request, with the prices of `table`."""
     groups = _groups(request)
     try:
         priced = [(table.instance(name), count) for name, count in groups]

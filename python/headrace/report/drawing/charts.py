@@ -53,7 +53,7 @@ def _brackets(parts: Sequence[StepPart]) -> Html:
 
 
 def interval(line: FixLine, *, now: float | None, greatest: float) -> Html | None:
-    """Return predicted rate (dot), its interval (band) and measured rate (diamond) on a scale from 0 to `greatest` img/s.
+    """Return a fix's predicted rate (dot), its interval (band) and measured rate (diamond), from 0 to `greatest` img/s.
 
     `now`: the present rate, a vertical line. None where nothing was predicted.
     """

@@ -19,11 +19,11 @@ ABSENT = 255
 """Palette index of a cell that was not measured. It is fully transparent, so the hatching behind the picture shows."""
 
 LEVELS = 101
-"""Levels of opacity: busy in whole per cent, 0 to 100."""
+"""Number of opacity levels: one for each whole per cent of use, 0 to 100."""
 
 
 def data_uri(rows: Sequence[Sequence[float | None]], colour: tuple[int, int, int]) -> str:
-    """Return `heat_map_png` as a `data:` address."""
+    """Return the image of `heat_map_png` as a `data:` URI."""
     return "data:image/png;base64," + base64.b64encode(heat_map_png(rows, colour)).decode("ascii")
 
 

@@ -25,13 +25,13 @@ _ESCAPE = re.compile(
 
 
 class Html(str):
-    """Text that is markup. Only `tag`, `join` and constants of this package make it."""
+    """A string that is finished HTML and is not escaped again. Only `tag`, `join` and constants of this package make one."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *children: str | None, **attributes: str | float | bool | None) -> Html:
-    """Return one element. Plain text is escaped; None children and None or False attributes are left out.
+    """Return one HTML or SVG element. Plain text is escaped; None children and None or False attributes are left out.
 
     In attribute names, a trailing underscore is dropped (`class_`) and other underscores become dashes (`aria_label`).
 
@@ -44,7 +44,7 @@ def tag(name: str, /, *children: str | None, **attributes: str | float | bool | 
 
 
 def join(*children: str | None) -> Html:
-    """Return the children one after the other; None is left out. Plain text is escaped, control characters too."""
+    """Return the children joined into one `Html`; None is left out. Plain text is escaped, control characters too."""
     return Html(
         "".join(
             child if isinstance(child, Html) else html.escape(printable_lines(child)) for child in children if child is not None
@@ -58,7 +58,7 @@ def no_break(sentence: str) -> str:
 
 
 def embedded_json(value: Any) -> Html:
-    """Return JSON for a script element: `<`, `>`, `&` and control characters become escapes. Raises `ValueError` for NaN."""
+    """Return JSON for a `<script>` element: `<`, `>`, `&` and control characters are escaped. Raises `ValueError` for NaN."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     text = _ESCAPE.sub(lambda found: f"\\\\{found[0][1:]}" if found[1] else found[0], text)
     return Html(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -18,13 +18,13 @@ ROUNDING = 1e-9
 
 
 def scale(low: float, high: float, start: float, end: float) -> Scale:
-    """Return the function that gives a value its place: `low` at `start`, `high` at `end`, values beyond at the nearer end."""
+    """Return the linear map from values to positions: `low` → `start`, `high` → `end`; values beyond are clipped."""
     span = (high - low) or 1.0
     return lambda value: start + (end - start) * min(1.0, max(0.0, (value - low) / span))
 
 
 def round_marks(end: float, least: int) -> list[float]:
-    """Return the multiples of a round number from 0 to the first that is not below `end` (above 0).
+    """Return the tick values of an axis: multiples of a round number, from 0 to the first that reaches `end` (above 0).
 
     The round number is 1, 2 or 5 times a power of ten: the largest that fits `least` times (2 to 10) into `end`.
     """
@@ -34,12 +34,12 @@ def round_marks(end: float, least: int) -> list[float]:
 
 
 def line(places: Iterable[tuple[float, float]], **attributes: str | float | None) -> Html:
-    """Return a line through places (x, y). `attributes`: as of `tag`; page.css styles the classes `line` and `line raw`."""
+    """Return an SVG polyline through (x, y) points. attributes: as for `tag`; page.css styles classes `line` and `line raw`."""
     return tag("polyline", points=" ".join(f"{x:.2f},{y:.2f}" for x, y in places), **attributes)
 
 
 def stretched(*shapes: Html, width: float = 100, height: float = 100, label: str, kind: str | None = None) -> Html:
-    """Return an SVG element of `width` × `height` units that fills its box. label: for screen readers. kind: CSS class."""
+    """Return an SVG of `width` × `height` units that stretches to fill its box. label: for screen readers. kind: CSS class."""
     return tag("svg", *shapes, viewbox=f"0 0 {width:g} {height:g}", preserveaspectratio="none", class_=kind, role="img",
                aria_label=label)  # fmt: skip
 

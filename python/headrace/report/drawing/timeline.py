@@ -20,7 +20,7 @@ __all__ = ["axis_end_s", "chart", "step_scale_s"]
 WIDTH = 1000
 STEP_HEIGHT, MACHINE_HEIGHT = 150, 40
 LETTER_WIDTH = 0.0085
-"""Width of a letter as a share of the plot's width, on a wide screen, rounded up."""
+"""Assumed width of a letter as a share of the plot's width, on a wide screen: labels may not overlap."""
 
 
 def axis_end_s(timeline: Timeline | None, heat_map: HeatMap | None, duration_s: float | None) -> float:
@@ -43,7 +43,7 @@ def chart(
     top_s: float | None = None,
     identifier: str | None = "lanes",
 ) -> Html | None:
-    """Return all lanes that have data, or None when nothing was recorded over time.
+    """Return the timeline with all lanes that have data, or None when nothing was recorded over time.
 
     top_s: upper end of the scale of step times (default: `step_scale_s`). identifier: of the element, for the page's script.
     """
@@ -88,7 +88,7 @@ def _totals_s(timeline: Timeline) -> list[float]:
 
 
 def step_scale_s(timeline: Timeline) -> float:
-    """Return the upper end of the scale of step times, seconds.
+    """Return the top of the step-time axis in seconds.
 
     A few very long steps are cut and labelled, so that they do not flatten all others.
     """

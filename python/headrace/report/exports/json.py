@@ -15,16 +15,16 @@ from headrace.diagnosis.result.model import SHARES, Diagnosis
 __all__ = ["FORMAT_VERSION", "PANELS", "document", "schema"]
 
 FORMAT_VERSION = 1
-"""Grows when a field changes its meaning or is removed. New fields do not change it."""
+"""Version of the document: raised when a field changes its meaning or is removed, not when one is added."""
 
 PANELS = ("heat_map", "timeline", "flame_charts")
-"""Fields with long series, left out by default."""
+"""Fields that hold long series; `document` leaves them out by default."""
 
 SCHEMA_ID = "headrace-diagnosis-1"
 
 
 def document(diagnosis: Diagnosis, *, panels: bool = False, report: str | None = None) -> dict[str, Any]:
-    """Return the document of `headrace diagnose --json` and `headrace report --json`.
+    """Return the diagnosis as the JSON document of `headrace diagnose --json` and `headrace report --json`.
 
     `panels`: include the long series (default: no). `report`: path of the page, which replaces the one in `diagnosis`.
     """

@@ -11,7 +11,7 @@ from headrace.system.text.printable import printable_lines
 __all__ = ["BUCKETS_S", "render"]
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the step histogram, seconds."""
+"""Upper bounds of the buckets of the step-time histogram, in seconds."""
 
 
 def render(diagnosis: Diagnosis, session: Session) -> str:

@@ -30,7 +30,7 @@ StepOrBatch = TypeVar("StepOrBatch", Step, Batch)
 
 
 def write(session: Session, path: str | Path) -> Path:
-    """Write the trace and return its path. A name that ends with .gz is compressed. Raises `SessionError`."""
+    """Write the session as a trace to `path` and return it; compressed if the name ends in .gz. Raises `SessionError`."""
     path = Path(path)
     data = json.dumps(trace(session), separators=(",", ":"), allow_nan=False).encode()
     try:
@@ -45,7 +45,7 @@ def write(session: Session, path: str | Path) -> Path:
 
 
 def trace(session: Session) -> dict[str, Any]:
-    """Return the trace as a document for JSON: names of the tracks, then events in the order of time.
+    """Return the session in Trace Event Format, ready for JSON: names of the tracks, then events in order of time.
 
     Times are in µs since the start of the command.
     """

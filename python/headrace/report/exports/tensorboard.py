@@ -22,7 +22,10 @@ Scalar = tuple[float, int, str, float]
 
 
 def write(session: Session, folder: str | Path) -> Path:
-    """Write the event file into `folder` and return its path. An older file is replaced. Raises `SessionError`."""
+    """Write the session's scalars as a TensorBoard event file into `folder`; return its path. Raises `SessionError`.
+
+    An older event file of headrace in the folder is replaced.
+    """
     path = Path(folder) / FILE_NAME
     began_s = session.started_at or 0.0
     records = [tfevents.head(began_s)]

@@ -29,7 +29,7 @@ POINTS = ("min", "p50", "p90", "p95", "p99", "max")
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two runs. `label`: Before or After. `name`: of its session folder."""
+    """One of the two compared runs. label: "Before" or "After". name: of its session folder."""
 
     label: str
     name: str
@@ -54,7 +54,7 @@ def write(found: SessionComparison, before: Side, after: Side, path: str | Path,
 
 
 def render(found: SessionComparison, before: Side, after: Side) -> str:
-    """Return the whole page. It needs no network and no script."""
+    """Return the HTML text of the page. The page loads nothing from the network and runs no script."""
     sides = (before, after)
     sections = (
         ("steps", f"Where {'a step goes' if found.per == PER_STEP else f'the time of {found.per} goes'}", _steps(found, sides)),

@@ -19,10 +19,10 @@ from headrace.system.text.sizes import count_text, percent_text, size_text
 __all__ = ["objects_text", "render", "write"]
 
 MAX_BARS = 400
-"""Bars of the class balance; more classes share bars."""
+"""Draw at most this many bars of the class balance; with more classes, several share a bar."""
 
 MAX_LISTED = 50
-"""Images listed that cannot be read."""
+"""List at most this many of the images that cannot be read."""
 
 STYLE = """
 .balance svg { display: block; margin-top: 1rem; width: 100%; height: 9rem; border-bottom: 1px solid var(--hair); }
@@ -46,7 +46,7 @@ def write(found: Inspection, pictures: Sequence[Picture], path: str | PathLike[s
 
 
 def render(found: Inspection, pictures: Sequence[Picture]) -> str:
-    """Return the whole page."""
+    """Return the HTML text of the page."""
     scope = f"{found.kind} · sizes and formats from {found.sampled:,} of {found.records:,} images"
     return html_page(
         f"{found.path} · headrace",

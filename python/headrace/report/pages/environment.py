@@ -19,7 +19,7 @@ SHOWN_FROM_SESSION = frozenset(
 
 
 def environment(diagnosis: Diagnosis, session: Session | None) -> list[tuple[str, object]]:
-    """Return the pairs of the session, then those that only the diagnosis has. None means "not measured"."""
+    """Return the environment as (name, value) pairs: the session's, then those only the diagnosis has. None: not measured."""
     pairs = _from_session(session) if session is not None else []
     for key, value in diagnosis.environment.items():
         if session is not None and key in SHOWN_FROM_SESSION:

@@ -15,7 +15,7 @@ __all__ = ["panel"]
 TITLES = {"batch": "Making batches", "step": "Training step"}
 ROLES = {"batch": "making batches", "collate": "collate", "step": "training step"}
 LABEL_SHARE = 0.02
-"""Write the name on bars that are at least this share of the chart wide. Narrower bars have it as their title."""
+"""Write the function's name on bars at least this share of the chart wide. Narrower bars show it as a tooltip."""
 
 
 def panel(diagnosis: Diagnosis, session: Session | None) -> Html:

@@ -37,7 +37,7 @@ def html_page(title: str, *body: str | None, css: str = "", images: bool = False
 
 
 def header(command: str, scope: str | None = None) -> Html:
-    """Return the first line of a page: the command that it is of, and what that was about at the right."""
+    """Return the first line of a page: the command whose result the page shows and, at the right, `scope`."""
     about = None if scope is None else tag("span", no_break(scope), class_="scope")
     return tag("header", tag("span", "headrace", class_="brand"), tag("code", command, class_="command"), about)
 
@@ -48,7 +48,7 @@ def footer(*words: str) -> Html:
 
 
 def asset(name: str) -> Html:
-    """Return a file of this package, as markup."""
+    """Return the text of a file in this package (CSS, script, SVG) as markup."""
     return Html(resources.files("headrace.report.pages").joinpath(name).read_text(encoding="utf-8"))
 
 
@@ -68,7 +68,7 @@ def write_page(
     make_folder: bool = False,
     private: bool = False,
 ) -> Path:
-    """Write a page in one piece. Return `path`.
+    """Write the text of a page to `path` atomically and return `path`.
 
     `name` is what the message of `error` calls the page. `make_folder`: make the folder of `path` if it is missing.
     `private`: only the owner may read the file. Raises `error` when the file cannot be written.

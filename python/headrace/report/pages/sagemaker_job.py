@@ -16,12 +16,12 @@ OUTCOMES = {True: "yes", False: "no", None: "cannot tell"}
 
 
 def is_finished_job(session: Session | None) -> bool:
-    """Return whether the session holds the curves of a finished job, in place of measurements of headrace's own."""
+    """Return whether the session holds CloudWatch curves of a finished SageMaker job, not headrace's own measurements."""
     return session is not None and isinstance(session.facts.get("sagemaker_job"), Mapping)
 
 
 def panel(session: Session | None) -> Html | None:
-    """Return the panel of a SageMaker job. Return None if the session was not made from one."""
+    """Return the panel of a SageMaker job, or None if the session was not made from one."""
     if session is None or not is_finished_job(session):
         return None
     job: Mapping[str, Any] = session.facts["sagemaker_job"]

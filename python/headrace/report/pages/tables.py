@@ -36,7 +36,7 @@ ABSENT = tag("span", numbers.NOT_MEASURED, class_="absent")
 def table(
     caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]], *, numeric_from: int = 1, quiet: bool = False
 ) -> Html:
-    """Return a table whose first column holds the row headings. On a narrow screen it scrolls within its own box.
+    """Return an HTML table whose first column holds the row headings. On a narrow screen the table scrolls in its own box.
 
     `numeric_from`: first column that is aligned to the right (default 1). `quiet`: show the caption to screen readers only.
     """
@@ -64,7 +64,7 @@ def _whole(cell: str) -> str:
 
 
 def percentile_rows(diagnosis: Diagnosis, session: Session | None) -> tuple[Percentiles, ...]:
-    """Return the percentiles of the diagnosis, then those of the machine that it lacks."""
+    """Return the diagnosis's percentiles, then those of machine counters in the session that the diagnosis lacks."""
     rows = list(diagnosis.percentiles)
     known = {row.name.lower() for row in rows}
     if "memory" in known:
@@ -126,7 +126,7 @@ POINTS = ("min", "p50", "p90", "p95", "p99", "max")
 
 
 def percentile_table(rows: Sequence[Percentiles]) -> Html:
-    """Return one row per series: minimum, percentiles, maximum."""
+    """Return an HTML table with a row per series: minimum, percentiles, maximum."""
     cells = [
         (row.name, *(text_in_unit(getattr(row, point), row.unit) for point in POINTS), numbers.count(row.count)) for row in rows
     ]
@@ -134,7 +134,7 @@ def percentile_table(rows: Sequence[Percentiles]) -> Html:
 
 
 def slow_step_table(steps: Sequence[SlowStep], stride: int) -> Html:
-    """Return the slow steps with their causes. `stride`: steps per entry of the timeline."""
+    """Return an HTML table of the slow steps with their causes. stride: steps per entry of the timeline."""
     rows = [
         (f"step {step.number:,}", step.cause, _time(step.step_s), _time(step.wait_s), numbers.seconds(step.start_s))
         for step in steps
@@ -177,7 +177,7 @@ def _bytes(value: float | None) -> str:
 
 
 def rank_table(rows: Sequence[RankRow]) -> Html:
-    """Return one row per rank: its times, and the part in which it is slower than the other ranks."""
+    """Return an HTML table with a row per rank: its times, and the part of the step in which it is slower than the others."""
     body = [
         (
             f"rank {row.rank}", numbers.count(row.steps), numbers.milliseconds(row.step_s), numbers.milliseconds(row.wait_s),
@@ -199,7 +199,7 @@ TERM_WORDS = {
 
 
 def term_table(terms_s: Mapping[str, float], step_s: float | None) -> Html:
-    """Return the terms of the step model, of which the largest sets the pace. Terms of 0 do not apply to the job."""
+    """Return an HTML table of the step model's terms (seconds); the largest sets the pace. A term of 0 does not apply."""
     used = {name: value for name, value in terms_s.items() if value > 0}
     greatest = max(used.values(), default=0.0)
     scale = max(greatest, step_s or 0.0)
@@ -223,13 +223,13 @@ def term_table(terms_s: Mapping[str, float], step_s: float | None) -> Html:
 
 
 def threshold_table(rows: Sequence[Threshold]) -> Html:
-    """Return one row per threshold of the rules: name, value, what it decides."""
+    """Return an HTML table with a row per threshold of the rules: name, value, what it decides."""
     body = [(row.name, _text(row.value), row.note) for row in rows]
     return table("Thresholds", ("", "value", "what it decides"), body, numeric_from=3, quiet=True)
 
 
 def definition_list(pairs: Iterable[tuple[str, object]]) -> Html:
-    """Return names with their values; None becomes "not measured"."""
+    """Return an HTML list of (name, value) pairs; None becomes "not measured"."""
     rows = (join(tag("dt", name), tag("dd", ABSENT if value is None else no_break(_text(value)))) for name, value in pairs)
     return tag("dl", *(tag("div", row, class_="pair") for row in rows))
 

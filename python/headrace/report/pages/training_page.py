@@ -27,7 +27,7 @@ SMOOTHED_FROM = 40
 """Draw a moving mean over a loss curve of more points than this."""
 
 MAX_POINTS = 400
-"""Points drawn of one curve, so that a long run has no larger page than a short one."""
+"""Draw at most this many points of a curve, so that the page of a long run is no larger than that of a short one."""
 
 STYLE = """
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: 2.2rem 2rem; }
@@ -80,7 +80,7 @@ def render(
     folder: Path = Path(),
     configuration: Mapping[str, object] | None = None,
 ) -> str:
-    """Return the whole page. Of steps that a resumed run repeated, the last figures count.
+    """Return the HTML text of the page. Where a resumed run repeated steps, the last figures count.
 
     `rows`: the lines of metrics.jsonl. `folder`: where the page will stand. `configuration`: the options of the run.
     """

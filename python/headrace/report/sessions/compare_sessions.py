@@ -18,7 +18,7 @@ MATERIAL = 0.03
 """Call a change of the rate below this share "about the same", even beyond the noise. TraceML calls 3 % moderate."""
 
 MATERIAL_UNKNOWN_NOISE = 0.08
-"""As `MATERIAL`, where the noise of the runs is unknown. Larger reports fewer changes. TraceML calls 8 % material."""
+"""`MATERIAL` where the noise of the runs is unknown. A larger value reports fewer changes. TraceML calls 8 % material."""
 
 BLOCKS = 8
 """Divide a run into this many equal stretches. The spread of their rates is the noise."""
@@ -47,11 +47,11 @@ class PartChange:
 
     @property
     def change_s(self) -> float:
-        """Seconds that the part takes longer now; 0 where one side was not measured."""
+        """Seconds by which the part takes longer in the later run (negative: shorter); 0 if one run did not measure it."""
         return 0.0 if self.before_s is None or self.after_s is None else self.after_s - self.before_s
 
     def change_words(self, whole_s: float) -> str:
-        """Return the change as text, or that it is within the noise. `whole_s`: the step, or the time of as many images."""
+        """Return the change as text ("+1.2 ms", "none", "within noise", "not measured"). whole_s: sets the number of digits."""
         if self.before_s is None or self.after_s is None:
             return numbers.NOT_MEASURED
         if self.change_s == 0:
@@ -85,7 +85,7 @@ class SessionComparison:
 
     @property
     def whole_s(self) -> float:
-        """Seconds of the longer one of the two steps, or of 1,000 images, by which the digits of their parts are chosen."""
+        """Seconds per step (or per 1,000 images) of the slower run. The number of digits of all parts depends on this value."""
         return max(sum(getattr(part, name) or 0.0 for part in self.moved) for name in ("before_s", "after_s"))
 
     @property
@@ -178,7 +178,7 @@ def _part_s(diagnosis: Diagnosis, part: str, per: str) -> float | None:
 
 
 def whole_s(diagnosis: Diagnosis, per: str) -> float | None:
-    """Return the seconds of one step, or of 1,000 images; None where they were not measured. `per`: the unit."""
+    """Return the seconds per step (per: "step") or per 1,000 images; None where not measured."""
     if per == PER_STEP:
         return diagnosis.step_s
     return 1000 / diagnosis.img_s if diagnosis.img_s else None
@@ -205,7 +205,7 @@ def _sentences(
 
 
 def noise_words(change: float | None, noise: float | None) -> str:
-    """Return a clause about the noise: its size, and whether the change of the rate (later over earlier) is within it."""
+    """Return a clause such as "within the noise: equal runs could differ by 4 %". change: later rate ÷ earlier rate."""
     if noise is None:
         return "the noise was not measured"
     within = "within the noise: " if change is not None and abs(change - 1) <= noise else ""

@@ -24,7 +24,7 @@ DIAGNOSIS_FILE = "diagnosis.json"
 
 
 def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
-    """Return the session and its saved diagnosis, which holds measured gains of fixes; without one, diagnose now.
+    """Return the session in a folder and its diagnosis: the saved one, with gains measured by `--verify`, or a new one.
 
     `folder` may also be a trace file of PyTorch's profiler. Raises `SessionError` when it holds no session or the diagnosis is
     damaged.
@@ -62,7 +62,7 @@ def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
 
 
 def diagnosis_from_json(document: Mapping[str, Any]) -> Diagnosis:
-    """Return the diagnosis that `Diagnosis.to_json` wrote. Ignore unknown fields.
+    """Return the diagnosis in a document that `Diagnosis.to_json` made. Unknown fields are ignored.
 
     Raises `ValueError` for a missing field, a value of another type, and a verdict that is none of headrace's.
     """

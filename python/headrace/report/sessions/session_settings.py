@@ -16,15 +16,15 @@ GROUPS = ("command", "machine", "versions", "variables", "threads", "loader", "m
 """Groups of settings, in the order in which they are shown."""
 
 ABSENT = {"variables": "not set", "versions": "not used", "loader": "none", "model": "none"}
-"""Text for a setting without a value, by group; for other groups "unknown"."""
+"""What to print for a setting without a value, by group. Other groups print "unknown"."""
 
 Settings = dict[tuple[str, str], object]
-"""Values by group and name. A name that is missing was not recorded; None: not known, or not set."""
+"""(group, name) → value. A missing name was not recorded; None: not known, or not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting, version or machine fact that differs. `group`: one of `GROUPS`."""
+    """A setting, version or machine fact that differs between two sessions. group: one of `GROUPS`."""
 
     name: str
     before: str

@@ -27,7 +27,7 @@ _IP = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 
 
 def without_places(session: Session, diagnosis: Diagnosis) -> tuple[Session, Diagnosis]:
-    """Return both without the host name, the user's folders, bucket names, IP addresses and sample paths.
+    """Return session and diagnosis without host name, user's folders, bucket names, IP addresses and image paths.
 
     Secrets were masked when the session was written; older sessions are masked here too.
     """

@@ -24,7 +24,7 @@ __all__ = [
 NOT_MEASURED = "not measured"
 
 LEAST_S = 5e-7
-"""Half a microsecond: shorter durations are below what the clocks here resolve."""
+"""Print durations below half a microsecond as `<0.001 ms`: the clocks used here do not resolve them."""
 
 BINARY_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -37,7 +37,7 @@ def gain(ratio: float) -> str:
 
 
 def hours(value: float) -> str:
-    """Return whole hours; `<1` for less than half an hour, `0` only for 0."""
+    """Return hours as text, rounded to whole hours: `<1` for less than half an hour, `0` only for 0."""
     return "<1" if 0 < value < 0.5 else f"{value:.0f}"
 
 
@@ -79,9 +79,9 @@ def milliseconds(value_s: float | None, *, digits: int = 3) -> str:
 
 
 def part_of(value_s: float | None, whole_s: float) -> str:
-    """Return a part of a longer duration, in ms, to the place of the third digit of the whole.
+    """Return a part of a duration as text in ms, with as many decimals as the whole has with three digits.
 
-    Of a step of 60 ms a part is `12.3 ms`, and one that would round to 0 is `<0.1 ms`.
+    If the whole is 60 ms (60.0), a part reads `12.3 ms`, and one that would round to 0 reads `<0.1 ms`.
     """
     if value_s is None or not math.isfinite(value_s) or not whole_s > 0 or abs(value_s) >= 0.9995:
         return milliseconds(value_s)

@@ -29,14 +29,14 @@ ORDER_NOTE = "The order of these fixes is not established: their intervals overl
 MOST_COMMAND, MOST_FIX_COMMAND = 400, 4000
 """Characters of a command at the top of a screen, and in the row of a fix: a shell may have put 100,000 files into it."""
 ROUNDING = 1.005
-"""Rates whose ratio is below this are called equal: they are printed with three digits."""
+"""Call two rates equal if their ratio is below this: printed with three digits they look the same."""
 
 SIMULATED = re.compile(r"sim:[A-Za-z0-9-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """One part of a step. The `percent` of all parts sum to 100; `mean_s` is the part's time in the mean step."""
+    """One part of a step. percent: whole per cent of the step; all parts sum to 100. mean_s: mean seconds per step."""
 
     key: str
     label: str
@@ -50,8 +50,8 @@ class StepPart:
 class FixLine:
     """One row of the table of fixes.
 
-    `helps`: whether a gain was measured, or else is predicted; None where neither is known. `then`: what limits the rate with
-    the fix.
+    helps: whether the measured gain (else the predicted one) is above 0; None if neither is known. then: what limits the rate
+    once the fix is applied.
     """
 
     fix: Fix
@@ -60,12 +60,12 @@ class FixLine:
 
     @property
     def command(self) -> str | None:
-        """What to type, cut where it is very long."""
+        """The command that applies the fix, shortened if very long; None if the fix needs an edit."""
         return None if self.fix.command is None else _shortened(self.fix.command, MOST_FIX_COMMAND)
 
     @property
     def gain_words(self) -> str:
-        """×2.3, +4 %, ≈ 0 or not predicted."""
+        """The gain as text: "×2.3", "+4 %", "≈ 0" or "not predicted"."""
         if self.fix.gain is None:
             return "not predicted"
         return numbers.gain(self.fix.gain) if self.fix.gain >= NO_HELP else "≈ 0"
@@ -118,17 +118,17 @@ class FirstScreen:
 
     @property
     def no_fix(self) -> str:
-        """Replaces the table of fixes when it is empty."""
+        """The sentence to print in place of the table of fixes when there is no fix."""
         return verdict_kind(self.kind).without_fix or self.advice or "No fix is known for this."
 
     @property
     def nothing_missing(self) -> str:
-        """Replaces the list of what was not measured when it is empty."""
+        """The sentence to print when the list of what was not measured is empty."""
         return "No step was timed." if self.step_s is None else "Everything that headrace looks for was measured."
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the verdict is no problem; it decides the colour of the page."""
+        """Whether the verdict reports no problem. Decides the colour of the page."""
         return verdict_kind(self.kind).severity == "none"
 
 
@@ -179,7 +179,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
 
 
 def capitalised(clause: str) -> str:
-    """Return a clause with a capital letter. Code at its start, such as `next()` or `headrace run`, keeps its letters."""
+    """Return a clause with its first letter capitalised, unless it begins with code such as `next()` or `headrace run`."""
     first = clause.split()[0].rstrip(":") if clause.strip() else ""
     return clause[:1].upper() + clause[1:] if first.isalpha() and first != "headrace" else clause
 

@@ -13,7 +13,7 @@ SLOW_FACTOR = 2.0
 """List a step that takes more than this many times the median. SageMaker's notebook views use the same factor."""
 
 P90_FACTOR = 1.25
-"""A listed step must also take this many times the 90th percentile: waits at every n-th step are a pattern, not outliers."""
+"""A listed step must also exceed this many times the 90th percentile: waits in every n-th step are a pattern, no outliers."""
 
 MAX_SLOW_STEPS = 8
 """List at most this many slow steps, the longest ones."""
@@ -31,7 +31,7 @@ EVENT_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class SlowStep:
-    """One slow entry of the timeline. `number` counts steps from 1; `wait_s` is part of `step_s`; `cause` is a phrase."""
+    """One slow step of the timeline. number: counted from 1. wait_s: the part of `step_s` spent waiting. cause: in words."""
 
     number: int
     start_s: float
@@ -41,7 +41,7 @@ class SlowStep:
 
 
 def slow_steps(timeline: Timeline, *, limit: int = MAX_SLOW_STEPS) -> tuple[SlowStep, ...]:
-    """Return the longest `limit` slow steps in order of time: longer than twice the median and well above the usual spread."""
+    """Return the `limit` longest slow steps in order of time: over `SLOW_FACTOR` × median and `P90_FACTOR` × 90th percentile."""
     totals = [wait + compute for wait, compute in zip(timeline.wait_s, timeline.compute_s, strict=True)]
     typical_s, typical_wait_s = median(totals), median(timeline.wait_s)
     if typical_s is None or typical_wait_s is None:

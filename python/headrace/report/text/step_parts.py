@@ -13,7 +13,7 @@ __all__ = ["STEP_PARTS", "PartStyle", "part_style"]
 
 @dataclass(frozen=True, slots=True)
 class PartStyle:
-    """How one part is shown. `fill`: character of the bar on a terminal. `colour`: of that character, in rich's words."""
+    """The look of one part of a step. short: label. fill: character in the terminal's bar. colour: in rich's notation."""
 
     short: str
     group: str
@@ -23,7 +23,7 @@ class PartStyle:
 
 WAITING, OTHER = "waiting for input", "other"
 
-# Orange for waiting, blue for computing, grey for the rest. Groups are neighbours, in the order of the bar.
+# Part → look, in the order of the bar; parts of one group are neighbours. Orange: waiting; blue: computing; grey: the rest.
 STEP_PARTS: Mapping[str, PartStyle] = {
     "input_storage": PartStyle("storage", WAITING, "▒", "color(130)"),
     "input_cpu": PartStyle("decode + augment", WAITING, "▓", "color(208)"),

@@ -19,7 +19,7 @@ __all__ = ["MAX_LINES", "draw", "print_screen", "render", "to_ascii"]
 MAX_LINES = 24
 NARROWEST, WIDEST = 60, 120
 
-# A file name may hold escape sequences, which must not act. Each character is replaced by one, so that styles keep their place.
+# Control characters → �: a file name may hold escape sequences, which must not act. One for one, so that styles stay aligned.
 CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "�")
 ASCII = str.maketrans({
     "▒": "s", "▓": "d", "░": "q", "▚": "c", "▞": "h", "█": "C", "╱": "g", "═": "w", "╳": "p", "·": ".",
@@ -43,7 +43,7 @@ def print_screen(
 
 
 def draw(screen: FirstScreen, *, width: int = 100) -> Text:
-    """Return the lines of one screen. Spare lines go to blanks, notes, what was not measured, and evidence."""
+    """Return the first screen as rich text, at most 24 lines. Lines left over show notes, what was not measured, evidence."""
     width = max(NARROWEST, min(WIDEST, width))
     head = [_title(screen, width), *_verdict(screen, width)]
     money = _money(screen, width)
@@ -71,7 +71,7 @@ def draw(screen: FirstScreen, *, width: int = 100) -> Text:
 
 
 def to_ascii(text: str) -> str:
-    """Return a screen in ASCII, for an output whose encoding has no block characters."""
+    """Return the text with block characters, arrows and other symbols replaced by ASCII, for encodings that lack them."""
     return text.translate(ASCII).encode("ascii", "replace").decode()
 
 

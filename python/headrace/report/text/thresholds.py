@@ -46,7 +46,7 @@ SOURCES: tuple[tuple[str, ModuleType], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """One numeric constant of the rules. `note`: what it decides, the first paragraph of the text below the constant."""
+    """One numeric constant of the rules. note: what the constant decides (first paragraph of the text below it)."""
 
     name: str
     value: float
