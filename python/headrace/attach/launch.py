@@ -33,7 +33,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class FinishedCommand:
-    """A command that has ended.
+    """The exit code and times of a command that has ended.
 
     `returncode`: negative for a signal, as in `subprocess`. `started_s`, `ended_s`: monotonic seconds. `timed_out`: the time
     limit stopped the command. `stopped_by`: the first signal that asked this process to stop meanwhile (Ctrl-C), or None.
@@ -56,7 +56,7 @@ class FinishedCommand:
 def attached_environment(
     session_dir: Path | None, hooks: Sequence[str], env: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the environment in which each Python process installs `hooks`: the site folder on PYTHONPATH, and the names."""
+    """Return environment variables under which each Python process installs `hooks`: PYTHONPATH, and the hooks' names."""
     environment = {**os.environ, **(env or {})}
     environment["PYTHONPATH"] = attached_path(environment.get("PYTHONPATH"))
     # A command started below another attached one (`diagnose -- headrace run -- …`) keeps the outer one's hooks.

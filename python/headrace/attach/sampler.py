@@ -44,7 +44,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def start(session_dir: Path, pid: int) -> subprocess.Popen[bytes]:
-    """Start the sampler for `pid` and the processes below it. This process is left out, unless it is `pid`.
+    """Start the sampler process for `pid` and its descendants. The calling process is left out, unless it is `pid`.
 
     The sampler ends when `pid` ends, or by `terminate()`.
     """
@@ -76,7 +76,7 @@ class _Counters:
 
 @dataclass(slots=True)
 class Sampler:
-    """Samples the processes of a job and the machine. `proc` and `sys` are the mount points; tests pass folders.
+    """Reads the counters of a job's processes and of the machine. proc, sys: the mount points; tests pass folders.
 
     `folder`: the session, whose files name the processes that record; None: the job is `pid` and the processes below it.
     """
@@ -92,8 +92,9 @@ class Sampler:
     affinity: frozenset[int] = frozenset()
     programs: ForeignPrograms = field(init=False)
     _last: _Counters | None = None
-    _joined: set[tuple[int, int]] = field(default_factory=set)  # pid and start of each rank that is no descendant
-    _writers: dict[str, tuple[int, int] | None] = field(default_factory=dict)  # file → pid and start; None: not from here
+    _joined: set[tuple[int, int]] = field(default_factory=set)  # pid and start time of each rank that is no descendant of `pid`
+    # Recording in the session folder → pid and start time of its process; None: a process on another machine.
+    _writers: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     _cpu_s: dict[int, float] = field(default_factory=dict)
     _ended_cpu_s: float = 0.0
 
@@ -101,7 +102,7 @@ class Sampler:
         self.programs = ForeignPrograms(self.proc)
 
     def prepare(self) -> None:
-        """Find out what can be measured on this machine."""
+        """Find out what can be measured on this machine; `not_measured` then holds what cannot, with the reason."""
         self.cgroup = find_cgroup(self.pid, proc=self.proc, sys=self.sys)
         with suppress(OSError):
             self.affinity = frozenset(os.sched_getaffinity(self.pid)) if self.proc == Path("/proc") else frozenset()
@@ -122,7 +123,7 @@ class Sampler:
                 self.not_measured["GPU counters"] = str(error)
 
     def host(self) -> dict[str, Any]:
-        """Return the constant facts of the machine."""
+        """Return the constant facts of the machine (cores, memory, GPUs, …), as fields of `Host`."""
         values = procfs.meminfo(self.proc)
         cores = procfs.core_times(self.proc)
         return {
@@ -140,7 +141,7 @@ class Sampler:
         }
 
     def sample(self, now_s: float) -> dict[str, Any] | None:
-        """Return the changes since the last call. None at first, and when a rank joined, whose past would count."""
+        """Return the counters' changes since the last call, as fields of `Sample`; None at first and when a rank joined."""
         ranks = len(self._joined)
         last, self._last = self._last, self._read(now_s)
         return None if last is None or len(self._joined) > ranks else self._compare(last, self._last)
@@ -327,7 +328,7 @@ def _writer(line: str) -> tuple[int, int] | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Follow a process until it ends. Append one line for each sample."""
+    """Append a line per sample to the session until the followed process ends. arguments: folder, pid, launcher's pid."""
     folder, pid, launcher = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     with suppress(OSError):
         os.nice(NICENESS)
@@ -361,7 +362,7 @@ def _run(arguments: list[str]) -> int:
         return main(arguments)
     except OSError as error:
         with suppress(OSError):
-            print(f"headrace: the machine is not sampled any more: {error.strerror or error}", file=sys.stderr, flush=True)
+            print(f"headrace: machine counters are no longer recorded: {error.strerror or error}", file=sys.stderr, flush=True)
         return 1
 
 

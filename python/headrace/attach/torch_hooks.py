@@ -44,7 +44,7 @@ def install() -> None:
 
 
 def pause() -> None:
-    """End the session although this process continues: write the buffers, and record nothing more."""
+    """End the session in this process, which goes on: write the buffers, then record nothing until `resume`."""
     stacks.pause()
     for step_recorder in steps.STEP_RECORDERS:
         step_recorder.operators.cancel()

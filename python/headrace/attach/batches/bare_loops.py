@@ -17,11 +17,11 @@ from headrace.attach.record.counters import COUNTERS
 __all__ = ["install"]
 
 FIRST_STEPS = 3
-"""Start timing the loop after this many optimizer steps without a batch of a known loader. More delays the first times."""
+"""Start timing the loop after this many optimizer steps without a batch of a known loader."""
 
 
 def install(step_recorder: StepRecorder) -> None:
-    """Register the hook on optimizer steps."""
+    """Register a hook on optimizer steps, which starts timing the loop if no known loader delivers its batches."""
     from torch.optim import optimizer
 
     optimizer.register_optimizer_step_post_hook(_BareLoop(step_recorder).after_optimizer)

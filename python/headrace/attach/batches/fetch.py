@@ -251,7 +251,7 @@ class _BatchTimer:
 
 
 def note_loader(number: int) -> None:
-    """Set the loader of the batches that this thread makes (without workers)."""
+    """Record which loader (by number) the batches belong to that this thread makes itself, without workers."""
     _timing.loader = number
 
 

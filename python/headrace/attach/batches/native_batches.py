@@ -47,7 +47,10 @@ class NativeBatches:
         self._names: dict[str, bool] = {}
 
     def after_batch(self, loader: Any, number: int, items: int | None) -> None:
-        """Record the mean batch since the last row, if one is due. `number`: of the loader. `items`: images in a batch."""
+        """Record the mean cost of a batch since the last record, at most every `INTERVAL_S`.
+
+        number: the loader's. items: images in a batch.
+        """
         now_s = time.monotonic()
         if number != self._loader:  # the threads of another loader, such as the validation's, were at work until now
             self._loader, self._last = number, None

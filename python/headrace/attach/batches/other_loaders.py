@@ -21,7 +21,7 @@ ITERATORS = (("nvidia.dali.plugin.pytorch", "DALIGenericIterator"),)
 
 
 def install(step_recorder: StepRecorder) -> None:
-    """Patch each class now, or when its module is imported."""
+    """Patch the loader classes in `ITERABLES` and `ITERATORS` now, or when their module is imported."""
     for module, name in ITERABLES:
         load_hooks.when_imported(module, partial(_patch_class, _patch_iterable, name, step_recorder))
     for module, name in ITERATORS:

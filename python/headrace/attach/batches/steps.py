@@ -162,7 +162,7 @@ class StepRecorder:
         self.elsewhere: set[int] = set()
 
     def guarded(self, function: Callable[..., None], *args: Any) -> None:
-        """Call `function` unless the hook is off. An exception turns the hook off and never reaches the script."""
+        """Call `function` unless the hook is turned off. An exception turns the hook off and never reaches the script."""
         if not self.off:
             try:
                 function(*args)
@@ -228,7 +228,7 @@ class StepRecorder:
     # One step.
 
     def before_next(self, iterator: Any) -> _Iteration:
-        """End the step before, and start the clocks of this `next()`."""
+        """End the previous step, and start the clocks of this call of `next()`."""
         stacks.unmark()
         current: _Iteration | None = getattr(iterator, "_headrace", None)
         if current is None or current.session != self.session:
@@ -247,7 +247,7 @@ class StepRecorder:
         return current
 
     def after_next(self, current: _Iteration, data: Any) -> None:
-        """End the wait: `next()` has returned the batch `data`."""
+        """Record that `next()` has returned the batch `data`: the wait for input ends."""
         current.end_s = end_s = time.monotonic()
         current.wait_s = end_s - current.start_s
         current.drained = self.step_clock.after_next()

@@ -27,7 +27,7 @@ __all__ = ["install", "pipeline_of"]
 KERAS_TRAINER = "keras.src.backend.tensorflow.trainer"
 MOST_STAGES = 40
 FIRST_NUMBER = 1000
-"""Number of the first tf.data loader, larger than those of PyTorch's loaders in the same process."""
+"""Number tf.data's loaders from here, above the numbers of PyTorch's loaders in the same process."""
 OVERLAPPING = ("Parallel", "Prefetch", "MapAndBatch")
 """A pipeline with a stage whose class name contains one of these makes batches in the background: `next()` then waits only."""
 

@@ -1,1 +1,1 @@
-"""Short experiments in the running job: time one worker alone, override loader arguments, repeat the same batch."""
+"""Hooks that change the running job to measure something: time one worker alone, override loader arguments, repeat a batch."""

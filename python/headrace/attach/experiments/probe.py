@@ -32,7 +32,7 @@ Storage has then just changed, for example from cached to cold, or the other wor
 POLL_S = 0.002
 
 MOST_LOADERS = 4
-"""Experiment with the first so many loaders of a process: a script may make a new DataLoader for each epoch."""
+"""Experiment with at most this many loaders of a process: a script may make a new DataLoader for each epoch."""
 
 
 class Probe:

@@ -31,7 +31,7 @@ PHASES = ("base", "half", "double", "channels_last", "amp", "base_again")
 
 
 def install() -> None:
-    """Patch `_BaseDataLoaderIter.__next__`."""
+    """Patch `_BaseDataLoaderIter.__next__`, so that the matching loader repeats one batch and its steps are timed."""
     from torch.utils.data import dataloader
 
     replay = _Replay(recorder(), json.loads(os.environ.get(MATCH_VARIABLE, "{}")))

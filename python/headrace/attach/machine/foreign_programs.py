@@ -21,14 +21,14 @@ LEAST_FOREIGN_CORES = 0.2
 """List other programs only while they use at least this many cores together."""
 
 MOST_RECORDED = 32
-"""Most programs recorded per sample. The report ranks means: a program that is fourth in one sample may be first in the next.
+"""Record at most this many programs per sample. The report ranks means: the fourth of one sample may be first in the next.
 """
 
 LEAST_CORES = 0.05
 """Leave out programs that use fewer cores than this."""
 
 MOST_COST = 0.002
-"""Most CPU time that listing may take, as a share of the job's cores. Larger lists more often."""
+"""Reading these programs from `/proc` may take at most this share of the job's cores; otherwise they are read less often."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class ForeignPrograms:
     _next_s: float = 0.0
 
     def largest(self, now_s: float, own: Collection[int], cores: Collection[int]) -> list[dict[str, Any]] | None:
-        """Return pid, name and cores of the programs with most CPU since the last call, the largest first.
+        """Return pid, name and cores used of the programs outside the job since the last call, the largest first.
 
         own: processes to leave out. cores: numbers of the cores that count; a process that last ran on another one is left
         out. Empty: all cores. None: this is the first reading, or the last one was too short ago for its cost.

@@ -36,7 +36,7 @@ class GpuCounters:
         return found
 
     def sample(self) -> list[GpuSample]:
-        """Return the counters of each GPU now; those of GPM are means since the call before."""
+        """Return the counters of each GPU now. Those of GPM (NVML's performance monitoring) are means since the last call."""
         return [self._sample(index) for index in range(len(self._nvml.handles))]
 
     def _sample(self, index: int) -> GpuSample:

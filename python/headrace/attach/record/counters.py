@@ -6,7 +6,7 @@ __all__ = ["COUNTERS", "Counters"]
 
 
 class Counters:
-    """Sums over the current step. Only the hooks of the training process change them."""
+    """Times and counts of the current step in the training process, summed by its hooks."""
 
     __slots__ = (
         "backward_s", "batch_s", "collective_s", "copy_s", "forward_end_s", "forward_s", "gradients_s", "losses",

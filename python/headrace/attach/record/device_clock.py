@@ -31,14 +31,14 @@ class DeviceClock(Protocol):
         """Return whether the device has reached the event. Does not wait."""
 
     def elapsed_s(self, first: Any, second: Any) -> float:
-        """Return the seconds between two passed events, on the device's clock."""
+        """Return the seconds from event `first` to event `second` by the device's clock. The device must have reached both."""
 
     def release(self, events: list[Any]) -> None:
         """Return events to the clock for reuse."""
 
 
 class CudaClock:
-    """CUDA (or ROCm) events on the current device and stream. Events are reused."""
+    """The `DeviceClock` of CUDA and ROCm: events on the current device and stream, which are reused."""
 
     def __init__(self) -> None:
         import torch
@@ -93,7 +93,7 @@ class StepClock:
         self._pending: deque[tuple[int, _Pending]] = deque()
 
     def before_next(self) -> None:
-        """End the step before, because `next()` is about to be called."""
+        """Record the end of the previous step: `next()` is about to be called."""
         self._before = self._clock.record() if self._clock.usable() else None
         self._after = None
         last, self._last = self._last, None
@@ -106,19 +106,19 @@ class StepClock:
         self._resolve()
 
     def after_next(self) -> int | None:
-        """Note that `next()` has returned. Return 1 if the device has finished all earlier work, 0 if not, None: not in use."""
+        """Record that `next()` has returned. Return 1 if the device had no work left, 0 if it had, None if it is not in use."""
         drained = int(self._clock.passed(self._before)) if self._before is not None else None
         self._after = self._clock.record() if self._before is not None and self._clock.usable() else None
         self._copies = []
         return drained
 
     def begin_copy(self) -> Any:
-        """Begin to time a copy to the device. Pass the result to `end_copy`."""
+        """Start timing a copy to the device. Pass the returned event to `end_copy`."""
         wanted = self._after is not None and len(self._copies) < MAX_COPIES and self._clock.usable()
         return self._clock.record() if wanted else None
 
     def end_copy(self, begin: Any) -> None:
-        """Note that the copy has been queued."""
+        """Record that the copy begun at event `begin` has been queued."""
         if begin is not None:
             self._copies.append((begin, self._clock.record()))
 

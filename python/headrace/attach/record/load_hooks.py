@@ -55,7 +55,7 @@ TIMED_LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.Exten
 
 
 def start() -> None:
-    """Install the hooks once PyTorch is imported, or now if it is."""
+    """Install the hooks when PyTorch is imported, or now if it has been."""
     _finished.update(name for name in AWAITED if name in sys.modules)
     _timing["on"] = SESSION_VARIABLE in os.environ and not _finished
     if _finished.issuperset(AWAITED):
@@ -82,7 +82,7 @@ def _install_one(name: str, _: ModuleType | None = None) -> None:
 
 
 def when_imported(name: str, function: Callable[[ModuleType], None]) -> None:
-    """Call `function` with the module `name` when it is imported, or now if it is. An error is reported by `disable`."""
+    """Call `function` with the module `name` when it is imported, or now if it has been. `disable` reports an error."""
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         _call(name, function, module)

@@ -16,7 +16,7 @@ _hand_over: Callable[[str], None] | None = None
 
 
 def print_by(hand_over: Callable[[str], None]) -> None:
-    """Let another process print the log lines of this one: a worker does not know which progress bars are open."""
+    """Let another process print this process's log lines, by `hand_over`: a worker does not know the open progress bars."""
     global _hand_over
     _hand_over = hand_over
 

@@ -86,7 +86,7 @@ class Recorder:
             self._rows.setdefault(table, []).append(values)
 
     def event(self, name: str, start_s: float, duration_s: float, detail: str | None = None) -> None:
-        """Record a pause of the training process, by name."""
+        """Record a named event, such as a pause of the training process. start_s: monotonic seconds."""
         self.line("event", name=name, start_s=start_s, duration_s=duration_s, detail=detail)
 
     def flush_when_due(self, now_s: float) -> None:
@@ -95,7 +95,7 @@ class Recorder:
             self.flush(last=False)
 
     def flush(self, *, last: bool = True) -> None:
-        """Append the buffer to the file, in one write. `last`: write counts that are still being collected, too."""
+        """Append the buffered rows to the file, in one write. last: also write counts that are still being collected."""
         self._flushed_s = time.monotonic()
         for write in self.before_flush:
             write(last=last)
@@ -145,7 +145,7 @@ class Recorder:
 
 
 def writer_identity(pid: int) -> dict[str, Any]:
-    """Return what identifies this process together with its pid: the machine's name, and its start in ticks since boot."""
+    """Return the machine's name and the process's start in ticks since boot, which identify a process together with its pid."""
     return {"hostname": platform.node(), "start_ticks": procfs.start_ticks(pid, PROC)}
 
 

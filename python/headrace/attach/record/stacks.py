@@ -29,10 +29,10 @@ __all__ = ["STACKS_VARIABLE", "StackSampler", "install", "mark", "pause", "unmar
 STACKS_VARIABLE = "HEADRACE_STACKS"
 
 COST_SHARE = 0.002
-"""Most CPU time of the sampling thread, as a share of one core. Larger samples more often."""
+"""The sampling thread may take at most this share of one core; otherwise it samples less often."""
 
 INTERVAL_S = 0.06
-"""Mean seconds between two samples, while that keeps within `COST_SHARE`."""
+"""Mean seconds between two samples, if sampling so often stays within `COST_SHARE`."""
 
 LATE_INTERVAL_S = 1.0
 """Mean seconds between two samples after the first `EARLY_SAMPLES`: a long run needs no more detail."""
@@ -66,7 +66,7 @@ _ATTACH = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 -- as every
 _FETCH = os.path.join(_ATTACH, "batches", "fetch.py")  # noqa: PTH118
 _TORCH_FETCH = os.path.join("torch", "utils", "data", "_utils", "fetch.py")  # noqa: PTH118
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
-_CALLS = ("_wrapped_call_impl", "_call_impl")  # of torch.nn.Module, between any two modules
+_CALLS = ("_wrapped_call_impl", "_call_impl")  # functions of torch.nn.Module, left out of stacks: they call every forward
 
 WAITS = frozenset(
     {
@@ -75,7 +75,7 @@ WAITS = frozenset(
         ("connection.py", "_poll"), ("subprocess.py", "_try_wait"), ("popen_fork.py", "poll"), ("_base.py", "result"),
     }
 )  # fmt: skip
-"""File and function of innermost frames that mean that the thread waits for another thread."""
+"""(file, function) of innermost frames in which a thread only waits for another thread."""
 
 
 class StackSampler:
@@ -210,7 +210,7 @@ class StackSampler:
         return described
 
     def write(self, *, last: bool) -> None:
-        """Pass the counts since the last call to the recorder, if `last` or if that is due."""
+        """Pass the counted stacks to the recorder if a write is due, or if `last` (the session or process ends)."""
         elapsed_s = time.monotonic() - self._started_s if self._started_s is not None else 0.0
         if not self._counts or (not last and elapsed_s < self._write_after_s) or not self._lock.acquire(timeout=0.1):
             return
@@ -228,7 +228,7 @@ _samplers: list[StackSampler] = []
 
 
 def install(recorder: Recorder) -> None:
-    """Start to sample marked threads in this process, unless the environment turns that off."""
+    """Let `mark` start sampling in this process, unless the environment turns sampling off."""
     if os.environ.get(STACKS_VARIABLE, "1") != "0" and not _samplers:
         _samplers.append(StackSampler(recorder))
 

@@ -53,7 +53,7 @@ def run_queue_delay_s() -> float | None:
 
 
 MOST_PYTHON_THREADS = 16
-"""Read CPU times of a process's Python threads while there are at most this many: each takes 14 µs."""
+"""Read the CPU times of Python threads only in processes with at most this many: each reading takes 14 µs."""
 
 
 def python_threads_cpu_s() -> dict[int, float]:
@@ -79,7 +79,7 @@ def python_threads_cpu_s() -> dict[int, float]:
 
 
 def read_io() -> IoCounters | None:
-    """Return `rchar` and `read_bytes` of `/proc/self/io`, or None if it cannot be read."""
+    """Return the bytes this process has read so far (`rchar`, `read_bytes` of `/proc/self/io`), or None if unknown."""
     content = _pread("io", "/proc/self/io")
     if not content:
         return None

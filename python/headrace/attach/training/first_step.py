@@ -91,7 +91,7 @@ class CompileTimer:
         self._seen_s = 0.0
 
     def after_step(self, begin_s: float) -> None:
-        """Record a compilation in the step whose batch was delivered at `begin_s`."""
+        """Record the compilation, if any, in the step whose batch was delivered at `begin_s` (monotonic seconds)."""
         module = sys.modules.get("torch._dynamo.utils")
         timers = getattr(module, "compilation_time_metrics", None)
         if not timers:

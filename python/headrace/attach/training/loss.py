@@ -22,7 +22,7 @@ from headrace.attach.record.unseen_frames import drop_own_frames
 __all__ = ["install"]
 
 INTERVAL_S = 0.1
-"""Record a loss at most this often, seconds: a trend needs no more."""
+"""Seconds between two recorded losses at least: a trend needs no more."""
 
 
 def install(recorder: Recorder) -> None:

@@ -16,7 +16,7 @@ AFTER_STEPS = 5
 """Read the settings after this many optimizer steps: by then autocast and the memory format are in use."""
 
 RATES = ("lr", "momentum", "weight_decay")
-"""Settings of the optimizer that are recorded as they are then. Tensors are left out: reading one may wait for the device."""
+"""Optimizer settings to record. Values that are tensors are left out: reading one may wait for the device."""
 
 
 def install(recorder: Recorder) -> None:

@@ -30,8 +30,7 @@ QUEUE_SHARE = 0.15
 """Measure only if making a batch waits for a core for at least this share of the time."""
 
 CALL_COST_S = 3e-6
-"""Seconds that the measurement adds to each operator call, which are subtracted: 3 to 4 µs on the development machine (Zen 5).
-"""
+"""Seconds that measuring adds to each operator call; they are subtracted. 3 to 4 µs on the development machine (Zen 5)."""
 
 
 class OperatorCpu:
@@ -49,7 +48,7 @@ class OperatorCpu:
         self._calls: dict[str, list[float]] = {}
 
     def begin(self) -> None:
-        """Start the measurement of a batch if one is due. Called before a batch is made."""
+        """Start measuring operators if this batch is to be measured. Called before a batch is made."""
         if self._wanted and not self.done:
             if self._mode is None:
                 self._mode = _timing_mode(self._calls)
@@ -57,7 +56,7 @@ class OperatorCpu:
             self._entered = True
 
     def leave(self) -> None:
-        """Stop the measurement of a batch. Called after a batch was made, or failed."""
+        """Stop measuring operators. Called after a batch was made, or failed."""
         if self._entered:
             self._entered = False
             self._mode.__exit__(None, None, None)

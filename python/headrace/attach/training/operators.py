@@ -27,7 +27,7 @@ OPERATOR_MARK = "::"
 
 
 class OperatorProfile:
-    """Follows the steps until the profile is taken, or is found unnecessary (`done`)."""
+    """Profiles a few steps with PyTorch's profiler, if operators may matter. `done`: the profile is taken or unnecessary."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

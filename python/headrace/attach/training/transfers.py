@@ -29,7 +29,7 @@ def install(step_clock: StepClock) -> None:
 
 
 def note_wait(duration_s: float) -> None:
-    """Count a wait of `duration_s` seconds for the device. The module of another device calls this."""
+    """Count a wait for the device of `duration_s` seconds. For modules that support devices other than CUDA."""
     COUNTERS.sync_s += duration_s
     COUNTERS.sync_count += 1
 

@@ -41,7 +41,7 @@ class SlowStep:
 
 
 def slow_steps(timeline: Timeline, *, limit: int = MAX_SLOW_STEPS) -> tuple[SlowStep, ...]:
-    """Return the `limit` longest slow steps in order of time: over `SLOW_FACTOR` × median and `P90_FACTOR` × 90th percentile."""
+    """Return the `limit` longest slow steps in order of time: over `SLOW_FACTOR` × median, `P90_FACTOR` × 90th percentile."""
     totals = [wait + compute for wait, compute in zip(timeline.wait_s, timeline.compute_s, strict=True)]
     typical_s, typical_wait_s = median(totals), median(timeline.wait_s)
     if typical_s is None or typical_wait_s is None:
