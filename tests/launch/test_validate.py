@@ -514,7 +514,7 @@ def test_another_region_has_its_own_image_and_says_whose_prices_are_shown(
     document = json.loads(printed.out)
     assert ".ecr.eu-west-1." in document["request"]["AlgorithmSpecification"]["TrainingImage"]
     assert document["expected_cost"]["usd_per_hour"] == 1.408
-    assert "the offline table holds us-east-1 only" in printed.err and "refresh --region eu-west-1" in printed.err
+    assert "the offline price table holds us-east-1 only" in printed.err and "refresh --region eu-west-1" in printed.err
 
 
 def test_mistakes_end_with_code_2_and_name_each_field(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,7 @@ def test_a_second_run_reads_what_is_measured_already(first: tuple[Path, dict[str
         (("dali", "--data", "/no/such/folder"), "/no/such/folder"),
         (("dali", "--budget-minutes", "0"), "--budget-minutes"),
         (("dali", "--scale", "nan"), "--scale"),
-        (("dali", "--simulate", "h100"), "in fp32 there are rates of: v100, a100"),
+        (("dali", "--simulate", "h100"), "GPUs with published rates in fp32: v100, a100"),
         (("amp", "--simulate", "v100"), "cannot be simulated"),
     ],
 )

@@ -26,7 +26,7 @@ headrace completion fish    # into ~/.config/fish/completions/headrace.fish"""
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a verb: its names, its values if they are a closed list, and its help."""
+    """An option of a verb. choices: all its values if they are a closed list, else empty."""
 
     names: tuple[str, ...]
     takes_value: bool
@@ -36,12 +36,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class VerbWords:
-    """What can follow a verb."""
+    """The words with which a shell can complete a verb's command line."""
 
     name: str
     summary: str
     options: tuple[Option, ...]
-    words: tuple[str, ...]  # the closed list of its positional argument
+    words: tuple[str, ...]  # all values of its positional argument if they are a closed list, else empty
     takes_command: bool
 
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script."""
+    """Print the completion script of the chosen shell."""
     script = _SCRIPTS[args.shell](_verbs())
     output.emit(args, {"shell": args.shell, "script": script}, lambda: print(script, end=""))
     return 0

@@ -12,12 +12,12 @@ _others = sys.excepthook
 
 
 def end_quietly() -> None:
-    """End this process with one word, not a traceback, when Ctrl-C meets code that does not handle it."""
+    """End this process with one word, not a traceback, if Ctrl-C interrupts code that does not handle it."""
     sys.excepthook = _report
 
 
 def ignore_from_now_on() -> None:
-    """Ignore Ctrl-C: the verb is over, and the process ends by itself."""
+    """Ignore Ctrl-C from now on: the verb is finished, and the process is about to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

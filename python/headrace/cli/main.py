@@ -70,7 +70,7 @@ FAILED, WRONG_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
 class Verb(Protocol):
-    """What a module of `headrace.cli` defines to be a verb."""
+    """The interface of a verb: what its module in `headrace.cli` has to define."""
 
     SUMMARY: str
     EXAMPLE: str
@@ -251,9 +251,9 @@ def _parse(verb: Verb, words: list[str]) -> argparse.Namespace:
     args = parser.parse_args(given)
     args.command = words[len(own) + 1 :]
     if instead and args.command:
-        raise UsageError(f"{min(instead)} takes no command", hint="it is about a job that already ran")
+        raise UsageError(f"{min(instead)} takes no command: the job already ran", hint="leave out -- and what follows it")
     if not args.command and not instead:
-        raise UsageError("which command?", hint=f"put it after two dashes:  {verb.EXAMPLE.strip().splitlines()[0]}")
+        raise UsageError("no command to run is given", hint=f"put it after two dashes:  {verb.EXAMPLE.strip().splitlines()[0]}")
     return args
 
 
@@ -262,7 +262,7 @@ def _check_for_missing_dashes(words: list[str]) -> None:
     begins = next((at for at, word in enumerate(words) if at and (word.endswith(".py") or shutil.which(word))), None)
     if begins is not None and not {"-h", "--help"}.intersection(words[:begins]):
         meant = shlex.join(["headrace", *words[:begins], "--", *words[begins:]])
-        raise UsageError("the command comes after two dashes", hint=meant)
+        raise UsageError("two dashes are missing before the command", hint=meant)
 
 
 def _overview() -> str:

@@ -24,7 +24,7 @@ _EXTRAS = {
 
 
 def missing_package(verb: str, error: ModuleNotFoundError) -> MissingDependencyError | None:
-    """Return the error that names the extra to install; None if the module is not of a package that an extra brings.
+    """Return an error that names the extra to install; None if no extra of headrace installs the missing module.
 
     Example: `missing_package("train", error).hint` is "pip install 'headrace[train]' …" where torch is absent.
     """

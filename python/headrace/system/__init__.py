@@ -1,4 +1,4 @@
-"""What the machine gives a process: cores, memory, disks, GPUs, software, open files.
+"""The operating system and the machine: hardware and its counters, files, processes, text that is safe to print.
 
 Its rooms, ground first:
 

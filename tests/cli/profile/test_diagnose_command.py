@@ -93,7 +93,7 @@ def test_a_command_without_a_loader_succeeds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("diagnose",), "which command?"),
+        (("diagnose",), "no command to run is given"),
         (("diagnose", "--fail-if", "nonsense", "--", "true"), "nonsense"),
         (("diagnose", "--", "no-such-program"), "was not found"),
         (("diagnose", "--", "train.py", "--epochs", "3"), "-- python train.py --epochs 3"),

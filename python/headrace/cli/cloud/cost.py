@@ -152,7 +152,7 @@ def _rates(text: str) -> tuple[float, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Estimate the cost of a job, then print the result or write its page."""
+    """Estimate the cost of a job, print the rows and the choice, and write the files asked for. Return the exit code."""
     if args.action == "refresh":
         refreshed = refresh(args.region, log=output.log)
         output.emit(
@@ -182,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _question(args: argparse.Namespace, table: PriceTable) -> Question:
     if args.hours is not None and (args.img_s or args.images):
-        raise UsageError("--hours stands alone: a run of known length has no rate", hint="leave out --img-s and --images")
+        raise UsageError("--hours gives the length of the run, so no rate is needed", hint="leave out --img-s and --images")
     if args.hours is not None and not args.instance:
         raise UsageError("--hours needs --instance TYPE", hint="headrace cost --list shows all types")
     purchase = Purchase(
@@ -221,7 +221,7 @@ def _job(args: argparse.Namespace, table: PriceTable, measured: MeasuredRates | 
     if images is None and measured is not None:
         images = measured.images
     if images is None:
-        raise UsageError("the number of images is not known", hint="--images N, or --data PATH of the dataset")
+        raise UsageError("the number of images is not given", hint="--images N, or --data PATH of the dataset")
     rate = args.img_s_per_core or (measured.img_s_per_core if measured else None)
     gpu = args.gpu_img_s or (measured.gpu_img_s if measured else None)
     cpu = table.cpu_by_model_name(measured.cpu) if measured and measured.cpu else None  # unknown: as this machine's
@@ -325,7 +325,7 @@ def _marked(row: Row) -> str:
 
 
 def usd(value: float | None) -> str:
-    """Return an amount of money with cents, or a dash where there is none."""
+    """Return an amount of USD as text with two decimals, or a dash for None."""
     if value is None:
         return "–"
     return f"${value:,.2f}" if math.isfinite(value) else "never ends"

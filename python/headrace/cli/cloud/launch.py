@@ -54,7 +54,7 @@ headrace launch slurm --model resnet50 --data /data/imagenet --count 2 --gpus 8 
 """
 
 LOCAL_ROLE, LOCAL_INSTANCE = "arn:aws:iam::000000000000:role/local", "ml.m5.xlarge"
-"""Stand for what a local job does not need, in the request that a local job is made from."""
+"""Placeholders in the request of a local job, which needs no role and no instance type."""
 
 WHEEL = re.compile(r"[A-Za-z0-9_.]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
 """Name, version, build, Python, ABI, platform: PEP 427."""
@@ -263,7 +263,9 @@ def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) 
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("nobody can be asked whether to send the request", hint="--yes sends it, --dry-run does not")
+        raise UsageError(
+            "the request was not sent: there is no terminal on which to confirm it", hint="--yes sends it, --dry-run does not"
+        )
     if not _agreed("send this request?"):
         raise UsageError("nothing was sent")
 
@@ -291,7 +293,7 @@ def _agreed(question: str) -> bool:
 
 def _show_end(args: argparse.Namespace, name: str, done: FinishedJob | None) -> None:
     if done is None:
-        output.say(f"sent: {name}; headrace launch follow {name} --region {args.region} shows how it goes")
+        output.say(f"sent: {name}; headrace launch follow {name} --region {args.region} shows its progress")
         return
     for line in done.lines():
         output.say(line)
@@ -300,7 +302,7 @@ def _show_end(args: argparse.Namespace, name: str, done: FinishedJob | None) -> 
 def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
     """Run the job on this machine; return 0 if it completed."""
     if args.interrupt and not request.get("EnableManagedSpotTraining"):
-        raise UsageError("--interrupt is for spot jobs: a job on demand keeps its machines", hint="--spot")
+        raise UsageError("--interrupt is for spot jobs: a job on demand keeps its machines", hint="add --spot")
     if args.send and (args.store or not (args.request or args.bucket)):
         problem = "--store is a folder in place of S3" if args.store else "the request names no bucket of yours"
         raise UsageError(f"--send: {problem}", hint="leave out --store" if args.store else "--bucket NAME, or --request FILE")

@@ -40,7 +40,7 @@ def add_other_launcher_options(parser: argparse.ArgumentParser) -> None:
 
 
 def write_launcher(args: argparse.Namespace, options: Mapping[str, str], environment: Mapping[str, str]) -> int:
-    """Write the file to `--out`, or to stdout. `options`: of the training or the pack, by name without dashes."""
+    """Write the script or task of another launcher to `--out`, or print it. options: of the training or packing, by name."""
     name = args.name or f"headrace-{'train' if args.target in TRAINING else 'pack'}"
     if args.target in TRAINING:
         text = TRAINING[args.target](_training(args, name, options, environment))

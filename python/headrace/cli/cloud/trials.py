@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print the table, write the files."""
+    """Run the experiment's measurements, print the table, write the files. Return the exit code."""
     experiment = _experiment(args)
     usd_per_hour = machine_usd_per_hour(args)
     settings = _settings(args, experiment)
@@ -156,7 +156,7 @@ def _check_simulation(asked: str | None, gpu: str | None, experiment: Experiment
             rate_of(gpu or "", model, precision)
         except UsageError as error:
             known = [name for name, rates in SIMULATED_GPUS.items() if precision in rates]
-            raise UsageError(str(error), hint=f"in {precision} there are rates of: {', '.join(known)}") from None
+            raise UsageError(str(error), hint=f"GPUs with published rates in {precision}: {', '.join(known)}") from None
 
 
 def _projection(experiment: Experiment, gpu: str | None, *, real: bool = False) -> tuple[Projection | None, str | None]:

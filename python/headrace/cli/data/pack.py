@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Pack, and print counts and sizes."""
+    """Pack the dataset, and print counts and sizes. Return the exit code."""
     options = {name: value for name in (*_PASSED, *_PASSED_TOO) if (value := getattr(args, name)) is not None}
     if args.classes is not None:
         options["classes"] = tuple(name for name in args.classes.split(",") if name)

@@ -13,7 +13,7 @@ from headrace.system.text.sizes import count_text
 SUMMARY = "check a packed dataset: manifest, digests, every record's checksum; with --decode every image"
 EXAMPLE = "headrace verify packed/ --decode"
 
-_SHOWN = 20  # problems printed; --json lists all
+_SHOWN = 20  # print at most this many problems; --json lists all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Verify and print the problems; return exit code 1 if there are any."""
+    """Verify the packed dataset and print the problems; return exit code 1 if there are any."""
     with ExitStack() as stack:
         meters: list[ProgressBar] = []
         result = verify(

@@ -30,7 +30,7 @@ HEADRACE=off headrace run -- python train.py   # run the script as it is
 TAKES_COMMAND = True
 
 CHECKED_IMAGES = 32
-"""Images of each loader that `--check` compares."""
+"""`--check` compares this many images of each loader."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -34,7 +34,7 @@ def session_folder(args: argparse.Namespace) -> Path:
 
 @contextlib.contextmanager
 def session_kept(folder: Path) -> Iterator[None]:
-    """Say where the session is when Ctrl-C ends the measuring and diagnosing of a run, which itself is over."""
+    """Context manager after the run: if Ctrl-C ends the measuring or diagnosing in it, log where the session lies."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,1 +1,1 @@
-"""What the verbs share: output, types of numbers, options of prices."""
+"""Code that several verbs share: output, types of numeric options, price options."""

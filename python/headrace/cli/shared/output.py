@@ -46,14 +46,14 @@ __all__ = [
     "write_document",
 ]
 
-LOG_INTERVAL_S = 5.0  # between two lines of progress in a log
-LEAST_RATE = 1.0  # units a second below which progress shows no rate: "0.0 cells/s" says less than the time left
-HEARTBEAT_S = 2.5  # silence after which a heartbeat says what is going on; a reader of a log waits for 3 s at most
-LISTING_SHOWN_S = 1.0  # after which the listing of a source is shown: one that takes less needs no line
-LOG_WIDTH = 120  # columns of a table in a log
-LEAST_WIDTH = 20  # columns, below which no table can be read
-BAR_FROM, ELAPSED_FROM = 80, 100  # columns of a terminal from which progress shows a bar, and the time since the start
-RATE_WIDTH, LEFT_WIDTH = 32, 14  # columns that counts with rate, and the time left, take beside the words
+LOG_INTERVAL_S = 5.0  # seconds between two lines of progress in a log
+LEAST_RATE = 1.0  # show no rate below this many units per second: "0.0 cells/s" says less than the time left
+HEARTBEAT_S = 2.5  # seconds of silence before a heartbeat names the activity; a reader of a log waits for 3 s at most
+LISTING_SHOWN_S = 1.0  # show the count of a listing after this many seconds: a shorter one needs no line
+LOG_WIDTH = 120  # width of tables in a log, in columns
+LEAST_WIDTH = 20  # make no table narrower than this many columns: it could not be read
+BAR_FROM, ELAPSED_FROM = 80, 100  # terminal widths in columns from which progress shows a bar, and the elapsed time
+RATE_WIDTH, LEFT_WIDTH = 32, 14  # columns reserved beside the description for counts with rate, and for the time left
 
 
 @cache
@@ -121,7 +121,7 @@ def log(line: str) -> None:
 
 
 def log_list(name: str, items: Sequence[str]) -> None:
-    """Print `name: item, item` on stderr: in one line in a log; on a terminal, lines are broken between items only."""
+    """Print `name: item, item` on stderr. A log gets one line; on a terminal, lines break between items only."""
     if not sys.stderr.isatty():
         log(f"{name}: {', '.join(items)}")
         return
@@ -144,7 +144,7 @@ _last_log_s = 0.0
 
 
 class Heartbeat:
-    """Says what a program is doing whenever it has logged nothing for HEARTBEAT_S seconds.
+    """Logs the current activity whenever nothing was logged for HEARTBEAT_S seconds.
 
     with Heartbeat("headrace tune") as beat:
         beat.begin("input alone")  # after 2.5 s: "headrace tune: input alone … 3 s"
@@ -157,7 +157,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._beat, name="headrace-heartbeat", daemon=True)
 
     def begin(self, what: str) -> None:
-        """Show the activity `what`, with the seconds since this call, until the next one."""
+        """Set the current activity to `what`; its seconds count from now."""
         self._what, self._began_s = what, time.monotonic()
 
     def __enter__(self) -> Heartbeat:
@@ -187,7 +187,7 @@ def emit(args: argparse.Namespace, document: Mapping[str, object], render: Calla
 
 
 def write_document(document: Mapping[str, object]) -> None:
-    """Write one JSON document to the real stdout.
+    """Write one JSON document to the process's stdout, also inside `only_documents_on_stdout`.
 
     Paths become text, dataclasses objects, NaN and infinity null, bytes of names that are not UTF-8 `%XX`, and secrets in URLs
     `***`.
@@ -251,7 +251,7 @@ def only_documents_on_stdout(as_json: bool) -> Iterator[None]:
 
 
 class ProgressBar:
-    """A running progress display. Both methods are cheap and may be called at any rate."""
+    """A progress display on stderr that `progress` has opened. Both methods are cheap and may be called at any rate."""
 
     def __init__(self, update: Callable[[str | None, float, float | None, float | None], None]) -> None:
         self._update = update
@@ -268,7 +268,7 @@ class ProgressBar:
         self._update(description, amount, total, rate)
 
     def describe(self, description: str) -> None:
-        """Replace the words in front of the bar."""
+        """Replace the description in front of the bar."""
         self._update(description, 0, None, None)
 
 
@@ -300,7 +300,7 @@ def progress(
 
 @contextlib.contextmanager
 def listing_progress() -> Iterator[Callable[[int], None]]:
-    """Yield a function that counts the images of a source while it is listed; show the count where that takes over a second."""
+    """Yield a function to call with the number of images just listed; show their sum if listing takes over a second."""
     count, began_s = 0, time.monotonic()
     with contextlib.ExitStack() as stack:
         bar: ProgressBar | None = None

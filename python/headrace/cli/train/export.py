@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export, compare and print."""
+    """Export the weights, compare the exported model's outputs with the original's, print the result. Return the exit code."""
     if args.image_size is not None and args.image_size < 1:
         raise UsageError(f"--image-size must be at least 1, not {args.image_size}")
     model, weights = load_model(args.weights, model=args.model)
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if path.is_dir():
         raise UsageError(f"--out {path} is a folder", hint=f"--out {path / (name + SUFFIXES[args.format])}")
     if path.exists() and path.samefile(weights.path):
-        raise UsageError(f"--out {path} is the file that is read", hint="--out FILE, another one")
+        raise UsageError(f"--out {path} is the file of weights that is read", hint="--out FILE, another one")
     found = export(model, weights, path, args.format, image_size=args.image_size)
     output.emit(args, _document(found), lambda: _render(found))
     return 0

@@ -29,8 +29,8 @@ from headrace.training.weights.trained_weights import load_model
 SUMMARY = "predict the most probable classes of images with trained weights"
 EXAMPLE = "headrace predict runs/one photos/ --top 3 --write answers.csv"
 
-TABLE_ROWS = 40  # images in the table on the screen
-LISTED = 5  # paths that were left out
+TABLE_ROWS = 40  # show at most this many images in the table
+LISTED = 5  # name at most this many of the paths that were left out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict and print. The exit code is 1 if an image cannot be decoded."""
+    """Predict the images' classes and print them. Return exit code 1 if an image cannot be decoded."""
     for name in ("top", "batch_size", "image_size", "threads"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--write {args.write}: a file that ends in .jsonl or .csv is expected")
     device = open_device(args.device)
     if device.simulated:
-        raise UsageError("nothing can be predicted on a simulated device", hint="--device cpu or cuda")
+        raise UsageError("a simulated device computes no predictions", hint="--device cpu or cuda")
     model, weights = load_model(args.weights, model=args.model)
     if weights.simulated:
         raise SourceError(f"{weights.path} was trained on a simulated device: it holds a stand-in's weights")
@@ -161,6 +161,6 @@ def _render(predictions: Sequence[Prediction], written: Path | None) -> None:
         table.add_row(one.image.removeprefix(folder), *first, ", ".join(f"{name} {share}" for name, share in classes[1:]))
     output.stdout_console.print(table, markup=False)
     if len(predictions) > TABLE_ROWS:
-        output.say(f"{len(predictions) - TABLE_ROWS:,} more; --write FILE.csv or FILE.jsonl takes all")
+        output.say(f"{len(predictions) - TABLE_ROWS:,} more; --write FILE.csv or FILE.jsonl writes all")
     if written is not None:
         output.say(f"written: {written}")

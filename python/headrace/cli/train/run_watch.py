@@ -34,7 +34,7 @@ class RunWatch:
         self._watch: Watch | None = None
 
     def begin(self, start: TrainingStart) -> None:
-        """Begin to record. The first rank of a machine removes the session of an attempt that resumed from the same step."""
+        """Start recording into a new session. A session of an earlier attempt from the same step is removed first."""
         if SESSION_VARIABLE in os.environ or UNWATCHED in os.environ:
             return
         machine = os.environ.get("GROUP_RANK", "0")

@@ -49,8 +49,8 @@ headrace train --model resnet50 --data /data/imagenet/train --val /data/imagenet
 headrace train --model resnet50 --data /data/imagenet/train --out runs/one --resume auto
 """
 
-DRY_RUN_SECONDS = 3.0  # of the measurement of input
-DRY_RUN_LIMIT_S = 60.0  # of all measurements of a dry run
+DRY_RUN_SECONDS = 3.0  # how long a dry run measures the input
+DRY_RUN_LIMIT_S = 60.0  # time limit of all measurements of a dry run together
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train with a progress bar. The exit code is 128 + the signal's number if one asked to stop."""
+    """Train with a progress bar. Return the exit code: 128 + n if signal n asked the training to stop."""
     usd_per_hour = machine_usd_per_hour(args)
     resolved = options_from_arguments(args, args.config)
     count = rank_count(resolved.processes, resolved.options.device)

@@ -31,7 +31,7 @@ class TrainingMeter(Protocol):
 
 
 class TrainingLine:
-    """The progress line as text. It begins with "preparing". `clock` returns seconds."""
+    """The progress of a training run as one line of text, "preparing" at first. clock: returns seconds."""
 
     def __init__(self, words: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._words, self._clock = words, clock
@@ -56,7 +56,7 @@ class TrainingLine:
             self._trains_s = self._phase_s
 
     def end(self) -> None:
-        """Show the last step: nothing is going on any more."""
+        """Show the last step's line again, no activity: the run has ended."""
         self._phase = None
 
     def text(self, width: int) -> str:

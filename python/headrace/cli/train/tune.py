@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, print and write the settings."""
+    """Measure settings for a training run, print them, and write them to the file asked for. Return the exit code."""
     if not 0 < args.seconds <= 600:
         raise UsageError(f"--seconds must be from 0 to 600, not {args.seconds:g}")
     if not args.time_limit > 0:
@@ -232,7 +232,7 @@ def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | No
     if table.row_count:
         output.stdout_console.print(table, markup=False)
     if found.binds == "not measured":
-        output.say(f"what binds on the {found.device} is not measured: {found.advice}")
+        output.say(f"what limits the training on the {found.device} was not measured: {found.advice}")
     else:
         output.say(f"{found.binds} binds on the {found.device}: {found.advice}")
     output.say(found.batch_note)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["near_path_hint"]
 
-MOST_NAMES = 5000  # names of a folder that are compared; more would take long on a network file system
+MOST_NAMES = 5000  # compare at most this many names of a folder: more would take long on a network file system
 
 
 def near_path_hint(path: str | os.PathLike[str], otherwise: str) -> str:

@@ -39,14 +39,14 @@ PRIVATE_FOLDER = 0o700
 
 @dataclass(frozen=True, slots=True)
 class ForeignPart:
-    """A part of a path that another user made in a folder where everybody makes files, and that user's number."""
+    """A component of a path that another user made in a folder where everybody may make files. user: that user's uid."""
 
     path: Path
     user: int
 
 
 def foreign_part(path: Path) -> ForeignPart | None:
-    """Return the first part of `path` that another user made in a shared folder, None if there is none.
+    """Return the first component of `path` that another user made in a shared folder such as /tmp, or None.
 
     A relative path is checked from the current folder on, which the user has chosen. Parts that do not exist are nobody's.
     """
@@ -82,7 +82,7 @@ def make_output_folder(folder: Path) -> None:
 
 
 def check_output_folder(folder: Path) -> None:
-    """Check who made a folder that exists, as `make_output_folder` does; a missing one is nobody's. Raises `OSError`."""
+    """Raise `OSError` if `folder` is a link that another user made. A missing folder is accepted."""
     found = foreign_part(folder)
     if found is not None:
         raise _foreign(found.user, found.path)
@@ -95,10 +95,9 @@ def check_output_folder(folder: Path) -> None:
 
 
 def check_own_state(path: Path) -> None:
-    """Check that the saved state at `path`, a file or a folder, is one to go on from; a missing one is.
+    """Raise `OSError` unless the saved state at `path` can be trusted: this user's or root's, no link, not writable by others.
 
-    It is this user's or root's, no link, and no folder that others may write. Raises `OSError` whose `strerror` says what
-    it is instead.
+    path: a file or a folder; a missing one is accepted. The error's `strerror` says what is wrong.
     """
     try:
         facts = os.lstat(path)
@@ -114,7 +113,7 @@ def check_own_state(path: Path) -> None:
 
 
 def writable_by_others(facts: os.stat_result) -> bool:
-    """Return whether users other than the owner may write. A group of the user alone has the user's number."""
+    """Return whether users other than the owner may write. A group with the owner's number counts as the owner alone."""
     return bool(facts.st_mode & (stat.S_IWOTH | (0 if facts.st_gid == facts.st_uid else stat.S_IWGRP)))
 
 
@@ -166,7 +165,7 @@ def _open_own(path: str, flags: int, mode: int) -> int:
 
 
 def new_file(path: Path, *, private: bool = False) -> None:
-    """Make an empty file, which nobody else can have prepared; one that a killed process left behind is replaced.
+    """Create an empty file that no other user can have prepared; a file of that name left by a killed process is replaced.
 
     `private`: with mode 0600. Raises `OSError`.
     """

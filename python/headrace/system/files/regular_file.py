@@ -24,7 +24,7 @@ _KINDS = (
 
 
 def kind_of_file(mode: int) -> str | None:
-    """Return what a file of this mode is in words ("a named pipe"), or None for a regular file."""
+    """Return the kind of file that a `stat` mode describes, in words ("a named pipe"), or None for a regular file."""
     if stat.S_ISREG(mode):
         return None
     if stat.S_ISDIR(mode):
@@ -33,7 +33,7 @@ def kind_of_file(mode: int) -> str | None:
 
 
 def check_regular(path: str | os.PathLike[str]) -> os.stat_result:
-    """Return the facts of the regular file at `path`; links are followed. Raises OSError for anything else."""
+    """Return the `stat` result of the regular file at `path`; links are followed. Raises OSError for anything else."""
     try:
         facts = os.stat(path)  # noqa: PTH116 (image folders ask a million times)
     except FileNotFoundError as error:
@@ -51,7 +51,7 @@ def check_regular(path: str | os.PathLike[str]) -> os.stat_result:
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
-    """Open a regular file and return its descriptor. Raises OSError for anything else, also if it changes meanwhile."""
+    """Open a regular file and return its descriptor. Raises OSError for anything else, even if swapped during the call."""
     check_regular(path)
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     if (words := kind_of_file(os.fstat(descriptor).st_mode)) is not None:

@@ -18,12 +18,12 @@ LOCK_FILE = ".in-use"
 """File in each scratch folder, locked while a process uses the folder, also seen from other containers."""
 
 LEAST_AGE_S = 60.0
-"""Do not remove younger scratch folders: a process creates the lock file an instant before it locks it."""
+"""Seconds. Do not remove younger scratch folders: a process creates the lock file an instant before it locks it."""
 
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
-    """Make a private folder `headrace-PURPOSE-…` where temporary files lie, and remove it afterwards.
+    """Context manager: yield a new private folder `headrace-PURPOSE-…` for temporary files, and remove it afterwards.
 
     Folders of the same purpose that killed processes of this user left behind are removed first.
 

@@ -15,7 +15,7 @@ from headrace.system.hardware.counter_files import read_counters
 __all__ = ["Cgroup", "find_cgroup"]
 
 UNLIMITED_BYTES = 1 << 60
-"""Version 1 writes "no limit" as a huge number (the largest multiple of the page size)."""
+"""A memory limit of at least this means none: cgroup version 1 writes "no limit" as a huge number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Cgroup:
         return min(left, default=None)
 
     def pressure_file(self, resource: str) -> Path | None:
-        """Return the group's own file of pressure (PSI) for cpu, io or memory. None: version 1, or no such file."""
+        """Return the group's PSI file for "cpu", "io" or "memory". None: cgroup version 1, or no such file."""
         folder = self.cpu if self.version == 2 else None
         file = folder / f"{resource}.pressure" if folder is not None else None
         return file if file is not None and file.exists() else None

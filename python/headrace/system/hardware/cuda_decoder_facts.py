@@ -8,7 +8,7 @@ OLDEST_CAPABILITY = (7, 5)
 """The oldest compute capability that CUDA 13 compiles for (Turing: T4, RTX 20)."""
 
 DECODER_IMG_S = 21186.0
-"""Images/s on an H100: photographs with restart markers to crops of 224 pixels, planned by one thread of the host."""
+"""Assumed until measured: images/s of the CUDA decoder on an H100, photographs with restart markers to crops of 224 × 224."""
 
 DECODER_SOURCE = "estimated: headrace's decoder on an H100, benchmarks/results/awaits_gpu.md"
 """Where DECODER_IMG_S comes from, as pages and commands say it."""

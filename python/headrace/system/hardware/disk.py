@@ -26,7 +26,7 @@ from headrace.errors import SourceError
 __all__ = ["DiskSpeed", "file_system", "measure"]
 
 BLOCK_BYTES = 1 << 20
-SMALL_READ_BYTES = 128 << 10  # about one ImageNet JPEG (mean: 110 kB)
+SMALL_READ_BYTES = 128 << 10  # size of a small read: about one ImageNet JPEG (mean: 110 kB)
 PROBE_FILE_BYTES = 192 << 20
 MOST_FILES = 5_000
 MOST_SMALL_READS = 400
@@ -54,7 +54,7 @@ class DiskSpeed:
 
 
 def measure(path: Path, *, budget_s: float = 3.0, seed: int = 0) -> DiskSpeed:
-    """Measure reads of the files under `path`, or of a temporary file there if they are too few.
+    """Return the measured read speed of the files under `path`, or of a temporary file there if they are too few.
 
     `budget_s`: the time in seconds, without the time for writing the temporary file. `seed`: for the choice of small reads.
     Raise `SourceError` if there is nothing to read.

@@ -57,7 +57,7 @@ class Gpm:
         self._usable = self._supported() and all(self._call("nvmlGpmSampleAlloc", ctypes.byref(one)) for one in self._samples)
 
     def read(self) -> dict[str, float]:
-        """Return the means since the call before, by the names in `METRICS`: shares from 0 to 1, and bytes per second.
+        """Return the metrics' means since the last call, by the names in `METRICS`: shares from 0 to 1, and bytes per second.
 
         The first call returns nothing, and so does each call where the GPU or the driver has no GPM.
         """

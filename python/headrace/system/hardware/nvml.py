@@ -120,11 +120,11 @@ class Nvml:
         return use.gpu / 100 if self._call("nvmlDeviceGetUtilizationRates", self.handles[index], ctypes.byref(use)) else None
 
     def max_sm_clock_mhz(self, index: int) -> int | None:
-        """Return the highest clock of the streaming multiprocessors."""
+        """Return the highest clock of a GPU's streaming multiprocessors in MHz; None if the driver does not report it."""
         return self._number("nvmlDeviceGetMaxClockInfo", index, CLOCK_SM)
 
     def sm_clock_mhz(self, index: int) -> int | None:
-        """Return the present clock of the streaming multiprocessors."""
+        """Return the present clock of a GPU's streaming multiprocessors in MHz; None if the driver does not report it."""
         return self._number("nvmlDeviceGetClockInfo", index, CLOCK_SM)
 
     def temperature_c(self, index: int) -> int | None:
@@ -137,13 +137,13 @@ class Nvml:
         return None if power_mw is None else power_mw / 1000
 
     def throttle_reasons(self, index: int) -> tuple[str, ...] | None:
-        """Return the faults for which the clock of a GPU is lowered now."""
+        """Return why the clock of a GPU is lowered now (names in `THROTTLE_REASONS`); None if the driver does not report it."""
         reasons = ctypes.c_ulonglong()
         known = self._call("nvmlDeviceGetCurrentClocksThrottleReasons", self.handles[index], ctypes.byref(reasons))
         return throttle_names(reasons.value) if known else None
 
     def pcie_receive_bytes_s(self, index: int) -> float | None:
-        """Return the rate at which a GPU receives bytes. The call takes 20 ms."""
+        """Return the bytes per second that a GPU receives over PCIe. The call takes 20 ms."""
         rate_kib_s = self._number("nvmlDeviceGetPcieThroughput", index, PCIE_RECEIVED)
         return None if rate_kib_s is None else rate_kib_s * 1024.0
 
@@ -152,11 +152,11 @@ class Nvml:
         return self._number("nvmlDeviceGetMaxPcieLinkGeneration", index), self._number("nvmlDeviceGetMaxPcieLinkWidth", index)
 
     def last_error(self) -> str:
-        """Return NVML's own words for the last call that failed."""
+        """Return NVML's error message for the last call that failed."""
         return _message(self.library, self._code)
 
     def close(self) -> None:
-        """Shut the library down."""
+        """Shut NVML down (`nvmlShutdown`)."""
         self.library.nvmlShutdown()
 
     def _number(self, function: str, index: int, *arguments: int) -> int | None:
@@ -214,7 +214,7 @@ def find_driver(library: Any = None, run: Callable[..., Any] = subprocess.run) -
 
 
 def throttle_names(reasons: int) -> tuple[str, ...]:
-    """Return the faults among the bits of `nvmlClocksThrottleReasons`."""
+    """Return the names in `THROTTLE_REASONS` of the bits that are set in `reasons`."""
     return tuple(name for bit, name in THROTTLE_REASONS.items() if reasons & bit)
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 __all__ = ["end_with_parent", "started_to_end_with_parent"]
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PDEATHSIG = 1  # prctl's option "signal at the parent's death", from linux/prctl.h
 
-# The parent may have ended before prctl was called.
+# Source of the process that becomes the command. The parent may have ended before prctl was called: then it exits.
 _PRELUDE = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl({option}, int(sys.argv[1]))
@@ -27,12 +27,12 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 def end_with_parent(by: signal.Signals = signal.SIGKILL) -> None:
-    """Let this process get the signal `by` when its parent ends. The kernel takes the thread that started it for its parent."""
+    """Have the kernel send this process the signal `by` when its parent ends, or the parent's thread that started it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(by))
 
 
 def started_to_end_with_parent(command: Sequence[str], by: signal.Signals = signal.SIGKILL) -> list[str]:
-    """Return a command that becomes `command`, and gets the signal `by` when this process ends.
+    """Return a command line that runs `command` so that the kernel sends it the signal `by` when this process ends.
 
     subprocess.Popen(started_to_end_with_parent([sys.executable, "train.py"]))
     """

@@ -13,7 +13,7 @@ __all__ = ["own_module", "own_text"]
 
 
 def own_module(name: str, *words: str) -> list[str]:
-    """Return the command that runs the module `name` of ours with this interpreter.
+    """Return the command line that runs headrace's module `name` with this Python interpreter.
 
     own_module("headrace", "train", "--config", "run.toml")
     """
@@ -21,5 +21,5 @@ def own_module(name: str, *words: str) -> list[str]:
 
 
 def own_text(program: str, *words: str, python: str = sys.executable) -> list[str]:
-    """Return the command that runs the text `program` of ours; `python`: another interpreter, of 3.11 or newer."""
+    """Return the command line that runs `program`, Python source of headrace's own. python: the interpreter, 3.11 or newer."""
     return [python, "-P", "-c", program, *words]

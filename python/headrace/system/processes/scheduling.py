@@ -9,7 +9,7 @@ __all__ = ["yield_to_running_threads"]
 
 
 def yield_to_running_threads() -> None:
-    """Have the system run the calling thread without taking the core of a thread that runs already, when this one wakes up.
+    """Stop the calling thread from displacing a running thread from its core when it wakes up (scheduling policy SCHED_BATCH).
 
     A thread that reads ahead is woken for each piece of data that arrives. Under the normal policy it may take the core of the
     thread that trains, for a tick (4 ms). A batch thread has the same share of a busy core as before (sched(7),

@@ -20,7 +20,7 @@ __all__ = ["Software", "Torch", "read_software", "read_torch"]
 TIMEOUT_S = 120.0
 OPTIONAL_PACKAGES = ("numpy", "pillow", "timm", "safetensors", "boto3", "ray", "nvidia-dali-cuda120")
 
-# Runs in the child, and prints one JSON object.
+# Source of the child process that imports torch and prints its facts as one JSON object.
 SCRIPT = """
 import json, warnings
 warnings.simplefilter("ignore")
@@ -51,7 +51,7 @@ print("headrace-facts:" + json.dumps(facts))
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """The facts that torch reports.
+    """Version, build and devices of the installed torch, as torch reports them.
 
     `cuda`: the CUDA version of the build, None for a CPU build. `architectures`: the GPU architectures of the build, `sm_XY`
     (machine code) and `compute_XY` (portable code). `available`: whether CUDA could be initialised; `error`: why not.
@@ -85,7 +85,7 @@ class Software:
 
 
 def read_software(headrace_version: str, *, python: str = sys.executable) -> Software:
-    """Read all versions. Takes seconds, because torch is imported."""
+    """Return the versions of Python, headrace and its packages. Takes seconds: a child process imports torch."""
     torch, error = read_torch(python)
     return Software(
         headrace=headrace_version,

@@ -11,7 +11,7 @@ MOST_CHARACTERS = 300
 
 
 def message_lines(error: BaseException) -> list[str]:
-    """Return the lines of an error's message that are not blank; the name of its type where there is none.
+    """Return the lines of an exception's message that are not blank; the name of its type if there are none.
 
     Example: `message_lines(ValueError())` is `["ValueError"]`.
     """
@@ -28,7 +28,7 @@ def first_line(error: BaseException) -> str:
 
 
 def public_cause(error: BaseException) -> BaseException | None:
-    """Return the cause for `raise … from`: None if the error shows a secret of a URL, which a traceback would print.
+    """Return `error` for `raise … from error`, or None if its message holds a URL's secret, which a traceback would print.
 
     Example: `raise SourceError(message) from public_cause(error)`.
     """

@@ -35,7 +35,7 @@ def printable_lines(text: str) -> str:
 
 
 def value_text(value: object) -> str:
-    """Return a value of a document for an error message: what kind of container it is, or its first 60 characters."""
+    """Return a value of a JSON document as text for an error message: its kind if it is a container, else 60 characters."""
     text = f"a {type(value).__name__}" if isinstance(value, Mapping | list) else repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 

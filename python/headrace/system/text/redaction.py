@@ -45,7 +45,7 @@ _NOT_SECRET = re.compile(
 )
 """Names that end as secrets do, but describe tokens of a model or are switches: `--max-tokens 512`, `--no-auth`."""
 _LONGEST_NAME = 200
-"""Characters of a name that are looked at, from its end."""
+"""Look at no more than this many characters at the end of a name."""
 
 _COUNTED = re.compile(
     r"(?:^|[-_.\W]|(?-i:(?<=[a-z\d])(?=[A-Z])))(?:(?P<plural>tokens)|token|pats?|sas|pass|pins?)$", re.IGNORECASE
@@ -174,10 +174,10 @@ _ASSIGNMENT = re.compile(r"(?P<name>--?[A-Za-z_][\w.-]*+|[A-Za-z_][\w.-]*+(?!=\S
 """A word that is one assignment. Without dashes a space ends the value: `PGPASSWORD=abc python train.py` in `bash -c`."""
 
 _LEAST_MIXED = 12
-"""Characters. Shorter words with capitals and digits are often names: `ResNet50`."""
+"""Least length in characters of a word that may be a random token. Shorter ones with digits are often names: `ResNet50`."""
 
 _LEAST_ENTROPY_BITS = 4.3
-"""Per character. Forty random base64 characters have about 4.9; words and file names stay below 4.2."""
+"""Least Shannon entropy per character of a random token. 40 random base64 characters have about 4.9; file names at most 4.2."""
 
 
 def redact_words(words: Sequence[str]) -> list[str]:

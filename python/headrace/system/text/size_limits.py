@@ -25,13 +25,13 @@ __all__ = [
 ]
 
 RECORD_LIMIT = "HEADRACE_RECORD_LIMIT"
-"""Environment variable that sets the largest size of a record. Larger needs more memory."""
+"""Environment variable with the largest accepted size of a record, such as 4GiB."""
 
 _RECORD_BYTES = 1 << 30
 """Default largest size of a record's image, JSON and each sidecar file. The largest image of ImageNet-21k has 50 MB."""
 
 PIXEL_LIMIT = "HEADRACE_MAX_PIXELS"
-"""Environment variable that sets the most pixels of an image. The native core reads it before its first image."""
+"""Environment variable with the largest accepted number of pixels of an image. Read once, before the first image."""
 
 _PIXELS = 178_956_970
 """Default bound of an image's pixels, for which Pillow raises an error (twice 1024³/4/3); that of headrace-core's limits.rs."""
@@ -70,7 +70,7 @@ def max_pixels() -> int:
 
 
 def too_large(size: int, limit: int) -> str:
-    """Return the words for a size above a limit."""
+    """Return the clause of an error about `size` bytes above `limit`, and how to raise the limit."""
     return f"has {size_text(size)}, more than the limit of {size_text(limit)} ({RECORD_LIMIT}=SIZE raises it)"
 
 

@@ -33,7 +33,7 @@ def count_text(number: int, noun: str) -> str:
 
 
 def number_text(value: float, *, digits: int = 3) -> str:
-    """Return a number with `digits` significant digits; a larger one whole, as `11,250`, never as `1.125e+04`."""
+    """Return a number with `digits` significant digits, large ones as whole numbers: `11,250`, never `1.125e+04`."""
     return f"{value:,.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"
 
 

@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 def cell_text(name: str) -> str:
-    """Return a name as the text of a cell: with an apostrophe before what a spreadsheet would compute.
+    """Return a name as the text of a CSV cell: with an apostrophe in front if a spreadsheet would take it for a formula.
 
     >>> cell_text("=1+1"), cell_text("-1"), cell_text("cat")
     ("'=1+1", '-1', 'cat')

@@ -9,7 +9,7 @@ __all__ = ["parse_toml"]
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the table of a TOML document.
+    """Return the parsed table of a TOML document, after refusing what cannot be printed.
 
     Raises ValueError if it is none, is nested deeply, or holds a number of thousands of digits: written in hexadecimal, it is
     read, and Python refuses to print it.
@@ -18,5 +18,5 @@ def parse_toml(text: str) -> dict[str, Any]:
         table = tomllib.loads(text)
         repr(table)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("the document is nested too deeply") from error
     return table

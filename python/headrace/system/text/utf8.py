@@ -25,12 +25,12 @@ def utf8_name(name: str) -> str:
 
 
 def utf8_text(text: str) -> str:
-    """Return a text with its bytes that are not UTF-8 as `utf8_name` writes them: for paths, URLs and messages."""
+    """Return a text in which bytes that are not UTF-8 become `%XX`, as in `utf8_name`: for paths, URLs and messages."""
     return utf8_name(text) if _SURROGATE.search(text) else text
 
 
 def name_from_utf8(name: str) -> str:
-    """Return the file name from which `utf8_name` made `name`."""
+    """Return the original file name of a name that `utf8_name` made."""
     raw = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), name.encode("utf-8", "surrogateescape"))
     return raw.decode("utf-8", "surrogateescape")
 
