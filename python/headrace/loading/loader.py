@@ -302,7 +302,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
 
     @property
     def part(self) -> RankPart:
-        """What this rank reads of the dataset: with `parts`, its place is among the ranks of the same part."""
+        """The part of the dataset that this rank reads, and its rank among those that read the same part."""
         return self._part
 
     @property
@@ -346,7 +346,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             self._started_pass.top_up()
 
     def top_up(self) -> None:
-        """Submit the batches that the next `next()` would submit, now. No effect on a stream.
+        """Submit now the batches that the following call of `next()` would submit. No effect on a stream.
 
         Call it when the device has just been given work: threads that start while a batch is taken compete with the caller
         for cores.
@@ -463,7 +463,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         return self._order(epoch).batch(step)
 
     def preview(self) -> Batch:
-        """Return the first batch of the current epoch, on the CPU. The loader does not move, and its own threads do not work.
+        """Return the first batch of the current epoch, made on the CPU. The loader's position does not change.
 
         Raises SourceError for a stream, else what iterating raises. Example: `images, labels = loader.preview()`.
         """

@@ -229,7 +229,7 @@ def _keras_dataset(loader: _Source, batches: int) -> Any:
 
         def __getitem__(self, index: int) -> Any:
             if not 0 <= index < batches:
-                raise IndexError(f"batch {index} of {batches}")
+                raise IndexError(f"there is no batch {index}: an epoch has {batches}")
             with self._lock:
                 if self._in_epoch:
                     return self._next()
@@ -279,7 +279,7 @@ def as_numpy(batch: Any) -> Any:
 
 
 def signature(loader: _Source) -> Any:
-    """Return the batch's arrays as `_ArraySpec`s: (images, labels) or (images, labels, masks), tuples of several views."""
+    """Return shapes and dtypes (`_ArraySpec`) of a batch's arrays, nested as the loader's batches are."""
     options, several = loader.options, isinstance(loader.transform, Views)
     count = options.batch_size if options.drop_last else None
     sizes = [(pipeline.height, pipeline.width) for pipeline in loader.pipelines]

@@ -39,7 +39,7 @@ _GUARDS = {
 def make_state(
     epoch: int, step: int, options: LoaderOptions, *, shuffle: bool | str, fingerprint: str, transform: str
 ) -> dict[str, Any]:
-    """Return the state of a loader that has handed out `step` batches of `epoch`."""
+    """Return the state to save of a loader that has handed out `step` batches of `epoch`, as JSON values."""
     return {
         "version": STATE_VERSION,
         "epoch": epoch,

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["show_batch"]
 
-_SIDE_INCHES = 1.7  # of a picture with its title
-_COLUMNS = 8  # at most, unless asked otherwise
-_TITLE_LENGTH = 22  # characters that fit above a picture
-_LEAST_SHARE = 0.05  # name a class of a mixed label if it has at least this share
+_SIDE_INCHES = 1.7  # width and height of a picture with its title
+_COLUMNS = 8  # most pictures per row if `columns` is not given
+_TITLE_LENGTH = 22  # number of characters that fit above a picture
+_LEAST_SHARE = 0.05  # of a mixed label, name the classes with at least this share
 _MASK_OPACITY = 0.45
 
 
@@ -71,8 +71,8 @@ def show_batch(
     return _draw(plot, rows, columns, names if classes is None else classes)
 
 
-_Row = tuple[list[npt.NDArray[Any]], Any, npt.NDArray[Any] | None]  # the pictures of one image (its views), label, mask
-_Scale = tuple[Any, Any]  # mean and std of each channel
+_Row = tuple[list[npt.NDArray[Any]], Any, npt.NDArray[Any] | None]  # one record: a picture per view, its label, its mask
+_Scale = tuple[Any, Any]  # mean and standard deviation of each channel
 
 
 def _matplotlib() -> Any:

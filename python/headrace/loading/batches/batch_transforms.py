@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchKey", "FirstSteps", "apply_batch_transforms", "check_dtype", "draw_first_steps", "mixed_labels"]
 
-_ATTEMPTS = 10  # as in torchvision: an image for which no rectangle fits stays unchanged
+_ATTEMPTS = 10  # tries to find a rectangle that fits, as in torchvision; after that the image stays unchanged
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """The numbers that decide the draws of a batch. `draws` [N] are the keys of its records."""
+    """The numbers that seed the random draws of a batch. draws: [N], one key per record."""
 
     seed: int
     epoch: int
@@ -56,16 +56,16 @@ def check_dtype(steps: Sequence[Transform], dtype: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FirstSteps:
-    """The first steps (RandomErasing, then MixUp or CutMix), with their random draws, that one pass over the batch applies."""
+    """The batch transforms, already drawn, that one pass over the batch applies: RandomErasing, then MixUp or CutMix."""
 
     taken: int = 0
     erase: Erase | None = None
     mix: Mix | None = None
-    mixing: MixUp | CutMix | None = None  # whose classes the labels have
+    mixing: MixUp | CutMix | None = None  # the transform that `mix` was drawn from
 
 
 def draw_first_steps(steps: Sequence[Transform], height: int, width: int, key: BatchKey) -> FirstSteps:
-    """Draw as many of the first steps as one pass can apply: one RandomErasing by a colour, then one MixUp or CutMix."""
+    """Draw the first batch transforms that one pass can apply: one RandomErasing by a colour, then one MixUp or CutMix."""
     erase: Erase | None = None
     for number, step in enumerate(steps):
         chosen, random = _chosen(step, key, number)
@@ -78,7 +78,7 @@ def draw_first_steps(steps: Sequence[Transform], height: int, width: int, key: B
 
 
 def mixed_labels(labels: torch.Tensor, mixing: MixUp | CutMix, mix: Mix, height: int, width: int, classes: int) -> torch.Tensor:
-    """Return the labels of a mixed batch, float [N, classes]."""
+    """Return the soft labels of a batch that `mix` was applied to, float [N, classes]."""
     share = mix.share
     if mix.rectangle is not None:
         top, bottom, left, right = mix.rectangle
@@ -89,7 +89,7 @@ def mixed_labels(labels: torch.Tensor, mixing: MixUp | CutMix, mix: Mix, height:
 def apply_batch_transforms(
     steps: Sequence[Transform], images: torch.Tensor, labels: torch.Tensor, key: BatchKey, classes: int, *, first: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images [N, 3, H, W], which may be changed in place, and labels, int64 [N] or float [N, classes], after `steps`.
+    """Apply batch transforms; return images [N, 3, H, W] and labels, int64 [N] or, after mixing, float [N, classes].
 
     first: the number of steps that are done already.
     """

@@ -60,7 +60,7 @@ class Transfer:
         on_gpu: GpuPart | None = None,
         first: FirstSteps | None = None,
     ) -> tuple[Any, Any]:
-        """Start the copy. Return images [N, 3, H, W] over channels-last memory and labels, for the current stream.
+        """Start copying a batch to the GPU. Return images [N, 3, H, W] over channels-last memory and labels.
 
         on_gpu: the images that are on the device already; their slots of `pinned` hold nothing.
         first: batch transforms to do in the pass that makes the values, where that pass is a kernel (`is_fused`).
@@ -126,7 +126,7 @@ def _runs(slots: Sequence[int], count: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def cuda_device(name: str) -> torch.device:
-    """Return the CUDA device of this name, with its index: "cuda" is the current device of the calling thread.
+    """Return the torch device of a CUDA device's name, with its index; "cuda" is the calling thread's current device.
 
     Raises UsageError if there is none, MissingDependencyError without PyTorch.
     """

@@ -17,12 +17,12 @@ Rectangle = tuple[int, int, int, int]  # top, bottom, left, right, in pixels
 
 
 def neighbours(values: torch.Tensor) -> torch.Tensor:
-    """Return a copy of `values` in which each row holds its neighbour's."""
+    """Return a copy of `values` rolled by one along the batch: row n holds what was row n - 1."""
     return values.roll(1, 0)
 
 
 def blend(values: torch.Tensor, share: float, *, round_once: bool = False) -> torch.Tensor:
-    """Return share * values + (1 - share) * the neighbours'.
+    """Return share * values + (1 - share) * neighbours(values).
 
     By default each product and the sum are rounded, as in torchvision. `round_once` rounds the result only, which is more
     precise in half precision.
@@ -35,7 +35,7 @@ def blend(values: torch.Tensor, share: float, *, round_once: bool = False) -> to
 
 
 def paste_rectangle(images: torch.Tensor, rectangle: Rectangle) -> float:
-    """Replace the rectangle of each image by its neighbour's, in place. Return the share of the area that stays its own."""
+    """Replace a rectangle of each image by its neighbour's, in place. Return the share of the area that was not replaced."""
     top, bottom, left, right = rectangle
     height, width = int(images.shape[-2]), int(images.shape[-1])
     images[..., top:bottom, left:right] = neighbours(images[..., top:bottom, left:right])

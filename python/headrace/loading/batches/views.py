@@ -38,7 +38,7 @@ from headrace.transforms.written import written
 
 __all__ = ["LoaderViews", "View"]
 
-ToOutput = Callable[..., tuple[Any, Any]]  # of a FilledBatch, its labels [N], and on a GPU the steps to do on the way
+ToOutput = Callable[..., tuple[Any, Any]]  # (FilledBatch, its labels [N], on a GPU also FirstSteps) → images and labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class View:
     feed: Feed
     to_output: ToOutput
     output: Output
-    transfer: Transfer | None = None  # None: the batches stay on the CPU
+    transfer: Transfer | None = None  # copies batches to the GPU; None: the batches stay on the CPU
 
     def output_batch(self, filled: FilledBatch, labels: npt.NDArray[np.int64], key: BatchKey, classes: int) -> tuple[Any, Any]:
         """Return (images, labels) for the user, after the batch transforms."""
@@ -72,7 +72,7 @@ class View:
         return filled.masks
 
     def describe(self, batch_size: int, *, on_gpu: bool) -> Iterator[str]:
-        """Yield the pipeline in words, a line a stage."""
+        """Yield a line of text for each stage of the pipeline."""
         pipeline = self.pipeline
         yield from (f"  {line}" for line in pipeline.describe())
         for function in pipeline.functions:
@@ -143,7 +143,7 @@ class LoaderViews:
 
     @property
     def transform_hash(self) -> str:
-        """A hash of all pipelines; a saved state with another hash is refused."""
+        """A hash of all pipelines. A loader refuses a saved state with another hash."""
         hashes = [view.pipeline.hash for view in self._views]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]
 
@@ -172,7 +172,7 @@ class LoaderViews:
         return summarize(feed.stats, feed.counters(), ring_batches=ring_batches, indexes=feed.indexes(), shuffle=shuffle)
 
     def describe(self) -> Iterator[str]:
-        """Yield the pipelines, masks and cache in words."""
+        """Yield lines of text about the pipelines, masks and cache, for `explain`."""
         options = self._options
         for number, view in enumerate(self._views):
             if self.several:

@@ -36,7 +36,7 @@ _EXAMPLE = "for example cache='ram:8GiB' or cache='disk:/mnt/nvme:200GiB'"
 
 @dataclass(frozen=True, slots=True)
 class ByteCache:
-    """The parsed `cache=` option. `folder` None: memory."""
+    """The parsed `cache=` option. folder: None caches in memory."""
 
     folder: Path | None
     limit_bytes: int
@@ -48,8 +48,8 @@ class CacheLocation:
 
     folder: Path | None
     limit_bytes: int
-    sizes: npt.NDArray[np.int64] | None  # [n] bytes of each record; None in memory
-    lock_descriptor: int | None  # None in memory
+    sizes: npt.NDArray[np.int64] | None  # [n] size of each record in bytes; None for a cache in memory
+    lock_descriptor: int | None  # open file whose lock marks the folder as in use; None for a cache in memory
 
 
 def parse_cache(text: str) -> ByteCache:
@@ -68,7 +68,7 @@ def parse_cache(text: str) -> ByteCache:
 
 
 def open_cache(cache: ByteCache, dataset: Dataset) -> CacheLocation:
-    """Return where `cache` holds the bytes of `dataset`.
+    """Return where the cache stores the bytes of `dataset`; a folder on disk is made and locked.
 
     Raises UsageError for a stream or a dataset in an object store, SourceError for a folder that cannot be written.
     """

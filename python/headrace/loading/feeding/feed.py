@@ -34,21 +34,21 @@ from headrace.transforms.compile import NUMPY_DTYPES, Pipeline, encode
 
 __all__ = ["BatchAllocator", "Feed", "Masks"]
 
-# Limit of memory for JPEG indexes, which are made while decoding: about 4 KB for a 470×400 photograph without restart markers.
+# Bytes of memory that JPEG indexes may take. A 470×400 photograph without restart markers has one of about 4 KB.
 INDEX_BYTES = 1 << 30
 _MAX_SUBSTITUTES = 100  # records tried in place of a bad one before the pass fails
 _REPAIR_HINT = "repair or remove it"
-_HINTS = {UNSUPPORTED: "make it a JPEG (headrace pack --quality 95)"}  # the file is sound
+_HINTS = {UNSUPPORTED: "make it a JPEG (headrace pack --quality 95)"}  # the file is undamaged, so repairing is no advice
 _FETCHED_AHEAD = 3  # fetch the records of up to this many times `prefetch` batches of a remote dataset
 _STATUS = status_names()
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """The masks beside the images of a dataset."""
+    """The segmentation masks of a dataset: one record per image, in the same order."""
 
     table: RecordTable  # a row for each record of the dataset
-    fill: int  # class of pixels outside the image, 0 to 255
+    fill: int  # class number, 0 to 255, for pixels outside the image
 
 
 class BatchAllocator(Protocol):

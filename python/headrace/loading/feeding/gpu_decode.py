@@ -48,10 +48,10 @@ __all__ = [
 ]
 
 MOST_CALLS = 64
-"""Most calls of the decoder to find the files that make it fail. Then the CPU decodes the whole part of the batch."""
+"""If the decoder fails, search for the files that cause it with at most this many calls; then the CPU decodes them all."""
 
 ENOUGH_FILES = 512
-"""Stop GPU decoding when the decoder could not decode more than half of the files so far, if these are at least so many."""
+"""Stop GPU decoding if, after at least this many files, the decoder could not decode more than half of them."""
 
 _OUT_OF_MEMORY = "out of GPU memory"
 
@@ -63,8 +63,8 @@ class _Place(NamedTuple):
 
     box: tuple[int, int, int, int]  # x, y, width, height in pixels
     size: tuple[int, int]  # width, height in pixels
-    window: tuple[int, int, int, int]  # of the resized box; as large as the output
-    flip_x: bool  # left to right
+    window: tuple[int, int, int, int]  # x, y, width, height in the resized box; as large as the output
+    flip_x: bool  # mirror left to right
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ class GpuPart:
 
 @dataclass(frozen=True, slots=True)
 class Cropped:
-    """Images of a batch that CPU threads decode and crop, and the GPU then augments: the CPU job, and its output memory."""
+    """Images of a batch that the CPU decodes and crops and the GPU then augments: the CPU's job and its output memory."""
 
     job: Job
-    pixels: npt.NDArray[np.uint8]  # flat
+    pixels: npt.NDArray[np.uint8]  # flat, as many bytes as the cropped images have
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the thread made of the GPU's images of a batch. `statuses`: 0, or 1 for the CPU, for each of them."""
+    """The result of the GPU thread for one batch. statuses: per image 0 (made on the GPU) or 1 (left to the CPU)."""
 
     part: GpuPart | None
     statuses: list[int]
-    img_s: float | None  # of decoding, augmentation included
-    augmented_img_s: float | None = None  # where the CPU decoded
+    img_s: float | None  # images/s that the GPU decoded and augmented; None: it decoded none
+    augmented_img_s: float | None = None  # images/s that the GPU augmented of those that the CPU decoded; None: none
 
 
 class GpuJob:
@@ -113,7 +113,7 @@ class GpuJob:
         self._future.result()
 
     def cancel(self) -> None:
-        """Drop the work if it has not begun."""
+        """Cancel the work if it has not begun."""
         if self._cropped is not None:
             self._cropped.job.cancel()
         self._future.cancel()
@@ -182,7 +182,7 @@ class GpuDecoding:
         return GpuJob(work, cropped)
 
     def see(self, found: _Found | None, counters: dict[str, int]) -> None:
-        """Update the placement with the times of a batch that is handed over. counters: the native engine's totals."""
+        """Update the placement with the measured times of a delivered batch. counters: the native engine's totals."""
         now, images = time.perf_counter(), counters.get("images", 0)
         busy_ns = sum(counters.get(f"{stage}_ns", 0) for stage in ("read", "decode", "resample", "store"))
         more, took_ns = images - self._counted[0], busy_ns - self._counted[1]
@@ -199,11 +199,11 @@ class GpuDecoding:
         self._ended = now
 
     def pass_ended(self) -> None:
-        """Forget the time of the last hand-over: the time between two passes is no step."""
+        """Forget when the last batch was delivered, because the time between two passes is not a step."""
         self._ended = None
 
     def describe(self) -> list[str]:
-        """Return where images are decoded and augmented, in lines for `explain`."""
+        """Return lines for `explain` that say where images are decoded and augmented."""
         lines = self.placement.describe(None if self.decoder is None else _DECODER)
         steps = [written(step) for step in self._pipeline.transforms if changes_pixels(native_operations(step))]
         if steps and (self.placement.refusal is None or self.placement.augment_refusal is None):
@@ -222,7 +222,7 @@ class GpuDecoding:
             self._pool = None
 
     def abandon(self) -> None:
-        """Forget the thread in a forked child, where it does not exist."""
+        """In a forked child process, drop the thread, which exists in the parent only."""
         self._pool = None
 
     def _make(
@@ -457,7 +457,7 @@ def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def on_gpu(device: str) -> bool:
-    """Return whether a device is a CUDA GPU, which has streams and events."""
+    """Return whether a device's name means a CUDA GPU."""
     return device.startswith("cuda")
 
 

@@ -38,7 +38,7 @@ _OFF = ("off", "0", "no", "none")
 
 
 def index_folder() -> Path | None:
-    """Return the folder, or None if it is turned off."""
+    """Return the folder of stored JPEG indexes, or None if storing them is turned off."""
     given = os.environ.get(INDEX_FOLDER)
     if not given:
         return cache_folder() / "jpeg-index"

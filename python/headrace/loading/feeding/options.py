@@ -121,7 +121,7 @@ class LoaderOptions:
 
     @property
     def global_batch(self) -> int:
-        """Records of one step over all ranks."""
+        """Number of records in one step of all ranks together."""
         return self.batch_size * self.world_size
 
 

@@ -28,7 +28,7 @@ from headrace.system.text.sizes import size_text
 
 __all__ = ["BUFFER_SIZE", "StreamOptions", "StreamPass"]
 
-BUFFER_SIZE = "512MiB"  # of the shuffle: about 4,700 photographs of ImageNet's size
+BUFFER_SIZE = "512MiB"  # default size of the shuffle buffer: about 4,700 photographs of ImageNet's size
 _POLL_S = 0.1  # check for a closed pass at this interval while the queue is full
 
 _Numbered = tuple[int, StreamRecord]
@@ -37,19 +37,19 @@ _End = Literal["end"]
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How a pass is cut into batches. `batch_size` is per rank; all ranks read the same stream."""
+    """How one pass over a stream is shuffled and cut into batches. batch_size: per rank; all ranks read the same stream."""
 
     batch_size: int
     rank: int
     world_size: int
     drop_last: bool
     seed: int
-    buffer_bytes: int  # 0: no shuffle
-    prefetch: int  # batches read before they are asked for
+    buffer_bytes: int  # size of the shuffle buffer; 0: no shuffling
+    prefetch: int  # number of batches to read ahead
     steps: int | None = None  # batches of a pass if each rank has a stream of its own; None: until the stream ends
 
     def describe(self, stream: Stream) -> str:
-        """Return the order in words."""
+        """Return how the stream is ordered, in words for `explain`."""
         if not self.buffer_bytes:
             return f"a stream, in its own order: {stream.name}"
         size = size_text(self.buffer_bytes)
@@ -120,15 +120,15 @@ class StreamPass:
         raise StopIteration
 
     def is_next_here(self) -> bool:
-        """Return whether the next batch is there without a wait."""
+        """Return whether the next batch has been read already, so that asking for it does not wait."""
         return not self._queue.empty()
 
     def quality(self) -> ShuffleQuality | None:
-        """Return how well this pass is shuffled so far."""
+        """Return how well the records handed out so far were shuffled; None before there are enough."""
         return self._meter.quality()
 
     def close(self) -> None:
-        """Stop reading and join the thread. Iterating on raises SourceError."""
+        """Stop reading and join the thread. Iterating afterwards raises SourceError."""
         self._stopped.set()
         self._reading.stop()
         self._thread.join()

@@ -21,7 +21,7 @@ __all__ = ["EpochOrder", "Positions", "hashed", "permutation"]
 Positions = npt.NDArray[np.int64]
 
 RECORDS_AT_ONCE = 512
-"""Compute the order of as many batches at a time as have about this many records. More takes longer before the first batch."""
+"""Compute the order of about this many records at a time (whole batches). A larger value delays the first batch."""
 
 
 def hashed(*parts: int) -> int:
@@ -30,7 +30,7 @@ def hashed(*parts: int) -> int:
 
 
 def permutation(positions: Positions, size: int, key: int) -> Positions:
-    """Return the images of `positions` under a pseudo-random permutation of range(size), which `key` selects; int64."""
+    """Return permuted[positions], int64, for the pseudo-random permutation of range(size) that `key` selects."""
     images = np.empty(len(positions), dtype=np.int64)
     permute(np.ascontiguousarray(positions), size, key, images)
     return images
@@ -65,7 +65,7 @@ class EpochOrder:
 
     @property
     def global_batch(self) -> int:
-        """Records of one step over all ranks."""
+        """Number of records in one step of all ranks together."""
         return self.batch_size * self.world_size
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class EpochOrder:
         return whole + (1 if tail and not self.drop_last else 0)
 
     def ranks_of(self, positions: Positions) -> Positions:
-        """Return the rank that takes each position of a whole step."""
+        """Return which rank takes the record at each of these positions of the epoch, int64."""
         return positions % self.global_batch // self.batch_size
 
     def batch(self, step: int) -> Positions:

@@ -21,7 +21,7 @@ from headrace.system.text.sizes import parse_size, size_text
 
 __all__ = ["WINDOW", "BlockLayout", "BlockOrder", "window_bytes"]
 
-WINDOW = "2GiB"  # 16 shards of the packer's usual size
+WINDOW = "2GiB"  # default window: 16 shards of the packer's default size
 _MIN_BLOCKS = 8  # cut shards so that a window holds at least this many blocks
 
 
@@ -47,7 +47,7 @@ class BlockLayout:
     """The blocks of a dataset: runs of rows, each a shard or a part of a large one. `window` blocks are shuffled together."""
 
     start: npt.NDArray[np.int64]  # [blocks + 1] first row of each block, and the end
-    window: int  # blocks
+    window: int  # number of blocks that are shuffled together
     window_bytes: int
 
     @staticmethod
@@ -76,11 +76,11 @@ class BlockLayout:
         return len(self.start) - 1
 
     def order(self, seed: int, epoch: int) -> BlockOrder:
-        """Return the order of an epoch."""
+        """Return the shuffled order of an epoch, the same on every machine."""
         return _order(self, hashed(seed, epoch))
 
     def quality(self, labels: npt.NDArray[np.int64], seed: int, epoch: int) -> ShuffleQuality:
-        """Return how well an epoch is shuffled; `labels` [n] are the records' classes."""
+        """Return how well the order of an epoch is shuffled. labels: [n] class of each record."""
         order = self.order(seed, epoch)
         shard = np.repeat(np.arange(len(self)), np.diff(self.start))
         windows = list(order.windows())
@@ -92,19 +92,19 @@ class BlockLayout:
         )
 
     def describe(self) -> str:
-        """Return the layout in words."""
+        """Return the number of blocks and the window in words, for `explain`."""
         window = f"{self.window} shuffled at a time ({size_text(self.window_bytes)})"
         return f"blocks: {len(self)} runs of records in random order, {window}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockOrder:
-    """The order of one epoch: positions to rows."""
+    """The block-shuffled order of one epoch, a map from positions to rows of the dataset's table."""
 
     key: int
-    first_row: npt.NDArray[np.int64]  # [blocks] in the epoch's order of blocks
-    first_position: npt.NDArray[np.int64]  # [blocks + 1]
-    window_position: npt.NDArray[np.int64]  # [windows + 1]
+    first_row: npt.NDArray[np.int64]  # [blocks] first row of each block, in the epoch's order of blocks
+    first_position: npt.NDArray[np.int64]  # [blocks + 1] first position of each block in the epoch, and the end
+    window_position: npt.NDArray[np.int64]  # [windows + 1] first position of each window, and the end
 
     def rows(self, positions: Positions) -> Positions:
         """Return the rows at `positions` of the epoch, int64."""
@@ -117,7 +117,7 @@ class BlockOrder:
         return self._in_block_order(shuffled)
 
     def window_of(self, positions: Positions) -> Positions:
-        """Return the window in which each position lies."""
+        """Return the number of the window that each position lies in."""
         return np.searchsorted(self.window_position, positions, side="right") - 1
 
     def windows(self) -> Iterator[Positions]:

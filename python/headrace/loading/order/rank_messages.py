@@ -42,5 +42,5 @@ def gather_json(value: Any, *, world_size: int, group: Any = None) -> list[Any]:
         try:
             values.append(json.loads(text[:count].numpy().tobytes()))
         except (ValueError, RecursionError) as error:
-            raise HeadraceError(f"rank {rank} sent a value that is no JSON", hint="start only ranks of this job") from error
+            raise HeadraceError(f"rank {rank} sent a value that is not JSON", hint="start only ranks of this job") from error
     return values

@@ -20,27 +20,27 @@ from headrace.loading.order.rank_messages import gather_json
 __all__ = ["Parts", "RankPart", "assign_part"]
 
 Parts = Literal["agree"] | Sequence[int] | None
-_TIMEOUT_S = 60.0  # fail when a rank has not sent its number of records after this time
-_PartSize = tuple[str, int]  # fingerprint and records of a rank's part
+_TIMEOUT_S = 60.0  # fail if a rank has not sent its number of records after this many seconds
+_PartSize = tuple[str, int]  # fingerprint of a rank's part, and its number of records
 
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
     """The part of the dataset that one rank reads, and its place among the ranks that read the same part."""
 
-    rank: int  # among the ranks of the same part
-    world_size: int  # ranks of the same part
-    steps: int | None  # batches of an epoch, the same on all ranks; None: as many as the whole dataset has
-    first_draw: int  # records of the parts before this one, so that random draws differ between parts
-    fingerprint: str  # of all parts, and of how they are divided
+    rank: int  # number of this rank among those that read the same part
+    world_size: int  # number of ranks that read the same part
+    steps: int | None  # batches per epoch, the same on all ranks; None: as many as the whole dataset gives
+    first_draw: int  # number of records in the parts before this one, so that random draws differ between parts
+    fingerprint: str  # identifies all parts together and how they are divided
 
     def whole_batches(self, records: int, batch_size: int) -> int:
-        """Return the batches of an epoch of `records` records with drop_last."""
+        """Return how many full batches of this rank an epoch of `records` records has."""
         return records // (batch_size * self.world_size) if self.steps is None else self.steps
 
 
 def assign_part(parts: Parts, dataset: Dataset, *, rank: int, world_size: int, batch_size: int, drop_last: bool) -> RankPart:
-    """Return what this rank reads. `dataset` is its part, or the whole dataset with parts=None.
+    """Return the part that this rank reads. dataset: that part, or with parts=None the whole dataset.
 
     parts: "agree": the ranks exchange their numbers of records through torch.distributed; a sequence: each rank's number.
     Raises UsageError for parts that do not fit the ranks, SourceError for numbers that do not fit the data and for a rank that

@@ -35,16 +35,16 @@ class CacheStats:
 
 @dataclass(slots=True)
 class FeedStats:
-    """Running totals of one feed. Times are nanoseconds."""
+    """Running totals of one feed, in nanoseconds where they are times."""
 
     threads: int
     batches: int = 0
-    wait_ns: int = 0  # the consumer's wait for batches
-    python_ns: int = 0  # the user's own functions
+    wait_ns: int = 0  # time that the consumer waited for batches
+    python_ns: int = 0  # time in the user's own functions
     skipped_count: int = 0
     skipped: list[SkippedRecord] = field(default_factory=list)
     cache: CacheStats | None = None
-    closed: dict[str, int] = field(default_factory=dict)  # native counters of closed engines
+    closed: dict[str, int] = field(default_factory=dict)  # native counters of engines that were closed, summed
 
     def skip(self, key: str, reason: str) -> None:
         """Count a substituted record, and list it if there is room."""
@@ -106,7 +106,7 @@ class ShuffleQuality:
     distance: float | None = None
 
     def describe(self) -> str:
-        """Return one sentence."""
+        """Return one sentence that compares the shuffle with a full shuffle."""
         percent = partial(percent_text, digits=2)
         if self.same_shard is None or self.uniform_same_shard is None:
             return (
@@ -129,15 +129,15 @@ class LoaderStats:
     images: int
     bytes_read: int
     stages: tuple[StageStats, ...]  # read, decode, resample, store, python
-    wait_s: float  # the consumer's wait in next(); near 0: the loader keeps up
+    wait_s: float  # seconds that the consumer waited in next(); near 0: the loader keeps up
     occupancy: float | None  # share of the threads' time spent working; near 1: more threads may help; None: not started
     skipped_count: int
     skipped: tuple[SkippedRecord, ...]
-    ring_batches: int  # batches of memory in the ring
-    index_bytes: int  # memory of JPEG indexes, with which later epochs decode less
-    indexes_found: int  # records whose JPEG index an earlier run made
-    cache: CacheStats | None  # None: without `cache=`
-    shuffle: ShuffleQuality | None = None  # of a block shuffle's first epoch, or of a stream's last pass so far
+    ring_batches: int  # number of batch buffers in the ring
+    index_bytes: int  # memory that JPEG indexes take; with them later epochs decode less of each file
+    indexes_found: int  # number of records whose JPEG index an earlier run had stored
+    cache: CacheStats | None  # counts of the byte cache; None without `cache=`
+    shuffle: ShuffleQuality | None = None  # of the first epoch (block shuffle) or of the latest pass so far (stream), else None
 
     def __repr__(self) -> str:
         images = f"{count_text(self.batches, 'batch')}, {count_text(self.images, 'image')}"
@@ -166,7 +166,7 @@ def summarize(
     indexes: tuple[int, int],
     shuffle: ShuffleQuality | None,
 ) -> LoaderStats:
-    """Return the public form of the running totals. `indexes`: `Feed.indexes()`."""
+    """Return the running totals as `LoaderStats`. indexes: what `Feed.indexes()` returns."""
     images = counters.get("images", 0)
 
     def stage(name: str, time_ns: int) -> StageStats:

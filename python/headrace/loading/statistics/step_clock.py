@@ -20,11 +20,11 @@ class StepClock(Protocol):
         """Record that the training loop has asked for the next batch."""
 
     def step_s(self) -> float | None:
-        """Return the seconds of the latest step whose time is known by now, once."""
+        """Return the seconds of the latest step whose time is known, or None if there is none that was not returned before."""
 
 
 class HostClock:
-    """Steps by the host's clock: right where the work of a step is done when the next batch is asked for."""
+    """Times steps by the host's clock. Correct if the step's work is done when the next batch is asked for (CPU training)."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
@@ -41,13 +41,13 @@ class HostClock:
             self._step_s, self._began = self._now() - self._began, None
 
     def step_s(self) -> float | None:
-        """Return the seconds of the latest step, once."""
+        """Return the seconds of the latest step, or None if it was returned before."""
         found, self._step_s = self._step_s, None
         return found
 
 
 class EventClock:
-    """Steps by CUDA events on the consumer's stream: the GPU's own time for a step, wherever the host is by then."""
+    """Times steps by CUDA events on the consumer's stream: the GPU's own time of a step, even if the host is far ahead."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -72,7 +72,7 @@ class EventClock:
             self._open = None
 
     def step_s(self) -> float | None:
-        """Return the seconds of the latest step that the GPU has finished, once."""
+        """Return the seconds of the latest step that the GPU has finished, or None if there is no new one."""
         found = None
         while self._steps and self._steps[0][1].query():
             began, ended = self._steps.popleft()
