@@ -97,7 +97,7 @@ def test_a_process_without_the_secret_is_refused() -> None:
 def test_a_pickle_of_another_rank_is_refused_and_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, printed = run_processes(2, own_text(_NO_JSON))
-    assert "rank 1 sent a value that is no JSON" in printed
+    assert "rank 1 sent a value that is not JSON" in printed
     assert not (tmp_path / "ran").exists()
 
 

@@ -91,7 +91,7 @@ def _usable(path: Path) -> Path | None:
             os.utime(path, follow_symlinks=False)
         _make_room(folder, path)
     except SourceError as error:
-        warnings.warn(f"JPEG indexes are not kept: {error} ({error.hint})", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"JPEG indexes are not stored: {error} ({error.hint})", RuntimeWarning, stacklevel=3)
         return None
     except OSError:
         return None  # without the folder each run makes its indexes again

@@ -51,10 +51,10 @@ HOST_S_PER_OPERATION = 6e-6
 """CPU time of the host for each operation of `DISPATCHED`: Python, autograd, dispatcher and kernel launch (estimated)."""
 
 ON_CPU = "measured on the CPU"
-"""Source given for a real model's rate on a machine without a GPU."""
+"""Text that names the source of a real model's rate on a machine without a GPU."""
 
 SPIN_S = 0.5e-3
-"""The last part of a simulated step is waited for without sleep. A thread that synchronizes with a GPU spins by default
+"""Seconds at the end of a simulated step to wait without sleeping. A thread that synchronizes with a GPU spins by default
 (cudaDeviceScheduleAuto, CUDA Runtime API), so it goes on at once; waking from a sleep took 0.5 to 6 ms on a busy machine."""
 
 
@@ -68,7 +68,7 @@ def rate_of(gpu: str, model: str, precision: str) -> tuple[float, str]:
         raise UsageError(f"there is no simulated GPU {gpu!r}", hint=f"known: {', '.join(SIMULATED_GPUS)}")
     if precision not in SIMULATED_GPUS[gpu]:
         known = ", ".join(SIMULATED_GPUS[gpu])
-        raise UsageError(f"no rate of {gpu} in {precision} is published that we know of", hint=f"--precision {known}")
+        raise UsageError(f"no published rate of {gpu} in {precision} is known", hint=f"--precision {known}")
     if model not in GFLOPS:
         raise UsageError(f"the work of {model!r} is not known, nor is its rate", hint=f"known: {', '.join(GFLOPS)}")
     rate, source = SIMULATED_GPUS[gpu][precision]
@@ -79,7 +79,7 @@ def rate_of(gpu: str, model: str, precision: str) -> tuple[float, str]:
 
 
 class Accelerator(Protocol):
-    """Takes batches. `train` and `evaluate` return when the step is done, as a script does that reads its loss each step."""
+    """The device that trains in a trial. `train` and `evaluate` return when the step is done, as if its loss were read."""
 
     simulated: bool
     source: str
@@ -87,11 +87,11 @@ class Accelerator(Protocol):
     device: str
 
     def arrive(self, images: Any, labels: Any) -> None:
-        """Wait until the model could compute with a batch. Do no other work."""
+        """Wait until the batch is on the device. Compute nothing: for measuring the input alone."""
         ...
 
     def host_only(self, images: Any, labels: Any) -> None:
-        """Wait until a batch is there, and take the CPU time that the host has with a training step."""
+        """Wait until the batch is on the device, then use as much CPU time as the host needs in a training step."""
         ...
 
     def train(self, images: Any, labels: Any) -> None: ...
@@ -100,7 +100,7 @@ class Accelerator(Protocol):
 
 @dataclass
 class SimulatedAccelerator:
-    """A GPU of a stated rate. `busy` collects (begin, end) of each step on the clock of `time.monotonic`."""
+    """A simulated GPU: each step is a timed wait at a stated rate. busy: (begin, end) of each step, in monotonic seconds."""
 
     model: str
     img_s: float
@@ -111,11 +111,11 @@ class SimulatedAccelerator:
 
     @property
     def host_s(self) -> float:
-        """CPU time of the host in a training step, in seconds (estimated)."""
+        """Estimated CPU seconds that the host needs in a training step."""
         return DISPATCHED.get(self.model, DISPATCHED["resnet50"]) * HOST_S_PER_OPERATION
 
     def arrive(self, images: Any, labels: Any) -> None:
-        """Do nothing: a batch in the host's memory is there."""
+        """Do nothing: the simulated GPU computes with batches in the host's memory."""
 
     def host_only(self, images: Any, labels: Any) -> None:
         """Use the CPU for as long as the host's share of a training step takes."""
@@ -148,7 +148,7 @@ def _use_cpu(seconds: float) -> None:
 
 
 class TorchAccelerator:
-    """A real model on a torch device, trained with SGD as the article's script does: the loss is read in each step."""
+    """A real model on a torch device, trained with SGD. As in the article's script, each step reads its loss."""
 
     def __init__(self, model: str, device: str, *, precision: str, classes: int = 1000) -> None:
         import torch
@@ -170,18 +170,18 @@ class TorchAccelerator:
         self.losses: list[float] = []
 
     def arrive(self, images: Any, labels: Any) -> None:
-        """Wait for the GPU's work on a batch, as a script does that reads its loss in each step."""
+        """Wait until the device has finished its work on the batch, such as copies."""
         if self._device.type == "cuda":
             event = self._torch.cuda.Event(blocking=True)  # waits without a core: the input's CPU time is measured meanwhile
             event.record()
             event.synchronize()
 
     def host_only(self, images: Any, labels: Any) -> None:
-        """Wait for a batch. A real step's host share is part of the step."""
+        """Wait until the batch is on the device. No CPU time is added: a real step includes the host's work."""
         self.arrive(images, labels)
 
     def train(self, images: Any, labels: Any) -> None:
-        """Train one step."""
+        """Train one step, and wait for its loss."""
         self.network.train()
         begin = time.monotonic()
         loss = self._loss(images, labels)
@@ -192,7 +192,7 @@ class TorchAccelerator:
         self.busy.append((begin, time.monotonic()))
 
     def evaluate(self, images: Any, labels: Any) -> None:
-        """Compute the loss of one batch."""
+        """Compute the loss of one validation batch, and wait for it."""
         self.network.eval()
         begin = time.monotonic()
         with self._torch.no_grad():

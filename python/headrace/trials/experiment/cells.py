@@ -1,4 +1,4 @@
-"""Experiments as declared tables: what is varied, what stays, and what others published. Data, not code.
+"""Experiments as declared tables: the cells to measure, their settings, and what others published. Data, not code.
 
 An experiment is a TOML file. Those of the package lie in `trials/experiments`; users write their own. Each `[[cells]]` table
 is a product: every combination of its lists is one cell.
@@ -51,7 +51,7 @@ LOADERS = (
 """All loaders that a cell can name. Only those whose packages are installed run."""
 
 TRANSFORMS = ("augmentation-load", "caltech", "imagenet", "small")
-"""Lists of operations: see `headrace.trials.experiment.transforms`."""
+"""Names of the transforms that a cell can use: see `headrace.trials.experiment.transforms`."""
 
 MATERIALS = (
     "folder", "packed", "tar", "recordio", "tfrecord", "small-files", "small-shards", "preresized", "preresized-packed",
@@ -64,9 +64,9 @@ KINDS = ("input", "training")
 
 
 _NOT_IN_FILES = ("--model", "--config", "--out", "--checkpoint-url", "--resume")
-"""Options of `headrace train` that an experiment, a file, cannot set: code that runs, and files that are written."""
+"""Options of `headrace train` that the file of an experiment may not set: they choose code to run or files to write."""
 
-_MOST_BYTES = 1 << 20  # of an experiment, which has a few kB
+_MOST_BYTES = 1 << 20  # largest file of an experiment that is read; usual ones have a few kB
 
 NUMBERS: dict[str, tuple[Any, float]] = {
     "train_images": (int, 1),
@@ -76,7 +76,7 @@ NUMBERS: dict[str, tuple[Any, float]] = {
     "scale": (int | float, 1e-6),
     "budget_minutes": (int | float, 0.01),
 }
-"""Settings of an experiment that are numbers: type, and least value."""
+"""Settings of an experiment that are numbers → their type and smallest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Cell:
 
     @property
     def group(self) -> tuple[Any, ...]:
-        """What a process can measure without being started again: all but the model."""
+        """All fields but the model. One process measures all cells whose groups are equal."""
         return tuple(value for name, value in asdict(self).items() if name != "model")
 
     def matches(self, where: Mapping[str, Any]) -> bool:
@@ -116,7 +116,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What somebody published of the cells that `where` describes. `side`: A or B of a comparison."""
+    """Published numbers for the cells that match `where`. side: A or B of a comparison."""
 
     where: Mapping[str, Any]
     seconds_per_epoch: float | None = None
@@ -126,7 +126,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A declared table of cells, in the order of their value: the last are dropped first when time is short.
+    """A declared table of cells, the most important first: the last are dropped first when time is short.
 
     title, question, shows, cannot_show: words for the page. source: where the published numbers stand. not_projected: what they
     hold that the projection leaves out.
@@ -164,7 +164,7 @@ class Experiment:
 
 
 def experiment_names() -> list[str]:
-    """Return the names of the package's experiments."""
+    """Return the names of the experiments that headrace brings, for `load`."""
     folder = resources.files("headrace.trials").joinpath("experiments")
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
@@ -198,7 +198,7 @@ def select(
     mode: str | None = None,
     batch_size: int | None = None,
 ) -> Experiment:
-    """Return the experiment with the given cells only. Raises `UsageError` when none is left, or for an unknown loader."""
+    """Return the experiment reduced to cells with these values. Raises `UsageError` if none is left or a loader is unknown."""
     for loader in loaders or ():
         if loader not in LOADERS:
             near = difflib.get_close_matches(loader, LOADERS, n=1)

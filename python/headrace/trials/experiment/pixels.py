@@ -1,4 +1,4 @@
-"""Whether two loaders give the same pixels for the same operations."""
+"""Compare the pixels that two loaders give for the same operations."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 __all__ = ["EQUAL_LEVELS", "compare_pixels"]
 
 EQUAL_LEVELS = 1.0
-"""Mean absolute difference in levels (0 to 255) up to which pixels count as the same work. Other decoders round the inverse DCT
+"""Mean absolute difference in levels (0 to 255) up to which pixels count as equal. Other decoders round the inverse DCT
 and the interpolation in another way, which gives differences below this; another operation gives several levels."""
 
 
 def compare_pixels(reference: Path, other: Path) -> dict[str, Any]:
-    """Return `{equal, mean_levels, greatest_levels, words}` for two .npy files of uint8 pixels (N, 3, H, W)."""
+    """Return `{equal, mean_levels, greatest_levels, words}`: how far two .npy files of uint8 pixels (N, 3, H, W) differ."""
     import numpy as np
 
     one, two = np.load(reference).astype(np.int16), np.load(other).astype(np.int16)

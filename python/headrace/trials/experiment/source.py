@@ -24,5 +24,5 @@ class Source:
 
 
 def workers_of(cell: Cell) -> int:
-    """Return the workers or threads of a cell: its own, else one a usable core, as the article's scripts do."""
+    """Return the number of workers or threads of a cell: as declared, else one per usable core, as in the article's scripts."""
     return cell.workers if cell.workers is not None else max(1, round(machine.cores().usable))

@@ -24,7 +24,7 @@ WORDS = {
 
 
 def operations(transform: str, load: int | str) -> str:
-    """Return the operations of a training image in words. load: a number, or a word for it."""
+    """Return the operations on a training image, in words. load: the augmentation load, a number or a word for it."""
     return WORDS[transform].format(load=load)
 
 
@@ -42,7 +42,7 @@ def _torch_ending(T: Any, transform: str, fixed: bool) -> list[Any]:
 
 
 def headrace_transform(transform: str, load: int, *, validation: bool, fixed: bool = False) -> Any:
-    """Return the same as a transform of headrace. With `fixed` it ends in uint8, else in Normalize where the list has it."""
+    """Return the same operations as a headrace transform. With `fixed` the result is uint8, else as that of torchvision's."""
     import headrace.transforms as T
 
     ending = [] if fixed or transform == "caltech" else [T.Normalize(MEAN, STD)]

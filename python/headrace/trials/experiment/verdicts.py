@@ -41,7 +41,7 @@ class Verdict:
 
 
 def judge(folder: Path, *, full: bool) -> Verdict:
-    """Return the verdict of the session in `folder`.
+    """Diagnose the session in `folder` and return the verdict.
 
     full: also measure its images, which predicts more fixes, and write a page.
     """
@@ -82,7 +82,7 @@ def _percentiles(shares: Sequence[float]) -> tuple[float, ...] | None:
 
 
 def percentile(values: Sequence[float], quantile: float) -> float:
-    """Return a percentile (0 to 100) by linear interpolation between the sorted values."""
+    """Return a percentile (`quantile`: 0 to 100) by linear interpolation between the sorted values."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * quantile / 100
     low = int(place)

@@ -1,1 +1,1 @@
-"""The data of the experiments, in each form and place."""
+"""The data of the experiments, in each form (folder, shards, containers) and place (disk, object store, pipe)."""

@@ -36,7 +36,7 @@ class ImageList:
 
 
 class SlowImages(ImageList):
-    """The same on a source whose every read takes `SLOW_READ_S` longer."""
+    """`ImageList` in which reading each image takes `SLOW_READ_S` longer, as on slow storage."""
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         time.sleep(SLOW_READ_S)
@@ -44,7 +44,7 @@ class SlowImages(ImageList):
 
 
 class InMemory(ImageList):
-    """Images that are decoded and resized once, when the dataset is made, and stay in memory: only the crop is left to do.
+    """`ImageList` that decodes and resizes all images once, when it is made, and keeps them in memory; only the transform is left.
 
     The article reads them from pickles; the work of an epoch is the same. Workers share the memory of the process that made it.
     """
@@ -60,7 +60,7 @@ class InMemory(ImageList):
 
 
 def article_dataset(cell: Cell, path: Path, transform: Callable[[Any], Any]) -> Any:
-    """Return the dataset that a DataLoader reads in a cell."""
+    """Return the PyTorch dataset that the DataLoader of a cell reads. path: folder of class folders."""
     if cell.data == "decoded":
         return InMemory(path, transform)
     if cell.data == "slow":

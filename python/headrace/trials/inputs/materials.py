@@ -35,7 +35,7 @@ SMALL_SIDES = (120, 100)
 SMALL_SHARD_BYTES = 5_000_000
 PARTIAL = ".partial-"
 FEWEST = 48
-"""Least number of images in a split: a batch of 32 and a second one."""
+"""Make at least this many images per split: more than one batch of 32."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Materials:
         return self._files[split]
 
     def counts(self) -> tuple[int, int]:
-        """Return the images of a whole epoch: training and validation. Those of the publication for made photographs."""
+        """Return (training images, validation images) of an epoch: of the user's data, or the published numbers."""
         if self.own is None:
             return self.train_images, self.validation_images
         return len(self.files("train")), len(self.files("val"))
@@ -86,7 +86,7 @@ class Materials:
         return sum(sizes) / len(sizes)
 
     def tree(self, split: str, images: int) -> Path:
-        """Return a folder `CLASS/file` with exactly `images` links to images of a split, each as often as it takes."""
+        """Return a folder `CLASS/file` with exactly `images` links to images of a split, which repeat if there are fewer."""
         return self._linked(f"{split}-{images}", self.files(split), images)
 
     def path(self, cell: Cell, split: str, images: int) -> Path:
@@ -103,7 +103,7 @@ class Materials:
         return self._container(form, split, images)
 
     def remove_unfinished(self) -> None:
-        """Remove what a killed run was making. Only one run may work in `folder`."""
+        """Remove the unfinished data of a run that was killed. Only one run may work in `folder`."""
         for partial in (*self.folder.glob(f"*{PARTIAL}*"), *self.folder.glob(f"trees/*{PARTIAL}*")):
             shutil.rmtree(partial, ignore_errors=True)
 

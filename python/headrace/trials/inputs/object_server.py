@@ -24,7 +24,7 @@ __all__ = ["ObjectServer", "main"]
 
 _RANGE = re.compile(rb"\r\nrange:\s*bytes=(\d+)-(\d*)\s*\r\n", re.IGNORECASE)
 _HEAD_END = b"\r\n\r\n"
-_LONGEST_HEAD = 64 << 10  # bytes
+_LONGEST_HEAD = 64 << 10  # largest request header that is read, in bytes
 
 
 class _Connection(socketserver.StreamRequestHandler):
@@ -107,7 +107,7 @@ class ObjectServer(socketserver.ThreadingTCPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def file_of(self, target: str) -> Path | None:
-        """Return the file that `/BUCKET/PATH` names, or None where there is none below the folder."""
+        """Return the file below the folder that a request for `/BUCKET/PATH` means, or None if there is none."""
         _, _, name = unquote(urlsplit(target).path).lstrip("/").partition("/")
         file = self.folder / name
         inside = bool(name) and "\0" not in name and file.resolve().is_relative_to(self.folder)

@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def main(arguments: list[str]) -> int:
-    """Send passes until the process that started it ends."""
+    """Send one pass over the data after another, until the parent process ends."""
     end_with_parent()
     channel, files = arguments[0], arguments[1:]
     number = 0

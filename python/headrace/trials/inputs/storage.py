@@ -31,7 +31,7 @@ atexit.register(_SENDER.close)
 
 
 def open_stored(folder: Path, form: str) -> Dataset:
-    """Return the packed dataset in `folder` as it is read from `form`: "s3" or "pipe".
+    """Open the packed dataset in `folder` through another kind of storage. form: "s3" (a local server) or "pipe".
 
     Server, sender, and their folders end with this process. An object store's cache is empty at first.
     Raises `HeadraceError` where the server does not start.
@@ -73,7 +73,7 @@ def _server(folder: Path) -> str:
     assert server.stdout is not None
     address = server.stdout.readline().strip()
     if not address:
-        raise HeadraceError("the object store of the trials did not start: its last words stand above")
+        raise HeadraceError("the object store of the trials did not start: see its output above")
     _SERVERS[folder] = address
     return address
 

@@ -33,7 +33,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], bool]] = {
     "dali-gpu": (("nvidia.dali",), True),
     "tfdata": (("tensorflow",), False),
 }
-"""Packages that a loader needs besides headrace, and whether it needs a CUDA GPU."""
+"""Loader → the packages that it needs besides headrace, and whether it needs a CUDA GPU."""
 
 
 REFUSED = {"ffcv": "refused, not the same work: it has no rotation, and resizes with OpenCV's area average"}
@@ -41,7 +41,7 @@ REFUSED = {"ffcv": "refused, not the same work: it has no rotation, and resizes 
 
 
 def missing(loader: str, data: str = "folder") -> str | None:
-    """Return why a loader cannot read a form of data here, or not do the same work, in words; None if it can."""
+    """Return why a loader cannot be measured here (a package, a GPU, the same operations), in words; None if it can."""
     if loader in REFUSED:
         return REFUSED[loader]
     packages, gpu = NEEDS[loader]

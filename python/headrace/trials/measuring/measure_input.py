@@ -37,7 +37,7 @@ from headrace.trials.measuring.loaders import open_loader
 __all__ = ["PIXEL_IMAGES", "ROUNDS", "Pass", "main", "measure_pass", "steady_part"]
 
 LONGEST_EPOCH = 2048
-"""Most images of a folder or pack. A longer measurement takes several epochs."""
+"""Make folders and packs of at most this many images. A longer measurement takes several epochs."""
 
 FILL_ROUNDS, DRAIN_ROUNDS = 2, 1
 """Rounds that a steady rate leaves out: the first, in which a DataLoader fills its queues of two batches a worker
@@ -75,7 +75,7 @@ class Pass:
 def measure_pass(
     epochs: Iterable[Iterable[Any]], step: Callable[[Any, Any], None], *, together: int, ask_handover: bool = False
 ) -> Pass:
-    """Iterate over all epochs of a pass, call `step` with each batch, and return the times as a `Pass`.
+    """Iterate over all epochs of a pass, call `step` with each batch, and return the measured times.
 
     together: batches that are made at the same time: one a worker process. See `steady_part`.
     ask_handover: ask for the CPU time of each handover. Not where a training's rate is measured: a thread that asks for its CPU
@@ -142,7 +142,7 @@ def _take(batches: Iterable[Any], step: Callable[[Any, Any], None], ask_handover
 
 
 def steady_part(arrivals: Sequence[float], sizes: Sequence[int], together: int) -> tuple[int, float, int]:
-    """Return how many images the steady part of an epoch has, how many seconds it takes, and how many rounds it has.
+    """Return (images, seconds, rounds of all workers) of the steady part of an epoch.
 
     A round is one batch from each worker. All three are 0 for an epoch that has no whole round.
 
@@ -176,7 +176,7 @@ def _ended_cpu_s() -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure what the spec asks for and write the result as JSON."""
+    """Measure what a JSON file asks for and write the result as JSON. Return the exit code."""
     end_with_parent()  # below `headrace run`, which ends with the trial
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     result = _measure(spec)

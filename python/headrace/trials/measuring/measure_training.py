@@ -58,6 +58,6 @@ def epochs_of(metrics: Path, images: int) -> list[dict[str, Any]]:
 
 
 def steady_rate(epochs: Sequence[dict[str, Any]], images: int) -> float:
-    """Return images/s of the epochs after the first, evaluation included; of the first where there is no other."""
+    """Return the images/s of all epochs but the first, evaluation included; of the first if it is the only one."""
     chosen = epochs[1:] or epochs
     return images * len(chosen) / sum(float(epoch["seconds"]) for epoch in chosen)

@@ -26,11 +26,11 @@ __all__ = ["GroupTimeout", "run_measuring", "run_training"]
 
 
 OWN_CLASS = re.compile(r"^headrace(\.\w+)*\.[A-Z]\w*: ")
-"""What Python writes before the message of one of our errors: the name of its class, which says nothing to a reader."""
+"""Matches the class name that Python prints before the message of a headrace error, to be cut off."""
 
 
 class GroupTimeout(HeadraceError):
-    """The process of a group did not end within its limit."""
+    """The process of a group did not end within its time limit."""
 
 
 def run_measuring(out: Path, cell: Cell, spec: dict[str, Any], *, limit_s: float) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from headrace.trials.measuring.processes import GroupTimeout, run_measuring, run
 __all__ = ["Group", "Run", "Settings", "materials_of", "only_run", "run_groups"]
 
 LONGEST_S, SHORTEST_S = 4.0, 0.6
-"""Seconds of one measurement where time allows it, and the least that still gives a rate."""
+"""Seconds of one measurement if time allows, and the shortest that still gives a rate."""
 
 START_S, VERDICT_S = 7.0, 1.8
 """Seconds of a group besides its measurements (Python, torch, opening the data), and of the verdict of each of its models. On
@@ -47,7 +47,7 @@ TRAINING_LIMIT_S = 900.0
 """Stop a training of a trial as hanging after this time, in seconds."""
 
 LEAST_FREE_BYTES = 1_000_000
-"""Blame a full disk for a failed group if less space than this is free."""
+"""Report a full disk as the reason of a failed group if fewer bytes than this are free."""
 
 OWN = ("headrace", "headrace-exact", "headrace-packed", "headrace-gpu", "run")
 """Loaders that are measured even if the reference loader, with whose pixels theirs are compared, cannot run."""
@@ -58,7 +58,7 @@ the object store reads only the requested range. 4: the training whose rate coun
 counts the start of none."""
 
 DROPPED = "dropped: the time of --budget-minutes was over"
-"""Reason given for a group without a result that did not fit into `--budget`."""
+"""Error text of a group that was not measured because it did not fit into `--budget-minutes`."""
 
 OTHER_WORK = "not the same work"
 """Beginning of the error of a loader whose pixels differ from the reference's."""
@@ -69,7 +69,7 @@ LOCK_FILE = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run of an experiment was asked for.
+    """The options of a run of an experiment.
 
     out: folder of everything. own: the user's data; None: photographs are made, `scale` of the published number.
     gpu: simulated GPU; None: `device` computes. device: "cpu" or "cuda". budget_s: time for all groups. seconds: of each
@@ -93,7 +93,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cells of one process, and what came out. result: what the process wrote; None with `error` or `dropped`.
+    """The cells that one process measures, with the result. result: what the process wrote; None with `error` or `dropped`.
 
     error: why there is no result, in words. dropped: whether time was too short. verdicts: model → verdict.
     earlier_s: seconds that the group took in an earlier run, from which it was read; 0 where it was measured now.
@@ -130,7 +130,7 @@ def run_groups(
     on_start: Callable[[int], None] = lambda groups: None,
     on_group: Callable[[Group], None] = lambda group: None,
 ) -> Run:
-    """Measure all groups of an experiment that have no results on disk yet, and return the results of all.
+    """Measure the groups of an experiment that have no stored result yet, and return the results of all groups.
 
     on_start, on_group: called with the number of groups, and with each group when it is done.
     Raises `UsageError` when `settings.out` holds a run with other settings or another run works there, `SourceError` for data
@@ -161,7 +161,7 @@ def run_groups(
 
 @contextlib.contextmanager
 def only_run(out: Path) -> Iterator[None]:
-    """Hold the lock of a folder of results while the block runs.
+    """Context manager: lock a folder of results, so that only one run works in it.
 
     Raises `UsageError` if another run holds it, and `HeadraceError` for an `OSError` of the block: results cannot be written.
     """

@@ -1,1 +1,1 @@
-"""Charts, page and summary."""
+"""The results of a run for people: charts, HTML page, summary in sentences."""

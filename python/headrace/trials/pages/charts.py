@@ -41,7 +41,7 @@ PUBLISHED = "published, "
 """Beginning of the name of a series of published numbers."""
 
 PALE = 0.45
-"""Opacity of published numbers where no dashes tell them from measured ones of the same colour."""
+"""Opacity of bars with published numbers, to tell them from measured ones of the same colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: `name` is that of its file. x, y: words of the axes, with units. continuous: x is a quantity, drawn to scale."""
+    """A chart. name: of its file. x, y: labels of the axes, with units. continuous: x is a quantity, drawn to scale."""
 
     name: str
     title: str
@@ -127,13 +127,13 @@ def _of_trainings(rows: Sequence[Row], compare: str) -> list[Chart]:
 
 
 def training_name(row: Row) -> str:
-    """Return what distinguishes a training from others: loader, recipe, batch size, precision, ranks, workers."""
+    """Return a training's name in charts: its loader, recipe, batch size, precision, ranks and workers."""
     ranks = count_text(row.ranks, "rank")
     return f"{row.loader}, {row.recipe}, batch {row.batch_size}, {row.precision}, {row.workers} threads, {ranks}"
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return names of trainings without the parts that all have."""
+    """Return full name → short name of trainings: without the parts that all of them have."""
     parts = {name: name.split(", ") for name in names}
     common = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
     return {name: ", ".join(part for part in words if part not in common) or name for name, words in parts.items()}
@@ -267,7 +267,7 @@ def _framed(chart: Chart, parts: Sequence[Html], above: float = 0.0, below: floa
 
 
 def legend(chart: Chart) -> Html:
-    """Return the names of a chart's series with their colours."""
+    """Return an HTML legend: the names of a chart's series with their colours."""
     return tag(
         "ul",
         *(

@@ -1,4 +1,4 @@
-"""The HTML page of a run: what was asked, what came out beside the published numbers, charts, heat maps, the whole table."""
+"""The HTML page of a run: the experiment, its results beside the published ones, charts, heat maps, the whole table."""
 
 from __future__ import annotations
 

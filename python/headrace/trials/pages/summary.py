@@ -19,14 +19,14 @@ LOWER_BOUND = 0.85
 """Explain a prediction of `headrace run` that is below this share of the measured rate."""
 
 FEW_ROUNDS = 10
-"""Rounds of all workers below which a rate is said to be uncertain: a worker's batches differ, and it makes one a round."""
+"""Call a rate uncertain below this many rounds (one batch per worker each): the batches of a worker differ."""
 
 TARGET_SHARE = 0.9
-"""Accuracy to which trainings are timed, as a share of the best accuracy that any training reached. Larger is stricter."""
+"""Time trainings up to this share of the best accuracy that any of them reached. A larger value is stricter."""
 
 
 def sentences_of(run: Run, rows: Sequence[Row]) -> list[str]:
-    """Return the results in sentences, for the head of the page and the end of the terminal's table."""
+    """Return the results of a run in sentences, for the top of the page and below the table on the terminal."""
     found = [
         *targets_of(run.experiment, rows),
         *_trainings(rows),
@@ -157,7 +157,7 @@ def _next_fix(rows: Sequence[Row]) -> list[str]:
 
 
 def notes_of(run: Run, rows: Sequence[Row], projection_source: str | None) -> list[str]:
-    """Return how it was measured: for the end of the page."""
+    """Return sentences about how the run was measured, for the end of the page."""
     notes = [f"Published numbers: {run.experiment.source}."] if run.experiment.source else []
     notes += [
         f"{source}"

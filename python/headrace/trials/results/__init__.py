@@ -1,1 +1,1 @@
-"""Rows, projections and targets."""
+"""The results of a run as data: rows of the table, projections to another machine, targets."""

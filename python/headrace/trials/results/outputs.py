@@ -23,7 +23,7 @@ NOTHING = "–"
 """Text of a cell without a value."""
 
 SLOWER_PERCENT = -50.0
-"""Print gains below this percentage as a factor: "-3369 %" less time says nothing."""
+"""Print gains below this many per cent as a factor: "-3369 %" less time says nothing."""
 
 COLUMNS = ("loader", "model", "load", "batch", "mode", "data", "epoch", "s/epoch", "published", "projected", "img/s",
            "input alone",
@@ -71,12 +71,12 @@ def _details(row: Row) -> str:
 
 
 def loss_text(loss: float) -> str:
-    """Return a loss with three decimals, or in scientific notation where training went astray."""
+    """Return a loss with three decimals, or in scientific notation if it is very large because training diverged."""
     return f"{loss:.3f}" if loss < 1000 else f"{loss:.1e}"
 
 
 def gain_text(percent: float) -> str:
-    """Return how much less time a row takes than the reference, or how many times as long where that is half as much again."""
+    """Return the time saved over the reference as text in per cent; from 50 % more time on as a factor: "2.1 × as long"."""
     if percent <= SLOWER_PERCENT:
         return f"{1 - percent / 100:.3g} × as long"
     return f"{percent:.1f} %"

@@ -21,7 +21,7 @@ __all__ = ["Projection"]
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Another machine: its vCPUs, and how fast one is beside a core here: `speed`, with an interval.
+    """Another machine, to which rows are projected. speed: speed of one of its vCPUs ÷ that of a core here, with interval.
 
     speed: ratio of the processors' published scores. source: where they come from.
     """
@@ -33,7 +33,7 @@ class Projection:
     source: str
 
     def of(self, row: Row, counts: tuple[int, int]) -> Row:
-        """Return the row with its projected seconds per epoch. Rows without a simulated or real rate stay as they are."""
+        """Return the row with its projected seconds per epoch; unchanged if its accelerator has no rate."""
         if row.cpu_ms is None or row.compute_img_s is None or row.loader.endswith("-gpu"):
             return row
         point, low, high = (self._seconds(row, counts, speed) for speed in (self.speed, self.speed_high, self.speed_low))

@@ -1,4 +1,4 @@
-"""The rows of the result table: one a cell."""
+"""Make the rows of the result table: one per cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the experiments are to show, each with what was measured, and why where it does not hold."""
+"""The targets of the experiments: for each a sentence with the measured value, and the reason if the target is missed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LIGHT, HEAVY = 1, 12
 """The lightest and the heaviest augmentation load of the article."""
 
 MOST_OF_LOAD = 1.1
-"""Target for crop, resize and flip in one pass: CPU time of an image at the heaviest augmentation load, at most this ratio."""
+"""Target of one-pass crop, resize and flip: CPU time per image at the heaviest load ÷ at the lightest, at most this."""
 
 FAST_ENOUGH, REACHED = 1.1, 0.97
 """If the input is `FAST_ENOUGH` times as fast as computing, training must reach the share `REACHED` of the rate of computing.
 """
 
 GPU_PEERS, JUDGED = ("torchvision-gpu", "dali-gpu"), ("headrace", "headrace-exact")
-"""Loaders that decode on a GPU, and the rows of headrace that are set beside them."""
+"""Loaders of other projects that decode on a GPU, and headrace's loaders that are compared with them."""
 
 LARGE = ("resnet50", "resnet152")
 """Models for which a GPU computes more slowly than the CPU prepares images."""
@@ -49,7 +49,7 @@ DISTURBED_CORES = 0.5
 """Do not judge targets of a run during which other programs used more cores than this."""
 
 BOUND = 1.02
-"""A projected time is limited by computing if it is at most this many times the time of computing alone."""
+"""Call a projected time limited by computing if it is at most this many times the time of computing alone."""
 
 
 def targets_of(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
@@ -72,7 +72,7 @@ def _said(target: str, holds: bool, figure: str) -> str:
 
 
 def disturbed(rows: Iterable[Row]) -> str | None:
-    """Return how much other programs disturbed a run, in words; None for a quiet one."""
+    """Return how many cores other programs used during a run, in words; None if few enough to judge targets."""
     foreign = max((row.foreign_cores or 0.0 for row in rows), default=0.0)
     return f"Other programs used up to {foreign:.1f} cores while cells were measured" if foreign >= DISTURBED_CORES else None
 

@@ -1,4 +1,4 @@
-"""The rate of n worker processes, from what one worker does: the step model of `headrace diagnose`, and shared cores.
+"""Predict the rate of n worker processes from that of one, by the step model of `headrace diagnose` and sharing of cores.
 
     step ≈ max(G + M, (C + S) / n, (C + c) / P)          `headrace.diagnosis.measure.step_model`
     M    = m · max(1, (b + 1) / P),   b = min(n, C / (G + m))
@@ -34,7 +34,7 @@ __all__ = ["expected_rate", "with_expected_rates"]
 
 
 def expected_rate(one: Row, workers: int, cores: float) -> float | None:
-    """Return images/s of `workers` workers on `cores` cores, from the row of one worker; None where it has no rates.
+    """Return the predicted images/s of `workers` workers on `cores` cores. one: the row of one worker; None without its rates.
 
     one: needs `ingest_img_s`, `compute_img_s`, `cpu_ms`, `own_cpu_ms` and `handover_ms`.
     """
@@ -60,7 +60,7 @@ def expected_rate(one: Row, workers: int, cores: float) -> float | None:
 
 
 def with_expected_rates(rows: Sequence[Row], cores: float) -> list[Row]:
-    """Return the rows of DataLoaders with the rate that their row with one worker lets expect."""
+    """Return the rows, those of DataLoaders with the rate predicted from their row with one worker."""
     ones = {(row.loader, row.model, row.data, row.mode): row for row in rows if row.loader == "pytorch" and row.workers == 1}
     found = []
     for row in rows:
