@@ -1,4 +1,4 @@
-"""From a session to a diagnosis.
+"""Turn a session (what a run recorded) into a diagnosis (what limits the run, and what each fix would gain).
 
 Its rooms, ground first:
 

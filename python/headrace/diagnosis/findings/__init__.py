@@ -1,1 +1,1 @@
-"""What stands beside the verdict: confidence, notes, tables, GPU settings."""
+"""The parts of a diagnosis beside the verdict: confidence, notes, tables, GPU settings."""

@@ -24,7 +24,7 @@ FEW_STEPS, SOME_STEPS = SETTLED_STEPS, 50
 """Lower the confidence much below the first number of steady steps, and a little below the second."""
 
 OWN_QUEUE_DOUBT = 0.5
-"""Lower the confidence in EXTERNAL_CPU by this times the share of the waits for a core that the job's own threads cause."""
+"""Lower the confidence in EXTERNAL_CPU by this number times the share of waits for a core that the job's own threads cause."""
 
 UNSEEN_CONFIDENCE = 0.5
 """The confidence of a blocked input is at most this when nothing was seen that blocks it."""

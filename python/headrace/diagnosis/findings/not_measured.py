@@ -1,4 +1,4 @@
-"""What could not be measured in a session, and why."""
+"""List what could not be measured in a session, with the reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the best fix of a diagnosis reaches, and whether the order of its fixes is known."""
+"""Add to a diagnosis the rate with its best fix, and whether the order of its fixes is known."""
 
 from __future__ import annotations
 

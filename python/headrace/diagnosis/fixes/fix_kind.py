@@ -35,7 +35,7 @@ def _not_rerun(number: int | None, loader: ObservedLoader) -> Rerun | None:
 
 @dataclass(frozen=True, slots=True)
 class FixKind:
-    """Everything about one fix id.
+    """The record of one fix id: when it is proposed, and how a re-run applies it.
 
     name: the id, or its part before "=" (`num_workers` of `num_workers=8`).
     propose: returns the fix for a job and a kind of finding, or None when the fix does not apply.

@@ -18,7 +18,7 @@ HOST_S = 0.00015
 """CPU time of an image that the GPU decodes, seconds (estimated): reading the file, its header, and starting the decoder."""
 
 HANDOVER_S = 0.0005
-"""Hand-over of a batch inside one process, seconds at most."""
+"""Upper bound of the seconds to hand a batch over inside one process."""
 
 
 def _gpu_decode(job: MeasuredJob, kind: str) -> Fix | None:

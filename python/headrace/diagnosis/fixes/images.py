@@ -24,7 +24,7 @@ MORE_THAN_DECODING = 1.5
 """Assume that a job does more than decode when its CPU time per image exceeds the benchmark's by this factor."""
 
 NATIVE_HANDOVER_S = 0.0005
-"""Hand-over of a batch inside one process, seconds at most."""
+"""Upper bound of the seconds to hand a batch over inside one process."""
 
 PACKED_WAIT = 0.1
 """Assumed ratio of waits for storage: shards read sequentially, over one file per image."""
@@ -33,13 +33,13 @@ MEMORY_SHARE = 0.8
 """Let a cache use at most this share of the free memory."""
 
 READ_SHARDS = "; the script then reads them with headrace.Loader"
-"""Advice for a script that reads a folder now: shards are no image folder."""
+"""Text to add to the fix `pack` for a script that reads a folder now: shards are not an image folder."""
 
 LEAST_FOLDERS = 3
 """Name the dataset's folder in a command if sampled images lie in at least this many folders below it."""
 
 LEAST_FILE_BYTES = 1000
-"""Propose no cache, pack or smaller images when fewer bytes per image were read: they come another way than by `read()`."""
+"""Propose no cache, pack or smaller images when fewer bytes per image were read: the images do not come by `read()`."""
 
 
 def image_benchmark(job: MeasuredJob) -> Mapping[str, float]:
@@ -203,7 +203,7 @@ def pack_places(job: MeasuredJob, ending: str) -> tuple[str, str]:
 
 
 def places_words(source: str) -> str:
-    """Return which paths the places of a command mean, where the job's own folder is not known; else nothing."""
+    """Return a clause that explains the placeholders SRC and DST of a command; "" if the job's own folder is known."""
     return "; SRC is the folder or bucket of the training images, DST a new one" if source == UNKNOWN_SOURCE else ""
 
 

@@ -81,7 +81,7 @@ def propose_fixes(job: MeasuredJob, kind: str, names: tuple[str, ...]) -> list[F
 
 
 def needs_replay(fix_ids: list[str], verdict: str) -> bool:
-    """Return whether a replayed batch would improve a prediction: of one of these fixes, or of a fix of the verdict's kind."""
+    """Return whether replaying a batch would improve a prediction: of one of these fixes, or a fix of the verdict's kind."""
     names = {fix_id.partition("=")[0] for fix_id in fix_ids}.union(KINDS[verdict].fixes)
     return any(FIXES[name].is_replayed for name in names if name in FIXES)
 

@@ -1,4 +1,4 @@
-"""Whether `headrace run` can be applied to the training loader, as its own recogniser answered in the job."""
+"""Decide whether `headrace run` can be applied to the training loader, from what `headrace run` itself found in the job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["add_refusal", "is_closed", "is_image_folder", "run_command"]
 
 
 def is_closed(loader: ObservedLoader) -> bool:
-    """Whether `headrace run` can bring this loader nothing: it refused the loader, is at work, or it is headrace's own."""
+    """Return whether `headrace run` cannot help: it refuses this loader, runs already, or the loader is headrace's own."""
     return loader.take_over in ("refused", "active") or loader.family == "headrace"
 
 

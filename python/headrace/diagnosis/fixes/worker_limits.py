@@ -32,7 +32,7 @@ class WorkerLimit:
     place: str
 
     def needs(self, workers: int) -> str:
-        """Return what `workers` workers need, in words: 3.2 GB of memory."""
+        """Return what `workers` workers need, in words: "3.2 GB of memory"."""
         return f"{size_text(workers * self.each_bytes)} of {self.place}"
 
 
@@ -43,7 +43,7 @@ def worker_limits(job: MeasuredJob) -> list[WorkerLimit]:
 
 
 def add_worker_limit(job: MeasuredJob, found: Finding) -> Finding:
-    """Return the finding with the reason why not one more worker is proposed, where memory or /dev/shm has no room for it."""
+    """Return the finding; if memory or /dev/shm has no room for one more worker, with that reason in its evidence."""
     limits = worker_limits(job)
     if job.model is None or not limits or limits[0].workers > job.rank.workers:
         return found

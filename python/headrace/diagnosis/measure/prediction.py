@@ -29,7 +29,7 @@ NO_HELP = 1.03
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a change brings: images/s with an 80 % interval, the ratio to the present rate, and the next limit."""
+    """The predicted effect of a change: images/s with an 80 % interval, ratio to the present rate, and the next limit."""
 
     img_s: float
     interval: tuple[float, float]

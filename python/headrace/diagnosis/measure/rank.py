@@ -112,7 +112,7 @@ class Rank:
 
     @property
     def workers(self) -> int:
-        """Worker processes of the training loader; threads of headrace's own."""
+        """Number of worker processes of the training loader; of headrace's own loader the number of its threads."""
         return self.loader.num_workers
 
     @property
@@ -139,7 +139,11 @@ def has_native_threads(loader: ObservedLoader) -> bool:
 
 
 def measure_ranks(session: Session) -> tuple[Rank, ...]:
-    """Return one `Rank` per training process with three timed steps or more, in order of rank."""
+    """Return one `Rank` per training process of the job, in order of rank number.
+
+    A process needs enough steady steps for a rate; if none has, all processes with timed steps count. A process that trains
+    before or after the longest one is left out.
+    """
     processes = {process.pid: process for process in session.processes}
     loaders = {(loader.pid, loader.loader): loader for loader in session.loaders}
     groups: dict[tuple[int, int], list[Step]] = {}

@@ -33,7 +33,7 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
 
 
 def required(value: float | None) -> float:
-    """Return a value that cannot be None here, for the type checker."""
+    """Return `value`, which the caller knows is not None: tells the type checker so."""
     assert value is not None
     return value
 

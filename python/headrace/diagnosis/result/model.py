@@ -76,7 +76,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One cause.
+    """One cause of slow steps, with its share, evidence and fixes.
 
     kind: a name in `headrace.diagnosis.result.kinds`.
     share: how much of the step the cause accounts for, 0 to 1; of the whole run when `share_of` is "run".
@@ -178,7 +178,7 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class HotFunction:
-    """One function in which time goes, from sampled stacks.
+    """One function that takes time, from sampled stacks.
 
     role: "batch" (making a batch), "collate", or "step" (the training loop between two batches).
     function: its name; a transform or model has the name of its class.
@@ -226,7 +226,7 @@ def ending_words(code: int) -> str:
 
 
 def command_ended(code: int) -> str:
-    """Return the end of a command with a non-zero exit code as a clause."""
+    """Return how a command with a non-zero exit code ended, as a clause about "the command"."""
     return f"the command {'was ' if code < 0 else ''}{ending_words(code)}"
 
 
@@ -312,7 +312,7 @@ class Diagnosis:
 
     @property
     def confidence_word(self) -> str:
-        """high, medium, low, or "low, provisional"."""
+        """The confidence in words: "high", "medium", "low", or "low, provisional"."""
         if self.provisional:
             return "low, provisional"
         return "high" if self.confidence >= 0.75 else "medium" if self.confidence >= 0.5 else "low"

@@ -64,7 +64,7 @@ Measured on 2 cores with 2 to 4 other busy programs, for image transforms and sm
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """What the threads of one process cost one another. Times are seconds per step, or per batch of one worker.
+    """The CPU time and waits that the threads of one process cost one another, in seconds per step, or per batch of a worker.
 
     where, work: "training process" or "worker"; what takes the CPU time, in words.
     library: which library has the largest pool: one of `POOLS`.
@@ -158,7 +158,7 @@ def _largest_pool(processes: Sequence[Process]) -> tuple[int, str]:
 
 
 def measure_contention(job: MeasuredJob) -> Contention | None:
-    """Return what the threads of the training process cost one another, or those of a worker; None without contention."""
+    """Return the contention of the threads in the training process, or else in a worker; None without contention."""
     return _in_training_process(job) or _in_workers(job)
 
 

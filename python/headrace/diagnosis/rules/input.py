@@ -38,7 +38,7 @@ SMALL_BATCH_BYTES = 1_000_000
 """Count a batch as small below this size: its hand-over then costs calls and wake-ups, not copying."""
 
 LEAST_IMAGE_BYTES = 1000.0
-"""Assume that images come another way than by `read()` when fewer bytes per image were read."""
+"""Assume that the images do not come by `read()` when fewer bytes per image were read."""
 
 QUEUE_SHARE = 0.30
 """Blame queueing when workers wait for a core for more than this share of the time that a batch takes."""
@@ -74,7 +74,7 @@ BUSY_PROCESS_CORES = 0.5
 """Blame the CPU for batches made by unseen code when the training process uses, or queues for, more than this many cores."""
 
 MOST_QUEUE_SHARE = 0.95
-"""Conclude from the share of queueing at most twenty times as many wanted cores as used ones."""
+"""Cap the share of queueing at this: the threads are then taken to want at most twenty times the cores that they use."""
 
 WANTED_RATIO = 1.2
 """Say how many cores the threads could use when that is more than this many times what they use."""
@@ -98,7 +98,7 @@ NETWORK_BYTES_SHARE = 0.5
 """Blame the network when traffic brings more than this share of the bytes that a batch reads."""
 
 BANDWIDTH_SHARE = 0.5
-"""Blame the bandwidth of storage when a batch alone is blocked shorter by more than this share of the ideal n times."""
+"""Blame the bandwidth of storage when a batch read alone is blocked 1 + this × (n - 1) times shorter than among n workers."""
 
 UNEVEN_BUSY_SHARE = 0.7
 """Count cores as idle beside queueing workers when their mean use is below this share."""

@@ -43,7 +43,7 @@ RULES: tuple[Rule, ...] = (
 """Rules for causes inside the job. Of two causes with equal shares, the one whose rule stands first here leads."""
 
 OUTSIDE_CAUSE_SHARE = 0.10
-"""Put a cause outside the job first when it takes at least this share of the step, and half of the largest inside share."""
+"""Put a cause outside the job first when it takes at least this share of the step, and half of the largest inside cause's."""
 
 CONTENTION_FIRST = 2.0
 """Put another cause before contention inside a process only when its share is more than this many times as large."""

@@ -44,7 +44,7 @@ class SlowImages(ImageList):
 
 
 class InMemory(ImageList):
-    """`ImageList` that decodes and resizes all images once, when it is made, and keeps them in memory; only the transform is left.
+    """`ImageList` that decodes and resizes all images when it is made and keeps them in memory; only the transform is left.
 
     The article reads them from pickles; the work of an epoch is the same. Workers share the memory of the process that made it.
     """
