@@ -18,12 +18,12 @@ from headrace.training.tune.rates import InputRate, compute_rate, input_rate
 
 __all__ = ["DryRun", "measure_dry_run"]
 
-EVALUATION_SPEED = 3.0  # times as fast as training: without the backward pass, which costs about two forward passes
+EVALUATION_SPEED = 3.0  # assumed: evaluating is this many times as fast as training (a backward pass costs two forward passes)
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a run would take. Rates are measured on this machine (that of a simulated device is stated); times follow from them.
+    """The steps, time, memory and cost that a run would take. Rates are measured here (stated for a simulated device).
 
     `compute_threads`: torch's in each rank; None on a GPU. `sizes`: pairs (first epoch, pixels). The time of compute is
     assumed to grow with the number of pixels. `memory_bytes` is the GPU's peak in the measurement, None on CPUs. `usd` is None
@@ -68,7 +68,7 @@ def measure_dry_run(
     deadline: Deadline | None = None,
     begin: Callable[[str], None] = lambda what: None,
 ) -> DryRun:
-    """Measure input for `seconds` and compute for about as long, until `deadline`, and estimate the run. Write nothing.
+    """Return the estimate of a run from measurements: input for `seconds`, compute for about as long. Writes no file.
 
     `begin` receives what is being measured. Raises SourceError for fewer images than one batch.
     """

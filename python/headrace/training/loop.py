@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Options", "Result", "TrainingProgress", "TrainingStart", "train"]
 
 LOG_STEPS = 20  # steps between two lines of metrics
-PROGRESS_S = 1.0  # seconds between two reports of progress where steps are slow
+PROGRESS_S = 1.0  # report progress at least this often, in seconds, even if a step takes longer than usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ class Result:
     seconds: float
     device: Device
     ranks: Ranks
-    checkpoint: Path | str | None  # a URL if the run resumed from there and had nothing left to do
-    uploaded: str | None  # the newest checkpoint in the object store, read back and compared
-    final: Path | None  # the final weights; None if the run was stopped before its end
+    checkpoint: Path | str | None  # newest checkpoint; a URL if the run resumed from there and had nothing left to do
+    uploaded: str | None  # URL of the newest checkpoint in the object store that was read back and compared
+    final: Path | None  # file of the final weights; None if the run was stopped before its end
     resumed_from_step: int | None
     exit_code: int
     losses: tuple[float, ...]
-    skipped: int  # images of this rank that could not be decoded and were replaced by another, once for each time
+    skipped: int  # how often this rank replaced an image that could not be decoded
 
 
 def train(

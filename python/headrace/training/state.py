@@ -1,4 +1,4 @@
-"""The state of a training run: in memory, in a checkpoint, and back.
+"""The state of a training run: what it holds in memory, how it is saved to a checkpoint and restored from one.
 
 `TrainingRun` is everything the loop holds. `save` copies the part that a resumed run needs into a checkpoint; `restore` puts
 it back. Where in the data a resumed run continues: `resume.py`.
@@ -35,7 +35,7 @@ __all__ = ["TrainingProgress", "TrainingRun", "restore", "save"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """What a run reports while it trains. With a `remark`, only that and the step matter.
+    """One report of a run while it trains. If `remark` is set, only the remark and the step are meant.
 
     `img_s` covers all ranks. `wait_share` near 0: input keeps up; near 1: the device mostly waits.
     """
@@ -43,7 +43,7 @@ class TrainingProgress:
     step: int
     total_steps: int
     epoch: int
-    images: int  # since the last report
+    images: int  # images trained since the last report
     loss: float | None
     img_s: float | None
     wait_share: float | None
@@ -53,7 +53,7 @@ class TrainingProgress:
 
 @dataclass(slots=True)
 class TrainingRun:
-    """Everything the loop holds. A step is one batch; `step` counts the steps that are done."""
+    """Everything that the training loop works with. A step is one batch; step: number of steps that are done."""
 
     options: Options
     ranks: Ranks
@@ -61,7 +61,7 @@ class TrainingRun:
     learner: Learner
     loader: Loader
     input: TrainingInput
-    image_size: int  # of `loader`, in pixels
+    image_size: int  # side of the images of `loader`, in pixels
     val_loader: Loader | None
     writer: Writer
     uploads: Uploads | None
@@ -81,18 +81,18 @@ class TrainingRun:
     losses: list[float] = field(default_factory=list)
     unreported_images: int = 0
     reported_s: float = field(default_factory=time.monotonic)
-    skipped: int = 0  # images of loaders that are closed
+    skipped: int = 0  # images replaced by loaders that are closed by now, because they could not be decoded
     trained_side: int | None = None  # median of the shorter sides of the training images, in pixels
-    stop_signal: int = 0  # agreed by all ranks; 0: train on
+    stop_signal: int = 0  # number of the signal for which all ranks agreed to stop; 0: train on
 
     @property
     def finished(self) -> bool:
-        """Whether the last step is done."""
+        """Whether all steps of the run are done."""
         return self.step == self.total_steps
 
     @property
     def epoch(self) -> int:
-        """The epoch of the step that was done last."""
+        """The epoch of the latest finished step, counted from 0."""
         return (self.step - 1) // len(self.loader)
 
     def rates(self) -> tuple[float | None, float | None]:
@@ -101,7 +101,7 @@ class TrainingRun:
         return None if img_s is None else img_s * self.ranks.world_size, wait_share
 
     def report_progress(self, *, images: int = 0, loss: float | None = None) -> None:
-        """Report rates and scores, with `images` trained since the last report."""
+        """Call `on_progress` with rates, scores and `loss`. images: trained since the last call."""
         self.reported_s = time.monotonic()
         self.on_progress(TrainingProgress(self.step, self.total_steps, self.epoch, images, loss, *self.rates(), self.scores))
 
@@ -124,7 +124,7 @@ class TrainingRun:
 
 
 def save(run: TrainingRun) -> None:
-    """Copy the state to the CPU and have it written in the background; nothing if this step is saved already.
+    """Save a checkpoint: copy the state to the CPU, and write it in the background. Does nothing if this step is saved.
 
     Raises HeadraceError if weights are not finite.
     """

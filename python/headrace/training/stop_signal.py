@@ -26,7 +26,7 @@ class StopRequest:
 
     @property
     def number(self) -> int:
-        """The number of the signal; 0 without one."""
+        """The number of the signal that asked to stop; 0 if none did."""
         return 0 if self.signal is None else int(self.signal)
 
     def __enter__(self) -> StopRequest:

@@ -23,7 +23,7 @@ SIMULATED = {"a100": (2470.0, "NVIDIA DeepLearningExamples, PyTorch ResNet-50 v1
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device. `name` is for people; `torch_name` is where tensors live; `img_s` is the stated rate of a simulated device."""
+    """A device. name: for people. torch_name: where tensors live. img_s: stated rate of a simulated device, else None."""
 
     kind: Kind
     name: str
@@ -38,7 +38,7 @@ class Device:
 
     @property
     def simulated(self) -> bool:
-        """Whether compute is a timed wait."""
+        """Whether the device is simulated: computing is then a timed wait."""
         return self.kind == "simulated"
 
 
@@ -65,7 +65,7 @@ def open_device(spec: str | None, *, local_rank: int = 0) -> Device:
         if index >= torch.cuda.device_count():
             raise UsageError(f"--device {spec}: torch finds {count_text(torch.cuda.device_count(), 'GPU')}, numbered from 0")
         return Device("cuda", torch.cuda.get_device_name(index), f"cuda:{index}")
-    raise UsageError(f"there is no device {spec!r}", hint="cpu, cuda, sim:a100, or sim:IMAGES_PER_SECOND")
+    raise UsageError(f"there is no device {spec!r}", hint="use cpu, cuda, sim:a100, or sim:IMAGES_PER_SECOND")
 
 
 def _open_simulated(name: str) -> Device:
@@ -83,7 +83,7 @@ def _open_simulated(name: str) -> Device:
 
 
 def make_fast(*, tf32: bool = True) -> None:
-    """Let cuDNN choose its fastest algorithm for each shape (training has few), and compute float32 products in TF32."""
+    """Set torch for speed: cuDNN tries its algorithms for each shape (training has few); `tf32`: float32 products in TF32."""
     import torch
 
     torch.backends.cudnn.benchmark = True

@@ -1,4 +1,4 @@
-"""Proof that the other end of each connection is a rank of this run, on a machine that other users share.
+"""Check that the other end of each connection between ranks belongs to this run, on a machine that other users share.
 
 The ranks of our launcher meet in a private folder, so nobody else reads where they listen. But gloo takes whoever connects to a
 port first for the peer that it waits for, and any user of the machine may connect to a port. So each pair of ranks exchanges a

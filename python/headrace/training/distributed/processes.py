@@ -23,7 +23,7 @@ __all__ = ["rank_count", "run_processes"]
 
 LOOPBACK = "lo"
 POLL_S = 0.05
-GRACE_S = 20.0  # time for the other processes to end after one has failed
+GRACE_S = 20.0  # seconds that the other processes have to end after one has failed
 FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 

@@ -38,14 +38,14 @@ __all__ = [
 
 # Environment variable that headrace's own launcher sets in the processes it starts: the private folder where they meet.
 SPAWNED = "HEADRACE_SPAWNED"
-SECRET = "secret"  # in that folder
-JOIN_TIMEOUT_S = 300.0  # for all processes to start; the slowest may still be reading its index from a cold disk
-STEP_TIMEOUT_S = 600.0  # for one exchange of values, so for the slowest batch of any rank; NCCL's default
+SECRET = "secret"  # file in that folder with the secret that all ranks of the run know
+JOIN_TIMEOUT_S = 300.0  # limit until all processes have started; the slowest may be reading its index from a cold disk
+STEP_TIMEOUT_S = 600.0  # limit of one exchange between ranks, which waits for the slowest batch of any rank; NCCL's default
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The number of this process among all of the run (`rank` of `world_size`), and among those on this machine."""
+    """The rank of this process among all processes of the run, and (`local_`) among those on this machine."""
 
     rank: int = 0
     world_size: int = 1
@@ -184,7 +184,7 @@ class RankVote:
         self._pending: tuple[torch.Tensor, torch.distributed.Work] | None = None
 
     def cast(self, signal_number: int, save: bool) -> tuple[int, bool]:
-        """Vote in this step: signal received (or 0), save or not. Return the last step's maximum over all ranks."""
+        """Vote in this step: signal received (or 0), save a checkpoint or not. Return the result of the last step's vote."""
         if self._ranks.world_size == 1:
             return signal_number, save
         import torch.distributed
@@ -204,5 +204,5 @@ class RankVote:
         return int(values[0]), bool(values[1])
 
     def close(self) -> None:
-        """Wait for the vote under way, so that no exchange is left open."""
+        """Wait for the last vote to finish, so that no exchange between ranks is left open."""
         self._read()

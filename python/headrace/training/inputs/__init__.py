@@ -1,1 +1,1 @@
-"""The batches of a run."""
+"""The data of a run: datasets, loaders for training and evaluation, images to predict."""

@@ -10,7 +10,7 @@ from headrace.images.header import read_header
 
 __all__ = ["enlargement_note", "short_side", "unlike_training_note"]
 
-SAMPLE = 32  # images whose headers are read where the index has no sizes
+SAMPLE = 32  # read the headers of this many images if the index has no sizes
 UNLIKE = 3.0  # warn of images whose shorter side is this many times smaller or larger than that of the training images
 TIMES = 2.0  # report enlarging by this factor or more; less is usual (ImageNet has images of 180 pixels)
 

@@ -31,7 +31,7 @@ __all__ = ["FoundImages", "LeftOut", "Prediction", "open_images", "predict"]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The prediction for one image. `likely`: pairs (class, probability), the most probable first; empty with an `error`."""
+    """The prediction for one image. likely: (class, probability) pairs, the most probable first; empty if `error` is set."""
 
     image: str
     likely: tuple[tuple[str, float], ...]
@@ -40,7 +40,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A path with the name of an image that holds none, and what is there instead ("a named pipe, not a file")."""
+    """A path that was left out: named like an image, but not a file. what: what it is instead ("a named pipe, not a file")."""
 
     path: str
     reason: str
@@ -48,7 +48,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class FoundImages:
-    """The images as a dataset, and what was left out."""
+    """The images to predict as a dataset, and the paths that were left out."""
 
     dataset: Dataset
     left_out: tuple[LeftOut, ...] = ()

@@ -25,7 +25,7 @@ from headrace.transforms.values import Normalize
 
 __all__ = ["TrainingInput", "evaluation_loader", "validation_loader"]
 
-EVALUATION_CROP = 0.875  # share of the resized side that is kept: 224 of 256, as usual for ImageNet
+EVALUATION_CROP = 0.875  # side of the central crop as a share of the resized short side: 224 of 256, as usual for ImageNet
 SMALL_CROP_PADDING = 4  # CIFAR's usual augmentation: pad by 4, crop back, flip (He et al. 2015, section 4.2)
 
 

@@ -20,7 +20,10 @@ __all__ = ["Agreement", "agree_on_parts", "common_classes", "left_out_note"]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the hosts agreed on: own data with the classes of all parts, images of all parts, and a remark on unequal parts."""
+    """What the hosts agreed on. data, val: this host's part, with the classes of all parts. images: number in all parts.
+
+    note: a remark if the parts are of unequal size, else None.
+    """
 
     data: Dataset
     val: Dataset | None

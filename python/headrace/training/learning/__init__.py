@@ -1,1 +1,1 @@
-"""The learner: forward, backward, optimizer."""
+"""One training step: forward, MixUp or CutMix, backward, optimizer, and the watch over losses that are not finite."""

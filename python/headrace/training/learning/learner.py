@@ -59,7 +59,7 @@ class Learner:
         return self.model if self.average is None else self.average.model
 
     def train_step(self, step: int, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Add the gradients of one batch, update the weights if that is due, and return the loss, on the device.
+        """Add the gradients of one batch, update the weights after every `accumulate` batches, return the loss on the device.
 
         `images`: [N, 3, H, W] on the device (uint8 for a simulated one); `labels`: int64 [N]; `step` counts from 0.
         """
@@ -86,7 +86,7 @@ class Learner:
         return loss.detach()
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate at a step. Its peak belongs to the images of all ranks and accumulated batches together."""
+        """Return the learning rate at a step. Its peak fits the global batch: all ranks and accumulated batches together."""
         peak = self.optimization.peak_rate(self.options.batch_size * self.ranks.world_size * self.optimization.accumulate)
         steps = {"warmup_steps": self.warmup_steps, "total_steps": self.total_steps}
         return learning_rate(step, peak=peak, schedule=self.optimization.schedule, **steps)

@@ -17,7 +17,7 @@ __all__ = ["mix"]
 
 
 def mix(images: torch.Tensor, labels: torch.Tensor, *, mixup: float, cutmix: float) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Return the mixed images, their partners' labels, and the share that each image has of itself.
+    """Return (mixed images, labels of each image's partner, weight of the image itself, 0 to 1), by MixUp or CutMix.
 
     `mixup`, `cutmix`: alpha of the Beta distribution, 0 turns it off. With both, each batch is mixed in one of the two ways,
     with equal chances; with neither, the share is 1. The loss is share * loss(labels) + (1 - share) * loss(partners' labels).

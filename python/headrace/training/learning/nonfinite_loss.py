@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BadStep", "LossMonitor"]
 
-NAMED = 3  # records named in the message; metrics.jsonl has all of them
+NAMED = 3  # name at most this many records in the message; metrics.jsonl has all of them
 
 
 @dataclass(frozen=True, slots=True)
 class BadStep:
-    """A step whose loss was not finite; the keys of this rank's records in its batch, and the files that hold them."""
+    """A step whose loss was not finite, with the keys of this rank's records in its batch and the files that hold them."""
 
     step: int
     epoch: int
@@ -30,7 +30,7 @@ class BadStep:
     files: tuple[str, ...]
 
     def describe(self) -> str:
-        """Return one line for people."""
+        """Return one line that names the step, its loss and some of its records."""
         names = ", ".join(self.records[:NAMED]) + (f" and {len(self.records) - NAMED} more" if self.records[NAMED:] else "")
         where = f", of {', '.join(self.files[:NAMED])}" if len(self.files) < len(self.records) else ""
         return f"the loss is {self.loss} at step {self.step} (epoch {self.epoch}); its batch: {names}{where}"

@@ -21,7 +21,7 @@ __all__ = ["LOGGERS", "Logger", "Loggers", "figures"]
 
 
 class Logger(Protocol):
-    """Receives the metrics of a run."""
+    """The interface of a logger, which receives the metrics of a run."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Log the values of one step."""
@@ -43,7 +43,7 @@ class TensorBoard:
             raise UsageError(f"--log tensorboard: {folder}: {error.strerror}", hint="choose another --out") from error
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Append the values."""
+        """Append the values of one step to the event file."""
         now_s = time.time()
         self._append(b"".join(tfevents.scalar(now_s, step, name, value) for name, value in values.items()))
 
@@ -67,7 +67,7 @@ class MLflow:
         self._mlflow.log_params({name: str(value) for name, value in config.items()})
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Log the values. MLflow allows no colons in names; ours have none."""
+        """Log the values of one step. MLflow allows no colons in names; these have none."""
         self._mlflow.log_metrics(dict(values), step=step)
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Loggers:
         self._warn = warn
 
     def write(self, facts: Mapping[str, Any]) -> None:
-        """Log the numbers of a line of metrics.jsonl."""
+        """Log the numbers of one line of metrics.jsonl to all loggers."""
         values = figures(facts)
         for name, logger in list(self._open.items()) if values else []:
             self._attempt(name, lambda logger=logger: logger.write(int(facts["step"]), values))  # type: ignore[misc]
@@ -125,7 +125,7 @@ class Loggers:
 
 
 def figures(facts: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a line: `train/loss`, `train/img_s` …, `evaluation/top1` …; those not measured are absent."""
+    """Return the numbers in a line of metrics.jsonl as `train/loss`, `evaluation/top1` …; those not measured are absent."""
     named = {f"train/{name}": facts.get(name) for name in ("loss", "learning_rate", "img_s", "wait_share", "image_size")}
     named |= {f"evaluation/{name}": facts.get("evaluation", {}).get(name) for name in ("top1", "top5", "loss")}
     if "loss" not in facts:

@@ -16,7 +16,7 @@ __all__ = ["Metrics"]
 
 
 class Metrics:
-    """Appends lines to `path`, each with the seconds since the start, and passes the numbers on to `loggers`.
+    """Appends JSON lines to `path`, each with the seconds since the start, and passes the numbers on to `loggers`.
 
     Lines are whole: the rest of a killed process's last line is removed first. A full disk loses the line, which `problem`
     says, but does not end the training. Raises UsageError if the file cannot be written at the start.
@@ -38,7 +38,7 @@ class Metrics:
                 file.truncate(data.rfind(b"\n") + 1)
 
     def write(self, **facts: object) -> None:
-        """Write one line."""
+        """Append one line with these facts."""
         line = {"seconds": round(time.monotonic() - self._started_s, 3), **facts}
         text = (utf8_text(json.dumps(line, allow_nan=False, ensure_ascii=False)) + "\n").encode()
         try:

@@ -64,7 +64,7 @@ class StepTimer:
         self._last_end = None
 
     def rates(self) -> tuple[float | None, float | None]:
-        """Return (images a second, wait share) so far; (None, None) before the first measured step."""
+        """Return (images/s, share of the time spent waiting for input) so far; (None, None) before the first measured step."""
         if self._waits:
             done = [(end, start) for end, start in self._waits if start.query()]
             self.wait_s += sum(end.elapsed_time(start) for end, start in done) / 1000

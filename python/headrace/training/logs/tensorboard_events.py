@@ -14,12 +14,12 @@ __all__ = ["head", "scalar"]
 
 
 def head(wall_time_s: float) -> bytes:
-    """Return the first record of a file."""
+    """Return the first record of an event file, with its version. wall_time_s: seconds since 1970."""
     return record(_event(wall_time_s, 0, field(3, b"brain.Event:2")))
 
 
 def scalar(wall_time_s: float, step: int, tag: str, value: float) -> bytes:
-    """Return the record of one value. `wall_time_s`: seconds since 1970."""
+    """Return the event-file record of one value. wall_time_s: seconds since 1970."""
     return record(_event(wall_time_s, step, field(5, field(1, field(1, tag.encode()) + b"\x15" + struct.pack("<f", value)))))
 
 

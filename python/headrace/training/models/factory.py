@@ -56,7 +56,7 @@ def check_model_of_file(name: str, *, given: str | None, where: str) -> None:
 
 
 def shapes_of(build: Callable[[], nn.Module]) -> dict[str, torch.Size] | None:
-    """Return the shapes of the tensors of the model that `build` makes, without their memory; None if that cannot be told."""
+    """Return the shapes of the tensors of the model that `build` makes, without allocating them; None if that fails."""
     import torch
     from torch.overrides import TorchFunctionMode
 

@@ -19,7 +19,7 @@ __all__ = ["classifier", "load_pretrained"]
 _SAFE_TORCH = (2, 6)
 _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
 _OF_DAMAGE = (ValueError, EOFError, LookupError, TypeError, AttributeError, AssertionError, MemoryError)
-_PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
+_PREFIXES = ("module.", "_orig_mod.")  # that DistributedDataParallel and torch.compile put before the names of tensors
 
 
 def load_pretrained(model: nn.Module, source: str, *, name: str) -> str:
@@ -47,7 +47,7 @@ def load_pretrained(model: nn.Module, source: str, *, name: str) -> str:
 
 
 def classifier(model: nn.Module) -> str:
-    """Return the name of the last layer that has a weight of two or more dimensions; "" without one."""
+    """Return the name of the model's classifier: its last layer with a weight of two or more dimensions; "" without one."""
     names = [name for name, module in model.named_modules() if any(one.ndim > 1 for one in module.parameters(recurse=False))]
     return names[-1] if names else ""
 

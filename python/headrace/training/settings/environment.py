@@ -12,7 +12,7 @@ __all__ = ["environment"]
 
 
 def environment(device: Device) -> dict[str, str]:
-    """Return names and values, for people."""
+    """Return name → value of the machine, device and software versions, for people."""
     import torch
 
     cores = machine.cores()

@@ -38,7 +38,7 @@ DEFAULTS: dict[str, tuple[float, float, float]] = {
 # Goyal et al. 2017: a tenth of the rate after 30, 60 and 80 of 90 epochs.
 STEP_SHARES, STEP_FACTOR = (30 / 90, 60 / 90, 80 / 90), 0.1
 
-_SHARES = ("momentum", "label_smoothing", "average")  # from 0 to below 1
+_SHARES = ("momentum", "label_smoothing", "average")  # options whose value must be from 0 to below 1
 _POSITIVE = ("learning_rate", "weight_decay", "mixup", "cutmix", "clip_norm", "body_rate")
 _UP_TO_ONE = ("erase", "resize_begin", "resize_end")
 
@@ -55,24 +55,24 @@ class OptimizationOptions:
     """
 
     optimizer: Optimizer = "sgd"
-    learning_rate: float | None = None  # None: the optimizer's default, which replaces it
-    momentum: float = 0.875  # for sgd and lars; adamw and lamb use 0.9 and 0.999
+    learning_rate: float | None = None  # None: the optimizer's default (DEFAULTS), which is then stored here
+    momentum: float = 0.875  # for sgd and lars; adamw and lamb use betas of 0.9 and 0.999
     nesterov: bool = True
     weight_decay: float | None = None
     decay_norms: bool = False  # apply weight decay to norms and biases too
     schedule: Schedule = "cosine"
-    warmup_epochs: float | None = None  # None: a tenth of the run, at most 5
+    warmup_epochs: float | None = None  # epochs of linear warm-up; None: a tenth of the run, at most 5
     label_smoothing: float = 0.1
     augment: Augmentation = "crop"
     erase: float = 0.0  # probability of random erasing
-    mixup: float = 0.0  # alpha; 0: off
+    mixup: float = 0.0  # alpha of MixUp's beta distribution; 0: off
     cutmix: float = 0.0
     average: float = 0.0  # decay of the moving average of the weights; 0: off
     clip_norm: float = 0.0  # largest norm of the gradients; 0: off
-    accumulate: int = 1  # batches whose gradients are added before an update
+    accumulate: int = 1  # number of batches whose gradients are added before an update
     blurpool: bool = False
     start_scale: float = 1.0  # image size of the first epochs, as a share of the last epoch's
-    resize_begin: float = 11 / 16  # it grows between these shares of the run (FFCV: epochs 11 to 13 of 16)
+    resize_begin: float = 11 / 16  # the image size grows between these shares of the run (FFCV: epochs 11 to 13 of 16)
     resize_end: float = 13 / 16
     test_scale: float = 1.0  # image size of the evaluation, as a share of that of training
     flip_test: bool = False  # evaluate the mean of each image and its mirror image

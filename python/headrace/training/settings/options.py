@@ -27,34 +27,34 @@ class Options:
         Options(model="resnet50", data="/data/imagenet", out="runs/one", epochs=16, precision="bf16")
     """
 
-    model: str  # a name of torchvision, timm or ours, or "MODULE:FACTORY"
+    model: str  # a model's name in torchvision, timm or headrace, or "MODULE:FACTORY" for your own
     data: str  # an image folder or a packed dataset
     out: str
-    val: str | None = None  # None: DATA/val or DATA/test, if DATA holds them beside DATA/train
+    val: str | None = None  # validation data; None: DATA/val or DATA/test, if DATA holds them beside DATA/train
     epochs: int = 16
-    steps: int | None = None  # stop after so many steps, before all epochs are done
+    steps: int | None = None  # stop after this many steps, before all epochs are done
     batch_size: int = 256
     image_size: int = 224
     precision: Precision = "auto"
     device: str | None = None  # "cpu", "cuda", "sim:a100"; None: CUDA if there is a GPU
     seed: int = 0
     deterministic: bool = False  # compute the same bits every time (slower)
-    resume: str | None = None  # None, "auto", or a checkpoint's folder or URL
-    nan_steps: int = 0  # skip so many steps whose loss is not finite; the next one ends the run
+    resume: str | None = None  # checkpoint to continue from: None, "auto" (the newest), or its folder or URL
+    nan_steps: int = 0  # skip up to this many steps whose loss is not finite; one more ends the run
     sync_batch_norm: bool = False  # batch normalisation over the batches of all ranks
     sharded_data: bool = False  # each host holds only its own shards of `data` (SageMaker's ShardedByS3Key)
-    sharded_val: bool = False  # the same of `val`
-    checkpoint_url: str | None = None  # an object store that gets a copy of the checkpoints
-    checkpoint_steps: int | None = None  # save a checkpoint every so many steps
-    checkpoint_minutes: float | None = 10.0  # save a checkpoint every so many minutes
-    keep: int = 2  # newest checkpoints to keep
+    sharded_val: bool = False  # each host holds only its own shards of `val`
+    checkpoint_url: str | None = None  # object-store prefix to which checkpoints are uploaded too
+    checkpoint_steps: int | None = None  # save a checkpoint after every this many steps
+    checkpoint_minutes: float | None = 10.0  # save a checkpoint after every this many minutes
+    keep: int = 2  # number of newest checkpoints to keep
     threads: int | None = None  # threads that read and decode; None: one per usable core
-    prefetch: int = 3  # batches made ahead
-    decode: Decode = "auto"  # who decodes JPEGs for a GPU; see Loader
-    on_error: Literal["raise", "skip"] = "raise"  # an image that cannot be decoded: stop, or replace and count it
-    compile: Compile = "off"  # torch.compile; "graphs": with CUDA graphs
+    prefetch: int = 3  # number of batches made ahead
+    decode: Decode = "auto"  # where JPEGs are decoded when training on a GPU: see `headrace.Loader`
+    on_error: Literal["raise", "skip"] = "raise"  # for an image that cannot be decoded: stop, or replace and count it
+    compile: Compile = "off"  # torch.compile: "off", "on", or "graphs" (with CUDA graphs)
     channels_last: bool = True
-    tf32: bool = True  # float32 products of CUDA GPUs in TF32
+    tf32: bool = True  # compute float32 products in TF32 on CUDA GPUs
     pretrained: str | None = None  # a file of weights, or "auto": download those of torchvision or timm
     log: tuple[str, ...] = ()  # loggers besides metrics.jsonl: tensorboard, mlflow, wandb
     optimization: OptimizationOptions = field(default_factory=OptimizationOptions)

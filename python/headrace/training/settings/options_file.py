@@ -22,8 +22,8 @@ __all__ = ["MOST_BYTES", "flatten", "read", "shown", "toml_text", "write"]
 
 _HEAD = "# headrace train --config THIS_FILE uses the same options; the command line overrides them\n"
 _NOT_UTF8 = "# bytes of names that are not UTF-8 are written as %XX, a percent sign before such digits as %25\n"
-MOST_BYTES = 1 << 20  # of a file of options, which has about 3 kB
-_NOT_SAVED = ("resume",)  # belongs to one process, not to the run
+MOST_BYTES = 1 << 20  # largest file of options that is read; usual ones have about 3 kB
+_NOT_SAVED = ("resume",)  # options left out of config.toml: they belong to one process, not to the run
 
 
 def read(path: Path, known: Sequence[str]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def read(path: Path, known: Sequence[str]) -> dict[str, Any]:
 
 
 def flatten(options: Options) -> dict[str, Any]:
-    """Return all options, those of the optimization too, in one table; options that are None are absent."""
+    """Return all options, optimization included, as one flat table by name; options that are None are absent."""
     values = asdict(options)
     values |= values.pop("optimization")
     return {name: value for name, value in values.items() if value is not None and name not in _NOT_SAVED}

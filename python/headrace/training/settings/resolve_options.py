@@ -16,7 +16,7 @@ __all__ = ["KEYS", "ResolvedOptions", "resolve_options", "with_global_batch"]
 
 _OPTIONS = tuple(field.name for field in fields(Options) if field.name != "optimization")
 _OPTIMIZATION = tuple(field.name for field in fields(OptimizationOptions))
-# Names allowed in a TOML file: every option of a run, and those decided before it starts.
+# Names allowed in a TOML file: every option of a run, and those resolved before it starts (preset, global batch, ranks).
 KEYS = (*_OPTIONS, "recipe", *_OPTIMIZATION, "global_batch", "processes")
 _OF_THE_OPTIMIZER = ("learning_rate", "weight_decay")
 
@@ -34,7 +34,7 @@ class ResolvedOptions:
 
 
 def resolve_options(given: Mapping[str, Any]) -> ResolvedOptions:
-    """Apply the `given` options (by their names in KEYS) on top of the preset and the defaults. Raises UsageError."""
+    """Return a run's options: `given` ones (named as in KEYS) override the preset's and the defaults. Raises UsageError."""
     for name in ("model", "data"):
         if name not in given:
             raise UsageError(f"--{name} is missing", hint=f"--{name} on the command line, or {name} = … in --config FILE")
@@ -64,7 +64,7 @@ def resolve_options(given: Mapping[str, Any]) -> ResolvedOptions:
 
 
 def with_global_batch(options: Options, global_batch: int | None, ranks: int) -> Options:
-    """Set `accumulate` so that an update covers `global_batch` images, if given. Raise UsageError if that is impossible."""
+    """Return the options with `accumulate` set for updates of `global_batch` images (None: unchanged). Raises UsageError."""
     if global_batch is None:
         return options
     step = options.batch_size * ranks

@@ -25,8 +25,8 @@ SMALLEST, LARGEST = 32, 8192
 ENOUGH_GAIN = 0.02  # end the search after two sizes in a row that gain less than this share
 NEARLY = 0.97  # choose the smallest size that reaches this share of the best rate
 MEMORY_SHARE = 0.95  # reject sizes whose peak exceeds this share of the GPU's memory
-CPU_SECONDS = 120.0  # limit of a search on the CPU, where steps of large batches take minutes and seldom gain anything
-LEAST_STEPS = 2  # steps of a measurement: one to warm up, one that counts
+CPU_SECONDS = 120.0  # time limit of a search on the CPU, where steps of large batches take minutes and seldom gain anything
+LEAST_STEPS = 2  # least steps of a measurement: one to warm up, one that counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class BatchSizeChoice:
     trials: tuple[ComputeRate, ...]
     left_out: tuple[int, ...] = ()
     lack: Literal["time", "memory"] = "time"
-    needed_bytes: int | None = None  # predicted for the first size left out, all ranks together
+    needed_bytes: int | None = None  # memory predicted for the first size left out, all ranks together
     budget_bytes: int | None = None
     limit_s: float | None = None
 
@@ -75,7 +75,7 @@ def batch_words(options: Options, images: int, processes: int) -> str:
 
 
 def candidate_sizes(smallest: int = SMALLEST, largest: int = LARGEST) -> list[int]:
-    """Return powers of two and one and a half times them: 32, 48, 64, 96, 128 …"""
+    """Return the batch sizes to try: powers of two, and one and a half times them: 32, 48, 64, 96, 128 …"""
     found, size = [], smallest
     while size <= largest:
         found += [size, size * 3 // 2]

@@ -50,7 +50,7 @@ def choose_compile(
     path = _cache_file(options, device, classes, processes)
     with contextlib.suppress(OSError, ValueError, TypeError):
         if not owned_file(path):
-            raise ValueError("no choice of this user")
+            raise ValueError("not a choice that this user stored")
         return replace(CompileChoice(**json.loads(path.read_text())), remembered=True)
     rates: dict[str, float] = {}
     failed: dict[str, str] = {}

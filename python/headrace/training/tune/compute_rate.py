@@ -43,14 +43,14 @@ OUT_OF_MEMORY = (
     "CUDNN_STATUS_NOT_SUPPORTED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-# What else fails in a process whose memory is limited: C++ and Python allocations, oneDNN, the threads of OpenMP.
+# Further messages of a process that reached its memory limit: C++ and Python allocations, oneDNN, the threads of OpenMP.
 OVER_LIMIT = ("std::bad_alloc", "MemoryError", "Cannot allocate memory", "could not create a", "could not execute a",
               "Thread creation failed", "can't start new thread", "unable to mmap", "failed to map segment")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeRate:
-    """The measurement of one batch size per rank. `img_s` is None if it did not fit. `memory_bytes` is None on the CPU.
+    """The training rate with one batch size per rank. img_s: None if the batch did not fit. memory_bytes: None on the CPU.
 
     With several ranks, `img_s` is that of all together, and `memory_bytes` the highest peak of any GPU. On the CPU,
     `host_bytes` is the highest resident memory of all ranks together, and `base_bytes` their memory before the first batch.
@@ -64,7 +64,7 @@ class ComputeRate:
 
 
 def run_steps(options: Options, *, classes: int, image_size: int | None = None) -> ComputeRate:
-    """Train `options.model` for some steps on one random batch, in this process. Raises what torch raises."""
+    """Return the rate of training `options.model` on one random batch, measured in this process. Raises torch's errors."""
     import torch
 
     ranks = ranks_from_environment()
@@ -137,7 +137,7 @@ def measure_compute_rate(
     memory_limit_bytes: int | None = None,
     timeout_s: float = math.inf,
 ) -> ComputeRate:
-    """Measure with `run_steps` in a process of its own, or with `processes` ranks on this machine.
+    """Return what `run_steps` measures in a process of its own, or in `processes` ranks on this machine.
 
     `memory_limit_bytes`: of each process; allocations beyond it fail. A batch that does not fit gives a ComputeRate without
     rate. Raises OutOfTime after `timeout_s`, CommandError when the measurement fails otherwise.

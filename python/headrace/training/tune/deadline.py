@@ -12,7 +12,7 @@ __all__ = ["Deadline", "OutOfTime"]
 
 
 class OutOfTime(CommandError):
-    """A measurement was ended because the time of the series was over."""
+    """A measurement was ended, or not begun, because the time limit of the series was reached."""
 
 
 class Deadline:
@@ -30,7 +30,7 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time limit is reached."""
         return self.left_s <= 0
 
     def left_out(self, what: str) -> str:

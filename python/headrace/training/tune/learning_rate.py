@@ -32,15 +32,15 @@ __all__ = ["RULE", "RangePoint", "RangeTest", "choose_rate", "find_learning_rate
 RULE = "one tenth of the rate at the smallest smoothed loss (Smith 2017, arXiv 1506.01186; fastai's lr_find)"
 LOWEST, HIGHEST = 1e-6, 10.0
 UPDATES = 100
-SMOOTHING = 0.9  # weight of the past in the moving mean of the loss, corrected for its start
-DIVERGED = 4.0  # end where the smoothed loss is this many times the smallest one (fastai)
-LEAST_FALL = 0.02  # no rate is chosen if the smoothed loss falls by less than this share
+SMOOTHING = 0.9  # weight of earlier losses in the moving mean, corrected for its start
+DIVERGED = 4.0  # end the test when the smoothed loss is this many times its smallest value (fastai)
+LEAST_FALL = 0.02  # choose no rate if the smoothed loss falls by less than this share
 BELOW_MINIMUM = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class RangePoint:
-    """One update of the weights: the rate that was used, the loss of its batches before it, and the smoothed loss."""
+    """One update of the weights: its learning rate, the loss before it, and the smoothed loss."""
 
     rate: float
     loss: float
@@ -49,7 +49,7 @@ class RangePoint:
 
 @dataclass(frozen=True, slots=True)
 class RangeTest:
-    """The result. `rate` is for the batch of this test; `learning_rate` is the same as a value of `--learning-rate`.
+    """The result of the test. rate: chosen for the batch of this test. learning_rate: the same as a value of `--learning-rate`.
 
     `steepest` is the rate at which the smoothed loss falls fastest. All are None if the loss did not fall; `note` says why.
     """
@@ -79,7 +79,7 @@ def find_learning_rate(
     deadline: Deadline | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> RangeTest:
-    """Train a model of `options` on `data` with a growing rate, in this process; the weights are thrown away.
+    """Return the learning rate found by training a model of `options` on `data` with a growing rate. Weights are discarded.
 
     Several ranks are stood for by accumulated batches. The same seed gives the same batches and weights. Raises UsageError on a
     simulated device, whose model is a stand-in.
@@ -117,7 +117,7 @@ def find_learning_rate(
 def choose_rate(
     points: list[RangePoint], options: Options, *, global_batch: int, diverged: bool, complete: bool = True
 ) -> RangeTest:
-    """Apply RULE to the measured points. `complete`: False if the time was over before the loss diverged."""
+    """Return the rate that RULE chooses from the points. complete: False if time ran out before the loss diverged."""
     if not complete and not diverged:
         note = f"the time was over at a rate of {points[-1].rate:.2g}, before the loss diverged: nothing is chosen"
         return RangeTest(tuple(points), global_batch, None, None, None, diverged, f"{note}; give a longer --time-limit")

@@ -17,12 +17,12 @@ from headrace.attach.machine import procfs
 __all__ = ["QUIET_SHARE", "MachineMeter", "MachineUse"]
 
 PROC = Path("/proc")
-QUIET_SHARE = 0.05  # other programs that use less than this share of the cores are not mentioned
+QUIET_SHARE = 0.05  # do not mention other programs if they use less than this share of the cores
 
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """Means over a measurement, in cores and bytes a second.
+    """Mean use of the machine during a measurement, in cores and bytes per second.
 
     cores: cores that this process may run on.
     own_cores, foreign_cores: cores used by this process and its ended children, and by other programs.
@@ -37,7 +37,7 @@ class MachineUse:
     arrived_bytes_s: float | None
 
     def noise(self) -> str:
-        """Return text on other programs that disturbed the measurement, to append to its rate; empty without any."""
+        """Return text to append to a rate if other programs disturbed the measurement, else ""."""
         if self.foreign_cores is None:
             return " (other programs: not measured)"
         if self.foreign_cores < QUIET_SHARE * self.cores:
@@ -62,7 +62,7 @@ class MachineMeter:
         self._began = self._read()
 
     def use(self) -> MachineUse:
-        """Return the CPU use of the machine since the meter was made."""
+        """Return the mean use of cores, storage and network since the meter was made."""
         now, began = self._read(), self._began
         elapsed_s = max(now.time_s - began.time_s, 1e-9)
         own = (now.own_s - began.own_s) / elapsed_s

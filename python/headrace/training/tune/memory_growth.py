@@ -10,8 +10,8 @@ from headrace.training.tune.compute_rate import ComputeRate
 
 __all__ = ["predicted_bytes"]
 
-BATCH_BUFFERS = 2  # of the loader besides `prefetch`: the batch in use, and the one being filled
-IMAGE_VALUE_BYTES = 3  # of one pixel in a uint8 batch
+BATCH_BUFFERS = 2  # the loader's batch buffers besides `prefetch`: the batch in use, and the one being filled
+IMAGE_VALUE_BYTES = 3  # bytes of one pixel in a uint8 batch
 
 
 def predicted_bytes(trials: Sequence[ComputeRate], size: int, options: Options, processes: int) -> int | None:

@@ -10,9 +10,9 @@ from headrace.system.hardware.cgroup import find_cgroup
 
 __all__ = ["limit_this_process", "memory_budget_bytes", "memory_limit_bytes"]
 
-RESERVE_SHARE = 0.10  # of all usable memory: left for other programs and for what the prediction misses
+RESERVE_SHARE = 0.10  # leave this share of all usable memory to other programs and to what the prediction misses
 LEAST_RESERVE_BYTES = 1 << 30
-DATA_MARGIN = 1.1  # a limit counts memory that is reserved but not touched (stacks of threads): leave a tenth for it
+DATA_MARGIN = 1.1  # set the limit this many times as high: it counts memory that is reserved but unused (threads' stacks)
 
 
 def memory_budget_bytes(root: Path = Path("/")) -> int:
@@ -29,12 +29,12 @@ def memory_budget_bytes(root: Path = Path("/")) -> int:
 
 
 def memory_limit_bytes(budget: int | None, processes: int) -> int | None:
-    """Return the limit of each process; None without a budget."""
+    """Return the memory limit of each of `processes` in bytes: an equal part of the budget; None without a budget."""
     return None if budget is None else max(1, budget // processes)
 
 
 def limit_this_process(limit: int) -> None:
-    """Let allocations of this process fail beyond `limit` bytes of private memory, instead of meeting the OOM killer."""
+    """Make allocations fail beyond `limit` bytes of private memory, so that the OOM killer does not end this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = round(DATA_MARGIN * limit)
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

@@ -28,20 +28,20 @@ from headrace.training.tune.machine_use import MachineMeter, MachineUse
 
 __all__ = ["UNWATCHED", "CombinedRate", "InputRate", "combined_rate", "compute_rate", "input_rate"]
 
-WARM_UP_BATCHES = 4  # not counted: threads start, the ring of batches fills
+WARM_UP_BATCHES = 4  # leave the first batches out of a rate: threads start, the ring of batches fills
 LEAST_STEPS, MOST_STEPS = 30, 2000
-MOST_SECONDS = 60.0  # limit where steps are slow, but LEAST_COUNTED steps after the warm-up are always run
+MOST_SECONDS = 60.0  # time limit of a short run if steps are slow; LEAST_COUNTED steps after the warm-up always run
 LEAST_COUNTED = 3
 TIMEOUT_S = 1800.0
-STOPPING_S = 8.0  # a run that is asked to stop ends its step and saves within this time
+STOPPING_S = 8.0  # time for a short run that was asked to stop to end its step and save
 
 UNWATCHED = "HEADRACE_UNWATCHED"
-"""Variable that is set for short runs: their rate is asked for, not their diagnosis."""
+"""Environment variable that turns off the diagnosis of `headrace train`: for short runs that only measure a rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputRate:
-    """The loader alone, in images a second. `cores`: how many it kept busy. `use`: what else was going on; None: unknown."""
+    """The measured rate of a loader alone. cores: how many it kept busy. use: of the machine meanwhile; None: unknown."""
 
     threads: int
     img_s: float
@@ -51,7 +51,7 @@ class InputRate:
 
 @dataclass(frozen=True, slots=True)
 class CombinedRate:
-    """A short training run of all ranks: images a second, and the share of time (0 to 1) that the device waited for input."""
+    """The measured rate of a short training run of all ranks. wait_share: share of time waiting for input, 0 to 1."""
 
     prefetch: int
     img_s: float
@@ -62,7 +62,7 @@ class CombinedRate:
 def input_rate(
     options: Options, data: Dataset, device: Device, *, threads: int, seconds: float, deadline: Deadline | None = None
 ) -> InputRate:
-    """Measure one loader with `threads` threads for `seconds`: take batches as fast as they come.
+    """Return the rate of one loader with `threads` threads, measured for `seconds` by taking batches as fast as they come.
 
     Raises OutOfTime if `deadline` passes before a batch after the warm-up was timed.
     """
@@ -107,7 +107,7 @@ def compute_rate(
 def combined_rate(
     options: Options, data: Dataset, *, ranks: int, expected_img_s: float, seconds: float, deadline: Deadline | None = None
 ) -> CombinedRate:
-    """Run `headrace train` for about `seconds` in processes of its own, without evaluation.
+    """Return the rate of `headrace train`, run for about `seconds` in processes of its own, without evaluation.
 
     At `deadline` the run is asked to stop; what it measured until then counts. Raises OutOfTime if that is nothing,
     CommandError if the run fails.

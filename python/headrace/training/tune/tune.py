@@ -29,21 +29,21 @@ from headrace.training.tune.rates import CombinedRate, InputRate, combined_rate,
 
 __all__ = ["Reporter", "TuningResult", "measured_batch_size", "tune", "what_binds"]
 
-ENOUGH = 1.10  # input this many times as fast as compute never makes it wait
+ENOUGH = 1.10  # input this many times as fast as compute never makes compute wait
 NEARLY = 0.97  # choose the fewest threads that reach this share of the best rate
-KEEPS_UP = 0.95  # compute binds if both together reach this share of compute alone
+KEEPS_UP = 0.95  # compute limits the training if both together reach this share of the rate of compute alone
 WAITS = 0.02  # try more batches ahead if the device waits for more than this share of the time
 LITTLE_INPUT = 0.03  # input that takes less than this share of the CPU does not make the computation slower
-BUSY = 0.8  # threads wait if they keep less than this share of their cores busy
-STORAGE_IMAGE_BYTES = 1024  # less than this an image from storage or network: the files were in the page cache
+BUSY = 0.8  # take the threads as blocked if they keep less than this share of their cores busy
+STORAGE_IMAGE_BYTES = 1024  # if fewer bytes per image came from storage or network, the files were in the page cache
 PREFETCHES = (3, 6, 12)
 
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """The chosen settings, the measurements, and what binds.
+    """The chosen settings, the measurements, and what limits the training.
 
-    That is "compute", "input: CPU", "input: other programs", "input: storage", "input: blocked", "overlap" or "not measured".
+    binds: "compute", "input: CPU", "input: other programs", "input: storage", "input: blocked", "overlap" or "not measured".
     `batch_note` says what the batch means for steps and learning rate.
     `not_measured` lists what the time limit left out; settings without a measurement are as they were given.
     """
@@ -51,13 +51,13 @@ class TuningResult:
     options: Options
     device: str
     ranks: int
-    batch_trials: tuple[tuple[int, float | None], ...]  # (size, images a second; None: does not fit)
+    batch_trials: tuple[tuple[int, float | None], ...]  # (batch size, images/s; None: does not fit)
     batch_left_out: tuple[int, ...]  # sizes for which the search had no time or no memory
     compile_img_s: dict[str, float]
-    ingest: tuple[InputRate, ...]  # by threads
+    ingest: tuple[InputRate, ...]  # input alone, one measurement per number of threads
     compute_img_s: float | None
     compute_use: MachineUse | None
-    together: tuple[CombinedRate, ...]  # by batches ahead
+    together: tuple[CombinedRate, ...]  # input and compute together, one measurement per number of batches ahead
     binds: str
     advice: str
     not_measured: tuple[str, ...]
@@ -66,7 +66,7 @@ class TuningResult:
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """Where the measurements report: `log` receives a line for each result, `begin` what is being measured now."""
+    """Receives reports of the measurements. log: called with a line for each result. begin: with what is measured next."""
 
     log: Callable[[str], None] = lambda line: None
     begin: Callable[[str], None] = lambda what: None
@@ -83,7 +83,7 @@ def tune(
     deadline: Deadline | None = None,
     report: Reporter | None = None,
 ) -> TuningResult:
-    """Measure each setting for about `seconds`, until `deadline`. Raises UsageError or SourceError if no batch fits."""
+    """Return the best settings, measured for about `seconds` each. Raises UsageError or SourceError if no batch fits."""
     options, deadline, report = resolved.options, deadline or Deadline(), report or Reporter()
     choice: BatchSizeChoice | None = None
     if resolved.auto_batch_size and not device.simulated:
@@ -143,7 +143,7 @@ def measured_batch_size(
     deadline: Deadline,
     log: Callable[[str], None],
 ) -> BatchSizeChoice:
-    """Choose a batch size for the device by measurements until `deadline`. Raises OutOfTime, or UsageError if none fits."""
+    """Return the measured best batch size for the device. Raises OutOfTime after `deadline`, UsageError if none fits."""
 
     def log_rate(rate: ComputeRate) -> None:
         log(f"batch {rate.batch_size}: " + (f"{rate.img_s:,.0f} img/s" if rate.img_s else "does not fit"))

@@ -57,11 +57,11 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """`step-NNNNNNNNN`."""
+        """The name of the checkpoint's folder: `step-NNNNNNNNN`."""
         return str(self.path).rpartition("/")[2]
 
 
-LARGEST_CHECKPOINT = 1 << 40  # bytes; memory is the bound
+LARGEST_CHECKPOINT = 1 << 40  # read checkpoints up to this many bytes: in practice memory is the limit
 
 
 def save(
@@ -169,7 +169,7 @@ def parse(path: Path | str, read: Callable[[str], bytes]) -> Checkpoint:
         if hashlib.sha256(data).hexdigest() != document["sha256"]:
             raise StateError(f"{path}/{TENSORS} is damaged: its checksum does not match")
         if not isinstance(document["state"], dict):
-            raise StateError(f"{path}/{STATE} holds no state, but a {type(document['state']).__name__}")
+            raise StateError(f"{path}/{STATE}: the state must be a JSON object, not a {type(document['state']).__name__}")
         return Checkpoint(parse_tensors(data), document["state"], path)
     except MemoryError as error:
         raise StateError(f"{path} does not fit into memory", hint="choose another checkpoint:  --resume PATH") from error
@@ -199,7 +199,7 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def submit(self, step: int, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
-        """Start writing. Wait only if the previous checkpoint is still being written."""
+        """Start writing a checkpoint in the background. Waits only if the previous one is still being written."""
         self.wait()
         self._thread = threading.Thread(target=self._save, args=(step, tensors, state), name="headrace-checkpoint")
         self._thread.start()
@@ -213,7 +213,7 @@ class Writer:
             self.problem = error
 
     def settled(self) -> Path | str | None:
-        """Wait for the checkpoint being written, and return `last`."""
+        """Wait for the checkpoint being written, and return the newest one that was written (`last`)."""
         self.wait()
         return self.last
 
@@ -224,7 +224,7 @@ class Writer:
             self._thread = None
 
     def close(self) -> None:
-        """Wait for the checkpoint being written, and raise its problem if it had one."""
+        """Wait for the checkpoint being written, and raise its error if writing failed."""
         self.wait()
         if self.problem is not None:
             raise self.problem

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Scores", "evaluate", "model_scores"]
 
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # torch's words, of a GPU and of the CPU
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # in torch's errors, on a GPU and on the CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def evaluate(
     confusion: torch.Tensor | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Scores | None:
-    """Evaluate `model` over one pass of `loader`, and leave it in the mode (training or evaluation) it was in.
+    """Return the model's scores over one pass of `loader`. The model keeps its mode (training or evaluation).
 
     Under torch.distributed every rank evaluates its part, and all return the scores of the whole set. If `stopped` returns True
     on any rank, all return None. `flip`: see `model_scores`. `confusion`, int64 [classes, classes] on the device, counts this

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "Exported", "export"]
 
-LARGEST_DIFFERENCE = 1e-3  # share of the largest score; float32 sums in another order differ by less
-OPSET = 18  # of ONNX
-BATCHES = (2, 3)  # images in the two compared batches: the exported model must not fix the number
+LARGEST_DIFFERENCE = 1e-3  # accepted difference of scores as a share of the largest; sums in another order differ by less
+OPSET = 18  # version of ONNX's operators
+BATCHES = (2, 3)  # sizes of the two compared batches: the exported model must accept any
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An exported file. `difference`: largest difference from the model's scores, as a share of the largest score."""
+    """An exported file. difference: largest difference from the original model's scores, as a share of the largest score."""
 
     path: Path
     format: str
@@ -47,7 +47,7 @@ class Exported:
 
 
 def export(model: nn.Module, weights: Weights, path: Path, format: str, *, image_size: int | None = None) -> Exported:
-    """Write `model` to `path` in one of FORMATS, unless its scores differ from the model's: then raise HeadraceError."""
+    """Write `model` to `path` in one of FORMATS. Raises HeadraceError if the exported model's scores differ."""
     import torch
 
     if format not in FORMATS:

@@ -48,7 +48,7 @@ def loader_epoch(step: int, steps_per_epoch: int) -> int:
 
 
 def find_checkpoint(options: Options) -> tuple[Checkpoint | None, list[str]]:
-    """Return the checkpoint to resume from (None: start from the beginning), and messages about those passed over.
+    """Return the checkpoint to resume from (None: start anew), and a message about each damaged one that was passed over.
 
     Raises UsageError if a run would be overwritten, StateError if the checkpoint named by --resume cannot be read,
     SourceError if the object store cannot be used.

@@ -18,7 +18,7 @@ from headrace.training.weights.evaluation import Scores
 __all__ = ["SavedState", "read_facts", "read_saved_state", "saved_step"]
 
 MOST = 1 << 53
-"""Refuse larger integers in a saved state: real steps, batches and sizes are far below, and this one is exact as a float."""
+"""Refuse larger integers in a saved state: real steps, batches and sizes are far below, and up to here floats are exact."""
 LARGEST_IMAGE = 1 << 16
 
 
@@ -51,7 +51,7 @@ def read_saved_state(found: Checkpoint) -> SavedState:
 
 
 def saved_step(found: Checkpoint) -> int:
-    """Return the number of steps that are done. Raises StateError."""
+    """Return the number of steps that the checkpoint's run had done. Raises StateError."""
     step: int = _Reader(found.state, str(found.path)).get("step", _is_step)
     return step
 
@@ -81,7 +81,7 @@ class _Reader:
 
     def __init__(self, table: object, where: str) -> None:
         if not _is_table(table):
-            raise StateError(f"{where} does not say what it holds", hint="it was not written by headrace train")
+            raise StateError(f"{where} holds no description of its content", hint="it was not written by headrace train")
         self._table: Mapping[str, Any] = table  # type: ignore[assignment]
         self.where = where
 

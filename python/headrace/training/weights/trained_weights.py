@@ -29,7 +29,7 @@ _HINT = "give the final.safetensors of a finished run, a checkpoint's folder, or
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Facts about trained weights. `image_size`, in pixels, is that of training; `classes` are in the order of the scores.
+    """Facts about trained weights. image_size: of the training, in pixels. classes: in the order of the model's scores.
 
     `test_size` is the image size of the run's own evaluation; `flip_test`: it averaged each image with its mirror image.
     """

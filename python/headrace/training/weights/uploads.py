@@ -22,7 +22,7 @@ __all__ = ["Uploads", "check_writable", "load_remote_checkpoint", "remote_names"
 
 PIECE_BYTES = 8 << 20
 CONNECTIONS = 4
-ATTEMPTS = 2  # uploads of a file whose bytes came back different
+ATTEMPTS = 2  # upload a file at most this often if its bytes come back different
 
 
 class Uploads:
@@ -50,7 +50,7 @@ class Uploads:
                 self._thread.start()
 
     def held(self) -> set[Path]:
-        """Return the folders that must not be removed yet."""
+        """Return the checkpoint folders that are still being uploaded or waiting, and must not be removed yet."""
         with self._lock:
             return {path for path in (self._waiting, self._sending) if path is not None}
 
@@ -98,7 +98,9 @@ def check_writable(bucket: Bucket) -> None:
     name, text = "headrace-may-write", b"headrace train tests here whether it can write; this object may be removed"
     bucket.write(name, text)
     if bucket.read(name, limit=2 * len(text)) != text:
-        raise SourceError(f"{bucket.url}/{name} was written, and reads differently", hint="choose another --checkpoint-url")
+        raise SourceError(
+            f"{bucket.url}/{name} was written, but different bytes came back", hint="choose another --checkpoint-url"
+        )
     bucket.delete(name)
 
 
