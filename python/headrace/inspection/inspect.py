@@ -59,7 +59,7 @@ class Inspection:
     unlabeled: int
     extras: Mapping[str, int]  # name of a sidecar file without its key ("seg.png") → number of records that have one
     strays: int  # members of archives without an image, and image files that torchvision's ImageFolder would ignore
-    other_files: int  # files in the class folders whose ending is no image's
+    other_files: int  # files in the class folders whose ending is not that of an image
     bytes: int | None  # size of all images together
     sampled: int  # images read for the fields below
     unreadable: Mapping[str, str]  # key → reason, of the sampled images that cannot be read

@@ -47,7 +47,7 @@ _timing = threading.local()
 
 
 def install(recorder: Recorder) -> None:
-    """Patch PyTorch's fetchers and Python's sockets."""
+    """Patch PyTorch's fetchers to record the times of each batch, and Python's sockets to time reads from the network."""
     from torch.utils.data._utils import fetch
 
     timer = _BatchTimer(recorder)

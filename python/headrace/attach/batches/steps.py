@@ -41,7 +41,7 @@ STEP_RECORDERS: list[StepRecorder] = []
 
 
 def install(recorder: Recorder, clock: DeviceClock) -> StepRecorder:
-    """Patch PyTorch's DataLoader iterators. Return the step recorder, which the hooks of other loaders use too."""
+    """Patch PyTorch's DataLoader iterators to record steps. Return the step recorder, which hooks of other loaders use too."""
     from torch.utils.data import dataloader
 
     base = dataloader._BaseDataLoaderIter

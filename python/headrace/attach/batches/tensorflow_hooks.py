@@ -52,7 +52,7 @@ class _NoClock:
 
 
 def install() -> None:
-    """Patch tf.data's eager iterator now, and Keras when it is imported."""
+    """Patch tf.data's eager iterator now, and Keras when it is imported, to record their batches as steps."""
     from tensorflow.python.data.ops import dataset_ops, iterator_ops
 
     target = recorder()

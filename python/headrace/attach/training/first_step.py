@@ -41,7 +41,7 @@ _download = _Download()
 
 
 def install() -> None:
-    """Patch Python's sockets, once in a process. Reads are timed until `record_startup` is called."""
+    """Patch Python's sockets, once in a process, to time downloads until `record_startup` is called."""
     if _download.installed:
         return
     _download.on = _download.installed = True

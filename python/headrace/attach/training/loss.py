@@ -26,7 +26,7 @@ INTERVAL_S = 0.1
 
 
 def install(recorder: Recorder) -> None:
-    """Patch `torch.Tensor.backward` and `GradScaler.scale`."""
+    """Patch `torch.Tensor.backward` and `GradScaler.scale` to record the loss that gradients are computed from."""
     import torch
 
     reader = _LossReader(recorder)

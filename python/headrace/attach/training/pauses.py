@@ -18,7 +18,7 @@ LEAST_PAUSE_S = 0.001
 
 
 def install(recorder: Recorder) -> None:
-    """Add a callback to `gc`, and patch `torch.save`."""
+    """Record each garbage collection (a callback of `gc`) and each `torch.save` (patched) with its time."""
     import torch
 
     gc.callbacks.append(_gc_timer(recorder))

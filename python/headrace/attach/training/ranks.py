@@ -21,7 +21,7 @@ FIRST_PARAMETERS = 3
 
 
 def install() -> None:
-    """Register optimizer hooks and patch `DistributedDataParallel.forward`."""
+    """Register optimizer hooks and patch `DistributedDataParallel.forward`, to mark when the phases of a step end."""
     from torch.nn.parallel import DistributedDataParallel
     from torch.optim import optimizer
 

@@ -18,7 +18,7 @@ __all__ = ["install", "note_wait"]
 
 
 def install(step_clock: StepClock) -> None:
-    """Patch the methods of `torch.Tensor` that copy from and to the device, and `torch.cuda.synchronize`."""
+    """Patch `torch.cuda.synchronize` and the methods of `torch.Tensor` that copy from or to the device, to time the calls."""
     import torch
 
     for name in ("item", "cpu", "tolist"):

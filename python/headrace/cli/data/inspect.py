@@ -98,7 +98,7 @@ def _render_records(found: Inspection) -> None:
         else:
             _line("not read", f"{count_text(found.strays, 'archive member')} without an image")
     if found.other_files:
-        _line("other files", f"{found.other_files:,} whose endings are no image's")
+        _line("other files", f"{found.other_files:,} whose endings are not those of images")
 
 
 def _render_sample(found: Inspection) -> None:

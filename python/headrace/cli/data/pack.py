@@ -171,7 +171,7 @@ def _render(result: PackResult) -> None:
     if result.unmarked:
         say(f"  {count_text(result.unmarked, 'JPEG')} kept byte for byte: restart markers cannot be written into such files")
     if result.other_files:
-        say(f"  {count_text(result.other_files, 'other file')} left out: their endings are no image's")
+        say(f"  {count_text(result.other_files, 'other file')} left out: their endings are not those of images")
     for part in result.parts or (result,):
         if part.errors:
             say(f"  {count_text(part.errors, 'record')} not packed: see {part.path}/{ERRORS}")

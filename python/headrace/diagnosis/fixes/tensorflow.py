@@ -25,7 +25,7 @@ READERS = ("TFRecord", "TextLine", "FixedLengthRecord")
 """Words in the name of a stage that reads files of records."""
 
 WORK_AHEAD = ("Parallel", "Prefetch", "MapAndBatch")
-"""Words in the name of a stage that makes elements before they are asked for."""
+"""Propose no parallel stage if the name of one contains any of these words: elements are then made ahead already."""
 
 
 def is_tensorflow_input(job: MeasuredJob, found: Finding) -> bool:

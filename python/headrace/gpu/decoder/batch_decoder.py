@@ -312,7 +312,7 @@ def _rows(given: Any) -> Any:
     try:
         return None if given is None else [tuple(map(int, row)) for row in given]
     except (TypeError, ValueError) as error:
-        raise UsageError(f"CudaJpegDecoder.decode: boxes, sizes and windows are rows of ints: {error}") from error
+        raise UsageError(f"CudaJpegDecoder.decode: boxes, sizes and windows must be rows of ints: {error}") from error
 
 
 def _flags(given: Any) -> list[bool] | None:

@@ -19,7 +19,7 @@ from headrace.training.tune.compute_rate import ComputeRate, measure_compute_rat
 
 __all__ = ["LEAST_GAIN", "CompileChoice", "choose_compile"]
 
-LEAST_GAIN = 1.03  # required speed-up over eager mode: compiling takes time at the start, and has bugs of its own
+LEAST_GAIN = 1.03  # compile only if this many times as fast as eager mode: compiling takes time at the start and has bugs
 
 
 @dataclass(frozen=True, slots=True)
