@@ -94,7 +94,7 @@ class Answer:
         }
 
     def sentences(self, *, sources: bool = True) -> list[str]:
-        """Return the choice, its uncertainty and (default) the sources, one plain sentence each."""
+        """Return plain sentences: the choice, other loaders and input modes, sensitivity and, with `sources`, the sources."""
         lines = [self._choice_line(), *self._loader_lines(), *self._mode_lines(), *self._sensitivity_lines()]
         lines += self.watched.lines() if self.watched and sources else []
         if any(row.rate_kind == "estimated" for row in self.rows):

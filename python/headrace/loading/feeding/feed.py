@@ -381,7 +381,7 @@ _NativeView = tuple[
     int,
     npt.NDArray[np.uint8],
     tuple[Table, npt.NDArray[np.uint8], int] | None,
-]  # as `_native.Engine.submit` takes it
+]  # one view of a batch, as `_native.Engine.submit` takes it: program, store, seed of its draws, output memory, masks
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class StepClock(Protocol):
         """Record that the training loop has asked for the next batch."""
 
     def step_s(self) -> float | None:
-        """Return the seconds of the latest step whose time is known, or None if there is none that was not returned before."""
+        """Return the seconds of the latest step whose time is known, or None if no step was timed since the last call."""
 
 
 class HostClock:
@@ -41,7 +41,7 @@ class HostClock:
             self._step_s, self._began = self._now() - self._began, None
 
     def step_s(self) -> float | None:
-        """Return the seconds of the latest step, or None if it was returned before."""
+        """Return the seconds of the latest step, or None if no step was timed since the last call."""
         found, self._step_s = self._step_s, None
         return found
 
@@ -72,7 +72,7 @@ class EventClock:
             self._open = None
 
     def step_s(self) -> float | None:
-        """Return the seconds of the latest step that the GPU has finished, or None if there is no new one."""
+        """Return the seconds of the latest step that the GPU has finished, or None if none was finished since the last call."""
         found = None
         while self._steps and self._steps[0][1].query():
             began, ended = self._steps.popleft()

@@ -90,7 +90,7 @@ def _interval_words(line: FixLine) -> str:
 
 
 def share_strip(shares: Sequence[tuple[str, float]], *, label: str) -> Html:
-    """Return a thin strip of segments for a table cell. `shares`: (CSS class, share 0 to 1) of each segment.
+    """Return an SVG strip of segments for a table cell. shares: (CSS class, share 0 to 1) of each segment.
 
     A single segment is a bar: "term", "binding" (the largest term) or "measured" of the step model.
     """

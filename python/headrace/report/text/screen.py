@@ -50,8 +50,8 @@ class StepPart:
 class FixLine:
     """One row of the table of fixes.
 
-    helps: whether the measured gain (else the predicted one) is above 0; None if neither is known. then: what limits the rate
-    once the fix is applied.
+    helps: whether the measured gain (else the predicted one) reaches 3 % (`NO_HELP`); None if neither is known. then: what
+    limits the rate once the fix is applied.
     """
 
     fix: Fix

@@ -9,14 +9,14 @@ from headrace.errors import SourceError
 __all__ = ["allow", "require"]
 
 _OTHERS = 512
-"""Raise the limit by this many more files: sockets, and files of libraries and of the script."""
+"""Ask for this many open files beyond the shards: for sockets, and files of libraries and of the script."""
 
 _FEWEST_OTHERS = 64
-"""Accept a limit that leaves at least this many for sockets, libraries and the script."""
+"""Accept a limit that leaves at least this many open files beyond the shards."""
 
 
 def allow(files: int) -> bool:
-    """Raise the limit (getrlimit(2), RLIMIT_NOFILE) by `files` files. Return False if the system forbids it."""
+    """Raise the limit on open files (getrlimit(2), RLIMIT_NOFILE) to fit `files` shards. Return False if that is forbidden."""
     needed = files + _OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -28,7 +28,7 @@ def allow(files: int) -> bool:
 
 
 def require(files: int, root: str) -> None:
-    """Raise the limit as `allow` does, for the shards of the dataset at `root`. Raise `SourceError` if that is forbidden."""
+    """Raise the limit on open files for the `files` shards of the dataset at `root`. Raise `SourceError` if forbidden."""
     if not allow(files):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         raise SourceError(

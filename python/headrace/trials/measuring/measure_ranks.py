@@ -1,4 +1,4 @@
-"""Two ranks with a DataLoader each: do they read the same data? The parent process starts one process for each rank.
+"""Check whether ranks with a DataLoader each read the same batches. The parent process starts one process per rank.
 
     python -m headrace.trials.measuring.measure_ranks SPEC.json RESULT.json
 
