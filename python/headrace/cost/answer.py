@@ -44,7 +44,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class OtherLoader:
-    """The row that would be chosen with another loader; None if no row keeps the limits."""
+    """The row that would be chosen with another loader; None if no row is within the limits."""
 
     loader: str
     choice: Row | None

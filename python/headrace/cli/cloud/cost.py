@@ -325,7 +325,7 @@ def _marked(row: Row) -> str:
 
 
 def usd(value: float | None) -> str:
-    """Return an amount of USD as text with two decimals, or a dash for None."""
+    """Return an amount of USD as text: "$1.50", a dash for None, "never ends" for infinity."""
     if value is None:
         return "–"
     return f"${value:,.2f}" if math.isfinite(value) else "never ends"

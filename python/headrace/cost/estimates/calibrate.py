@@ -40,7 +40,7 @@ class FinishedRun:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The result of `headrace cost calibrate`.
+    """The result of `headrace cost --calibrate`.
 
     factors: observed ÷ predicted seconds by kind of machine. runs: all runs they come from. median_error: median relative error
     when each run is predicted with the factor of the others; None with too few runs. file: where the factors are stored.

@@ -28,7 +28,7 @@ def container_words(request: Mapping[str, Any]) -> list[str]:
 
 
 def own_entry(request: Mapping[str, Any]) -> bool:
-    """Return whether the container runs `headrace.launch.entry`, which `launch local` can run without the image."""
+    """Return whether the container runs `headrace.launch.entry`, or names no program: `launch local` needs no image then."""
     words = container_words(request)
     return not words or _ENTRY in " ".join(words)
 

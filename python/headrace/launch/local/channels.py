@@ -45,7 +45,7 @@ class Input:
     content_type: str | None
 
     def share(self, epoch: int = 0) -> list[tuple[str, Path]]:
-        """Return the objects that this host gets, in the order of the epoch: with sharding by key every n-th of n hosts."""
+        """Return the objects that this host gets, in the epoch's order; with sharding by key, every n-th object for n hosts."""
         found = list(self.objects)
         if self.shuffle_seed is not None:
             random.Random(f"{self.shuffle_seed}:{epoch}").shuffle(found)

@@ -124,7 +124,7 @@ class StreamPass:
         return not self._queue.empty()
 
     def quality(self) -> ShuffleQuality | None:
-        """Return how well the records handed out so far were shuffled; None before there are enough."""
+        """Return how well the records handed out so far were shuffled; None before the second record."""
         return self._meter.quality()
 
     def close(self) -> None:

@@ -82,7 +82,10 @@ def make_output_folder(folder: Path) -> None:
 
 
 def check_output_folder(folder: Path) -> None:
-    """Raise `OSError` if `folder` is a link that another user made. A missing folder is accepted."""
+    """Raise `OSError` if another user made `folder`, a link in its place, or a part of its path in a shared folder.
+
+    A missing folder is accepted.
+    """
     found = foreign_part(folder)
     if found is not None:
         raise _foreign(found.user, found.path)

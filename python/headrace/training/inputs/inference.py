@@ -40,7 +40,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A path that was left out: named like an image, but not a file. what: what it is instead ("a named pipe, not a file")."""
+    """A path that was left out: named like an image, but not a file. reason: what it is ("a named pipe, not a file")."""
 
     path: str
     reason: str

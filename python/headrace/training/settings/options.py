@@ -52,7 +52,7 @@ class Options:
     prefetch: int = 3  # number of batches made ahead
     decode: Decode = "auto"  # where JPEGs are decoded when training on a GPU: see `headrace.Loader`
     on_error: Literal["raise", "skip"] = "raise"  # for an image that cannot be decoded: stop, or replace and count it
-    compile: Compile = "off"  # torch.compile: "off", "on", or "graphs" (with CUDA graphs)
+    compile: Compile = "off"  # torch.compile: "off", "on", or "graphs" (on, with CUDA graphs)
     channels_last: bool = True
     tf32: bool = True  # compute float32 products in TF32 on CUDA GPUs
     pretrained: str | None = None  # a file of weights, or "auto": download those of torchvision or timm

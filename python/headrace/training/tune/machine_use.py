@@ -37,7 +37,7 @@ class MachineUse:
     arrived_bytes_s: float | None
 
     def noise(self) -> str:
-        """Return text to append to a rate if other programs disturbed the measurement, else ""."""
+        """Return text to append to a rate: the cores that other programs used, that this was not measured, or "" if few."""
         if self.foreign_cores is None:
             return " (other programs: not measured)"
         if self.foreign_cores < QUIET_SHARE * self.cores:

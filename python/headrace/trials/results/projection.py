@@ -33,7 +33,7 @@ class Projection:
     source: str
 
     def of(self, row: Row, counts: tuple[int, int]) -> Row:
-        """Return the row with its projected seconds per epoch; unchanged if its accelerator has no rate."""
+        """Return the row with its projected seconds per epoch; unchanged for GPU loaders or if its rates were not measured."""
         if row.cpu_ms is None or row.compute_img_s is None or row.loader.endswith("-gpu"):
             return row
         point, low, high = (self._seconds(row, counts, speed) for speed in (self.speed, self.speed_high, self.speed_low))
