@@ -174,7 +174,7 @@ print(*headrace.decode_into(data, out, boxes=[(0, 0, 1, 1)] * 2), max_pixels())
 @pytest.mark.parametrize("setting", ["many", "0", "-5", "1e9", "9999999999", "²"])
 def test_a_limit_that_is_no_number_of_pixels_is_refused(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PIXEL_LIMIT, setting)
-    with pytest.raises(UsageError, match="is no number of pixels"):
+    with pytest.raises(UsageError, match="is not a number of pixels"):
         max_pixels()
 
 

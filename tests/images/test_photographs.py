@@ -98,7 +98,7 @@ def test_an_interrupted_folder_does_not_appear_and_an_old_version_is_replaced(
 def test_a_folder_made_by_others_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "mine.txt").write_text("precious")
-    with pytest.raises(SourceError, match="not made here"):
+    with pytest.raises(SourceError, match="not made by headrace"):
         photographs.make(tmp_path / "images", per_class=1)
     assert (tmp_path / "images" / "mine.txt").read_text() == "precious"
 

@@ -304,7 +304,7 @@ def test_nothing_is_sent_without_a_yes(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     assert main(WORDS) == 2
     printed = capsys.readouterr().err
-    assert "send this request? [y/N]" in printed and "nothing was sent" in printed and "at most $" in printed
+    assert "send this request? [y/N]" in printed and "the request was not sent" in printed and "at most $" in printed
 
 
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(

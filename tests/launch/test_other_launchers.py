@@ -240,7 +240,7 @@ def test_the_processing_script_packs_from_s3_to_s3(world: dict[str, str]) -> Non
         (["ssh", *TRAIN], "needs --hosts"),
         (["ssh", *TRAIN, "--hosts", "a; rm -rf /"], "no name of a host"),
         (["slurm", *TRAIN, "--name", "a b"], "letters, digits"),
-        (["slurm", *TRAIN, "--env", "A-B=1"], "no name of a variable"),
+        (["slurm", *TRAIN, "--env", "A-B=1"], "not the name of a variable"),
         (["slurm", *TRAIN, "--count", "0"], "at least one machine"),
         (["batch", *PACK], "--queue, --efs"),
         (["batch", *PACK, "--queue", "q", "--efs", "fs-1"], "2 to 10,000"),

@@ -84,7 +84,7 @@ def test_misspelt_names_are_answered_with_the_one_that_is_meant() -> None:
     with pytest.raises(UsageError) as caught:
         cells.select(cells.load("dali"), loaders=["pytorc"])
     assert caught.value.hint == "did you mean pytorch?"
-    with pytest.raises(UsageError, match="no cell of dali is left"):
+    with pytest.raises(UsageError, match="no cell of dali matches"):
         cells.select(cells.load("dali"), models=["resnet1"])
 
 

@@ -94,12 +94,12 @@ def _jpeg(data: bytes) -> ImageHeader:
 
 def _png(data: bytes) -> ImageHeader:
     if len(data) < 24 or data[12:16] != b"IHDR":
-        raise DecodeError("PNG header is damaged")
+        raise DecodeError("the PNG header is damaged")
     if data.rfind(b"IEND") < 0:
-        raise DecodeError(f"PNG is truncated: no IEND chunk in {len(data)} bytes")
+        raise DecodeError(f"the PNG is truncated: no IEND chunk in {len(data)} bytes")
     width, height = struct.unpack_from(">II", data, 16)
     if not width or not height:
-        raise DecodeError(f"PNG of {width} x {height} pixels")
+        raise DecodeError(f"the PNG has no pixels: its size is {width} x {height}")
     return ImageHeader("png", width, height)
 
 

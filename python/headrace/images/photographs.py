@@ -76,7 +76,7 @@ def make(
     Raises MissingDependencyError without the photographs, SourceError if `folder` exists and was not made here.
     """
     if folder.exists() and not (folder / STAMP).is_file():
-        raise SourceError(f"{folder} exists and was not made here", hint="remove it, or choose another folder")
+        raise SourceError(f"{folder} exists and was not made by headrace", hint="remove it, or choose another folder")
     # A folder, which rename(2) replaces only when it is empty: `replacing` is for files.
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     photographs = _load()

@@ -84,6 +84,6 @@ def pillow() -> ModuleType:
         import PIL.Image
     except ImportError as error:
         raise MissingDependencyError(
-            "Pillow is needed for pictures, to re-encode images, and for images that are no JPEG", hint="pip install pillow"
+            "Pillow is needed for pictures, to re-encode images, and for images other than JPEGs", hint="pip install pillow"
         ) from error
     return cast(ModuleType, PIL.Image)

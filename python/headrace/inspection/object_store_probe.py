@@ -35,7 +35,7 @@ def probe_store(url: str) -> StoreProbe:
     """
     if not is_url(url):
         raise UsageError(
-            f"{url}: only s3://, gs://, az://, http:// and https:// addresses can be tried",
+            f"{url}: only s3://, gs://, az://, http:// and https:// addresses can be probed",
             hint="for example s3://bucket/prefix",
         )
     bucket, path, size = (_file if is_web(url) else _largest_object)(url)

@@ -217,7 +217,7 @@ def _check(job: Training) -> None:
         raise UsageError(f"--count {job.count}, --gpus {job.gpus}: at least one machine is needed")
     for name in job.environment:
         if re.fullmatch(r"[A-Za-z_]\w*", name) is None:
-            raise UsageError(f"--env {name}: this is no name of a variable")
+            raise UsageError(f"--env {name}: this is not the name of a variable")
 
 
 def _check_name(name: str) -> None:

@@ -278,7 +278,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         )
         self._views = LoaderViews(self.dataset, self.transform, options, self._masks)
         if options.with_json and self.dataset.table.json_size is None:
-            raise UsageError(f"the records of {self.dataset.root} have no JSON beside them", hint="drop with_json")
+            raise UsageError(f"the records of {self.dataset.root} have no JSON", hint="drop with_json")
 
     def _check_for_a_batch(self) -> None:
         """Raise SourceError for an empty dataset, UsageError if an epoch has no batch."""

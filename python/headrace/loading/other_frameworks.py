@@ -250,7 +250,7 @@ def _keras_dataset(loader: _Source, batches: int) -> Any:
                 for batch in self._pass:
                     return as_numpy(batch)
                 self._pass = iter(loader)
-            raise StateError("a pass of the loader had no batch")
+            raise StateError("a pass over the loader gave no batch")
 
         def on_epoch_begin(self) -> None:
             self._in_epoch = True

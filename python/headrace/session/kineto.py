@@ -81,7 +81,7 @@ def _decompressed(data: bytes) -> bytes:
     if len(found) > limit:
         raise ValueError(f"unpacked, it {too_large(len(found), limit)}")
     if not stream.eof:
-        raise ValueError("it ends too early")
+        raise ValueError("the compressed data end too early")
     return found
 
 

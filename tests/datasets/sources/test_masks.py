@@ -249,5 +249,5 @@ def test_masks_that_cannot_work_are_refused(tar: Path, image_folder: Callable[..
         loader(tar, t.Resize((8, 8)), mask=".PNG")
     with pytest.raises(UsageError, match="mask_fill"):
         loader(tar, t.Resize((8, 8)), mask_fill=256)
-    with pytest.raises(UsageError, match="which masks do not follow"):
+    with pytest.raises(UsageError, match="masks cannot be mixed"):
         loader(tar, t.Compose([t.Resize((8, 8)), t.MixUp()]), output="torch", dtype="float32")

@@ -23,7 +23,7 @@ from sample_images import jpeg
 
 
 def test_without_a_gpu_the_reason_is_one_line() -> None:
-    assert available("cpu") == "device cpu is no CUDA device"
+    assert available("cpu") == "device cpu is not a CUDA device"
     if not torch.cuda.is_available():
         assert available("cuda") == available("cuda:3") == "torch sees no CUDA device"
         with pytest.raises(UsageError, match="the CUDA decoder cannot be used: torch sees no CUDA device"):
@@ -99,7 +99,7 @@ def test_kernels_are_launched_in_order_on_torchs_stream_in_torchs_context(fake: 
 def test_the_context_is_put_back_when_a_launch_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = put(monkeypatch, FakeDriver("cuLaunchKernel"))
     launcher = driver.CudaLauncher(torch.device("cuda", 0))
-    with pytest.raises(HeadraceError, match="the CUDA driver: cuLaunchKernel: CUDA_ERROR_PROVOKED"):
+    with pytest.raises(HeadraceError, match="the CUDA driver's cuLaunchKernel failed: CUDA_ERROR_PROVOKED"):
         launcher.run(BatchArguments(), [1] * len(KERNELS))
     assert fake.calls[-1] == ("cuCtxPopCurrent",)
 
@@ -160,7 +160,7 @@ def test_a_mig_slice_is_one_device_with_its_own_number(fake: FakeDriver, monkeyp
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert available("cuda") is None and available("cuda:0") is None
     assert [call[1] for call in fake.calls if call[0] == "cuDeviceGet"] == [0]
-    assert available("cuda:1") == "there is no device cuda:1: torch sees 1"
+    assert available("cuda:1") == "there is no device cuda:1: the number of CUDA devices that torch sees is 1"
 
 
 class Faulty(HostLauncher):

@@ -142,7 +142,7 @@ def test_refuses_arguments_that_cannot_work(image_folder: MakeFolder) -> None:
     for steps, options, words in [
         ([MixUp()], {"dtype": "uint8"}, "MixUp makes floats"),
         ([RandomErasing(value="random")], {"dtype": "uint8"}, "RandomErasing makes floats"),
-        ([CutMix()], {"output": "numpy"}, "CutMix works in torch"),
+        ([CutMix()], {"output": "numpy"}, "CutMix works on torch tensors only"),
         ([MixUp(), Normalize([0.5], [0.5])], {}, "Normalize after MixUp"),
     ]:
         with pytest.raises(UsageError, match=words):

@@ -150,7 +150,7 @@ def test_removes_other_datasets_but_not_foreign_folders(image_folder: MakeFolder
         ("disk:8GiB", "neither"),
         ("disk:/nvme", "neither"),
         ("ram:lots", "not a size"),
-        ("ram:0", "holds nothing"),
+        ("ram:0", "has a size of 0 bytes"),
         ("disk:/nvme:", "not a size"),
     ],
 )

@@ -148,7 +148,7 @@ def test_a_driver_that_refuses_a_launch_in_mid_epoch_leaves_the_batches_to_the_c
     on_cpu = epoch(root, TRANSFORMS["train"])
 
     def trouble(files: Sequence[bytes]) -> set[int]:
-        raise HeadraceError("the CUDA driver: cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED")  # no RuntimeError, as torch's are
+        raise HeadraceError("the CUDA driver's cuLaunchKernel failed: CUDA_ERROR_LAUNCH_FAILED")  # no RuntimeError, as torch's are
 
     fake_gpu.install(monkeypatch, trouble=trouble)
     monkeypatch.setattr("headrace.loading.feeding.gpu_decode.MOST_CALLS", 4)
@@ -332,8 +332,8 @@ def test_another_filter_is_the_cpus_and_one_line_says_so(image_folder: MakeFolde
     [
         "the CUDA driver cannot be loaded: libcuda.so.1 is not found",
         "NVRTC, CUDA's run-time compiler, cannot be loaded: gone",
-        "the CUDA driver: cuModuleLoadData: CUDA_ERROR_OUT_OF_MEMORY",
-        "there is no device cuda:1: torch sees 1",
+        "the CUDA driver's cuModuleLoadData failed: CUDA_ERROR_OUT_OF_MEMORY",
+        "there is no device cuda:1: the number of CUDA devices that torch sees is 1",
         "the CUDA decoder's first batch failed: CUDA error: an illegal memory access was encountered",
     ],
 )

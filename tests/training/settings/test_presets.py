@@ -111,7 +111,7 @@ def test_pretrained_weights_load_with_another_number_of_classes(tmp_path: Path) 
         message = load_pretrained(model, str(tmp_path / file), name="resnet20")
         assert torch.equal(model[0].weight, taught[0].weight)
         assert f"last layer, {classifier(model)}, stays random" in message
-    with pytest.raises(StateError, match=r"does not fit resnet32: 121 tensors, first 6.conv1.weight"):
+    with pytest.raises(StateError, match=r"does not fit resnet32: 121 tensors differ, the first is 6.conv1.weight"):
         load_pretrained(factory.build_model("resnet32", classes=7, image_size=32), str(tmp_path / "w.pth"), name="resnet32")
     (tmp_path / "bad.pth").write_bytes(b"no weights")
     with pytest.raises(StateError, match="holds no weights"):

@@ -17,7 +17,7 @@ from headrace.attach.record.counters import COUNTERS
 __all__ = ["install"]
 
 FIRST_PARAMETERS = 3
-"""Watch the gradients of this many parameters from the start of the model: they come last, and the first may be unused."""
+"""Watch the gradients of this many parameters from the model's start: backward reaches them last; the first may be unused."""
 
 
 def install() -> None:

@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "refresh":
         refreshed = refresh(args.region, log=output.log)
         output.emit(
-            args, refreshed, lambda: output.say(f"{refreshed['prices']} prices of {args.region}, kept in {refreshed['file']}")
+            args, refreshed, lambda: output.say(f"{refreshed['prices']} prices of {args.region}, stored in {refreshed['file']}")
         )
         return 0
     if args.calibrate:
@@ -280,7 +280,7 @@ def _list(table: PriceTable) -> None:
         prices = [f"{table.price(one, service).usd_per_hour:.3f}" for service in SERVICES]
         shown.add_row(one.name + (" (historic)" if one.historic else ""), f"{one.gpus} × {one.gpu}", str(one.vcpus), *prices)
     output.stdout_console.print(shown)
-    output.say(f"{table.region}, {table.source('ec2')['date']}: {table.source('ec2')['source']}")
+    output.say(f"prices of {table.region}, {table.source('ec2')['date']}: {table.source('ec2')['source']}")
 
 
 def _show(found: Answer, args: argparse.Namespace) -> None:

@@ -177,7 +177,7 @@ def run(args: argparse.Namespace) -> int:
     if args.target in OTHER_LAUNCHERS and args.job is None:
         return write_launcher(args, _hyperparameters(args), _pairs(args.env, "--env"))
     if args.job is not None:
-        raise UsageError(f"launch {args.target} takes no name of a job: {args.job}", hint="--name names a new job")
+        raise UsageError(f"launch {args.target} takes no job name, but {args.job} is given", hint="--name names a new job")
     _check_files(args)
     request = _read(args.request) if args.request else build_request(_job(args))
     refuse_mistakes(check_request(request, region=args.region), output.log)
@@ -267,7 +267,7 @@ def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) 
             "the request was not sent: there is no terminal on which to confirm it", hint="--yes sends it, --dry-run does not"
         )
     if not _agreed("send this request?"):
-        raise UsageError("nothing was sent")
+        raise UsageError("the request was not sent: it was not confirmed")
 
 
 def _ask_for_code(args: argparse.Namespace, request: dict[str, Any]) -> None:
@@ -283,7 +283,7 @@ def _ask_for_code(args: argparse.Namespace, request: dict[str, Any]) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"{args.request} runs code of its author on this machine", hint="if you trust it, --yes runs it")
     if not _agreed("run it on this machine?"):
-        raise UsageError("nothing was run")
+        raise UsageError("the request was not run: it was not confirmed")
 
 
 def _agreed(question: str) -> bool:
@@ -353,7 +353,7 @@ def _folders(args: argparse.Namespace, request: dict[str, Any]) -> dict[str, Pat
             output.log(f"{name}: copying {without_url_secrets(place)} to the cache, once")
         folder = local_copy(place) if is_url(place) else Path(place)
         if not folder.exists():
-            raise UsageError(f"--channel {name}: there is no {folder}")
+            raise UsageError(f"--channel {name}: there is no folder {folder}")
         found[sources[name]["S3Uri"]] = folder
     return found
 

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     before, was = read_session_folder(args.before)
     after, now = read_session_folder(args.after)
     if args.out is not None and not args.html:
-        raise UsageError("--out names the file of --html", hint="add --html")
+        raise UsageError("--out names the file that --html writes, and --html is missing", hint="add --html")
     if args.share:
         (before, was), (after, now) = without_places(before, was), without_places(after, now)
     found = compare_sessions(before, after, was, now)

@@ -70,7 +70,10 @@ def _check(args: argparse.Namespace) -> None:
     if args.sagemaker_job is not None and args.from_files is not None:
         raise UsageError("--sagemaker-job and --from-files name one job each", hint="give one of them")
     if args.instance is not None:
-        raise UsageError("--instance is for a command: the description names the instance type", hint="--usd-per-hour USD")
+        raise UsageError(
+            "--instance is for a command to run: the description of a finished job names its instance type",
+            hint="--usd-per-hour USD",
+        )
     for option, value in (("--verify", args.verify), ("--seconds", args.seconds)):
         if value:
             raise UsageError(f"{option} needs a command to run: the job has ended")

@@ -147,7 +147,7 @@ def _render(predictions: Sequence[Prediction], written: Path | None) -> None:
     common = os.path.commonprefix([one.image for one in listed]).rpartition("/")  # noqa: RUF071 - of URLs and keys too
     folder = "".join(common[:2])
     if folder:
-        output.say(f"images of {folder}")
+        output.say(f"images in {folder}")
     # The unit stands in the header: a cell that is wrapped must not separate a number from its unit.
     columns = (
         Column("image", overflow="fold"),

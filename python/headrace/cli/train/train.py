@@ -234,7 +234,7 @@ def _render_dry_run(options: Options, device: str, dry_run: DryRun) -> None:
     binds = "" if dry_run.binds == "not measured" else f": {dry_run.binds} binds"
     output.say(f"rates: compute alone {compute}, input alone {ingest}{binds}")
     if dry_run.not_measured:
-        output.say(f"not measured, the {DRY_RUN_LIMIT_S:.0f} s were over: {', '.join(dry_run.not_measured)}")
+        output.say(f"not measured within {DRY_RUN_LIMIT_S:.0f} s: {', '.join(dry_run.not_measured)}")
     if dry_run.seconds is not None and dry_run.seconds_per_epoch is not None:
         money = "" if dry_run.usd is None else f", {dry_run.usd:,.2f} USD"
         output.say(f"time: {_time(dry_run.seconds_per_epoch)} an epoch, {_time(dry_run.seconds)} in all{money} (estimate)")

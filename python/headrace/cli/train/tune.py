@@ -237,7 +237,7 @@ def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | No
         output.say(f"{found.binds} binds on the {found.device}: {found.advice}")
     output.say(found.batch_note)
     if found.not_measured:
-        output.say(f"not measured, the time was over: {', '.join(found.not_measured)}")
+        output.say(f"not measured within the time limit: {', '.join(found.not_measured)}")
     if usd_per_epoch is not None:
         output.say(f"an epoch costs ${usd_per_epoch:,.2f} at this rate")
     if written is not None:

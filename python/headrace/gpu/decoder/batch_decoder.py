@@ -53,12 +53,14 @@ def _launcher(device: torch.device) -> CudaLauncher:
     """Return the kernels on `device`, loaded and checked once per process."""
     torch = _torch()
     if device.type != "cuda":
-        raise HeadraceError(f"device {device} is no CUDA device")
+        raise HeadraceError(f"device {device} is not a CUDA device")
     if not torch.cuda.is_available():
         raise HeadraceError("torch sees no CUDA device")
     index = torch.cuda.current_device() if device.index is None else device.index
     if index >= torch.cuda.device_count():
-        raise HeadraceError(f"there is no device {device}: torch sees {torch.cuda.device_count()}")
+        raise HeadraceError(
+            f"there is no device {device}: the number of CUDA devices that torch sees is {torch.cuda.device_count()}"
+        )
     if index not in _launchers:
         launcher = CudaLauncher(torch.device("cuda", index))
         check_pixels(CudaJpegDecoder(launcher.device, CHECKED_SIZE, launcher=launcher))

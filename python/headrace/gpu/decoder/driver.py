@@ -75,5 +75,5 @@ class CudaLauncher:
         """Call a function of the driver. Return its value; raise `HeadraceError` if it failed."""
         result = getattr(self._driver, name)(*arguments)
         if result[0] != self._driver.CUresult.CUDA_SUCCESS:
-            raise HeadraceError(f"the CUDA driver: {name}: {result[0].name}")
+            raise HeadraceError(f"the CUDA driver's {name} failed: {result[0].name}")
         return result[1] if len(result) == 2 else None

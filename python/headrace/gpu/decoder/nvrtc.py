@@ -71,7 +71,7 @@ def _nvrtc() -> Any:
 def _checked(bindings: Any, result: tuple[Any, ...], what: str) -> Any:
     """Return the values of a call. Raise `HeadraceError` if it failed."""
     if result[0] != bindings.nvrtcResult.NVRTC_SUCCESS:
-        raise HeadraceError(f"NVRTC: {what}: {result[0].name}")
+        raise HeadraceError(f"NVRTC failed ({what}): {result[0].name}")
     return result[1] if len(result) == 2 else result[1:]
 
 

@@ -157,7 +157,9 @@ class _Run:
                 check_output_folder(self.folder / part)
             atomic_write(marker, MARKER_TEXT)
         except OSError as error:
-            raise HeadraceError(f"{error.filename}: {error.strerror}", hint="--out FOLDER names another one") from error
+            raise HeadraceError(
+                f"cannot use {error.filename}: {error.strerror}", hint="--out FOLDER names another one"
+            ) from error
         for part in ("results", "logs", "hosts"):
             shutil.rmtree(self.folder / part, ignore_errors=True)
 
@@ -299,7 +301,7 @@ def _hosts(request: Mapping[str, Any], folder: Path, job: str) -> list[Host]:
     groups = {group["InstanceGroupName"]: [next(names) for _ in range(group["InstanceCount"])] for group in asked}
     types = {group["InstanceGroupName"]: group["InstanceType"] for group in asked}
     if not any(groups.values()):
-        raise HeadraceError("the request has no instances")
+        raise HeadraceError("the request asks for no instances")
     return [
         Host(name, group, folder.absolute() / "hosts" / name, folder.absolute() / "logs" / f"{name}.log", groups, types,
              f"{job}-{name}.")

@@ -34,7 +34,7 @@ class LocalStore:
                 return folder / address.removeprefix(prefix).lstrip("/")
         scheme, _, rest = address.partition("://")
         if scheme != "s3" or not rest:
-            raise SourceError(f"{uri} is no address of a bucket", hint="s3://bucket/prefix")
+            raise SourceError(f"{uri} is not an S3 address", hint="s3://bucket/prefix")
         return self.root / rest
 
     def place(self, uri: str) -> Place:

@@ -193,12 +193,12 @@ class LoaderViews:
 
 def _check_batch_transforms(pipeline: Pipeline, options: LoaderOptions, *, several: bool, masked: bool) -> None:
     if pipeline.batch and options.output == "numpy":
-        raise UsageError(f"{type(pipeline.batch[0]).__name__} works in torch", hint="use output='torch'")
+        raise UsageError(f"{type(pipeline.batch[0]).__name__} works on torch tensors only", hint="use output='torch'")
     mixing = [step for step in pipeline.batch if isinstance(step, MixUp | CutMix | RandomChoice)]
     if several and mixing:
-        raise UsageError(f"{type(mixing[0]).__name__} cannot be used in Views, which have one label together")
+        raise UsageError(f"{type(mixing[0]).__name__} cannot be used in Views, which share one label")
     if masked and mixing:
-        raise UsageError(f"{type(mixing[0]).__name__} mixes images, which masks do not follow")
+        raise UsageError(f"{type(mixing[0]).__name__} mixes images, and masks cannot be mixed")
     check_dtype(pipeline.batch, options.dtype)
 
 

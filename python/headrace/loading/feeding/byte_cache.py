@@ -63,7 +63,7 @@ def parse_cache(text: str) -> ByteCache:
     except ValueError as error:
         raise UsageError(f"cache {text!r}: {error}", hint=_EXAMPLE) from error
     if limit == 0:
-        raise UsageError(f"cache {text!r} holds nothing", hint="give it a size, or drop cache=")
+        raise UsageError(f"cache {text!r} has a size of 0 bytes", hint="give it a size, or drop cache=")
     return ByteCache(Path(folder).expanduser().absolute() if folder else None, limit)
 
 
@@ -73,7 +73,7 @@ def open_cache(cache: ByteCache, dataset: Dataset) -> CacheLocation:
     Raises UsageError for a stream or a dataset in an object store, SourceError for a folder that cannot be written.
     """
     if dataset.stream is not None:
-        raise UsageError(f"{dataset.root} is a stream, which comes once an epoch by itself", hint="drop cache=")
+        raise UsageError(f"{dataset.root} is a stream, which is read anew in each epoch", hint="drop cache=")
     if cache.folder is None:
         return CacheLocation(None, cache.limit_bytes, None, None)
     if dataset.fetcher is not None:

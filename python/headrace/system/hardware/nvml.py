@@ -220,7 +220,7 @@ def throttle_names(reasons: int) -> tuple[str, ...]:
 
 def _ask_nvml(nvml: Nvml) -> Driver:
     if len(nvml.handles) < nvml.device_count:
-        raise NvmlError(f"NVML opens {len(nvml.handles)} of {nvml.device_count} GPUs")
+        raise NvmlError(f"NVML can open only {len(nvml.handles)} of {nvml.device_count} GPUs")
     return Driver(
         version=_required(nvml, nvml.driver_version(), "driver version"),
         cuda=nvml.cuda_version(),

@@ -63,7 +63,7 @@ def max_pixels() -> int:
         return _PIXELS
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _LARGEST_PIXELS):
         raise UsageError(
-            f"{PIXEL_LIMIT}={text!r} is no number of pixels from 1 to {_LARGEST_PIXELS:,}",
+            f"{PIXEL_LIMIT}={text!r} is not a number of pixels from 1 to {_LARGEST_PIXELS:,}",
             hint=f"for example {PIXEL_LIMIT}=400000000",
         )
     return int(text)

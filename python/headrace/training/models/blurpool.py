@@ -19,7 +19,7 @@ FEWEST_CHANNELS = 16
 
 
 def add_blurpool(model: nn.Module) -> int:
-    """Add the filter to `model` in place; return the number of layers that got one."""
+    """Put a low-pass filter before each subsampling of `model`, in place; return the number of layers that got one."""
     from torch import nn
 
     count = 0

@@ -80,7 +80,7 @@ def _build_plain(name: str, classes: int, image_size: int) -> nn.Module:
     try:
         from torchvision import models
     except ImportError as error:
-        raise MissingDependencyError("models come from torchvision", hint="pip install 'headrace[train]'") from error
+        raise MissingDependencyError("models need torchvision", hint="pip install 'headrace[train]'") from error
     known = models.list_models(module=models)
     if name in known:
         extra = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
@@ -111,7 +111,7 @@ def _from_timm(name: str, classes: int, known: list[str]) -> nn.Module:
         except (RuntimeError, ValueError, TypeError) as error:  # for example an unknown tag behind the name
             if isinstance(error, NotImplementedError):
                 raise
-            raise UsageError(f"timm builds no {name!r}: {first_line(error)}") from error
+            raise UsageError(f"timm cannot build {name!r}: {first_line(error)}") from error
         return model
     near = difflib.get_close_matches(name, [*SMALL_RESNETS, *known], n=3)
     where = "torchvision" + (" and timm" if timm is not None else " (timm is not installed)")

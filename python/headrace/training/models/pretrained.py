@@ -40,7 +40,7 @@ def load_pretrained(model: nn.Module, source: str, *, name: str) -> str:
         if first in tensors:
             shape = f"{tuple(tensors[first].shape)} where {tuple(own[first].shape)} is needed"
         hint = "give weights of the same model; images of up to 64 pixels get another first layer: --image-size 96 or more"
-        raise StateError(f"{where} does not fit {name}: {len(wrong)} tensors, first {first}: {shape}", hint=hint)
+        raise StateError(f"{where} does not fit {name}: {len(wrong)} tensors differ, the first is {first}: {shape}", hint=hint)
     model.load_state_dict(fitting, strict=False)
     random_layer = f"; the last layer, {head}, stays random" if missing and head else ""
     return f"{len(fitting)} of {len(own)} tensors from {where}{random_layer}"
@@ -76,7 +76,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
         if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
             found = found[wrapper]
     if not isinstance(found, dict) or not all(torch.is_tensor(value) for value in found.values()):
-        raise StateError(f"{path} holds no state_dict, but a {type(found).__name__}", hint=hint)
+        raise StateError(f"{path} holds a {type(found).__name__}, not a state_dict", hint=hint)
     return {_plain(str(key)): value for key, value in found.items()}
 
 
@@ -107,7 +107,9 @@ def _download(name: str) -> dict[str, torch.Tensor]:
 
         return dict(timm.create_model(name, pretrained=True).state_dict())
     except ImportError as error:
-        raise MissingDependencyError(f"no offered weights for {name}: {error}", hint="pip install timm torchvision") from error
+        raise MissingDependencyError(
+            f"the pretrained weights of {name} need a package: {error}", hint="pip install timm torchvision"
+        ) from error
     except (OSError, RuntimeError) as error:  # urllib's and huggingface_hub's errors are OSErrors
-        what = f"the weights of {name} could not be had: {error}"
+        what = f"the weights of {name} could not be downloaded: {error}"
         raise StateError(what, hint="--pretrained FILE takes weights that are already here") from error

@@ -71,7 +71,7 @@ def with_global_batch(options: Options, global_batch: int | None, ranks: int) ->
     if global_batch < 1 or global_batch % step:
         hint = f"--global-batch {max(1, round(global_batch / step)) * step}, or another --batch-size"
         raise UsageError(
-            f"--global-batch {global_batch} is no multiple of "
+            f"--global-batch {global_batch} is not a multiple of "
             f"{count_text(options.batch_size, 'image')} × {count_text(ranks, 'rank')}",
             hint=hint,
         )

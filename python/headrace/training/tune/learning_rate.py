@@ -85,7 +85,10 @@ def find_learning_rate(
     simulated device, whose model is a stand-in.
     """
     if device.simulated:
-        raise UsageError("--find-learning-rate: the model of a simulated device is a stand-in", hint="--device cpu or cuda")
+        raise UsageError(
+            "--find-learning-rate cannot be used on a simulated device, which trains a stand-in for the model",
+            hint="--device cpu or cuda",
+        )
     deadline = deadline or Deadline()
     accumulate = options.optimization.accumulate * ranks
     alone = replace(

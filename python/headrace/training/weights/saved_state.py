@@ -81,7 +81,7 @@ class _Reader:
 
     def __init__(self, table: object, where: str) -> None:
         if not _is_table(table):
-            raise StateError(f"{where} holds no description of its content", hint="it was not written by headrace train")
+            raise StateError(f"{where} does not say what it holds", hint="it was not written by headrace train")
         self._table: Mapping[str, Any] = table  # type: ignore[assignment]
         self.where = where
 

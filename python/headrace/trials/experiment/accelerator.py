@@ -70,7 +70,7 @@ def rate_of(gpu: str, model: str, precision: str) -> tuple[float, str]:
         known = ", ".join(SIMULATED_GPUS[gpu])
         raise UsageError(f"no published rate of {gpu} in {precision} is known", hint=f"--precision {known}")
     if model not in GFLOPS:
-        raise UsageError(f"the work of {model!r} is not known, nor is its rate", hint=f"known: {', '.join(GFLOPS)}")
+        raise UsageError(f"neither the rate nor the GFLOPs of {model!r} are known", hint=f"known: {', '.join(GFLOPS)}")
     rate, source = SIMULATED_GPUS[gpu][precision]
     if model == "resnet50":
         return rate, source

@@ -214,7 +214,7 @@ def select(
     ]
     if not cells:
         raise UsageError(
-            f"no cell of {experiment.name} is left",
+            f"no cell of {experiment.name} matches the options",
             hint=f"it has models {_values(experiment, 'model')}, loads {_values(experiment, 'load')}, "
             f"loaders {_values(experiment, 'loader')}, modes {_values(experiment, 'mode')}",
         )
@@ -231,7 +231,7 @@ def _parse(name: str, text: str, where: str) -> Experiment:
     try:
         document = parse_toml(text)
     except ValueError as error:
-        raise UsageError(f"{where} is no TOML: {error}") from None
+        raise UsageError(f"{where} is not TOML: {error}") from None
     tables, published = document.pop("cells", None), document.pop("published", [])
     known = {entry.name for entry in fields(Experiment)} - {"name", "cells", "published"}
     _check_names(document, known, where)
@@ -239,7 +239,7 @@ def _parse(name: str, text: str, where: str) -> Experiment:
         raise UsageError(f"{where} declares no [[cells]]", hint="headrace trials -h shows an example")
     for required in ("title", "question"):
         if required not in document:
-            raise UsageError(f"{where} needs a {required}, as text")
+            raise UsageError(f"{where} needs a {required}, which is text")
     _check_values(document, where)
     if "accelerator" in document and document["accelerator"] == "none":
         document["accelerator"] = None

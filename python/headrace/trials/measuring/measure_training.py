@@ -53,7 +53,7 @@ def epochs_of(metrics: Path, images: int) -> list[dict[str, Any]]:
         facts = {"end_s": line["seconds"], "seconds": seconds, "top1": line["evaluation"]["top1"]}
         found.append({"epoch": epoch + 1, **facts, "loss": line.get("training_loss"), "img_s": images / seconds})
     if not found:
-        raise HeadraceError("the training evaluated no epoch")
+        raise HeadraceError("the training evaluated the model after no epoch")
     return found
 
 

@@ -175,7 +175,7 @@ def only_run(out: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"another run of headrace trials works in {out}", hint="wait for it, stop it, or choose another --out"
+                f"another run of headrace trials is using {out}", hint="wait for it, stop it, or choose another --out"
             ) from None
         try:
             yield
