@@ -439,8 +439,8 @@ class _PendingBatch:
 
     batch: IndexBatch
     memories: tuple[_BatchMemory, ...]
-    job: Job | None  # None: the GPU makes all images
-    on_gpu: GpuJob | None = None  # of the last images
+    job: Job | None  # the native threads' work; None: the GPU makes all images
+    on_gpu: GpuJob | None = None  # the GPU's work on the last images; None: the native threads make all
 
     def is_done(self) -> bool:
         """Return whether all images are decoded. False where the GPU makes some."""

@@ -24,13 +24,13 @@ __all__ = ["BatchMaker", "FeedPass", "FetchedBatches", "FilledBatch", "IndexBatc
 
 @dataclass(frozen=True, slots=True)
 class IndexBatch:
-    """The records of a batch, and for each the key of its random draws: the record, or its number over all parts."""
+    """The records of a batch, and the keys of their random draws: the record numbers (with `parts`, counted over all parts)."""
 
-    records: npt.NDArray[np.int64]  # [n]
-    draws: npt.NDArray[np.uint64]  # [n]
+    records: npt.NDArray[np.int64]  # [n] row of each record in the dataset's table
+    draws: npt.NDArray[np.uint64]  # [n] key of each record's random draws
     data: list[bytes] | None = None  # [n] the encoded images, if they are not read from the table's files
-    labels: npt.NDArray[np.int64] | None = None  # [n] for a stream, whose records are in no table
-    keys: list[str] | None = None  # [n] for a stream
+    labels: npt.NDArray[np.int64] | None = None  # [n] for a stream, whose records are in no table; else None
+    keys: list[str] | None = None  # [n] for a stream; else None
 
     def part(self, first: int, end: int) -> IndexBatch:
         """Return the records from slot `first` up to `end`."""
@@ -42,10 +42,10 @@ class IndexBatch:
 class FilledBatch:
     """A decoded batch. With on_error="skip", `records` and `labels` are those of the substitutes of bad records."""
 
-    pixels: npt.NDArray[Any]  # Pipeline.shape(n), dtype NUMPY_DTYPES[pipeline.dtype]
-    records: npt.NDArray[np.int64]  # [n]
-    labels: npt.NDArray[np.int64] | None  # [n] for a stream
-    draws: npt.NDArray[np.uint64]  # [n] the keys of their random draws
+    pixels: npt.NDArray[Any]  # the images, of shape Pipeline.shape(n) and dtype NUMPY_DTYPES[pipeline.dtype]
+    records: npt.NDArray[np.int64]  # [n] row of each record in the dataset's table
+    labels: npt.NDArray[np.int64] | None  # [n] for a stream; else None
+    draws: npt.NDArray[np.uint64]  # [n] key of each record's random draws
     owner: Any  # the tensor that owns the memory, or None
     masks: npt.NDArray[np.uint8] | None = None  # [n, H, W] if the feed has masks
     on_gpu: GpuPart | None = None  # the images that are not in `pixels`, because the GPU decoded them
@@ -82,7 +82,7 @@ class FetchedBatches:
         return self._is_next_here is None and (self._fetcher is None or isinstance(self._fetcher, Readahead))
 
     def is_next_here(self) -> bool:
-        """Return whether the next batch is there without a wait."""
+        """Return whether the records of the next batch are here already, so that `next()` does not wait."""
         if self._fetcher is None:
             return self._is_next_here is None or self._is_next_here()
         self._fetch(self._fetcher)
@@ -99,7 +99,7 @@ class FetchedBatches:
 
 
 class PendingBatch(Protocol):
-    """A batch that is being made."""
+    """The interface of a batch that is being made."""
 
     def is_done(self) -> bool:
         """Return whether the batch is complete, without waiting."""
@@ -108,30 +108,30 @@ class PendingBatch(Protocol):
         """Wait until the batch is complete."""
 
     def cancel(self) -> None:
-        """Drop the work that has not begun."""
+        """Cancel the work that has not begun."""
 
 
 class BatchMaker(Protocol):
-    """What makes the batches of a pass."""
+    """The interface of what makes the batches of a pass."""
 
     def submit(self, batch: IndexBatch, /) -> Any:
         """Start making a batch. Return a `PendingBatch`."""
 
     def finish(self, pending: Any, /) -> tuple[FilledBatch, ...]:
-        """Return a complete batch, of each view one. Raises DecodeError for a bad record, unless on_error is "skip"."""
+        """Return a complete batch, one for each view. Raises DecodeError for a bad record, unless on_error is "skip"."""
 
     def batch_given(self) -> None:
-        """Record that the consumer has got a batch."""
+        """Note the time at which the consumer gets a batch."""
 
     def batch_asked(self) -> None:
-        """Record that the consumer has come back for the next batch."""
+        """Note the time at which the consumer asks for the next batch."""
 
     def end(self) -> None:
-        """Record the end of the pass."""
+        """Note that the pass has ended."""
 
 
 class FeedPass:
-    """One pass over the data, up to `prefetch` batches ahead of the consumer. `epoch`: number of the pass.
+    """One pass over the data, up to `prefetch` batches ahead of the consumer. epoch: number of the pass.
 
     for batches in feed_pass.run():
         ...  # give them to the consumer
@@ -173,7 +173,7 @@ class FeedPass:
             self._maker.end()
 
     def handed_out(self) -> None:
-        """Record that a batch is complete on its device and goes to the consumer.
+        """Note that a batch is complete on its device and is handed to the consumer; submit further batches.
 
         If it was ready when the consumer asked, the next batch is submitted only now: threads that wake up while a batch is
         handed out take the consumer's core, on some kernels for a whole tick (4 ms).

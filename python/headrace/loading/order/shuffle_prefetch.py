@@ -15,7 +15,7 @@ __all__ = ["prefetch_windows"]
 
 # Request the next window after this share of the current one, so that its own batches have the network first.
 _PREFETCH_AFTER = 0.25
-_PREFETCH_NEXT_EPOCH_AFTER = 0.75  # the same share in the last window of an epoch, before the first window of the next epoch
+_PREFETCH_NEXT_EPOCH_AFTER = 0.75  # in an epoch's last window, request the next epoch's first window after this share of it
 
 
 def prefetch_windows(steps: Iterable[int], order: EpochOrder, blocks: BlockLayout, fetcher: RecordFetcher) -> Iterator[int]:

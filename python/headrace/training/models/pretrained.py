@@ -19,7 +19,7 @@ __all__ = ["classifier", "load_pretrained"]
 _SAFE_TORCH = (2, 6)
 _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
 _OF_DAMAGE = (ValueError, EOFError, LookupError, TypeError, AttributeError, AssertionError, MemoryError)
-_PREFIXES = ("module.", "_orig_mod.")  # that DistributedDataParallel and torch.compile put before the names of tensors
+_PREFIXES = ("module.", "_orig_mod.")  # cut off names of tensors: DistributedDataParallel and torch.compile add these
 
 
 def load_pretrained(model: nn.Module, source: str, *, name: str) -> str:
