@@ -148,7 +148,9 @@ def test_a_driver_that_refuses_a_launch_in_mid_epoch_leaves_the_batches_to_the_c
     on_cpu = epoch(root, TRANSFORMS["train"])
 
     def trouble(files: Sequence[bytes]) -> set[int]:
-        raise HeadraceError("the CUDA driver's cuLaunchKernel failed: CUDA_ERROR_LAUNCH_FAILED")  # no RuntimeError, as torch's are
+        raise HeadraceError(
+            "the CUDA driver's cuLaunchKernel failed: CUDA_ERROR_LAUNCH_FAILED"
+        )  # no RuntimeError, as torch's are
 
     fake_gpu.install(monkeypatch, trouble=trouble)
     monkeypatch.setattr("headrace.loading.feeding.gpu_decode.MOST_CALLS", 4)
