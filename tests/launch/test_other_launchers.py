@@ -238,7 +238,7 @@ def test_the_processing_script_packs_from_s3_to_s3(world: dict[str, str]) -> Non
     [
         (["slurm"], "needs --model and --data"),
         (["ssh", *TRAIN], "needs --hosts"),
-        (["ssh", *TRAIN, "--hosts", "a; rm -rf /"], "no name of a host"),
+        (["ssh", *TRAIN, "--hosts", "a; rm -rf /"], "is not a host name"),
         (["slurm", *TRAIN, "--name", "a b"], "letters, digits"),
         (["slurm", *TRAIN, "--env", "A-B=1"], "not the name of a variable"),
         (["slurm", *TRAIN, "--count", "0"], "at least one machine"),
@@ -247,7 +247,7 @@ def test_the_processing_script_packs_from_s3_to_s3(world: dict[str, str]) -> Non
         (["batch"], "--data, --packed, --image, --role"),
         (["processing", *PACK, "--units", "2"], "on one instance"),
         (["processing", *PACK, "--packed", "/here"], "reads from S3"),
-        (["slurm", "NAME", *TRAIN], "takes no name"),
+        (["slurm", "NAME", *TRAIN], "takes no job name"),
     ],
 )
 def test_what_cannot_work_is_refused_in_words(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,7 +107,7 @@ def test_the_context_is_put_back_when_a_launch_fails(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("failing", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuModuleLoadData"])
 def test_a_driver_that_refuses_is_the_reason(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     put(monkeypatch, FakeDriver(failing))
-    assert available("cuda") == f"the CUDA driver: {failing}: CUDA_ERROR_PROVOKED"
+    assert available("cuda") == f"the CUDA driver's {failing} failed: CUDA_ERROR_PROVOKED"
 
 
 def test_a_missing_driver_library_is_the_reason(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> None:
@@ -151,7 +151,7 @@ def test_each_gpu_has_its_own_kernels(fake: FakeDriver) -> None:
     assert [call[1] for call in fake.calls if call[0] == "cuDeviceGet"] == [1, 0], (
         "the current device, then the other, once each"
     )
-    assert available("cuda:2") == "there is no device cuda:2: torch sees 2"
+    assert available("cuda:2") == "there is no device cuda:2: the number of CUDA devices that torch sees is 2"
 
 
 def test_a_mig_slice_is_one_device_with_its_own_number(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
