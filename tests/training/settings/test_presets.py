@@ -134,7 +134,7 @@ def test_pretrained_files_cannot_run_code(tmp_path: Path) -> None:
 def test_a_global_batch_sets_accumulate_or_raises() -> None:
     options = Options(model="m", data="d", out="o", batch_size=64)
     assert with_global_batch(options, 1024, 4).optimization.accumulate == 4
-    with pytest.raises(UsageError, match=r"--global-batch 1000 is no multiple") as caught:
+    with pytest.raises(UsageError, match=r"--global-batch 1000 is not a multiple") as caught:
         with_global_batch(options, 1000, 4)
     assert "--global-batch 1024" in str(caught.value.hint)
 
