@@ -35,7 +35,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 
 
 def aws_client(service: str, region: str) -> Any:
-    """Return a client of a service. Raises `MissingDependencyError` without boto3, `HeadraceError` without credentials."""
+    """Return boto3's client of an AWS service. Raises `MissingDependencyError` without boto3, `HeadraceError` without keys."""
     try:
         boto3 = importlib.import_module("boto3")
     except ImportError:

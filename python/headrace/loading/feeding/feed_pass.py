@@ -112,7 +112,7 @@ class PendingBatch(Protocol):
 
 
 class BatchMaker(Protocol):
-    """The interface of what makes the batches of a pass."""
+    """The interface of the object that makes the batches of a pass."""
 
     def submit(self, batch: IndexBatch, /) -> Any:
         """Start making a batch. Return a `PendingBatch`."""

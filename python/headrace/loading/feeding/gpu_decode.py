@@ -216,7 +216,7 @@ class GpuDecoding:
         return lines
 
     def close(self) -> None:
-        """Stop the thread."""
+        """Stop and join the thread that works on the GPU. Later use starts a new one."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None

@@ -31,7 +31,8 @@ def gather_json(value: Any, *, world_size: int, group: Any = None) -> list[Any]:
     for rank, count in enumerate(counts):
         if not 0 < count <= MOST_BYTES:
             raise HeadraceError(
-                f"rank {rank} sent a value of {count} bytes", hint="start every rank with the same headrace, and only these"
+                f"rank {rank} sent a value of {count} bytes, not of 1 to {MOST_BYTES:,}",
+                hint="start every rank with the same headrace, and only these",
             )
     own = torch.zeros(max(counts), dtype=torch.uint8)
     own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Scores", "evaluate", "model_scores"]
 
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # texts in torch's errors, on a GPU and on the CPU
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # texts of torch's out-of-memory errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ FEWEST = 48
 
 @dataclass
 class Materials:
-    """The data of an experiment below `folder`.
+    """The images of an experiment, made or linked below `folder` in every form that a cell reads.
 
     train_images, validation_images, mean_bytes: of the published dataset. own: the user's folder (`CLASS/image`, or
     `train/CLASS/image` and `val/CLASS/image`); None: photographs are made, `scale` times as many as published.
