@@ -5,7 +5,7 @@ Its rooms, ground first:
 - `machine`: counters and settings of the machine and its processes.
 - `record`: what writes the session: hooks on imports, counters, stacks, the log.
 - `training`: what the training loop does beside its steps: loss, first step, pauses, ranks, operators.
-- `experiments`: short experiments with the job: a probe of reads, overridden arguments, the same batch again.
+- `experiments`: hooks that change the running job to measure something: probe reads, override arguments, repeat a batch.
 - `batches`: the times of batches and steps, for each kind of loader.
 
 `load_hooks` installs the hooks when PyTorch or TensorFlow is imported (`torch_hooks`, `tensorflow_hooks`). `launch` starts the

@@ -2,9 +2,9 @@
 
 Its rooms, ground first:
 
-- `sagemaker`: AWS's side: requests, the plan, following a job, metrics.
-- `job_request`: a CreateTrainingJob request: written, and checked before it is sent.
-- `in_container`: what the entry point of a container uses: its environment, the first process.
-- `local`: `headrace launch local`: the contract on this machine.
+- `sagemaker`: work with SageMaker: expected cost, submitting and following a job, metric definitions.
+- `job_request`: CreateTrainingJob requests: build one, and check it before it is sent.
+- `in_container`: the parts of a container's entry point: reading SageMaker's files, running the first process.
+- `local`: `headrace launch local`: run a training job on this machine.
 - `finished_job`: a job that already ran, from what AWS kept.
 """

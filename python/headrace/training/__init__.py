@@ -7,7 +7,7 @@ Its rooms, ground first:
 - `settings`: the options of a run: defaults, presets, files, optimizers.
 - `weights`: weights on disk: checkpoints, resume, uploads, export, evaluation.
 - `logs`: metrics and loggers.
-- `learning`: the learner: forward, backward, optimizer.
-- `inputs`: the batches of a run.
+- `learning`: one training step: forward, backward, optimizer.
+- `inputs`: the data of a run: datasets and loaders.
 - `tune`: short measurements that choose the settings of a run.
 """

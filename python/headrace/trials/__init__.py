@@ -1,10 +1,10 @@
-"""`headrace trials`: the articles' experiments, repeated on this machine.
+"""`headrace trials`: repeat published experiments on image loading on this machine.
 
 Its rooms, ground first:
 
-- `experiment`: one experiment: its cells, source, transforms, device.
+- `experiment`: an experiment before it is run: its cells, data, transforms and device.
 - `inputs`: the data of the experiments, in each form and place.
-- `measuring`: the measurements: loaders, peers, ranks, training.
-- `results`: rows, projections and targets.
-- `pages`: charts, page and summary.
+- `measuring`: measure the cells of an experiment: loaders, other projects' loaders, ranks, training.
+- `results`: the results as data: rows of the table, projections to another machine, targets.
+- `pages`: the results for people: charts, HTML page, summary in sentences.
 """

@@ -1,1 +1,1 @@
-"""Counters and settings of the machine and its processes."""
+"""Read counters and settings of the machine and of the job's processes."""

@@ -1,1 +1,1 @@
-"""`cost`, `launch`, `trials`."""
+"""The verbs `cost`, `launch` and `trials`."""

@@ -1,1 +1,1 @@
-"""`inspect`, `pack`, `verify`."""
+"""The verbs `inspect`, `pack` and `verify`."""

@@ -1,1 +1,1 @@
-"""`diagnose`, `watch`, `run`, `report`, `compare`, `doctor`, `demo`."""
+"""The verbs `diagnose`, `watch`, `run`, `report`, `compare`, `doctor` and `demo`."""

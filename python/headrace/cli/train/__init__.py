@@ -1,1 +1,1 @@
-"""`train`, `tune`, `evaluate`, `predict`, `export`."""
+"""The verbs `train`, `tune`, `evaluate`, `predict` and `export`."""

@@ -234,7 +234,7 @@ def _render(found: TuningResult, written: Path | None, usd_per_epoch: float | No
     if found.binds == "not measured":
         output.say(f"what limits the training on the {found.device} was not measured: {found.advice}")
     else:
-        output.say(f"{found.binds} binds on the {found.device}: {found.advice}")
+        output.say(f"what limits the training on the {found.device} is {found.binds}: {found.advice}")
     output.say(found.batch_note)
     if found.not_measured:
         output.say(f"not measured within the time limit: {', '.join(found.not_measured)}")

@@ -16,7 +16,7 @@ from headrace.session.model import Batch, Event, ObservedLoader, Process, Sessio
 __all__ = ["Rank", "exposed_waits_s", "has_native_threads", "measure_ranks"]
 
 LEAST_TRACED_STEPS = 2
-"""Steps of a profiler's trace that are enough: they come after a warm-up of their own."""
+"""A profiler's trace needs only this many steps: they were recorded after a warm-up."""
 
 HANDOVER_WAKE_S = 0.0005
 """Allow this time for waking up during a hand-over. The rest of a hand-over is CPU time."""

@@ -53,7 +53,7 @@ TRANSPORT_SHARE = 0.5
 """Blame collating and hand-over when they take more than this share of a batch's cost per worker."""
 
 SHORTER_ALONE_RATIO = 1.2
-"""Report that a batch made alone is blocked for a shorter time from this ratio on."""
+"""Report that a batch made alone is blocked for less time if the blocked times differ by at least this factor."""
 
 SOCKET_SHARE = 0.1
 """Take sockets as a cause of a blocked batch when reads from them take at least this share of the blocked time."""

@@ -1,1 +1,1 @@
-"""Counts and times of a loader."""
+"""Counts and times of a loader, and clocks for the training step."""

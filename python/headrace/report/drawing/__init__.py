@@ -1,1 +1,1 @@
-"""HTML and SVG as values, what all charts share, charts, heat map, timeline."""
+"""Draw the charts of HTML pages: building HTML and SVG, scales and axes, step bars, heat map, timeline."""

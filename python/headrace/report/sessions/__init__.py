@@ -1,1 +1,1 @@
-"""Session folders: read, written, compared, shared."""
+"""Session folders: read and write a diagnosis, compare two sessions, remove private facts before sharing."""

@@ -1,1 +1,1 @@
-"""Child processes and the software that they run."""
+"""Child processes of headrace, the scheduling of its threads, and versions of the installed software."""

@@ -1,1 +1,1 @@
-"""The measurements: loaders, peers, ranks, training."""
+"""Measure the cells of an experiment: headrace's loaders, those of other projects, several ranks, a training."""
