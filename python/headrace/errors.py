@@ -92,7 +92,7 @@ class FormatError(HeadraceError):
 
 
 class StateError(HeadraceError):
-    """A saved state does not fit what it is loaded into."""
+    """A saved state does not fit the loader, model or run that it is loaded into."""
 
 
 class SessionError(HeadraceError):

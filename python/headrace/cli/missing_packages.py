@@ -1,4 +1,4 @@
-"""Packages that an extra installs: a verb that needs one which is absent says which extra brings it."""
+"""Errors for missing packages: they name the extra of headrace that installs the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pillow, opened for raster formats only: the one place where headrace itself opens an image with it.
+"""Open images with Pillow, restricted to raster formats. headrace itself opens images with Pillow nowhere else.
 
 Pillow also opens PostScript, by starting Ghostscript, a program that a file can instruct. The first bytes choose the format,
 so a PostScript file named `.jpg` would do. What is not on the list is not an image for headrace. Where `headrace run` plays a

@@ -38,7 +38,7 @@ PROGRESS_S = 1.0  # report progress at least this often, in seconds, even if a s
 
 @dataclass(frozen=True, slots=True)
 class TrainingStart:
-    """What is known before the first step: the step to continue from (0: from the beginning), and the rank of this process."""
+    """Facts before the first step: the step to continue from (0: a new run), and the rank of this process."""
 
     step: int
     ranks: Ranks

@@ -13,7 +13,7 @@ __all__ = ["add_price_options", "gpu_usd_per_hour", "machine_usd_per_hour"]
 
 
 def add_price_options(parser: argparse.ArgumentParser, *, of: str) -> None:
-    """Add `--usd-per-hour` and `--instance`. `of`: what the price is of, such as "this machine" or "one GPU"."""
+    """Add `--usd-per-hour` and `--instance`. of: the thing with this price, such as "this machine" or "one GPU"."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--usd-per-hour", type=float, metavar="USD", help=f"price of an hour of {of}, to show money")
     group.add_argument(

@@ -75,7 +75,7 @@ def percentile_table(session: Session, rank: Rank) -> tuple[Percentiles, ...]:
 
 
 def rank_rows(ranks: Sequence[Rank]) -> tuple[RankRow, ...]:
-    """Return one row per rank; the slowest one says in which phase it is slow."""
+    """Return one row per rank with its median times; the slowest rank's row names the phase in which it is slow."""
     slowest = max(ranks, key=lambda rank: rank.own_s if rank.own_s is not None else rank.step_s)
     rows = []
     for rank in ranks:

@@ -208,7 +208,7 @@ def _is_inside(inner: _Function, outer: _Function, stacks: Sequence[Stack]) -> b
 
 
 def place_words(hot: HotFunction, cwd: str) -> str:
-    """Return file and line, relative to the folder of the command where the file lies below it."""
+    """Return "FILE:LINE" of a function; FILE is relative to `cwd`, the command's folder, if it lies below."""
     return f"{hot.file.removeprefix(cwd.rstrip('/') + '/') if cwd else hot.file}:{hot.line}"
 
 

@@ -90,7 +90,7 @@ def predicted_fix(
     scale: float = 1.0,
     before: StepModel | None = None,
 ) -> Fix:
-    """Return a fix, predicted from the step model after it (`after`); without a model, named but not predicted.
+    """Return a fix with the gain predicted from `after`, the step model with the fix applied; None: no prediction.
 
     name: the fix id. change: what is changed, in words. command: what to type, if one line says it. basis: what the
     prediction rests on. effort: how much the user has to edit. The other arguments are those of `predict_gain`.

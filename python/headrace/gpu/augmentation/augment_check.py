@@ -46,7 +46,7 @@ SIZES = ((22, 30), (32, 48))
 
 
 def different_operations(device: torch.device | str, operations: Mapping[str, PixelOperation] = OPERATIONS) -> list[str]:
-    """Return the names of the operations whose pixels on a device are not those of torch on the CPU, or that fail there.
+    """Return the names of the operations that fail on a device, or whose pixels there differ from torch's on the CPU.
 
     Raises torch's error if the device is out of memory, which says nothing about its pixels.
     """

@@ -1,4 +1,4 @@
-"""Decode a batch on the GPU. What the GPU does not decode, the CPU kernel does, with the same pixels."""
+"""Decode a batch on the GPU. The CPU kernel decodes the images that the GPU cannot, with the same pixels."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _text(bindings: Any, program: Any) -> str:
 
 
 def resource_usage(log: str) -> dict[str, Usage]:
-    """Return what each kernel takes, as ptxas reports it in the log of `compile_cubin`."""
+    """Return kernel → the resources that it takes, from ptxas's lines in the log of `compile_cubin`."""
     found = {}
     for part in log.split("Compiling entry function '")[1:]:
         registers = re.search(r"Used (\d+) registers", part)

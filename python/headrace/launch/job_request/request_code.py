@@ -1,4 +1,4 @@
-"""What a request chooses to run on this machine: its author's code, which `launch local` shows before it runs.
+"""List the code that a request would run on this machine. `launch local` shows this list and asks before it runs the job.
 
 On SageMaker a request runs in a container. Here its hosts are processes of this user, so a request of somebody else is a
 program of somebody else.

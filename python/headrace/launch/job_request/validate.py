@@ -19,7 +19,7 @@ __all__ = ["check_request", "refuse_mistakes"]
 
 
 def check_request(request: Any, *, region: str | None = None) -> list[Mistake]:
-    """Return the mistakes of a CreateTrainingJob request, those of single fields first.
+    """Return the mistakes in a CreateTrainingJob request: first in single fields, then between fields.
 
     region: where the request is sent; None leaves out what depends on it. Rules between fields are applied once every
     field has the right type.

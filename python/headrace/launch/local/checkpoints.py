@@ -1,4 +1,4 @@
-"""The copy of a host's checkpoints to the store while it trains, and back before a restart.
+"""Copy a host's checkpoints to the store while it trains, and back from the store before a restart.
 
 As on SageMaker, a file that the host removes is removed in the store too, and all hosts share one prefix.
 """

@@ -1,4 +1,4 @@
-"""Clients of AWS, and their errors in words: what can be tried again, and what the user has to do.
+"""Make boto3's clients of AWS, retry transient errors, and explain the others to the user.
 
 Keys stay with boto3. Messages of AWS are shown on one line, without anything that looks like a key.
 """

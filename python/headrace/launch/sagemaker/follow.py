@@ -1,4 +1,4 @@
-"""Submit a training job, follow it to its end, stop it: transitions, logs, and what it cost beside what was predicted."""
+"""Submit a training job, follow it to its end, stop it: status changes, log lines, and its cost beside the predicted one."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MIN_LABEL_SHARE = 0.085
 
 
 def step_bar(parts: Sequence[StepPart]) -> Html:
-    """Return the bar of one step: segments that fill it exactly, numbers on the wide ones, a bracket over each group."""
+    """Return the SVG bar of one step: a segment per part, numbers on the wide ones, a bracket over each group."""
     description = ", ".join(f"{part.label} {numbers.percent(part.share)}" for part in parts)
     left = 0.0
     segments, labels = [], []

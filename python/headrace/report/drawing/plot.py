@@ -1,4 +1,4 @@
-"""What the charts of all pages share: places on a scale, round marks of an axis, lines, and an element that fills its box."""
+"""Functions that all charts share: scales, tick values of an axis, lines, SVG elements that fill their box."""
 
 from __future__ import annotations
 

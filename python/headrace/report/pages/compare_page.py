@@ -1,4 +1,4 @@
-"""Two sessions side by side as one HTML file: steps to one scale, heat maps, percentiles, and what was set differently."""
+"""Two sessions side by side as one HTML file: steps to one scale, different settings, heat maps, percentiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What identifies the content of a file without reading it, for the keys of caches.
+"""Identify the content of a file without reading it, for the keys of caches.
 
 Size and time of change alone do not: whoever rewrites a file can set both. The kernel sets the time of the last change of the
 inode itself (ctime), and a file that takes another's name has another inode.

@@ -12,7 +12,7 @@ MOST_NAMES = 5000  # compare at most this many names of a folder: more would tak
 
 
 def near_path_hint(path: str | os.PathLike[str], otherwise: str) -> str:
-    """Return "did you mean …?" with the existing path nearest to `path`, or the folder of it that exists; else `otherwise`.
+    """Return "did you mean …?" with the existing path most like `path`; `otherwise` if none is alike.
 
     near_path_hint("/data/trian", "check the path")  # "did you mean /data/train?"
     """

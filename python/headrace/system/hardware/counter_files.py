@@ -14,7 +14,7 @@ CHUNK_BYTES = 1 << 16
 
 
 def read_counters(file: str | os.PathLike[str]) -> str | None:
-    """Return the text of a file of counters, or None if it cannot be read. Bytes that are no UTF-8 are replaced.
+    """Return the text of a file of counters, or None if it cannot be read. Bytes that are not UTF-8 are replaced.
 
     read_counters("/proc/self/schedstat")
     """

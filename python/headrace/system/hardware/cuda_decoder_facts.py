@@ -1,4 +1,4 @@
-"""What the CUDA decoder needs, and its rate for estimates before it was measured on the GPU at hand."""
+"""Facts about the CUDA decoder: the oldest GPU it runs on, and its rate to assume until measured."""
 
 from __future__ import annotations
 

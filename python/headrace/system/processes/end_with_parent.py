@@ -1,4 +1,4 @@
-"""Processes that end when the process that started them is gone, also when that one was killed.
+"""Make child processes end with their parent, even if the parent is killed.
 
 The kernel sends the signal (prctl(2), PR_SET_PDEATHSIG), so nothing has to watch. The setting outlives `exec`, but a process
 does not inherit it: each process of a chain needs its own.

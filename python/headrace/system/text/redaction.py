@@ -318,7 +318,7 @@ def redact_text(text: str) -> str:
 
 
 def without_url_secrets(text: str) -> str:
-    """Return a text without the secrets of the URLs in it, quickly where there is none.
+    """Return a text with the secrets in its URLs replaced by `***`; quick for a text without URLs.
 
     >>> without_url_secrets("https://me:pass@host/data holds 3 images")
     'https://me:***@host/data holds 3 images'

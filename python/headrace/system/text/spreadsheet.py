@@ -1,4 +1,4 @@
-"""Names of others in CSV files, which spreadsheets open: a cell that begins like a formula is computed there."""
+"""Make foreign names safe in CSV files: a spreadsheet would compute a cell that begins like a formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TOML of others: what cannot be printed is refused where it is read, not by the first message that shows it."""
+"""Parse TOML from strangers: values that cannot be printed are refused here, not by the first message that prints them."""
 
 from __future__ import annotations
 

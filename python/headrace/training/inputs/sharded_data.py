@@ -86,7 +86,7 @@ def left_out_note(parts: Sequence[tuple[str, int]], batch_size: int) -> str | No
 
 
 def common_classes(lists: Sequence[tuple[str, ...]], *, where: str) -> tuple[str, ...]:
-    """Return the longest list of names, if the others are its beginning or mere numbers. Raises SourceError if not.
+    """Return the longest list of class names if every other is its beginning or mere numbers; else raise SourceError.
 
     >>> common_classes([("0", "1"), ("cat", "dog", "emu")], where="data")
     ('cat', 'dog', 'emu')

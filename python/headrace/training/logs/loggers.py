@@ -27,7 +27,7 @@ class Logger(Protocol):
         """Log the values of one step."""
 
     def close(self) -> None:
-        """Write what is still buffered."""
+        """Write the values that are still buffered, and end the logger's run."""
 
 
 class TensorBoard:

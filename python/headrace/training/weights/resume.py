@@ -1,4 +1,4 @@
-"""Resuming: which checkpoint a run continues from, and where in the data it continues.
+"""Resume a run: find the checkpoint to continue from, and the position in the data.
 
 The position is computed; nothing is replayed. A checkpoint holds the number of steps that are done and the state of the loader
 (epoch, records done). The rest follows from them:

@@ -12,7 +12,7 @@ __all__ = ["WeightAverage"]
 
 
 class WeightAverage:
-    """Holds `model`, a copy whose weights are the average of those given to `update`."""
+    """Holds `model`, a copy of the trained model whose weights are a moving average of the weights given to `update`."""
 
     # torch.optim.swa_utils.AveragedModel is not used: it replaces the average by the weights at the first update, prefixes
     # every tensor with "module.", and averages integer counters. Checkpoints would differ in names and values. The arithmetic
