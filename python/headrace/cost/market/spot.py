@@ -35,7 +35,10 @@ class SpotRun:
 
 
 def young_interval_s(checkpoint_s: float, hours_between: float) -> float:
-    """Return the best time between two checkpoints, in seconds: sqrt(2·C·M) (Young 1974)."""
+    """Return the best time between two checkpoints, in seconds: sqrt(2 × checkpoint_s × seconds between interruptions).
+
+    Source: Young 1974.
+    """
     return max(SHORTEST_INTERVAL_S, math.sqrt(2 * checkpoint_s * hours_between * 3600))
 
 

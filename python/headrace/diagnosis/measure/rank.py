@@ -122,7 +122,7 @@ class Rank:
 
     @property
     def exposed_net_wait_s(self) -> float:
-        """`exposed_wait_s` without the time in which the training thread queued for a core inside `next()`."""
+        """Seconds per step that input delays the device, without the time in which the training thread queued for a core."""
         return min(self.net_wait_s, self.exposed_wait_s)
 
     @property
