@@ -10,7 +10,6 @@ Each loader is compared in a few items (`require_equal_batches`). `--check` comp
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from headrace.accelerate.script.loader_copies import loader_copy
 from headrace.accelerate.script_code.hf_datasets import rows_at_once
 from headrace.accelerate.transforms.translate import Unsupported
 from headrace.accelerate.whole.equality import are_equal
@@ -125,7 +125,7 @@ def _spread(indices: Sequence[int], count: int) -> list[int]:
 
 def _small(loader: Any, batches: list[list[int]], workers: int) -> Any:
     """Return a copy of the loader that makes only these batches, with a random generator of its own."""
-    small = copy.copy(loader)
+    small = loader_copy(loader)
     # DataLoader's __setattr__ forbids it after __init__; this is a copy.
     small.__dict__ |= {
         "batch_sampler": batches,
@@ -168,7 +168,7 @@ class _Error(str):
 def _passes(small: Any, make: MakeIterator, epochs: int) -> Iterator[Any]:
     """Yield the batches of `epochs` seeded passes, an `_Error` for a pass that failed, then the generator states."""
     generator = torch.Generator().manual_seed(SEED)
-    small = copy.copy(small)
+    small = loader_copy(small)
     small.__dict__["generator"] = generator
     torch.default_generator.manual_seed(SEED)  # not torch.manual_seed, which would seed the GPUs too
     random.seed(SEED)

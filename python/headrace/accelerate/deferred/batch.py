@@ -103,7 +103,8 @@ class _SetAside:
         return file.getvalue()
 
     def _reduced(self, tensor: DeferredTensor) -> tuple[Any, ...]:
-        if not is_deferred(tensor) or ForkingPickler._extra_reducers.get(torch.Tensor) is not reduce_tensor:  # type: ignore[attr-defined]
+        is_torchs_own = ForkingPickler._extra_reducers.get(torch.Tensor) is reduce_tensor  # type: ignore[attr-defined]
+        if not is_deferred(tensor) or len(tensor.__dict__) > 1 or not is_torchs_own:  # more: attributes of the script
             return reduced_by_torch(tensor)
         state: State = tensor.__dict__["_state"]
         number = self._numbers.setdefault(id(state), len(self.states))

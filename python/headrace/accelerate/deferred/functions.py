@@ -110,6 +110,14 @@ def _normalize(original: Any, tensor: Any, mean: Any, std: Any, inplace: bool = 
     return original(tensor, mean, std, inplace)
 
 
+def _first_normalize(original: Any, tensor: Any, mean: Any, std: Any, inplace: bool = False) -> Any:
+    """Return the result of `normalize` of torchvision's first transforms, which is a plain tensor for an `Image`, too."""
+    if inplace and type(tensor) is not DeferredTensor:
+        return original(tensor, mean, std, inplace)
+    found = _normalize(original, tensor, mean, std, inplace)
+    return found.as_subclass(torch.Tensor) if found is not tensor and is_deferred(found) else found
+
+
 def _to_dtype(original: Any, image: Any, dtype: torch.dtype = torch.float, scale: bool = False) -> Any:
     """Return the result of torchvision's kernel `to_dtype`. A deferred tensor stays one."""
     state = image.__dict__["_state"] if is_deferred(image) else None
@@ -136,7 +144,7 @@ def _wrap(original: Any, wrappee: Any, *, like: Any, **options: Any) -> Any:
 def _image_class() -> type[DeferredTensor]:
     """Return the class of deferred tensors that are torchvision's `Image`."""
     plain: Any = importlib.import_module(_TV_TENSORS).Image
-    kind: type[DeferredTensor] = type("DeferredImage", (DeferredTensor, plain), {"_plain": plain})
+    kind: type[DeferredTensor] = type("Image", (DeferredTensor, plain), {"_plain": plain, "__module__": plain.__module__})
     ForkingPickler.register(kind, reduced_by_torch)
     return kind
 
@@ -182,7 +190,7 @@ class deferred_tensors:
 _FUNCTIONS = (
     (_FUNCTIONAL, "to_tensor", _to_tensor),
     (_FUNCTIONAL, "pil_to_tensor", _pil_to_tensor),
-    (_FUNCTIONAL, "normalize", _normalize),
+    (_FUNCTIONAL, "normalize", _first_normalize),
     (_V2_FUNCTIONAL, "pil_to_tensor", _pil_to_tensor),
     (_V2_FUNCTIONAL, "to_image", _to_image),
     (_TV_TENSORS, "wrap", _wrap),

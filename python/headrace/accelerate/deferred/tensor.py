@@ -6,7 +6,7 @@ strides are those of the tensor that the script would have. Pointwise operations
 deferred tensors. Any other operation, from Python or from C++, computes the exact values once; from then on the object passes
 every operation on to the computed tensor.
 
-The class is a subclass of `torch.Tensor` (`DeferredImage` in `deferred.functions`: of torchvision's `Image`); `__class__` and
+The class is a subclass of `torch.Tensor` (in `deferred.functions` one of torchvision's `Image`); `__class__` and
 pickles name the plain class.
 """
 
@@ -107,7 +107,7 @@ class DeferredTensor(torch.Tensor):
         kind = DeferredTensor if cls is torch.Tensor else cls
         if is_deferred(self) and issubclass(kind, DeferredTensor):
             return kind(self._state)
-        return self._state.computed().as_subclass(kind._plain if issubclass(kind, DeferredTensor) else kind)
+        return real(self).as_subclass(kind._plain if issubclass(kind, DeferredTensor) else kind)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -125,6 +125,8 @@ class DeferredTensor(torch.Tensor):
         """Handle an operation called from C++ on the computed tensor."""
         return func(*tree_map(real, args), **tree_map(real, kwargs or {}))
 
+
+DeferredTensor.__name__, DeferredTensor.__qualname__, DeferredTensor.__module__ = "Tensor", "Tensor", "torch"  # in errors
 
 _make: Any = torch.Tensor._make_wrapper_subclass
 _subclass_off = torch._C.DisableTorchFunctionSubclass
@@ -144,12 +146,22 @@ def described_state(value: Any) -> State | None:
 
 
 def real(value: Any) -> Any:
-    """Return the computed tensor of a deferred tensor; any other value unchanged."""
+    """Return the computed tensor of a deferred tensor, with the attributes that the script has set; any other value unchanged.
+
+    It is the same object each time, so that its shape may be changed in place.
+    """
     kind = type(value)
     if not issubclass(kind, DeferredTensor):
         return value
-    tensor = value.__dict__["_state"].computed()
-    return tensor if kind is DeferredTensor else tensor.as_subclass(kind._plain)
+    fields = value.__dict__
+    tensor: Any = fields["_state"].computed()
+    if kind is not DeferredTensor:
+        tensor = fields.get("_real")
+        if tensor is None:
+            tensor = fields["_real"] = fields["_state"].computed().as_subclass(kind._plain)
+    if len(fields) > 1:
+        tensor.__dict__.update((name, one) for name, one in fields.items() if name not in ("_state", "_real"))
+    return tensor
 
 
 @functools.lru_cache(4096)

@@ -11,7 +11,6 @@ lazy images do not save CPU time, the loader goes on without them, and its line 
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from headrace.accelerate.lazy.partly_native import PartlyNative
 from headrace.accelerate.lazy.trial import Trial, TrialState
 from headrace.accelerate.lazy.used_readers import readers_used
 from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
+from headrace.accelerate.script.loader_copies import loader_copy
 from headrace.accelerate.script.torch_modes import has_watching_mode
 from headrace.accelerate.transforms.translate import Unsupported
 from headrace.attach.record.log import print_by
@@ -88,7 +88,7 @@ def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None =
         check = f"Pillow's operations equal on a test image; {check}"
     if loader.num_workers == 0:
         return PartlyNative(loader, "", check, lambda iterator: _fetch_lazily(iterator, trial, extension), trial)
-    changed = copy.copy(loader)
+    changed = loader_copy(loader)
     changed.__dict__["worker_init_fn"] = LazyItems(loader.worker_init_fn, trial, extension)
     return PartlyNative(changed, "", check, trial=trial)
 

@@ -24,6 +24,7 @@ import torch
 from headrace._native import decode_into, image_size
 from headrace.accelerate.lazy.partly_native import PartlyNative
 from headrace.accelerate.script.iterator_watchers import looks_at_iterators
+from headrace.accelerate.script.loader_copies import loader_copy
 from headrace.accelerate.script.quiet_files import is_quiet
 from headrace.accelerate.script.replaced_functions import require_own_readers
 from headrace.accelerate.transforms.flat_transforms import flatten
@@ -250,7 +251,7 @@ def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
     operations = _operations(replaced)
     if loader not in _compared or _compared[loader][0] != operations:
         _compared[loader] = operations, _require_equal_images(replaced, max(images, COMPARED_IMAGES))
-    changed = copy.copy(loader)
+    changed = loader_copy(loader)
     changed.__dict__["dataset"] = dataset  # DataLoader's __setattr__ forbids it after __init__; this is a copy
     return PartlyNative(changed, f"decode and {_part(replaced).first}", _compared[loader][1])
 
@@ -318,10 +319,11 @@ def _natively_decoded(loader: Any) -> tuple[Any, list[_ReplacedTransform]]:
 
 def _with_native_decode(dataset: Any, replaced: list[_ReplacedTransform]) -> Any:
     data = sys.modules["torch.utils.data"]
-    changed = copy.copy(dataset)
     if type(dataset) is data.Subset:
+        changed = copy.copy(dataset)
         changed.dataset = _with_native_decode(dataset.dataset, replaced)
     elif type(dataset) is data.ConcatDataset:
+        changed = copy.copy(dataset)
         changed.datasets = [_with_native_decode(part, replaced) for part in dataset.datasets]
     else:
         folder = as_folder_dataset(dataset, 0)
@@ -330,6 +332,7 @@ def _with_native_decode(dataset: Any, replaced: list[_ReplacedTransform]) -> Any
         if folder.open_image is open_rgb:
             changed = NativeDecodeDataset(dataset, image_loader, RemainingTransforms(remaining))
         else:
+            changed = copy.copy(dataset)
             changed.loader, changed.transform = image_loader, RemainingTransforms(remaining)
         paths = tuple(str(folder.samples[at][0]) for at in _spread(len(folder.samples)))
         replaced.append(_ReplacedTransform(image_loader, tuple(remaining), paths))

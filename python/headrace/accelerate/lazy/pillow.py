@@ -202,22 +202,27 @@ class _Undecoded(_Operations):
         return {"version": 3, "data": values.tobytes(), "shape": values.shape, "typestr": "|u1"}
 
 
+def _set_scripts_class(image: Any, kind: type) -> None:
+    """Set `image.__class__`, as a script does to make it an image of a class of its own."""
+    _set_class(_plain(image), kind)
+
+
 class LazyImage(_Undecoded):
     """The lazy result of an operation (crop, resize …), in mode RGB. The script sees the class `PIL.Image.Image`."""
 
-    __class__ = property(lambda self: Image.Image)
+    __class__ = property(lambda self: Image.Image, _set_scripts_class)
 
 
 class LoadedJpeg(_Undecoded, JpegImageFile):
     """A JPEG after `load`: the file is read, checked and closed. It is decoded when its pixels are first used."""
 
-    __class__ = property(lambda self: JpegImageFile)
+    __class__ = property(lambda self: JpegImageFile, _set_scripts_class)
 
 
 class OpenedJpeg(_Operations, JpegImageFile):
     """A JPEG after `Image.open`: Pillow has read the header only."""
 
-    __class__ = property(lambda self: JpegImageFile)
+    __class__ = property(lambda self: JpegImageFile, _set_scripts_class)
 
     def load(self: Any) -> Any:
         """Pillow's `load`: read, check and close the file. The pixels are decoded when the returned object is used."""

@@ -328,6 +328,8 @@ class DeepCopies:
     # Objects
 
     def _instance(self, thing: Any, kind: type) -> Any:
+        if hasattr(kind, "__del__"):  # it would be called for the copy, too
+            raise NotKept(f"an object of {kind.__qualname__}, which has its own __del__")
         is_own = not is_of_library(kind.__module__)
         is_operation = id(thing) in self._whole
         is_whole = (

@@ -237,9 +237,12 @@ class PlannedImage(_Planned):
 
 
 class PlannedView(_Planned):
-    """Stand-in for the image tensor that a chain of transforms makes of a file."""
+    """Stand-in for the image tensor that a chain of transforms makes of a file.
 
-    __slots__ = ("chain", "draws", "is_rgb", "is_upright", "source")
+    `memory`: the same object for views of which one was made from the other, so that their tensors may share memory.
+    """
+
+    __slots__ = ("chain", "draws", "is_rgb", "is_upright", "memory", "source")
 
     def __init__(
         self, source: Source, chain: Chain, *, is_rgb: bool, is_upright: bool = False, draws: tuple[int, ...] = ()
@@ -249,6 +252,7 @@ class PlannedView(_Planned):
         self.is_rgb = is_rgb
         self.is_upright = is_upright
         self.draws = draws
+        self.memory = object()
 
     def words(self) -> str:
         """Name the object in messages, in the plural."""
@@ -260,7 +264,9 @@ class PlannedView(_Planned):
         if chain is None:
             return None
         draws = _drawn(self.draws, chain)
-        return PlannedView(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright, draws=draws)
+        made = PlannedView(self.source, chain, is_rgb=self.is_rgb, is_upright=self.is_upright, draws=draws)
+        made.memory = self.memory
+        return made
 
 
 def _drawn(before: tuple[int, ...], chain: Chain) -> tuple[int, ...]:

@@ -82,6 +82,18 @@ NATIVE_DTYPES = frozenset({"uint8", "float32", "float16", "bfloat16"})
 #: Refuse a dataset if more than this share of its files has other extensions: the script's slower code loads such files.
 MAX_OTHER_SHARE = 0.02
 
+#: Methods of a dataset that Python calls when an attribute is read, and when a copy is made or ends.
+CALLED_UNSEEN = (
+    "__getattribute__",
+    "__getattr__",
+    "__copy__",
+    "__del__",
+    "__reduce__",
+    "__reduce_ex__",
+    "__getstate__",
+    "__setstate__",
+)
+
 #: Estimate the share of other extensions (`MAX_OTHER_SHARE`) from this many paths.
 SAMPLED_PATHS = 4096
 
@@ -224,8 +236,8 @@ def as_folder_dataset(dataset: Any, first: int) -> FolderDataset:
 
 
 def _require_plain_attributes(dataset: Any, name: str) -> None:
-    """Raise `Unsupported` if reading an attribute of a folder dataset may call code of the script."""
-    for method in ("__getattribute__", "__getattr__"):
+    """Raise `Unsupported` if reading an attribute of a folder dataset, or copying it, may call code of the script."""
+    for method in CALLED_UNSEEN:
         if any(method in vars(parent) for parent in type(dataset).__mro__ if parent is not object):
             raise UnknownCode(f"dataset {name} has its own {method}", "the library's own")
     for attribute in ("samples", "loader", "transform", "target_transform"):

@@ -110,6 +110,11 @@ class PlannedItem:
     is_gray: bool = False
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether two tensors of the item may be one, or share memory: a batch that is no stack of them would show it."""
+        return len({id(view.memory) for view in self.views}) < len(self.views)
+
+    @property
     def order(self) -> tuple[int, ...]:
         """The numbers of the views in the order in which the code draws random numbers for them."""
         return tuple(sorted(range(len(self.views)), key=lambda number: self.views[number].draws[:1] or (-1,)))
@@ -150,7 +155,7 @@ class RecognisedItems:
         return (
             len(item.views) == len(self.views)
             and item.order == self.order
-            and (self.collate == "code" or not item.has_images)
+            and (not item.shares_memory if self.collate == "code" else not item.has_images)
             and all(
                 one.chain is view.chain and one.is_rgb == (self.is_rgb or item.is_gray) and one.is_upright == self.is_upright
                 for one, view in zip(item.views, self.views, strict=True)
@@ -394,6 +399,8 @@ def recognise_items(loader: Any) -> RecognisedItems:
     groups = _groups(items)
     is_rgb, is_upright = first.views[0].is_rgb, first.views[0].is_upright
     recognition = RecognisedItems(calls, views, is_rgb, is_upright, groups, paths, indices, length, kind, first.order)
+    if kind == "code" and any(item.shares_memory for item in items):
+        raise Unsupported("two tensors of its items share memory, and its collate_fn is its own", "torch's default_collate")
     if not all(recognition.fits(item) for item in items):
         raise Unsupported("its items do not all have the same views")
     require_native_endings(paths)
