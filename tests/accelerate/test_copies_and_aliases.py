@@ -11,7 +11,7 @@ import torch
 from deferred_helpers import OwnImages, always_lazy
 from PIL import Image
 from torch.utils.data import DataLoader
-from torchvision import transforms
+from torchvision import transforms, tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional, v2
 
@@ -138,6 +138,18 @@ def without_such_a_method(image: Any, index: int) -> Any:
         return str(error), type(image).__name__, str(type(image))
 
 
+BY_CLASS = {tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}
+COLOURS = {tv_tensors.Image: (200.0, 100.0, 0.0), "others": 0}
+
+
+def by_class(image: Any, index: int) -> Any:
+    return v2.ToDtype(BY_CLASS, scale=True)(image)
+
+
+def filled_by_class(image: Any, index: int) -> Any:
+    return v2.Pad(3, fill=COLOURS)(image), v2.RandomRotation(30, fill=COLOURS)(image)
+
+
 PIXELS = transforms.Resize((64, 64))
 TENSORS = transforms.Compose([PIXELS, transforms.ToTensor()])
 IMAGES = v2.Compose([v2.Resize((64, 64)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
@@ -161,6 +173,8 @@ class Used(OwnImages):
         (IMAGES, unsqueezed),
         (IMAGES, first_normalize),
         (IMAGES, first_normalize_in_place),
+        (v2.ToImage(), by_class),
+        (v2.ToImage(), filled_by_class),
         (TENSORS, without_such_a_method),
         (IMAGES, without_such_a_method),
     ],

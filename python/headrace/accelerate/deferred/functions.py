@@ -12,7 +12,7 @@ import importlib
 import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import torch
@@ -140,6 +140,25 @@ def _wrap(original: Any, wrappee: Any, *, like: Any, **options: Any) -> Any:
     return real(wrappee).as_subclass(type(like)._plain)
 
 
+def _plain_class(kind: Any) -> Any:
+    return kind._plain if issubclass(kind, DeferredTensor) else kind
+
+
+def _get_fill(original: Any, fill: Any, kind: Any) -> Any:
+    """Return the colour that a transform has for images of a class."""
+    return original(fill, _plain_class(kind))
+
+
+def _transform_dtype(original: Any, transform: Any, image: Any, params: Any) -> Any:
+    """Convert an image as torchvision's `ToDtype` does, whose dict of types may have the class of the image as a key."""
+    known = transform.dtype
+    if type(known) is not dict or not issubclass(type(image), DeferredTensor):
+        return original(transform, image, params)
+    dtypes = {type(image): known[type(image)._plain]} if type(image)._plain in known else known
+    stand_in = SimpleNamespace(dtype=dtypes, scale=transform.scale, _call_kernel=transform._call_kernel)
+    return original(stand_in, image, params)
+
+
 @functools.cache
 def _image_class() -> type[DeferredTensor]:
     """Return the class of deferred tensors that are torchvision's `Image`."""
@@ -194,6 +213,8 @@ _FUNCTIONS = (
     (_V2_FUNCTIONAL, "pil_to_tensor", _pil_to_tensor),
     (_V2_FUNCTIONAL, "to_image", _to_image),
     (_TV_TENSORS, "wrap", _wrap),
+    ("torchvision.transforms.v2._geometry", "_get_fill", _get_fill),
+    ("torchvision.transforms.v2._auto_augment", "_get_fill", _get_fill),
 )
 
 
@@ -209,6 +230,7 @@ def _replace_functions() -> None:
         default_collate_fn_map[torch.Tensor] = _collate
     if _V2_FUNCTIONAL in sys.modules:
         _add_kernels()
+        _replace_to_dtype()
 
 
 def _add_kernels() -> None:
@@ -222,6 +244,19 @@ def _add_kernels() -> None:
             if original is not None and kind not in kernels:
                 kernels[kind] = functools.partial(_by_kernel, ours, original, kernels.get(kind._plain, original))
                 _kernels.append((kernels, kind))
+
+
+def _replace_to_dtype() -> None:
+    kind: Any = getattr(sys.modules.get("torchvision.transforms.v2"), "ToDtype", None)
+    original = vars(kind).get("transform") if kind is not None else None
+    if original is not None and is_own_function(original):
+
+        @functools.wraps(original)
+        def transform(self: Any, inpt: Any, params: Any) -> Any:
+            return _transform_dtype(original, self, inpt, params)
+
+        _replaced.append((kind, "transform", original, transform))
+        kind.transform = transform
 
 
 def _by_kernel(ours: Any, original: Any, plain: Any, image: Any, *arguments: Any, **options: Any) -> Any:

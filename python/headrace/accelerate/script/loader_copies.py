@@ -12,7 +12,7 @@ def loader_copy(loader: Any) -> Any:
 
     A `__del__` ends the workers of the iterators that the loader holds, or closes its files: those are the script's own.
     """
-    kind = type(loader)
+    kind: Any = type(loader)
     if hasattr(kind, "__del__"):
         kind = type(kind)(kind.__name__, (kind,), {"__del__": lambda copy: None, "__module__": kind.__module__})
     made = object.__new__(kind)
