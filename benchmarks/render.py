@@ -2,8 +2,8 @@
 
 From the JSON documents in benchmarks/results/data: the pages in benchmarks/results, and the measured parts of README.md,
 docs/results/index.md, docs/reference/exactness.md and docs/fuzzing.md, which lie between `<!-- results:begin NAME -->` and
-`<!-- results:end NAME -->`. From the code: docs/reference/cli.md, docs/reference/diagnosis.schema.json, and with botocore the
-pictures docs/images/launch-*.svg.
+`<!-- results:end NAME -->`. From the code: docs/reference/cli.md, docs/reference/diagnosis.schema.json, the lists of transforms
+in three pages, and with botocore the pictures docs/images/launch-*.svg.
 tests/test_pages.py fails when a file is not what this program would write.
 """
 
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from pages import command_line, exactness, fuzzing, readme, screens
+from pages import command_line, exactness, fuzzing, readme, screens, transforms
 from pages.document import RESULTS, read
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -52,12 +52,15 @@ def measured() -> dict[Path, str]:
         REPOSITORY / "docs/reference/exactness.md": {"exactness": exactness.render(read("exactness"))},
         REPOSITORY / "docs/fuzzing.md": {"fuzzing": fuzzing.render(read("fuzzing"))},
     }
-    for path, named in parts.items():
-        text = path.read_text(encoding="utf-8")
-        for name, part in named.items():
-            text = filled(text, name, part)
-        files[path] = text
-    return files
+    return files | {path: with_parts(path, named) for path, named in parts.items()}
+
+
+def with_parts(path: Path, parts: dict[str, str]) -> str:
+    """Return the text of a file with `parts` between their markers."""
+    text = path.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = filled(text, name, part)
+    return text
 
 
 def from_docs(part: str) -> str:
@@ -72,6 +75,7 @@ def described() -> dict[Path, str]:
     return {
         REPOSITORY / "docs/reference/cli.md": command_line.render(),
         REPOSITORY / "docs/reference/diagnosis.schema.json": json.dumps(schema(), indent=1) + "\n",
+        **{REPOSITORY / name: with_parts(REPOSITORY / name, parts) for name, parts in transforms.render().items()},
     }
 
 

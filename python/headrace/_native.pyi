@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy.typing as npt
 
@@ -19,6 +19,22 @@ __version__: str
 
 def provoke_panic(place: str) -> None: ...
 def status_names() -> list[tuple[str, str]]: ...
+def operation_schema() -> list[
+    tuple[
+        str,
+        Literal["moves", "turns", "colours", "augments", "groups"],
+        list[
+            tuple[
+                str,
+                Literal["flag", "integer", "number", "choice", "filters"],
+                int,
+                bool,
+                list[str],
+                tuple[float, float] | None,
+            ]
+        ],
+    ]
+]: ...
 def hashed(*parts: int) -> int: ...
 def permute(positions: _Buffer, size: int, key: int, out: _Buffer) -> None: ...
 def list_images(
@@ -122,16 +138,13 @@ class IndexStore:
 
 @final
 class Program:
-    def __new__(
-        cls, ops: Sequence[tuple[str, Sequence[float], str]], fuse: bool = True, dct_scale: bool = False
-    ) -> Program: ...
+    def __new__(cls, ops: Sequence[tuple[str, dict[str, Any]]], fuse: bool = True, dct_scale: bool = False) -> Program: ...
     @property
     def out(self) -> tuple[int, int]: ...
     def parameters(self, width: int, height: int, seed: int, epoch: int, draw: int) -> list[tuple[str, dict[str, Any]]]: ...
     def replayed(
         self, width: int, height: int, plan: DrawPlan, stream: Stream
     ) -> tuple[list[tuple[str, dict[str, Any]]], list[tuple[int, int, int, int]]]: ...
-    def colours(self, seed: int, epoch: int, draw: int) -> list[tuple[str, float]]: ...
     def place(
         self, width: int, height: int, seed: int, epoch: int, draw: int
     ) -> tuple[tuple[int, int, int, int], tuple[int, int], tuple[int, int, int, int], bool, bool]: ...

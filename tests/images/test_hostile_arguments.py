@@ -230,34 +230,29 @@ class Pools:
         return whole if self.rng.random() > 0.05 else whole[:5]
 
     def operation(self) -> Any:
-        names = [
-            "random_resized_crop",
-            "resize_exact",
-            "resize_short",
-            "center_crop",
-            "random_crop",
-            "pad",
-            "flip_x",
-            "rotation",
-            "affine",
-            "apply",
-            "rand_augment",
-            "trivial_augment_wide",
-            "auto_augment_svhn",
-            "color_jitter",
-            "blur",
-            "pillow_blur",
-            "torch_blur",
-            "dilate",
-            "grayscale",
-            "posterize",
-            "solarize",
-            "sharpness",
-            "equalize",
-            "none",
-        ]
-        values = [self.one(REALS, [1.0, 2.0, 8.0, 224.0, 2.0**20, 2.0**32, -8.0]) for _ in range(self.rng.randrange(0, 13))]
-        return (self.one(names), values, self.word())
+        """An operation of the native engine with values that mostly fit its fields."""
+        name, _, fields = self.rng.choice(_native.operation_schema())
+        values = {field[0]: self.value(*field[1:]) for field in fields if self.rng.random() > 0.02}
+        if self.rng.random() < 0.02:
+            values["none"] = self.real()
+        return ("none" if self.rng.random() < 0.02 else name, values if self.rng.random() > 0.02 else self.one(ODD))
+
+    def value(self, kind: str, count: int, is_optional: bool, choices: list[str], limits: tuple[float, float] | None) -> Any:
+        """A value of a field: the ends of its range and beyond, a few others, sometimes of another kind."""
+        if is_optional and self.rng.random() < 0.5:
+            return None
+        if kind == "flag":
+            return self.flag()
+        if kind == "choice":
+            return self.one(choices, choices, choices, WORDS)
+        if kind == "filters":
+            return tuple(self.one(choices) for _ in range(self.rng.choice([1, 1, 2, 3, 9])))
+        least, most = limits or (-8, 2**20)
+        usual: list[Any] = [least, most, min(most, 2), min(most, 8), (least + min(most, 224)) / 2]
+        numbers = [usual, usual, usual, REALS, [least - 1, most + 1]]
+        if kind == "integer":
+            numbers = [[int(one) for one in usual]] * 4 + [NUMBERS]
+        return self.one(*numbers) if count == 1 else tuple(self.one(*numbers) for _ in range(count))
 
     # Objects.
 
@@ -272,7 +267,7 @@ class Pools:
         return _native.Store(self.rng.choice(["hwc", "chw"]), table)
 
     def program(self) -> _native.Program:
-        operations = [("resize_exact", [8.0, 8.0], "bilinear")]
+        operations = [("resize_exact", {"size": (8, 8), "interpolation": "bilinear"})]
         for _ in range(20):
             try:
                 return _native.Program(
@@ -389,9 +384,8 @@ def table(pools: Pools) -> None:
 def program(pools: Pools) -> None:
     made = pools.program()
     assert made.out
-    made.colours(pools.number(), pools.number(), pools.number())
     sides = [pools.one([1, 2, 40, 65_535, 2**32 - 1]) for _ in range(2)]
-    for method in (made.parameters, made.place):
+    for method in (made.parameters, made.place, made.split):
         try:
             method(*sides, pools.number(), pools.number(), pools.number())
         except ALLOWED as error:
@@ -571,6 +565,7 @@ HOSTILE: dict[str, Callable[[Pools], Any]] = {
     ),
     "requantise_jpeg": lambda p: _native.requantise_jpeg(p.data(), p.one([1, 75, 100, 0, 101]), p.number()),
     "restart_markers": lambda p: _native.restart_markers(p.data(), p.number(), p.flag()),
+    "operation_schema": lambda p: _native.operation_schema(),
     "status_names": lambda p: _native.status_names(),
 }
 

@@ -29,13 +29,28 @@ HEAVY = t.Compose(
         t.RandomCrop(224, padding=4),
     ]
 )
+EVERY_KIND_OF_VALUE = t.Compose(
+    [
+        t.Resize(300, max_size=400),
+        t.RandomVerticalFlip(1),
+        t.ColorJitter(hue=(-0.2, 0.1)),
+        t.RandomAdjustSharpness(2),
+        t.RandomSolarize(128, p=1),
+        t.RandomPosterize(4),
+        t.Dilation(5),
+        t.AutoAugment("cifar10", interpolation="bilinear", fill=9),
+        t.CenterCrop(224),
+        t.RandomRotation(10, center=(1, 2)),
+    ]
+)
 
-# As computed by commit 64d3fc3, whose states must load today.
+# As computed by commit 64d3fc3, the last one by a3d4b59: their states must load today.
 HASHES: list[tuple[str, t.Transform, dict[str, Any], str]] = [
     ("imagenet_train", t.imagenet_train(224), {}, "8bbcd65e7ebaf073"),
     ("imagenet_eval", t.imagenet_eval(224, normalize=True), {"dtype": "float32"}, "2f5455a2b2e8ec17"),
     ("fine_tuning", FINE_TUNING, {"dtype": "bfloat16"}, "afad8c8476a7b6d9"),
     ("heavy", HEAVY, {"fuse": "off", "dct_scale": "auto"}, "1d780d7a005e0438"),
+    ("every kind of value", EVERY_KIND_OF_VALUE, {}, "860b64e12bcd7e87"),
 ]
 
 # pickle.dumps(FINE_TUNING, 4) by the same commit, whose transforms were all in the module headrace.transforms.

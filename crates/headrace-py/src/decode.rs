@@ -15,7 +15,7 @@ use crate::buffer::ReadOnly;
 use crate::detach::detached;
 use crate::index::Index;
 use crate::items::{rect, size, window, Corners};
-use crate::program::filter;
+use crate::values::filter;
 
 /// Reproduce the resize of this major version of Pillow from now on. Version 13 changed the order of the two passes. Threads that
 /// have already resized keep their version.

@@ -14,8 +14,8 @@ use pyo3::types::{PyBytes, PyString};
 use crate::buffer::lent_bytes;
 use crate::detach::{detached, guarded};
 use crate::index_store::IndexStore;
-use crate::program::filter;
 use crate::store::Store;
+use crate::values::filter;
 
 /// An item: source, box, size, filter, window, flip left-right, flip top-bottom.
 type ItemTuple<'py> = (

@@ -14,6 +14,7 @@ mod index;
 mod index_store;
 mod items;
 mod listing;
+mod operations;
 mod order;
 mod pack;
 mod passes;
@@ -26,6 +27,7 @@ mod status;
 mod store;
 mod stream;
 mod table;
+mod values;
 mod warp;
 
 use pyo3::prelude::*;
@@ -62,6 +64,8 @@ mod _native {
     use super::items::fill_items;
     #[pymodule_export]
     use super::listing::{change_number, keys_of_names, list_images, text_hashes};
+    #[pymodule_export]
+    use super::operations::operation_schema;
     #[pymodule_export]
     use super::order::{hashed, permute};
     #[pymodule_export]

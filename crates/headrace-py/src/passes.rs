@@ -37,20 +37,10 @@ fn flip(x: bool, y: bool) -> impl Iterator<Item = Pass> {
 }
 
 fn colour(op: ColourOp, (width, height): (u32, u32)) -> Result<Pass> {
-    let one = |name, value: f64| Ok((name, vec![value]));
     match op {
-        ColourOp::Brightness(factor) => one("brightness", f64::from(factor)),
-        ColourOp::Contrast(factor) => one("contrast", f64::from(factor)),
-        ColourOp::Saturation(factor) => one("saturation", f64::from(factor)),
-        ColourOp::Sharpness(factor) => one("sharpness", f64::from(factor)),
         // As the CPU's operation rounds the share of the circle (`colour/mod.rs`).
-        ColourOp::Hue(share) => one("hue", f64::from((share * 255.0) as i32 as u8)),
-        ColourOp::Posterize(bits) => one("posterize", f64::from(bits)),
-        ColourOp::Solarize(threshold) => one("solarize", f64::from(threshold)),
+        ColourOp::Hue(share) => Ok(("hue", vec![f64::from((share * 255.0) as i32 as u8)])),
         ColourOp::Grayscale => Ok(("grayscale", Vec::new())),
-        ColourOp::Invert => Ok(("invert", Vec::new())),
-        ColourOp::Autocontrast => Ok(("autocontrast", Vec::new())),
-        ColourOp::Equalize => Ok(("equalize", Vec::new())),
         ColourOp::Dilate => Ok(("dilate", Vec::new())),
         ColourOp::Erode => Ok(("erode", Vec::new())),
         ColourOp::GaussianBlur { kernel, sigma } => {
@@ -66,5 +56,10 @@ fn colour(op: ColourOp, (width, height): (u32, u32)) -> Result<Pass> {
             Ok(("blur", numbers))
         }
         ColourOp::PillowBlur(_) | ColourOp::TorchBlur(_) => Err(Status::Unsupported),
+        _ => {
+            let mut numbers = Vec::new();
+            let name = op.describe(|_, argument| argument.each(|number| numbers.push(number)));
+            Ok((name.trim_start_matches("adjust_"), numbers))
+        }
     }
 }

@@ -1,294 +1,29 @@
-//! Pipelines for Python, which passes them as lists of (name, numbers, interpolation).
+//! Pipelines for Python, which passes them as lists of operations (`operations.rs`).
 
 use std::sync::Arc;
 
-use headrace_core::colour::draw::{ColourStep, Range};
-use headrace_core::colour::torch_blur::BlurKey;
-use headrace_core::colour::ColourOp;
+use headrace_core::colour::{Argument, ColourOp};
 use headrace_core::error::Status;
 use headrace_core::geometry::Size;
 use headrace_core::program;
-use headrace_core::program::augment::{Augment, Generation, Policy, CIFAR10, IMAGENET, SVHN};
-use headrace_core::program::filters::Filters;
-use headrace_core::program::op::Op;
 use headrace_core::program::route::{Fuse, Route};
 use headrace_core::program::step::{Sampling, Step};
-use headrace_core::resample::{Filter, ResizeSpec};
+use headrace_core::resample::ResizeSpec;
 use headrace_core::rng::Key;
-use headrace_core::warp::Interpolation;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::detach::{detached, guarded};
+use crate::operations::op;
 use crate::passes::{self, Pass};
 use crate::stream::{DrawPlan, Stream};
+use crate::values::FILTERS;
 
 /// A compiled pipeline.
 #[pyclass(frozen, module = "headrace._native")]
 pub struct Program {
     pub inner: Arc<program::Program>,
-}
-
-const FILTERS: [(&str, Filter); 8] = [
-    ("nearest", Filter::Nearest),
-    ("box", Filter::Box),
-    ("bilinear", Filter::Bilinear),
-    ("hamming", Filter::Hamming),
-    ("bicubic", Filter::Bicubic),
-    ("lanczos", Filter::Lanczos),
-    ("bilinear-int16", Filter::BilinearInt16),
-    ("bicubic-int16", Filter::BicubicInt16),
-];
-
-/// Return the filter by torchvision's name.
-pub fn filter(name: &str) -> PyResult<Filter> {
-    let found = FILTERS.iter().find(|(known, _)| *known == name);
-    found.map(|(_, filter)| *filter).ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "no resampling filter {name:?}; there are {}",
-            FILTERS.map(|(known, _)| known).join(", ")
-        ))
-    })
-}
-
-/// Return one filter, or a choice of several: "bilinear or bicubic".
-fn filters(names: &str) -> PyResult<Filters> {
-    let found = names
-        .split(" or ")
-        .map(filter)
-        .collect::<PyResult<Vec<_>>>()?;
-    Filters::new(&found)
-        .ok_or_else(|| PyValueError::new_err(format!("too many resampling filters: {names}")))
-}
-
-fn interpolation(name: &str) -> PyResult<Interpolation> {
-    let offered = |found: &Interpolation| *found != Interpolation::Bicubic;
-    Interpolation::named(name).filter(offered).ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "no interpolation {name:?} of an affine operation; there are nearest, bilinear"
-        ))
-    })
-}
-
-/// The numbers of one operation, read one after the other.
-struct Numbers<'a> {
-    name: &'a str,
-    rest: &'a [f64],
-}
-
-impl Numbers<'_> {
-    fn take<const N: usize>(&mut self) -> PyResult<[f64; N]> {
-        let Some((taken, rest)) = self.rest.split_first_chunk::<N>() else {
-            return Err(PyValueError::new_err(format!(
-                "{} has too few numbers",
-                self.name
-            )));
-        };
-        self.rest = rest;
-        Ok(*taken)
-    }
-
-    fn one(&mut self) -> PyResult<f64> {
-        self.take::<1>().map(|[number]| number)
-    }
-
-    fn pair(&mut self) -> PyResult<(f64, f64)> {
-        self.take().map(|[first, second]| (first, second))
-    }
-
-    fn size(&mut self) -> PyResult<(u32, u32)> {
-        self.take()
-            .map(|[height, width]| (height as u32, width as u32))
-    }
-
-    /// Read a range; NaN as its first number means none.
-    fn range(&mut self) -> PyResult<Range> {
-        self.pair()
-            .map(|(low, high)| (!low.is_nan()).then_some((low, high)))
-    }
-
-    fn padding(&mut self) -> PyResult<[u32; 4]> {
-        self.take()
-            .map(|sides: [f64; 4]| sides.map(|side| side as u32))
-    }
-
-    fn fill(&mut self) -> PyResult<[u8; 3]> {
-        self.take()
-            .map(|colour: [f64; 3]| colour.map(|value| value as u8))
-    }
-
-    fn sampling(&mut self, name: &str) -> PyResult<Sampling> {
-        Ok(Sampling {
-            interpolation: interpolation(name)?,
-            fill: self.fill()?,
-        })
-    }
-}
-
-fn op(name: &str, numbers: &[f64], filter_name: &str) -> PyResult<Op> {
-    let mut numbers = Numbers {
-        name,
-        rest: numbers,
-    };
-    let made = geometry(name, &mut numbers, filter_name)?
-        .map_or_else(|| colour(name, &mut numbers).map(Op::Colour), Ok)?;
-    if numbers.rest.is_empty() {
-        Ok(made)
-    } else {
-        Err(PyValueError::new_err(format!(
-            "{name} has too many numbers"
-        )))
-    }
-}
-
-fn geometry(name: &str, numbers: &mut Numbers<'_>, filter_name: &str) -> PyResult<Option<Op>> {
-    Ok(Some(match name {
-        "random_resized_crop" => Op::RandomResizedCrop {
-            size: numbers.size()?,
-            scale: numbers.pair()?,
-            ratio: numbers.pair()?,
-            filters: filters(filter_name)?,
-        },
-        "resize_exact" => Op::ResizeExact {
-            size: numbers.size()?,
-            filter: filter(filter_name)?,
-        },
-        "resize_short" => Op::ResizeShort {
-            short: numbers.one()? as u32,
-            max: numbers.one()? as u32,
-            filter: filter(filter_name)?,
-        },
-        "center_crop" => Op::CenterCrop {
-            size: numbers.size()?,
-        },
-        "random_crop" => Op::RandomCrop {
-            size: numbers.size()?,
-            padding: numbers.padding()?,
-            pad_if_needed: numbers.one()? != 0.0,
-        },
-        "pad" => Op::Pad {
-            padding: numbers.padding()?,
-            fill: numbers.fill()?,
-        },
-        "flip_x" => Op::FlipX { p: numbers.one()? },
-        "flip_y" => Op::FlipY { p: numbers.one()? },
-        "rotation" => Op::RandomRotation {
-            degrees: numbers.pair()?,
-            expand: numbers.one()? != 0.0,
-            center: numbers.range()?,
-            sampling: numbers.sampling(filter_name)?,
-        },
-        "affine" => Op::RandomAffine {
-            degrees: numbers.pair()?,
-            translate: numbers.range()?,
-            scale: numbers.range()?,
-            shear: [numbers.pair()?, numbers.pair()?],
-            center: numbers.range()?,
-            sampling: numbers.sampling(filter_name)?,
-        },
-        "apply" => Op::Apply {
-            p: numbers.one()?,
-            count: numbers.one()? as u32,
-        },
-        "rand_augment" => {
-            let [ops, magnitude, bins] = numbers.take()?.map(|number: f64| number as u32);
-            let policy = Policy::Rand {
-                ops,
-                magnitude,
-                bins,
-            };
-            augment(policy, numbers, filter_name)?
-        }
-        "trivial_augment_wide" => {
-            let bins = numbers.one()? as u32;
-            augment(Policy::TrivialWide { bins }, numbers, filter_name)?
-        }
-        "auto_augment_imagenet" => augment(Policy::Auto(IMAGENET), numbers, filter_name)?,
-        "auto_augment_cifar10" => augment(Policy::Auto(CIFAR10), numbers, filter_name)?,
-        "auto_augment_svhn" => augment(Policy::Auto(SVHN), numbers, filter_name)?,
-        _ => return Ok(None),
-    }))
-}
-
-fn augment(policy: Policy, numbers: &mut Numbers<'_>, filter_name: &str) -> PyResult<Op> {
-    let generation = if numbers.one()? == 1.0 {
-        Generation::V1
-    } else {
-        Generation::V2
-    };
-    Ok(Op::Augment(Augment {
-        policy,
-        generation,
-        sampling: numbers.sampling(filter_name)?,
-    }))
-}
-
-fn colour(name: &str, numbers: &mut Numbers<'_>) -> PyResult<ColourStep> {
-    Ok(match name {
-        "color_jitter" => ColourStep::Jitter {
-            brightness: numbers.range()?,
-            contrast: numbers.range()?,
-            saturation: numbers.range()?,
-            hue: numbers.range()?,
-        },
-        "blur" => ColourStep::Blur {
-            kernel: numbers
-                .pair()
-                .map(|(width, height)| (width as u16, height as u16))?,
-            sigma: numbers.pair()?,
-        },
-        "pillow_blur" => ColourStep::PillowBlur {
-            radius: numbers.pair()?,
-        },
-        "torch_blur" => ColourStep::TorchBlur {
-            kernel: numbers
-                .pair()
-                .map(|(width, height)| (width as u16, height as u16))?,
-            sigma: numbers.pair()?,
-            version: numbers.one()? as u8,
-        },
-        "dilate" | "erode" => ColourStep::Morphology {
-            dilate: name == "dilate",
-            radius: numbers.one()? as u32,
-        },
-        _ => {
-            let p = numbers.one()?;
-            let op = match name {
-                "grayscale" => ColourOp::Grayscale,
-                "invert" => ColourOp::Invert,
-                "autocontrast" => ColourOp::Autocontrast,
-                "equalize" => ColourOp::Equalize,
-                "posterize" => ColourOp::Posterize(numbers.one()? as u8),
-                // Values below the threshold stay, so a threshold between two levels is rounded up.
-                "solarize" => ColourOp::Solarize(numbers.one()?.ceil().clamp(0.0, 256.0) as u16),
-                "sharpness" => ColourOp::Sharpness(numbers.one()? as f32),
-                _ => return Err(PyValueError::new_err(format!("no operation {name:?}"))),
-            };
-            ColourStep::Sometimes { p, op }
-        }
-    })
-}
-
-fn colour_name(op: ColourOp) -> (&'static str, f64) {
-    match op {
-        ColourOp::Brightness(factor) => ("adjust_brightness", f64::from(factor)),
-        ColourOp::Contrast(factor) => ("adjust_contrast", f64::from(factor)),
-        ColourOp::Saturation(factor) => ("adjust_saturation", f64::from(factor)),
-        ColourOp::Sharpness(factor) => ("adjust_sharpness", f64::from(factor)),
-        ColourOp::Hue(share) => ("adjust_hue", share),
-        ColourOp::Grayscale => ("rgb_to_grayscale", 3.0),
-        ColourOp::Posterize(bits) => ("posterize", f64::from(bits)),
-        ColourOp::Solarize(threshold) => ("solarize", f64::from(threshold)),
-        ColourOp::Invert => ("invert", f64::NAN),
-        ColourOp::Autocontrast => ("autocontrast", f64::NAN),
-        ColourOp::Equalize => ("equalize", f64::NAN),
-        ColourOp::GaussianBlur { sigma, .. } => ("gaussian_blur", f64::from(sigma.0)),
-        ColourOp::PillowBlur(radius) => ("pillow_blur", f64::from(radius)),
-        ColourOp::TorchBlur(key) => ("torch_blur", f64::from(f32::from_bits(key.sigma))),
-        ColourOp::Dilate => ("dilate", 3.0),
-        ColourOp::Erode => ("erode", 3.0),
-    }
 }
 
 /// Return a step as (torchvision's functional name, its arguments); `size` is the size of the image before the step.
@@ -359,52 +94,41 @@ fn described<'py>(
     Ok((name, arguments))
 }
 
+/// Put the arguments of a colour operation into `arguments`, and return torchvision's functional name.
 fn colour_described(op: ColourOp, arguments: &Bound<'_, PyDict>) -> PyResult<&'static str> {
-    let (name, value) = colour_name(op);
-    match op {
-        ColourOp::GaussianBlur { kernel, sigma } => {
-            arguments.set_item("kernel_size", vec![kernel.0, kernel.1])?;
-            arguments.set_item("sigma", vec![sigma.0, sigma.1])?;
+    let mut put = Ok(());
+    let name = op.describe(|name, argument| {
+        let set = match argument {
+            Argument::Number(number) => arguments.set_item(name, number),
+            Argument::Numbers(numbers) => arguments.set_item(name, numbers.to_vec()),
+            Argument::Integer(number) => arguments.set_item(name, number),
+            Argument::Integers(numbers) => arguments.set_item(name, numbers.to_vec()),
+        };
+        if let Err(error) = set {
+            put = Err(error);
         }
-        ColourOp::TorchBlur(BlurKey {
-            kernel, version, ..
-        }) => {
-            arguments.set_item("kernel_size", vec![kernel.0, kernel.1])?;
-            arguments.set_item("sigma", vec![value, value])?;
-            arguments.set_item("version", version)?;
-        }
-        ColourOp::PillowBlur(radius) => arguments.set_item("radius", radius)?,
-        ColourOp::Posterize(bits) => arguments.set_item("bits", bits)?,
-        ColourOp::Solarize(threshold) => arguments.set_item("threshold", threshold)?,
-        ColourOp::Grayscale => arguments.set_item("num_output_channels", 3)?,
-        ColourOp::Dilate | ColourOp::Erode => arguments.set_item("size", 3)?,
-        _ if !value.is_nan() => {
-            let factor = format!("{}_factor", name.trim_start_matches("adjust_"));
-            arguments.set_item(factor, value)?;
-        }
-        _ => {}
-    }
-    Ok(name)
+    });
+    put.map(|()| name)
 }
 
 #[pymethods]
 impl Program {
-    /// Compile `ops`, a list of (name, numbers, interpolation). With `fuse`, all consecutive geometric operations become one
-    /// sampling; otherwise only those whose combination gives exactly the pixels of one operation after the other. With
-    /// `dct_scale`, JPEGs that the first resize shrinks to half or less are decoded at reduced size. Raise ValueError with a
-    /// message if `ops` is not valid.
+    /// Compile `ops`, a list of operations, each (name, values by field): `operation_schema` says which there are. With `fuse`, all
+    /// consecutive geometric operations become one sampling; otherwise only those whose combination gives exactly the pixels of one
+    /// operation after the other. With `dct_scale`, JPEGs that the first resize shrinks to half or less are decoded at reduced size.
+    /// Raise ValueError with a message if `ops` is not valid.
     #[new]
     #[pyo3(signature = (ops, fuse=true, dct_scale=false))]
     fn new(
         py: Python<'_>,
-        ops: Vec<(String, Vec<f64>, String)>,
+        ops: Vec<(String, Bound<'_, PyDict>)>,
         fuse: bool,
         dct_scale: bool,
     ) -> PyResult<Self> {
         guarded(py, || {
             let ops = ops
                 .iter()
-                .map(|(name, numbers, filter)| op(name, numbers, filter))
+                .map(|(name, values)| op(name, values))
                 .collect::<PyResult<Vec<_>>>()?;
             let fuse = if fuse { Fuse::Geometry } else { Fuse::Off };
             let inner = program::Program::new(ops, fuse).map_err(PyValueError::new_err)?;
@@ -477,21 +201,6 @@ impl Program {
             size = step.size_after(size).map_err(refuse)?;
         }
         Ok((found, erased))
-    }
-
-    /// Return the colour operations on an image, in order, as (torchvision's functional name, factor).
-    fn colours(
-        &self,
-        py: Python<'_>,
-        seed: u64,
-        epoch: u64,
-        draw: u64,
-    ) -> PyResult<Vec<(&'static str, f64)>> {
-        guarded(py, || {
-            let mut ops = Vec::new();
-            self.inner.colours(Key { seed, epoch, draw }, &mut ops);
-            Ok(ops.into_iter().map(colour_name).collect())
-        })
     }
 
     /// Return the resampling of an image of this size: ((x, y, w, h) of the crop, (w, h) of the resized crop, (x, y, w, h) of the

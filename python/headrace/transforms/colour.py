@@ -42,6 +42,7 @@ class ColorJitter(Transform):
     Raises UsageError for an argument out of range. Example: `ColorJitter(0.4, 0.4, 0.4, 0.1)`.
     """
 
+    operation = "color_jitter"
     brightness: Jitter = None
     contrast: Jitter = None
     saturation: Jitter = None
@@ -81,10 +82,8 @@ class RandomGrayscale(Transform):
     Raises UsageError unless 0 <= p <= 1. Example: `RandomGrayscale(0.2)`.
     """
 
+    operation = "grayscale"
     p: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, "RandomGrayscale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +95,7 @@ class Grayscale(Transform):
     Raises UsageError for any other number of channels. Example: `Grayscale(3)`.
     """
 
+    operation = "grayscale"
     num_output_channels: int = 1
 
     def __post_init__(self) -> None:
@@ -116,6 +116,7 @@ class GaussianBlur(Transform):
     Raises UsageError for an argument out of range. Example: `GaussianBlur(23, sigma=(0.1, 2.0))`.
     """
 
+    operation = "blur"
     kernel_size: Size
     sigma: float | Sequence[float] = (0.1, 2.0)
 
@@ -142,6 +143,7 @@ class TorchBlur(Transform):
     Raises UsageError for an argument out of range. Example: `TorchBlur((23, 23), (0.1, 2.0), 1)`.
     """
 
+    operation = "torch_blur"
     kernel_size: tuple[int, int]
     sigma: tuple[float, float]
     version: int
@@ -164,6 +166,7 @@ class PillowBlur(Transform):
     Raises UsageError for an argument out of range. Example: `RandomApply([PillowBlur((0.1, 2.0))], p=0.5)`.
     """
 
+    operation = "pillow_blur"
     radius: float | Sequence[float]
 
     def __post_init__(self) -> None:
@@ -183,10 +186,8 @@ class RandomInvert(Transform):
     Raises UsageError unless 0 <= p <= 1. Example: `RandomInvert()`.
     """
 
+    operation = "invert"
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, "RandomInvert")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +200,9 @@ class RandomPosterize(Transform):
     Raises UsageError for an argument out of range. Example: `RandomPosterize(4)`.
     """
 
+    operation = "posterize"
     bits: int
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, "RandomPosterize")
-        if not isinstance(self.bits, int) or not 1 <= self.bits <= 8:
-            raise UsageError(f"RandomPosterize: bits must be an int from 1 to 8, not {self.bits!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +215,7 @@ class RandomSolarize(Transform):
     Raises UsageError for an argument out of range. Example: `RandomSolarize(128)`.
     """
 
+    operation = "solarize"
     threshold: float
     p: float = 0.5
 
@@ -236,10 +234,8 @@ class RandomAutocontrast(Transform):
     Raises UsageError unless 0 <= p <= 1. Example: `RandomAutocontrast()`.
     """
 
+    operation = "autocontrast"
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, "RandomAutocontrast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +247,8 @@ class RandomEqualize(Transform):
     Raises UsageError unless 0 <= p <= 1. Example: `RandomEqualize()`.
     """
 
+    operation = "equalize"
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, "RandomEqualize")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +261,9 @@ class RandomAdjustSharpness(Transform):
     Raises UsageError for an argument out of range. Example: `RandomAdjustSharpness(2)`.
     """
 
+    operation = "sharpness"
     sharpness_factor: float
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, "RandomAdjustSharpness")
-        if not 0 <= self.sharpness_factor < float("inf"):
-            raise UsageError(f"RandomAdjustSharpness: sharpness_factor must be 0 or more, not {self.sharpness_factor!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +275,7 @@ class Dilation(Transform):
     Raises UsageError for any other size. Example: `Dilation(5)`.
     """
 
+    operation = "dilate"
     size: int = 3
 
     def __post_init__(self) -> None:
@@ -300,6 +291,7 @@ class Erosion(Transform):
     Raises UsageError for any other size. Example: `Erosion(5)`.
     """
 
+    operation = "erode"
     size: int = 3
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ The parts of a pipeline, in the order in which they run:
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from headrace._native import Program, Store
 from headrace.errors import UsageError
-from headrace.transforms.base import Transform
+from headrace.transforms.base import Transform, native_schema
 from headrace.transforms.batch import CutMix, MixUp, RandomChoice, RandomErasing
 from headrace.transforms.composition import Compose, RandomApply
 from headrace.transforms.geometry import RandomHorizontalFlip, RandomVerticalFlip
@@ -86,7 +87,7 @@ class Pipeline:
         return [*map(written, self.transforms), *self._passes()]
 
     def _passes(self) -> list[str]:
-        names = {name for name, _, _ in self.operations}
+        names = {name for name, _ in self.operations}
         size = f"{self.height}×{self.width}"
         if not names & NEEDS_AFFINE:
             lines = [f"= one antialiased resampling of the decoded region to {size}"]
@@ -184,16 +185,42 @@ def _hash(
 ) -> str:
     """Return the pipeline's hash. Saved loader states hold it: its input never changes for a pipeline that exists today."""
     parts: list[object] = [
-        tuple(operations),
+        tuple(map(_hashed, operations)),
         [f"{getattr(call, '__module__', '')}.{getattr(call, '__qualname__', type(call).__name__)}" for call in functions],
         None if table is None else table.tobytes().hex(),
         dtype,
     ]
-    if any(name in NEEDS_AFFINE for name, _, _ in operations):  # elsewhere fuse changes no pixel
+    if any(name in NEEDS_AFFINE for name, _ in operations):  # elsewhere fuse changes no pixel
         parts.append(fuse)
     if dct_scale == "auto":
         parts.append("dct_scale")
     return hashlib.sha256(repr((*parts, *batch)).encode()).hexdigest()[:16]
+
+
+_HASHED_AS_GIVEN = frozenset({"p", "sharpness_factor"})  # other numbers are hashed as floats, an int or not
+
+
+def _hashed(operation: Operation) -> tuple[str, list[float], str]:
+    """Return what stands for an operation in a hash: its name, all numbers, its interpolation.
+
+    0 stands for an absent number, NaN for each number of an absent pair. A policy is part of the name.
+    """
+    name, values = operation
+    numbers: list[float] = []
+    interpolation = ""
+    for field in native_schema()[name].fields:
+        value = values[field.name]
+        if field.name == "interpolation":
+            interpolation = value if isinstance(value, str) else " or ".join(value)
+        elif field.kind == "choice":
+            name = f"{name}_{value}"
+        elif value is None:
+            numbers += [0.0] if field.count == 1 else [math.nan] * field.count
+        elif field.name in _HASHED_AS_GIVEN:
+            numbers.append(value)
+        else:
+            numbers += [float(one) for one in (value if field.count > 1 else (value,))]
+    return name, numbers, interpolation
 
 
 def _split_batch(steps: Steps) -> tuple[Steps, tuple[Transform, ...]]:

@@ -10,7 +10,6 @@ from headrace.images.interpolation import INTERPOLATIONS, interpolation_name
 from headrace.transforms.arguments import (
     angle_range,
     check_antialias,
-    check_probability,
     positive_range,
     rgb,
     sampling_filter,
@@ -46,6 +45,7 @@ class RandomResizedCrop(Transform):
     Raises UsageError for an argument out of range. Example: `RandomResizedCrop(224, scale=(0.35, 1.0))`.
     """
 
+    operation = "random_resized_crop"
     size: Size
     scale: Sequence[float] = (0.08, 1.0)
     ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0)
@@ -82,6 +82,7 @@ class Resize(Transform):
     Raises UsageError for an argument out of range. Example: `Resize(256)`.
     """
 
+    operation = "resize_exact"
     size: Size
     interpolation: Interpolation = "bilinear"
     max_size: int | None = None
@@ -108,6 +109,7 @@ class CenterCrop(Transform):
     Raises UsageError for an argument out of range. Example: `CenterCrop(224)`.
     """
 
+    operation = "center_crop"
     size: Size
 
     def __post_init__(self) -> None:
@@ -125,6 +127,7 @@ class RandomCrop(Transform):
     Raises UsageError for an argument out of range. Example: `RandomCrop(32, padding=4)`.
     """
 
+    operation = "random_crop"
     size: Size
     padding: int | Sequence[int] | None = None
     pad_if_needed: bool = False
@@ -145,6 +148,7 @@ class Pad(Transform):
     Raises UsageError for an argument out of range. Example: `Pad(4, fill=(124, 116, 104))`.
     """
 
+    operation = "pad"
     padding: int | Sequence[int]
     fill: Fill = 0
     padding_mode: str = "constant"
@@ -173,10 +177,8 @@ class RandomHorizontalFlip(Transform):
     Raises UsageError unless 0 <= p <= 1. Example: `RandomHorizontalFlip()`.
     """
 
+    operation = "flip_x"
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, "RandomHorizontalFlip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +190,8 @@ class RandomVerticalFlip(Transform):
     Raises UsageError unless 0 <= p <= 1. Example: `RandomVerticalFlip()`.
     """
 
+    operation = "flip_y"
     p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability(self.p, "RandomVerticalFlip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +207,7 @@ class RandomRotation(Transform):
     Raises UsageError for an argument out of range. Example: `RandomRotation(15, interpolation="bilinear")`.
     """
 
+    operation = "rotation"
     degrees: float | Sequence[float]
     interpolation: Interpolation = "nearest"
     expand: bool = False
@@ -240,6 +241,7 @@ class RandomAffine(Transform):
     Raises UsageError for an argument out of range. Example: `RandomAffine(10, translate=(0.1, 0.1), scale=(0.9, 1.1))`.
     """
 
+    operation = "affine"
     degrees: float | Sequence[float]
     translate: Sequence[float] | None = None
     scale: Sequence[float] | None = None

@@ -7,7 +7,7 @@ from enum import Enum
 
 from headrace.errors import UsageError
 from headrace.transforms.arguments import rgb, sampling_filter
-from headrace.transforms.base import Fill, Interpolation, Transform
+from headrace.transforms.base import Fill, Interpolation, Transform, check_fields
 
 __all__ = ["AutoAugment", "RandAugment", "TrivialAugmentWide"]
 
@@ -26,6 +26,7 @@ class RandAugment(Transform):
     Raises UsageError for an argument out of range. Example: `RandAugment(num_ops=2, magnitude=9)`.
     """
 
+    operation = "rand_augment"
     num_ops: int = 2
     magnitude: int = 9
     num_magnitude_bins: int = 31
@@ -34,9 +35,7 @@ class RandAugment(Transform):
     version: int = 2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_ops, int) or not 0 <= self.num_ops <= 1000:
-            raise UsageError(f"RandAugment: num_ops must be an int from 0 to 1,000, not {self.num_ops!r}")
-        _check_bins(self.num_magnitude_bins, "RandAugment")
+        check_fields(self, "num_ops", "num_magnitude_bins")
         if not isinstance(self.magnitude, int) or not 0 <= self.magnitude < self.num_magnitude_bins:
             raise UsageError(f"RandAugment: magnitude {self.magnitude!r} is not one of {self.num_magnitude_bins} bins")
         object.__setattr__(self, "interpolation", sampling_filter(self.interpolation, "RandAugment"))
@@ -56,13 +55,14 @@ class TrivialAugmentWide(Transform):
     Raises UsageError for an argument out of range. Example: `TrivialAugmentWide()`.
     """
 
+    operation = "trivial_augment_wide"
     num_magnitude_bins: int = 31
     interpolation: Interpolation = "nearest"
     fill: Fill = None
     version: int = 2
 
     def __post_init__(self) -> None:
-        _check_bins(self.num_magnitude_bins, "TrivialAugmentWide")
+        check_fields(self, "num_magnitude_bins")
         object.__setattr__(self, "interpolation", sampling_filter(self.interpolation, "TrivialAugmentWide"))
         _check_version(self.version, "TrivialAugmentWide")
         object.__setattr__(self, "fill", rgb(self.fill, "TrivialAugmentWide"))
@@ -80,6 +80,7 @@ class AutoAugment(Transform):
     Raises UsageError for an argument out of range. Example: `AutoAugment("cifar10")`.
     """
 
+    operation = "auto_augment"
     policy: str | Enum = "imagenet"
     interpolation: Interpolation = "nearest"
     fill: Fill = None
@@ -98,8 +99,3 @@ class AutoAugment(Transform):
 def _check_version(version: object, what: str) -> None:
     if version not in (1, 2):
         raise UsageError(f"{what}: version must be 1 or 2 (of torchvision's transforms), not {version!r}")
-
-
-def _check_bins(bins: object, what: str) -> None:
-    if not isinstance(bins, int) or not 2 <= bins <= 1 << 20:
-        raise UsageError(f"{what}: num_magnitude_bins must be an int from 2 to 1,048,576, not {bins!r}")

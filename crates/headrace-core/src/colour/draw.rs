@@ -109,11 +109,6 @@ impl ColourStep {
         }
     }
 
-    /// Append the operations that `rng` draws.
-    pub fn draw(&self, rng: &mut Rng, ops: &mut Vec<ColourOp>) {
-        self.draw_each(rng, |op| ops.push(op));
-    }
-
     /// Call `give` with each operation that `rng` draws, in order. Factors are rounded to single precision, as torch draws them.
     pub fn draw_each(&self, rng: &mut Rng, mut give: impl FnMut(ColourOp)) {
         match *self {
@@ -191,7 +186,7 @@ mod tests {
             epoch: 1,
             draw,
         };
-        step.draw(&mut Rng::new(key, 2), &mut ops);
+        step.draw_each(&mut Rng::new(key, 2), |op| ops.push(op));
         ops
     }
 

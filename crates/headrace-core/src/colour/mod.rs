@@ -59,7 +59,94 @@ pub enum ColourOp {
     Erode,
 }
 
+/// An argument of one of torchvision's functions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)]
+pub enum Argument {
+    Number(f64),
+    Numbers([f64; 2]),
+    Integer(u32),
+    Integers([u32; 2]),
+}
+
+impl Argument {
+    /// Call `give` with each number.
+    pub fn each(self, mut give: impl FnMut(f64)) {
+        match self {
+            Argument::Number(number) => give(number),
+            Argument::Numbers(numbers) => numbers.into_iter().for_each(give),
+            Argument::Integer(number) => give(f64::from(number)),
+            Argument::Integers(numbers) => numbers.into_iter().map(f64::from).for_each(give),
+        }
+    }
+}
+
 impl ColourOp {
+    /// Return torchvision's functional name, and call `give` with the name and value of each argument. `dilate`, `erode`,
+    /// `pillow_blur` and `torch_blur` are no functions of torchvision.
+    pub fn describe(&self, mut give: impl FnMut(&'static str, Argument)) -> &'static str {
+        use Argument::{Integer, Integers, Number, Numbers};
+        let mut with = |function: &'static str, name, argument| {
+            give(name, argument);
+            function
+        };
+        match *self {
+            ColourOp::Brightness(factor) => with(
+                "adjust_brightness",
+                "brightness_factor",
+                Number(factor.into()),
+            ),
+            ColourOp::Contrast(factor) => {
+                with("adjust_contrast", "contrast_factor", Number(factor.into()))
+            }
+            ColourOp::Saturation(factor) => with(
+                "adjust_saturation",
+                "saturation_factor",
+                Number(factor.into()),
+            ),
+            ColourOp::Sharpness(factor) => with(
+                "adjust_sharpness",
+                "sharpness_factor",
+                Number(factor.into()),
+            ),
+            ColourOp::Hue(share) => with("adjust_hue", "hue_factor", Number(share)),
+            ColourOp::Grayscale => with("rgb_to_grayscale", "num_output_channels", Integer(3)),
+            ColourOp::Invert => "invert",
+            ColourOp::Posterize(bits) => with("posterize", "bits", Integer(bits.into())),
+            ColourOp::Solarize(least) => with("solarize", "threshold", Integer(least.into())),
+            ColourOp::Autocontrast => "autocontrast",
+            ColourOp::Equalize => "equalize",
+            ColourOp::GaussianBlur {
+                kernel: (w, h),
+                sigma: (across, down),
+            } => {
+                with(
+                    "gaussian_blur",
+                    "kernel_size",
+                    Integers([w.into(), h.into()]),
+                );
+                with(
+                    "gaussian_blur",
+                    "sigma",
+                    Numbers([across.into(), down.into()]),
+                )
+            }
+            ColourOp::PillowBlur(radius) => with("pillow_blur", "radius", Number(radius.into())),
+            ColourOp::TorchBlur(BlurKey {
+                kernel: (w, h),
+                sigma,
+                version,
+            }) => {
+                let sigma = f32::from_bits(sigma).into();
+                with("torch_blur", "kernel_size", Integers([w.into(), h.into()]));
+                with("torch_blur", "sigma", Numbers([sigma, sigma]));
+                with("torch_blur", "version", Integer(version.into()))
+            }
+            ColourOp::Dilate => with("dilate", "size", Integer(3)),
+            ColourOp::Erode => with("erode", "size", Integer(3)),
+        }
+    }
+
     /// Return true if each pixel's result depends on that pixel alone.
     pub fn is_pointwise(&self) -> bool {
         matches!(

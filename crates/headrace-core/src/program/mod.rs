@@ -14,7 +14,6 @@ pub mod split;
 pub mod step;
 pub mod streams;
 
-use crate::colour::ColourOp;
 use crate::error::{Result, Status};
 use crate::geometry::Size;
 use crate::rng::{Key, Rng};
@@ -81,16 +80,6 @@ impl Program {
     /// Return whether JPEGs may be decoded at reduced size, see [`Program::with_dct_scale`].
     pub fn dct_scale(&self) -> bool {
         self.dct_scale
-    }
-
-    /// Replace the contents of `ops` by the colour operations (`ColorJitter` and the like) under this key, in order.
-    pub fn colours(&self, key: Key, ops: &mut Vec<ColourOp>) {
-        ops.clear();
-        for (number, op) in self.ops.iter().enumerate() {
-            if let Op::Colour(step) = op {
-                step.draw(&mut Rng::new(key, number as u64), ops);
-            }
-        }
     }
 
     /// Replace the contents of `steps` by the concrete operations for an image of this size under this key.

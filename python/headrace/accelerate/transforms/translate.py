@@ -19,6 +19,7 @@ whose meaning differs between these versions are refused.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -32,8 +33,11 @@ from headrace.accelerate.transforms.flat_transforms import LIBRARIES, flatten
 from headrace.accelerate.transforms.names import TIMM, V1, V1_AUTOAUGMENT, V2, display_name, full_name, interpolation_name
 from headrace.accelerate.transforms.tensor_resize import resizes_tensors_alike
 from headrace.accelerate.transforms.torch_blur import blur_refusal
+from headrace.transforms.base import native_schema
+from headrace.transforms.native_operations import CHANGES_COLOUR, NATIVE_TRANSFORMS
 
 __all__ = [
+    "COLOURS_WITH_PROBABILITY",
     "NativeTransform",
     "TransformParts",
     "Unsupported",
@@ -342,12 +346,11 @@ def _gaussian_blur(operation: Any) -> NativeTransform:
     )
 
 
-def _flip(operation: Any) -> NativeTransform:
-    return _native(type(operation).__name__, happens(operation), p=float(operation.p))
-
-
-def _tone(operation: Any) -> NativeTransform:
-    return _native(type(operation).__name__, happens(operation, is_number=True), p=float(operation.p))
+def _sometimes(operation: Any) -> NativeTransform:
+    """Translate a transform whose arguments are numbers, and that is applied with probability `p`."""
+    kind = type(operation).__name__
+    arguments = {name: convert(getattr(operation, name)) for name, convert in _SOMETIMES[kind].items()}
+    return _native(kind, happens(operation, is_number=kind not in _COMPARED_AS_TENSORS), **arguments)
 
 
 def _fill(fill: Any) -> tuple[int, ...]:
@@ -394,22 +397,6 @@ def _pad(operation: Any) -> NativeTransform:
     padding = operation.padding
     padding = padding if isinstance(padding, int) else tuple(int(edge) for edge in padding)
     return _native("Pad", padding=padding, fill=_fill(operation.fill))
-
-
-def _posterize(operation: Any) -> NativeTransform:
-    return _native("RandomPosterize", happens(operation, is_number=True), bits=int(operation.bits), p=float(operation.p))
-
-
-def _solarize(operation: Any) -> NativeTransform:
-    threshold = float(operation.threshold)
-    if not 0 <= threshold <= 256:
-        raise Unsupported(f"transform RandomSolarize with threshold {threshold!r}")
-    return _native("RandomSolarize", happens(operation, is_number=True), threshold=threshold, p=float(operation.p))
-
-
-def _sharpness(operation: Any) -> NativeTransform:
-    draw = happens(operation, is_number=True)
-    return _native("RandomAdjustSharpness", draw, sharpness_factor=float(operation.sharpness_factor), p=float(operation.p))
 
 
 def _grayscale(operation: Any) -> NativeTransform:
@@ -471,6 +458,26 @@ _CONVERTS = frozenset({V2 + "ConvertImageDtype", V2 + "ToDtype"})
 _TO_TENSOR_TWICE = frozenset({V2 + "ToTensor", V2 + "PILToTensor", V2 + "ToImage"})  # v2 passes tensors through
 _POINTWISE = frozenset({V1 + "ConvertImageDtype", V1 + "Normalize", V2 + "ConvertImageDtype", V2 + "ToDtype", V2 + "Normalize"})
 _ERASINGS = frozenset({V1 + "RandomErasing", V2 + "RandomErasing", TIMM + "random_erasing.RandomErasing"})
+_NUMBERS: MappingProxyType[str, Callable[[Any], float]] = MappingProxyType({"integer": int, "number": float})
+
+
+def _with_probability() -> dict[str, dict[str, Callable[[Any], float]]]:
+    """Return the transforms whose arguments are `p` and other numbers, and how each argument is converted."""
+    found = {}
+    for name, kind in NATIVE_TRANSFORMS.items():
+        fields = {field.name: field for field in native_schema()[kind.operation].fields if field.count == 1}
+        arguments = [one.name for one in dataclasses.fields(kind)]
+        if "p" in fields and set(arguments) == set(fields):
+            found[name] = {argument: _NUMBERS[fields[argument].kind] for argument in arguments}
+    return found
+
+
+#: Numbers of transforms that are applied with a probability, and have the names and arguments of torchvision's.
+_SOMETIMES = _with_probability()
+COLOURS_WITH_PROBABILITY = tuple(name for name in _SOMETIMES if NATIVE_TRANSFORMS[name].operation in CHANGES_COLOUR)
+"""Those of them that change colours."""
+#: Those for which `torchvision.transforms` compares the random tensor itself with the probability.
+_COMPARED_AS_TENSORS = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip", "RandomGrayscale"})
 _MOVES_PIXELS_ONLY = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip"})
 _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProxyType(
     {
@@ -482,21 +489,13 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProx
             "CenterCrop": _center_crop,
             "RandomCrop": _random_crop,
             "RandomApply": _random_apply,
-            "RandomHorizontalFlip": _flip,
-            "RandomVerticalFlip": _flip,
-            "RandomGrayscale": _flip,
             "ColorJitter": _color_jitter,
             "RandomRotation": _rotation,
             "RandomAffine": _affine,
             "Pad": _pad,
             "Grayscale": _grayscale,
-            "RandomInvert": _tone,
-            "RandomAutocontrast": _tone,
-            "RandomEqualize": _tone,
-            "RandomPosterize": _posterize,
-            "RandomSolarize": _solarize,
-            "RandomAdjustSharpness": _sharpness,
             "GaussianBlur": _gaussian_blur,
+            **dict.fromkeys(_SOMETIMES, _sometimes),
         }.items()
     }
     | {

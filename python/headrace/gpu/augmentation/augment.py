@@ -40,16 +40,7 @@ PixelOperation: TypeAlias = "Callable[[torch.Tensor, Numbers], torch.Tensor]"
 """Takes images uint8 [N, H, W, 3] and their parameters, float64 [N, k] on the host; returns new images."""
 
 OPERATIONS: dict[str, PixelOperation] = {
-    "brightness": colour_operations.brightness,
-    "contrast": colour_operations.contrast,
-    "saturation": colour_operations.saturation,
-    "hue": colour_operations.hue,
-    "grayscale": colour_operations.grayscale,
-    "invert": colour_operations.invert,
-    "posterize": colour_operations.posterize,
-    "solarize": colour_operations.solarize,
-    "autocontrast": colour_operations.autocontrast,
-    "equalize": colour_operations.equalize,
+    **{name: operation for name, (operation, _) in colour_operations.OPERATIONS.items()},
     "sharpness": neighbour_operations.sharpness,
     "blur": neighbour_operations.blur,
     "dilate": neighbour_operations.dilate,
@@ -74,7 +65,7 @@ _CROPS = frozenset({"center_crop", "random_crop"})
 
 def changes_pixels(operations: Sequence[Operation]) -> bool:
     """Return whether any native operation changes colours or samples an affine map: more than crop, resize and flip."""
-    return any(name in NEEDS_AFFINE or name in CHANGES_COLOUR for name, _, _ in operations)
+    return any(name in NEEDS_AFFINE or name in CHANGES_COLOUR for name, _ in operations)
 
 
 def cpu_only(operations: Sequence[Operation], fuse: str) -> str | None:
@@ -83,7 +74,7 @@ def cpu_only(operations: Sequence[Operation], fuse: str) -> str | None:
     fuse: as in `compile_pipeline`. Example: `cpu_only(pipeline.operations, pipeline.fuse)`.
     """
     changed, resized, cut = "", False, False
-    for name, _, _ in operations:
+    for name, _ in operations:
         if name in _CPU_ONLY:
             return f"{_CPU_ONLY[name]} is done by the CPU threads"
         if changed and name in RESIZES | _CROPS:

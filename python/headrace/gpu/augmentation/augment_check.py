@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.gpu.augmentation.augment import OPERATIONS, PixelOperation, augment, kind, operations_on
+from headrace.gpu.augmentation.colour_operations import OPERATIONS as COLOUR_OPERATIONS
 from headrace.gpu.augmentation.colour_operations import Numbers
 
 if TYPE_CHECKING:
@@ -28,13 +29,8 @@ _SCALE = [0.5, 0.0, 2.0, 0.0, 0.75, 4.0, 50.0, 60.0, 70.0]
 _SHEAR = [1.0, 0.25, -4.0, 0.125, 1.0, -1.5, 5.0, 6.0, 7.0, 0.5, 0.25, -3.0, 0.0, -1.0, 19.0]
 
 SAMPLES: dict[str, list[list[float]]] = {
-    "brightness": [[0.3], [1.7]],
-    "contrast": [[0.3], [1.7]],
-    "saturation": [[0.3], [1.7]],
+    **{name: [[number] for number in samples] for name, (_, samples) in COLOUR_OPERATIONS.items() if samples},
     "sharpness": [[0.3], [1.7]],
-    "hue": [[31.0], [200.0]],
-    "posterize": [[3.0], [5.0]],
-    "solarize": [[100.0], [30.0]],
     "blur": [[3.0, 0.21, 0.58, 0.21, 0.07, 0.24, 0.38, 0.24, 0.07], [3.0, 0.25, 0.5, 0.25, 0.1, 0.2, 0.4, 0.2, 0.1]],
     "bilinear": [_TURN, _SHIFT, _SCALE, _SHEAR],  # pairs of neighbours have one edge, none, and two
     "nearest": [_TURN, _SHIFT, _SCALE, _SHEAR],

@@ -8,6 +8,7 @@ may join two of them. Numbers are never divided by a Python number, which CUDA t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "OPERATIONS",
     "Numbers",
     "autocontrast",
     "blend",
@@ -222,3 +224,18 @@ def _to_hsv(
     share = span / most.clamp(min=1).float()
     coloured = (most != least).int()
     return (turn.float().double() * 255.0).int() * coloured, (share.double() * 255.0).int() * coloured
+
+
+OPERATIONS: dict[str, tuple[Callable[[torch.Tensor, Numbers], torch.Tensor], tuple[float, ...]]] = {
+    "brightness": (brightness, (0.3, 1.7)),
+    "contrast": (contrast, (0.3, 1.7)),
+    "saturation": (saturation, (0.3, 1.7)),
+    "hue": (hue, (31.0, 200.0)),
+    "grayscale": (grayscale, ()),
+    "invert": (invert, ()),
+    "posterize": (posterize, (3.0, 5.0)),
+    "solarize": (solarize, (100.0, 30.0)),
+    "autocontrast": (autocontrast, ()),
+    "equalize": (equalize, ()),
+}
+"""The operations by the names that `Program.split` gives them, and numbers to try each with; none if it takes none."""

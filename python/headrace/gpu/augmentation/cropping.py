@@ -46,7 +46,7 @@ class Cropping:
 
 def cropping(pipeline: Pipeline) -> Cropping | str:
     """Return the pipeline cut between CPU and GPU, or why the GPU cannot augment; "" if there is nothing to augment."""
-    operations, names = pipeline.operations, [name for name, _, _ in pipeline.operations]
+    operations, names = pipeline.operations, [name for name, _ in pipeline.operations]
     if not changes_pixels(operations):
         return ""
     if pipeline.functions:

@@ -534,7 +534,8 @@ def _usable(
         if asked:
             raise UsageError(f"decode={mode!r} is not possible here: {reason}", hint="use decode='auto' or 'cpu'")
         return _Usable(reason)
-    filters = {name for kind, _, name in pipeline.operations if name and kind in RESIZES} - {"bilinear"}
+    named = (values["interpolation"] for name, values in pipeline.operations if name in RESIZES)
+    filters = {one if isinstance(one, str) else " or ".join(one) for one in named} - {"bilinear"}
     reason = f"it resizes by bilinear, not by {', '.join(sorted(filters))}" if filters else available(device)
     if reason is not None:
         reason = f"the GPU decoder cannot be used here ({reason})"
