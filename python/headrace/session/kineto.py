@@ -6,7 +6,6 @@ cores and memory, so the diagnosis cannot say why an input is slow. Times in a t
 
 from __future__ import annotations
 
-import json
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from headrace.errors import SessionError
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import NotMeasured, ObservedLoader, Process, Session, Step
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.json import parse_json
 from headrace.system.text.size_limits import record_limit, too_large
 
 __all__ = ["FAMILY", "is_trace", "read_trace"]
@@ -50,8 +50,8 @@ def read_trace(path: Path) -> Session:
     """Return the trace of one process as a session. Raises `SessionError` when it is no trace or marks fewer than 2 steps."""
     try:
         data = read_regular(path)
-        document = json.loads(_decompressed(data) if data[:2] == b"\x1f\x8b" else data)
-    except (OSError, RecursionError, ValueError, zlib.error) as error:
+        document = parse_json(_decompressed(data) if data[:2] == b"\x1f\x8b" else data)
+    except (OSError, ValueError, zlib.error) as error:
         raise SessionError(
             f"{path} is not a trace: {error}", hint="give a file that torch.profiler's export_chrome_trace wrote"
         ) from error

@@ -26,6 +26,7 @@ from headrace.session.machine import ForeignProgram, GpuProperties, GpuSample, H
 from headrace.session.typed_json import converter, field_converters
 from headrace.system.files.private_files import make_private_folder, private_opener
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.json import check_values
 
 __all__ = [
     "BATCH_FIELDS",
@@ -343,10 +344,11 @@ def _no_session(folder: Path) -> SessionError:
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of one file. A line that does not parse, such as the last one of a killed process, is left out."""
     try:
-        text = read_regular(file).decode("utf-8", errors="replace")
+        data = read_regular(file)
+        check_values(data)
     except OSError as error:
         raise SessionError(f"cannot read {file}: {error.strerror or error}") from error
-    for line in text.splitlines():
+    for line in data.decode("utf-8", errors="replace").splitlines():
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):

@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ import pytest
 from containers import EXPECTED, IMAGES, contents, image_record, recordio, webdataset_members, write_tar
 from headrace.datasets.open import open_stored
 from headrace.datasets.records.table import StreamRecord
-from headrace.datasets.sources import pipe
+from headrace.datasets.sources import pipe, stream
 from headrace.datasets.sources.stream import ByteStream, stream_records
 from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UnknownLengthError
 from headrace.inspection.inspect import inspect_dataset
 from headrace.loading.feeding import streaming
 from headrace.packing import pack
 from pipe_channel import channel, feed
+from traced_memory import at_most
 
 
 def tars(tmp_path: Path) -> list[bytes]:
@@ -387,6 +389,57 @@ def test_member_names_that_lead_out_are_refused_in_a_stream(tmp_path: Path, memb
     data = write_tar(tmp_path / "a.tar", members).read_bytes()
     with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match="leads out"):
         list(loader(path, batch_size=1))
+
+
+@pytest.mark.parametrize("label", [b"1000000000000000000000", b"1e300", b"9" * 4000])
+def test_labels_that_are_no_class_are_refused_in_a_stream(tmp_path: Path, label: bytes) -> None:
+    data = write_tar(tmp_path / "a.tar", [("a.jpg", IMAGES[0]), ("a.json", b'{"label": ' + label + b"}")]).read_bytes()
+    with channel(tmp_path, [data]) as path, pytest.raises(FormatError, match="a label must be a number from 0, below"):
+        list(loader(path, batch_size=1))
+
+
+def part(flag: int, data: bytes) -> bytes:
+    """A part of a RecordIO record: 1 begins it, 2 goes on, 3 ends it."""
+    return struct.pack("<II", 0xCED7230A, flag << 29 | len(data)) + data
+
+
+def test_a_record_of_endless_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender could fill the memory with a record that never ends."""
+    monkeypatch.setattr(stream, "_MAX_RECORD", 1 << 20)
+    endless = chain([part(1, bytes(1 << 10))], repeat(part(2, bytes(1 << 10)), 2000))
+    with at_most(4 << 20), pytest.raises(FormatError, match="more than 1,048,576 bytes in parts"):
+        list(stream_records(ByteStream(endless, Path("pipe")), lambda records: None))
+
+
+@pytest.mark.parametrize("end", [b"1e400", b"9" * 5000, b"[]", b"{}"])
+def test_wrong_ends_of_an_index_in_a_stream_are_refused(end: bytes) -> None:
+    header = b'{"x": {"data_offsets": [0, ' + end + b"]}}"
+    source = ByteStream([struct.pack("<Q", len(header)) + header + bytes(600)], Path("pipe"))
+    with pytest.raises(FormatError, match="an index that is damaged"):
+        list(stream_records(source, lambda records: None))
+
+
+def test_a_manifest_in_a_stream_states_no_more_records_than_can_be_counted() -> None:
+    counts: list[int] = []
+    for records in (b"9" * 30, b"7"):
+        text = b'{\n"format": "headrace", "counts": {"records": ' + records + b"}\n}\n"
+        list(stream_records(ByteStream([text], Path("pipe")), counts.append))
+    assert counts == [7]
+
+
+def test_documents_in_a_stream_hold_a_bounded_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "1MiB")
+    source = ByteStream([b'{"a": [' + b"[]," * 100_000 + b"0]}\n"], Path("pipe"))
+    with at_most(4 << 20), pytest.raises(FormatError, match="more than the limit of 65,536"):
+        list(stream_records(source, lambda records: None))
+
+
+def test_what_is_read_ahead_is_not_copied_for_each_header() -> None:
+    """Each header of a tar copied all that had been read before it: hours after a long line."""
+    source = ByteStream([bytes(16 << 20)], Path("pipe"))
+    source.take(1)
+    with at_most(1 << 20):
+        source.peek(512)
 
 
 def test_huge_member_sizes_in_a_stream_are_refused(tmp_path: Path) -> None:

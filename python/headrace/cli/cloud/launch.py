@@ -38,6 +38,7 @@ from headrace.launch.sagemaker.follow import (
 from headrace.launch.sagemaker.plan import ExpectedCost, Work, expected_cost
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.json import parse_json
 from headrace.system.text.redaction import without_url_secrets
 from headrace.system.text.sizes import count_text
 from headrace.training.stop_signal import StopRequest
@@ -456,8 +457,8 @@ def _work(args: argparse.Namespace) -> Work:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(read_regular(path))
-    except (OSError, RecursionError, ValueError) as reason:
+        return parse_json(read_regular(path))
+    except (OSError, ValueError) as reason:
         raise UsageError(f"cannot read a request from {path}: {reason}") from None
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from headrace.errors import UsageError
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.json import parse_json
 
 __all__ = ["Calibration", "FinishedRun", "calibrate", "factor", "factors", "leave_one_out", "read_run"]
 
@@ -108,8 +109,8 @@ def read_run(path: Path) -> list[FinishedRun]:
     prediction (`predicted_s` beside the fields of DescribeTrainingJob). Raises `UsageError`.
     """
     try:
-        document = json.loads(read_regular(path))
-    except (OSError, RecursionError, ValueError) as reason:
+        document = parse_json(read_regular(path))
+    except (OSError, ValueError) as reason:
         raise UsageError(f"cannot read a finished run from {path}: {reason}") from None
     entries = document if isinstance(document, list) else [document]
     return [_run(entry, path) for entry in entries]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import UsageError
 from headrace.report.sessions.session_folder import read_session_folder
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.json import parse_json
 
 __all__ = ["MeasuredRates", "measured_rates"]
 
@@ -54,12 +54,12 @@ def _from_session(folder: Path) -> MeasuredRates:
 
 def _from_json(path: Path) -> MeasuredRates:
     try:
-        found = _rates_of(json.loads(read_regular(path)))
+        found = _rates_of(parse_json(read_regular(path)))
         rates = [rate for rate in (found.img_s_per_core, found.gpu_img_s) if rate is not None]
         if not all(0 < rate < _LARGEST for rate in rates):
             raise ValueError(f"rates must be above 0 and below {_LARGEST:g} img/s, not {rates}")
         return found
-    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as reason:
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as reason:
         raise UsageError(f"cannot read rates from {path}: {reason}") from None
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.errors import FormatError
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.json import parse_json
 from headrace.system.text.size_limits import DOCUMENT_BYTES
 from headrace.system.text.utf8 import utf8_text
 
@@ -87,10 +88,10 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check `folder/headrace.json`. Raise FormatError if it is missing, malformed or of another version."""
     path = folder / MANIFEST
     try:
-        document = json.loads(read_regular(path, limit=DOCUMENT_BYTES))
+        document = parse_json(read_regular(path, limit=DOCUMENT_BYTES))
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FormatError(f"{path} is not valid JSON: {error}", hint="restore it from a copy, or pack again") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise FormatError(f'{path} is not a manifest of a packed dataset: "format" is not {FORMAT!r}')

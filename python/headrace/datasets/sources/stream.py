@@ -7,7 +7,6 @@ object is one record). The stream of an augmented manifest alternates records: a
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from headrace.datasets.sources.archives.tar import (
     split_name,
 )
 from headrace.errors import FormatError
+from headrace.system.text.json import parse_json
 
 __all__ = ["ByteStream", "stream_records"]
 
@@ -76,10 +76,10 @@ class ByteStream:
         )
 
     def _fill(self, count: int) -> None:
-        parts = [self._buffer[self._begin :]]
-        size = len(parts[0])
+        size = len(self._buffer) - self._begin
         if size >= count:
             return
+        parts = [self._buffer[self._begin :]]
         while size < count and (piece := next(self._pieces, None)) is not None:
             parts.append(piece)
             size += len(piece)
@@ -210,12 +210,13 @@ def _json(source: ByteStream, on_count: OnCount) -> None:
     """Read the manifest of a packed dataset, or one line of its errors.jsonl."""
     line = _until(source, b"\n")
     try:
-        document = json.loads(line if line != b"{\n" else line + _until(source, b"\n}\n"))
-    except (ValueError, RecursionError) as error:
+        document = parse_json(line if line != b"{\n" else line + _until(source, b"\n}\n"))
+    except ValueError as error:
         raise source.broken(f"holds JSON that is damaged: {error}") from error
     counts = document.get("counts") if isinstance(document, dict) and document.get("format") == "headrace" else None
-    if isinstance(counts, dict) and isinstance(counts.get("records"), int) and counts["records"] >= 0:
-        on_count(counts["records"])
+    records = counts.get("records") if isinstance(counts, dict) else None
+    if isinstance(records, int) and 0 <= records < 2**63:
+        on_count(records)
 
 
 def _until(source: ByteStream, end: bytes) -> bytes:
@@ -236,9 +237,9 @@ def _safetensors_header(head: bytes) -> int:
 def _skip_safetensors(source: ByteStream, header: int) -> None:
     source.skip(8)
     try:
-        tensors = json.loads(source.take(header))
+        tensors = parse_json(source.take(header))
         end = max(int(facts["data_offsets"][1]) for name, facts in tensors.items() if name != "__metadata__")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise source.broken("holds an index that is damaged") from error
     source.skip(end)
 
@@ -254,11 +255,13 @@ def _part(source: ByteStream) -> tuple[int, int]:
 
 def _record(source: ByteStream) -> bytes:
     """Read one record; join its parts by the magic number that separated them (dmlc-core `recordio.h`)."""
-    parts = list[bytes]()
+    parts, begun = list[bytes](), source.at
     while True:
         flag, length = _part(source)
         if (flag in (0, 1)) != (not parts):
             raise source.broken("has parts of records in a wrong order")
+        if source.at - begun > _MAX_RECORD:
+            raise source.broken(f"has a record of more than {_MAX_RECORD:,} bytes in parts; no record may have more")
         parts.append(source.take(length))
         source.skip(-length % 4)
         if flag in (0, 3):

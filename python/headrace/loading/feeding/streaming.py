@@ -19,11 +19,13 @@ from typing import Literal
 import numpy as np
 
 from headrace.datasets.records.table import Stream, StreamRecord
+from headrace.datasets.sources.archives.containers import MAX_CLASSES
 from headrace.errors import FormatError, SourceError
 from headrace.loading.feeding.feed_pass import IndexBatch
 from headrace.loading.order.arithmetic import hashed
 from headrace.loading.statistics.stats import ShuffleQuality
 from headrace.system.processes.scheduling import yield_to_running_threads
+from headrace.system.text.printable import value_text
 from headrace.system.text.sizes import size_text
 
 __all__ = ["BUFFER_SIZE", "StreamOptions", "StreamPass"]
@@ -205,12 +207,12 @@ class StreamPass:
         )
 
     def _label(self, record: StreamRecord) -> int:
-        if isinstance(record.label, int) and record.label >= 0:
+        if isinstance(record.label, int) and 0 <= record.label < MAX_CLASSES:
             return record.label
-        what = "no label" if record.label is None else f"the label {record.label!r}"
+        what = "no label" if record.label is None else f"the label {value_text(record.label)}"
         raise FormatError(
-            f"{self.stream.name}: record {record.key!r} has {what}; in a stream a label must be a number from 0, as the "
-            "classes that are still to come are not known",
+            f"{self.stream.name}: record {record.key!r} has {what}; in a stream a label must be a number from 0, below "
+            f"{MAX_CLASSES:,}, as the classes that are still to come are not known",
             hint="headrace pack numbers the classes; or use FastFile mode",
         )
 

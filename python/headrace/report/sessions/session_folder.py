@@ -17,6 +17,7 @@ from headrace.session.model import Session
 from headrace.session.typed_json import converter
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.json import parse_json
 
 __all__ = ["DIAGNOSIS_FILE", "diagnosis_from_json", "read_session_folder", "write_diagnosis"]
 
@@ -38,10 +39,10 @@ def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
     if not file.is_file():
         return session, replace(_diagnose(session, folder), session=str(folder))
     try:
-        return session, diagnosis_from_json(json.loads(read_regular(file).decode("utf-8")))
+        return session, diagnosis_from_json(parse_json(read_regular(file)))
     except OSError as error:
         raise SessionError(f"cannot read {file}: {error.strerror or error}") from error
-    except (RecursionError, ValueError) as error:
+    except ValueError as error:
         raise SessionError(
             f"{file} is not a diagnosis: {error}", hint="delete it to have the session diagnosed anew"
         ) from error

@@ -24,6 +24,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import make_output_folder, output_opener
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.json import parse_json
 from headrace.trials.experiment.cells import Cell, Experiment
 from headrace.trials.experiment.pixels import compare_pixels
 from headrace.trials.experiment.verdicts import Verdict, judge
@@ -411,7 +412,7 @@ def _name(cells: Sequence[Cell]) -> str:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        document: dict[str, Any] = json.loads(read_regular(file))
-    except (OSError, RecursionError, ValueError):
+        document: dict[str, Any] = parse_json(read_regular(file))
+    except (OSError, ValueError):
         return None
     return document

@@ -6,7 +6,6 @@ links. Layout: POSIX.1-2017 pax, "ustar Interchange Format", and GNU tar's long 
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from headrace.datasets.sources.archives.containers import MAX_CLASSES, Container
 from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS
 from headrace.errors import FormatError
 from headrace.system.files.regular_file import open_regular
+from headrace.system.text.json import parse_json
 from headrace.system.text.size_limits import LONGEST_LINE
 
 __all__ = ["Headers", "TarMember", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "scan_tar", "split_name"]
@@ -334,8 +334,8 @@ def label_of_cls(raw: bytes) -> int | str | None:
 def label_of_json(raw: bytes) -> int | str | None:
     """Return the label in a `.json` under `label`, `cls` or `class`, or None."""
     try:
-        document = json.loads(raw)
-    except (ValueError, RecursionError):
+        document = parse_json(raw)
+    except ValueError:
         return None
     if not isinstance(document, dict):
         return None
