@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,80 @@ def test_a_request_for_any_number_of_hosts_is_refused(tmp_path: Path, capsys: py
         {"FinalMetricDataList": 3},
         {"HyperParameters": [3]},
         {"AlgorithmSpecification": 7},
+        {"ResourceConfig": {"InstanceType": "ml.g5.xlarge", "InstanceCount": -5}},
+        {"ResourceConfig": {"InstanceGroups": [{"InstanceCount": 10**9}, {"InstanceCount": 1 - 10**9}]}},
+        {"SecondaryStatusTransitions": [{"Status": "Training", "StartTime": -1e17, "EndTime": 1e17}]},
+        {"SecondaryStatusTransitions": [{"Status": "Training", "StartTime": float("nan"), "EndTime": 3}]},
+        {"SecondaryStatusTransitions": [{"Status": "Training", "StartTime": 0, "EndTime": 1e308}]},
+        {"BillableTimeInSeconds": 1e308},
+        {"FinalMetricDataList": [{"MetricName": "train:images_per_second", "Value": 1e308}]},
     ],
 )
 def test_wrong_values_of_a_finished_job(change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "describe.json").write_text(json.dumps(JOB | change))
-    code = main(["diagnose", "--from-files", str(tmp_path), "--out", str(tmp_path / "session")])
+    diagnosed(tmp_path, capsys)
+
+
+def diagnosed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Diagnose the job of a folder: an error in words, or a session that can be read again."""
+    code = main(["diagnose", "--from-files", str(folder), "--out", str(folder / "session")])
     printed = capsys.readouterr().err
     assert code in (0, 1) and "Traceback" not in printed and "internal error" not in printed, printed
+    assert code or main(["report", str(folder / "session")]) == 0, capsys.readouterr().err
+
+
+TRAINED: dict[str, Any] = {"SecondaryStatusTransitions": [{"Status": "Training", "StartTime": 0, "EndTime": 1000}]}
+
+
+def event(place: int, **change: Any) -> dict[str, Any]:
+    """An event of the Debugger's system metrics."""
+    usual = {"NodeId": "algo-1", "Dimension": "CPUUtilization", "Name": "cpu0", "Timestamp": 10.0 * place, "Value": 50.0}
+    return usual | change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Name": "cpu" + "9" * 5000},
+        {"Name": "cpu\u00b2"},
+        {"Value": 1e300},
+        {"Timestamp": 1e300},
+        {"Timestamp": 1e17},
+        {"Dimension": "I/OWaitPercentage", "Value": 1.7e308, "Timestamp": 1.0},
+    ],
+)
+def test_wrong_values_of_a_finished_jobs_curves(
+    change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "describe.json").write_text(json.dumps(JOB | TRAINED))
+    file = tmp_path / "profiler-output" / "system" / "a.json"
+    file.parent.mkdir(parents=True)
+    events = [event(place) for place in range(50)] + [event(place, **change) for place in range(200)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in events))
+    diagnosed(tmp_path, capsys)
+
+
+@pytest.mark.parametrize(("time_us", "wait_us"), [(1.0, -1e300), (1.0, -1e15), (1e307, 1e308), (1e15, 1e17)])
+def test_wrong_waits_of_a_finished_job(
+    time_us: float, wait_us: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "describe.json").write_text(json.dumps(JOB | TRAINED))
+    file = tmp_path / "profiler-output" / "framework" / "a_pythontimeline.json"
+    file.parent.mkdir(parents=True)
+    waits = [{"ph": "X", "name": "DataLoaderIter::GetNext", "ts": time_us * place, "dur": wait_us} for place in range(9)]
+    file.write_text(json.dumps(waits))
+    diagnosed(tmp_path, capsys)
+
+
+def test_many_trainings_and_points_of_a_finished_job_take_a_moment(tmp_path: Path) -> None:
+    """2 MB of documents took six minutes: each point was compared with each training."""
+    trainings = [{"Status": "Training", "StartTime": place, "EndTime": place + 1} for place in range(20_000)]
+    (tmp_path / "describe.json").write_text(json.dumps(JOB | {"SecondaryStatusTransitions": trainings}))
+    points = {"Label": "algo-1 GPUUtilization", "Timestamps": [*range(20_000)], "Values": [0.0] * 19_999 + [50.0]}
+    (tmp_path / "metrics.json").write_text(json.dumps({"MetricDataResults": [points]}))
+    began_s = time.process_time()
+    assert main(["diagnose", "--from-files", str(tmp_path), "--out", str(tmp_path / "session"), "--no-report"]) == 0
+    assert time.process_time() - began_s < 15
 
 
 @pytest.mark.parametrize("name", ["describe.json", "metrics.json", "profiler-output/system/a.json"])

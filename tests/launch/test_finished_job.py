@@ -218,7 +218,12 @@ def test_options_that_contradict_are_refused(words: list[str], message: str, cap
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot read"), ("{", "it is no JSON"), ("[]", "not an answer of DescribeTrainingJob"), ("{}", "not an answer")],
+    [
+        (None, "cannot read"),
+        ("{", "it is no JSON that can be used"),
+        ("[]", "not an answer of DescribeTrainingJob"),
+        ("{}", "not an answer"),
+    ],
 )
 def test_a_folder_without_a_usable_description_is_refused_in_words(
     tmp_path: Path, content: str | None, message: str, capsys: pytest.CaptureFixture[str]

@@ -12,6 +12,7 @@ from headrace.diagnosis.diagnose import diagnose
 from headrace.errors import SessionError
 from headrace.report.sessions.session_folder import DIAGNOSIS_FILE, read_session_folder, write_diagnosis
 from session_factory import example_session
+from traced_memory import at_most
 
 WRONG = ("x", -1, 1e308, float("nan"), 10**30, [[1]], {})
 ACTIVE = "\x1b[2J\u202e\x9b\r"
@@ -97,6 +98,35 @@ def test_wrong_values_in_a_session_are_errors_in_words_or_harmless(wrong: Any, f
             except SessionError:
                 refused += 1
     assert refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        ("session", "started_at", 1e17),
+        ("session", "started_at", -1e17),
+        ("loader", "num_workers", 1e17),
+        ("loader", "num_workers", 10**17),
+    ],
+)
+def test_wrong_values_in_a_session_end_no_page_and_no_trace(kind: str, name: str, value: float, folder: Path) -> None:
+    """A year that is none ended the page, and 10^17 workers the trace: never."""
+    (folder / DIAGNOSIS_FILE).unlink()
+    file = folder / "session.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    changed = [line | {name: value} if line["kind"] == kind else line for line in lines]
+    file.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    for words in (["--html"], ["--perfetto"], ["--tensorboard"]):
+        assert main(["report", str(folder), *words]) == 0
+
+
+def test_a_session_holds_a_bounded_number_of_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / DIAGNOSIS_FILE).unlink()
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "1MiB")
+    for text in ('{"kind":"steps","rows":[' + "[]," * 100_000 + "[]]}\n", '{"kind":0}\n' * 40_000):
+        (folder / "session.jsonl").write_text(text)
+        with at_most(4 << 20), pytest.raises(SessionError, match="values, more than the limit of 65,536"):
+            read_session_folder(folder)
 
 
 def test_deep_json_is_an_error_in_words(folder: Path) -> None:

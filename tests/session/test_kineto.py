@@ -132,6 +132,18 @@ def test_a_trace_that_is_damaged_or_grows_without_bound_is_refused(
         read_trace(file)
 
 
+@pytest.mark.parametrize("piece", [b"[],", b'{"a":1},', b'"ab",', b"1,"])
+def test_a_small_packed_trace_takes_no_memory_for_its_values(
+    piece: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of these, unpacked to the limit of a gigabyte, took 24 GB when it was parsed."""
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "1MiB")
+    file = tmp_path / "t.json.gz"
+    file.write_bytes(gzip.compress(b'{"traceEvents":[' + piece * 120_000 + b"0]}"))
+    with at_most(5 << 20), pytest.raises(SessionError, match="values, more than the limit of 65,536"):
+        read_trace(file)
+
+
 REAL = """
 import sys, time, torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -23,7 +23,9 @@ from typing import Any
 
 from headrace.errors import SourceError
 from headrace.launch.job_request.request_rules import MOST_INSTANCES
+from headrace.session.typed_json import LARGEST, converter
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.json import check_values, parse_json
 
 __all__ = ["METRICS", "InputWait", "JobDocuments", "Series", "host_names", "moment_s", "read_documents"]
 
@@ -34,9 +36,12 @@ METRICS = ("CPUUtilization", "MemoryUtilization", "GPUUtilization", "GPUMemoryUt
 """CloudWatch's instance metrics of training jobs. Those of CPU and GPU are sums over cores and GPUs: 400 % for 4 cores."""
 
 _HOST = re.compile(r"algo-\d+")
-_NUMBERED = re.compile(r"\d+")
+_NUMBERED = re.compile(r"[0-9]{1,5}")
 GET_NEXT = "DataLoaderIter::GetNext"
 """The Debugger's name for the time in which a PyTorch script waits for its next batch."""
+
+LAST_S = 253_402_300_799.0
+"""The end of the year 9999: later times cannot be written as dates."""
 
 LONG_GAP = 10.0
 """Leave out times between two batches that exceed the median by this factor: validation, checkpoints, another epoch."""
@@ -72,9 +77,9 @@ def read_documents(folder: Path) -> JobDocuments:
     """Read the documents of a folder. Raises `SourceError` without a usable description; other unusable files are listed."""
     path = folder / "describe.json"
     try:
-        description = json.loads(read_regular(path))
-    except (OSError, RecursionError, ValueError) as reason:
-        words = (reason.strerror or str(reason)) if isinstance(reason, OSError) else f"it is no JSON: {reason}"
+        description = _document(read_regular(path))
+    except (OSError, ValueError) as reason:
+        words = (reason.strerror or str(reason)) if isinstance(reason, OSError) else f"it is no JSON that can be used: {reason}"
         raise SourceError(f"cannot read {path}: {words}", hint=_HOW.format(path=path)) from None
     if not isinstance(description, dict) or "TrainingJobStatus" not in description:
         raise SourceError(f"{path} is not an answer of DescribeTrainingJob", hint=_HOW.format(path=path))
@@ -98,27 +103,37 @@ def read_documents(folder: Path) -> JobDocuments:
 _HOW = "aws sagemaker describe-training-job --training-job-name NAME > {path}"
 
 
+def _document(data: bytes) -> Any:
+    """Return a JSON document whose numbers a session can hold. Raises `ValueError`."""
+    return converter(Any)(parse_json(data))
+
+
 def moment_s(value: Any) -> float:
     """Return the Unix time of a moment as AWS gives one: a number, a text, or a datetime. Raises `ValueError`."""
-    if isinstance(value, bool) or value is None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        found_s = float(value)
+    elif value is None or isinstance(value, bool):
         raise ValueError(f"{value} is no time")
-    if isinstance(value, int | float):
-        return float(value)
-    found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    else:
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+        found_s = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    if not 0 <= found_s <= LAST_S:
+        raise ValueError(f"{value} is no time")
+    return found_s
 
 
 def host_names(description: Mapping[str, Any]) -> list[str]:
     """Return the names of a job's hosts: algo-1 and on, as SageMaker numbers them over all instance groups.
 
-    Raises `ValueError` for more instances than a job can have.
+    Raises `ValueError` for more instances than a job can have, or none.
     """
     resources = description.get("ResourceConfig") or {}
     groups = resources.get("InstanceGroups") or [resources]
-    count = sum(int(group.get("InstanceCount") or 1) for group in groups)
-    if count > MOST_INSTANCES:
-        raise ValueError(f"{count:,} instances")
-    return [f"algo-{number + 1}" for number in range(count)]
+    counts = [int(group.get("InstanceCount") or 1) for group in groups]
+    wrong = next((count for count in (*counts, sum(counts)) if not 0 < count <= MOST_INSTANCES), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong:,} instances")
+    return [f"algo-{number + 1}" for number in range(sum(counts))]
 
 
 def _read_metrics(path: Path, problems: list[str]) -> dict[str, dict[str, Series]]:
@@ -127,7 +142,7 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, dict[str, Series
         return {}
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     try:
-        document = json.loads(read_regular(path))
+        document = _document(read_regular(path))
         for page in document if isinstance(document, list) else [document]:
             for result in page["MetricDataResults"]:
                 label = f"{result.get('Label') or ''} {result.get('Id') or ''}"
@@ -137,9 +152,9 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, dict[str, Series
                     continue
                 host = _HOST.search(label)
                 pairs = zip(result["Timestamps"], result["Values"], strict=True)
-                points = [(moment_s(time), float(value)) for time, value in pairs if math.isfinite(float(value))]
+                points = [(moment_s(time), float(value)) for time, value in pairs]
                 found.setdefault(host[0] if host else "algo-1", {}).setdefault(name, []).extend(points)
-    except (ArithmeticError, AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError) as reason:
+    except (ArithmeticError, AttributeError, KeyError, OSError, TypeError, ValueError) as reason:
         problems.append(f"metrics.json is not an answer of GetMetricData ({type(reason).__name__}: {reason})")
         return {}
     return {host: {name: tuple(sorted(points)) for name, points in series.items()} for host, series in found.items()}
@@ -155,12 +170,13 @@ class _System:
     def read(self, path: Path) -> None:
         """Add the events of a file. A line that does not parse, such as the last of a killed host, is counted."""
         try:
-            text = read_regular(path).decode("utf-8", errors="replace")
-        except OSError as reason:
-            self._problems.append(f"{path.name}: {reason.strerror or reason}")
+            data = read_regular(path)
+            check_values(data)
+        except (OSError, ValueError) as reason:
+            self._problems.append(f"{path.name}: {getattr(reason, 'strerror', None) or reason}")
             return
         bad = 0
-        for line in filter(str.strip, text.splitlines()):
+        for line in filter(str.strip, data.decode("utf-8", errors="replace").splitlines()):
             try:
                 event = json.loads(line)
                 key = (str(event["NodeId"]), str(event["Dimension"]), str(event.get("Name") or ""))
@@ -168,7 +184,7 @@ class _System:
             except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError):
                 bad += 1
                 continue
-            if all(map(math.isfinite, point)):
+            if 0 <= point[0] <= LAST_S and abs(point[1]) <= LARGEST:
                 self._events.setdefault(key, []).append(point)
         if bad:
             self._problems.append(f"{path.name}: {bad} lines are no system metrics")
@@ -204,9 +220,11 @@ def _read_input_wait(files: Iterable[Path], problems: list[str]) -> InputWait | 
     waits_s, steps_s, batches = 0.0, 0.0, 0
     for path in files:
         try:
-            events = _events_of(read_regular(path).decode("utf-8", errors="replace"))
+            data = read_regular(path)
+            check_values(data)
+            events = _events_of(data.decode("utf-8", errors="replace"))
             found = sorted(
-                (float(event["ts"]), float(event["dur"]))
+                (float(event["ts"]), max(0.0, float(event["dur"])))
                 for event in events
                 if isinstance(event, dict) and event.get("ph") == "X" and str(event.get("name", "")).endswith(GET_NEXT)
             )
@@ -231,4 +249,5 @@ def _events_of(text: str) -> list[Any]:
         found = json.loads(text.rstrip().rstrip(",") + "\n]")
     if not isinstance(found, list):
         raise ValueError("it holds no list of events")
-    return found
+    checked: list[Any] = converter(Any)(found)
+    return checked

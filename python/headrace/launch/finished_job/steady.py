@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -102,8 +103,8 @@ def _after_start(use: HostUse, times: JobTimes) -> tuple[Spans, float | None]:
     level = max(ACTIVE_LEAST, ACTIVE_PART * percentile([value for _, value in series], 0.9))
     spans, start_s = [], 0.0
     for begin, end in times.trainings:
-        points = [point for point in series if begin <= point[0] < end]
-        first = next((place for place in range(len(points)) if _works(points[place:], level)), None)
+        points = series[bisect_left(series, (begin,)) : bisect_left(series, (end,))]
+        first = next((at for at in range(len(points)) if _works(points[at : at + SUSTAINED_POINTS], level)), None)
         if first is None:  # an attempt that was taken before its first step, or a GPU that did nothing at all
             start_s += end - begin if level > ACTIVE_LEAST else 0.0
             spans += [] if level > ACTIVE_LEAST else [(begin, end)]
@@ -116,8 +117,7 @@ def _after_start(use: HostUse, times: JobTimes) -> tuple[Spans, float | None]:
 
 
 def _works(points: Sequence[tuple[float, float]], level: float) -> bool:
-    after = points[:SUSTAINED_POINTS]
-    return points[0][1] >= level and 2 * sum(value >= level for _, value in after) >= len(after)
+    return points[0][1] >= level and 2 * sum(value >= level for _, value in points) >= len(points)
 
 
 def _idle_gpus(uses: Sequence[HostUse]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,11 +45,13 @@ class JobTimes:
 
     def in_training(self, series: Series, *, lasts_s: float, trainings: Spans | None = None) -> Series:
         """Return the points whose whole interval, of `lasts_s` seconds, lies in the training of an attempt."""
-        spans = self.trainings if trainings is None else trainings
+        spans = sorted(self.trainings if trainings is None else trainings)
+        begins = [begin for begin, _ in spans]
+        places = (bisect_right(begins, time) - 1 for time, _ in series)  # of the last training that had begun
         return tuple(
-            (time, value)
-            for time, value in series
-            if any(begin <= time and time + lasts_s <= end + 0.5 for begin, end in spans)
+            point
+            for point, place in zip(series, places, strict=True)
+            if place >= 0 and point[0] + lasts_s <= spans[place][1] + 0.5
         )
 
 

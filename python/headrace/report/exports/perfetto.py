@@ -169,10 +169,12 @@ def _arrows(session: Session, loaders: Loaders) -> Iterator[TraceEvent]:
     parents = {process.pid: process.parent_pid for process in session.processes}
     for loader in session.loaders:
         steps = [step for step in session.steps if (step.pid, step.loader) == (loader.pid, loader.loader)]
-        made = [b for b in session.batches if b.loader == loader.loader and parents.get(b.pid) == loader.pid and b.worker >= 0]
-        for worker in range(loader.num_workers):
-            own = [batch for batch in made if batch.worker == worker]
-            used = [step for number, step in enumerate(steps) if number % loader.num_workers == worker]
+        made: dict[int, list[Batch]] = {}
+        for one in session.batches:
+            if one.loader == loader.loader and parents.get(one.pid) == loader.pid and 0 <= one.worker < loader.num_workers:
+                made.setdefault(int(one.worker), []).append(one)
+        for worker, own in sorted(made.items()):
+            used = steps[worker :: max(1, int(loader.num_workers))]
             if len({step.epoch for step in used}) != 1 or len(own) != len(used):
                 continue
             for number, (batch, step) in enumerate(zip(own, used, strict=True)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 from collections.abc import Sequence
@@ -64,8 +65,9 @@ def render(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour
 def _top(screen: FirstScreen, session: Session | None) -> Html:
     where = [session.host.hostname] if session is not None and session.host.hostname else []
     if session is not None and session.started_at is not None:
-        began = datetime.datetime.fromtimestamp(session.started_at, tz=datetime.UTC)
-        where.append(began.strftime("%-d %B %Y, %H:%M UTC"))
+        with contextlib.suppress(ArithmeticError, OSError, ValueError):  # somebody else's session may begin in no year
+            began = datetime.datetime.fromtimestamp(session.started_at, tz=datetime.UTC)
+            where.append(began.strftime("%-d %B %Y, %H:%M UTC"))
     return header(screen.command, " · ".join((*screen.scope, *where)))
 
 
