@@ -251,3 +251,17 @@ def test_masks_that_cannot_work_are_refused(tar: Path, image_folder: Callable[..
         loader(tar, t.Resize((8, 8)), mask_fill=256)
     with pytest.raises(UsageError, match="masks cannot be mixed"):
         loader(tar, t.Compose([t.Resize((8, 8)), t.MixUp()]), output="torch", dtype="float32")
+
+
+@pytest.mark.timeout(20)
+def test_a_folder_of_masks_with_links_to_itself_is_refused(tmp_path: Path) -> None:
+    """Two such links are a trillion paths, which filled the memory."""
+    images, masks = tmp_path / "images" / "cat", tmp_path / "masks" / "cat"
+    for folder in (images, masks):
+        folder.mkdir(parents=True)
+    (images / "0.png").write_bytes(encoded(picture(0)))
+    (masks / "0.png").write_bytes(mask(0))
+    for name in ("a", "b"):
+        (masks / name).symlink_to(tmp_path / "masks")
+    with pytest.raises(SourceError, match="is a link to a folder above it"):
+        headrace.Loader(tmp_path / "images", batch_size=1, mask=tmp_path / "masks", transform=t.Compose([t.Resize(8)]))

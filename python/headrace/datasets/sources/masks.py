@@ -13,7 +13,7 @@ import numpy.typing as npt
 from headrace.datasets.records.dataset import Dataset, fingerprint
 from headrace.datasets.records.table import RecordTable
 from headrace.datasets.sources.archives.tar import TarMember, samples
-from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS
+from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, walked
 from headrace.errors import SourceError, UsageError
 
 __all__ = ["with_masks"]
@@ -45,7 +45,7 @@ def _in_folder(dataset: Dataset, folder: Path) -> RecordTable:
     names = [f"{_stem(key)}.png" for key in keys]
     prefix_length = len(os.path.join(folder, ""))  # noqa: PTH118 (as below: a million Path objects are slow)
     existing = set[str]()
-    for parent, _, files_here in os.walk(folder, followlinks=True):
+    for parent, files_here in walked(folder):
         existing.update(os.path.join(parent, file)[prefix_length:] for file in files_here)  # noqa: PTH118
     _refuse_missing(dataset, [key for key, name in zip(keys, names, strict=True) if name not in existing], f"in {folder}")
     count = len(keys)

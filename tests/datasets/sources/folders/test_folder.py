@@ -83,6 +83,21 @@ def test_a_link_to_a_folder_above_is_refused(image_folder: MakeFolder) -> None:
     assert len(headrace.open(root).classes) == 4
 
 
+@pytest.mark.timeout(20)
+def test_links_that_double_at_each_folder_are_refused(image_folder: MakeFolder, tmp_path: Path) -> None:
+    """Forty folders, each with two links to the next: no loop, and a trillion paths."""
+    root = image_folder()
+    chain = [tmp_path / "chain" / str(number) for number in range(40)]
+    for place, following in zip(chain, [*chain[1:], tmp_path / "end"], strict=True):
+        place.mkdir(parents=True)
+        for name in ("a", "b"):
+            (place / name).symlink_to(following)
+    (tmp_path / "end").mkdir()
+    (root / "class_1" / "chain").symlink_to(chain[0])
+    with pytest.raises(SourceError, match="is a link to a folder that is met more than 100 times"):
+        headrace.open(root)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_folder_is_an_error_that_names_it(image_folder: MakeFolder) -> None:
     root = image_folder()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from headrace.errors import SourceError
 from headrace.system.files.regular_file import check_regular
 from headrace.system.text.utf8 import utf8_name
 
-__all__ = ["IMAGE_EXTENSIONS", "OnListed", "change_of_file", "open_folder"]
+__all__ = ["IMAGE_EXTENSIONS", "OnListed", "change_of_file", "open_folder", "walked"]
 
 OnListed = Callable[[int], None]
 """Progress callback while a folder is listed: takes the number of images found since its last call."""
@@ -36,6 +37,7 @@ _IGNORED_EXTENSIONS = (
     *(".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl"),
     *(".pbm", ".pnm", ".dib", ".apng", ".hif", ".j2k", ".jpx", ".pcx", ".qoi", ".sgi", ".tga"),
 )
+_MOST_LINKS = 100  # that lead from one class to the same folder
 _THREADS = 16  # folders listed at a time: a network file system answers each request after a wait
 _SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8
 
@@ -225,15 +227,7 @@ def _images(
     Images that ImageFolder ignores are added to `strays`, the number of other files to `others`.
     """
 
-    def fail(error: OSError) -> None:
-        raise SourceError(f"cannot list {error.filename}: {error.strerror}", hint="check the permissions") from error
-
-    found = list[tuple[str, list[str]]]()
-    for parent, folders, names in os.walk(folder, followlinks=True, onerror=fail):
-        for name in folders:
-            _refuse_loop(parent, name)
-        found.append((parent, names))
-    for parent, names in sorted(found):
+    for parent, names in sorted(walked(folder)):
         others.append(sum(not name.lower().endswith((*IMAGE_EXTENSIONS, *_IGNORED_EXTENSIONS)) for name in names))
         for name in sorted(names):
             if name.lower().endswith(IMAGE_EXTENSIONS):
@@ -249,11 +243,32 @@ def _images(
                 strays.append(os.path.join(parent, name))  # noqa: PTH118 (as above)
 
 
-def _refuse_loop(parent: str, name: str) -> None:
-    """Raise SourceError for a link to a folder above it, which makes an endless loop."""
-    path = os.path.join(parent, name)  # noqa: PTH118 (as above)
-    if os.path.islink(path) and f"{os.path.realpath(parent)}/".startswith(f"{os.path.realpath(path).rstrip('/')}/"):  # noqa: PTH114
-        raise SourceError(f"{path} is a link to a folder above it: following it would never end", hint="remove the link")
+def walked(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder from `folder` down, and the names of its files. Links to folders are followed.
+
+    Raises SourceError for a folder that cannot be listed, and for links that never end: one to a folder above it, or folders
+    of two links to the next one, which are 2^40 paths after forty.
+    """
+
+    def fail(error: OSError) -> None:
+        raise SourceError(f"cannot list {error.filename}: {error.strerror}", hint="check the permissions") from error
+
+    met = Counter[str]()
+    for parent, folders, names in os.walk(folder, followlinks=True, onerror=fail):
+        for name in folders:
+            path = os.path.join(parent, name)  # noqa: PTH118 (as above)
+            if not os.path.islink(path):  # noqa: PTH114
+                continue
+            target = os.path.realpath(path)
+            met[target] += 1
+            if f"{os.path.realpath(parent)}/".startswith(f"{target.rstrip('/')}/"):
+                what = "a folder above it"
+            elif met[target] > _MOST_LINKS:
+                what = f"a folder that is met more than {_MOST_LINKS} times"
+            else:
+                continue
+            raise SourceError(f"{path} is a link to {what}: following it would never end", hint="remove the link")
+        yield parent, names
 
 
 def _no_classes(root: Path) -> str:
