@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import os
 import pickle
@@ -16,9 +17,11 @@ import pytest
 from file_digests import file_digests
 from headrace.cli.main import main
 from headrace.datasets.open import open_stored
+from headrace.datasets.sources.remote import mirror as remote_mirror
 from headrace.datasets.sources.remote import shards as remote_shards
 from headrace.datasets.sources.remote.access import access_options
-from headrace.datasets.sources.remote.store import is_url
+from headrace.datasets.sources.remote.mirror import mirror
+from headrace.datasets.sources.remote.store import is_url, open_bucket
 from headrace.errors import FormatError, MissingDependencyError, SourceError, UsageError
 from headrace.packing import pack
 from loader_batches import are_equal, batches
@@ -45,6 +48,41 @@ def test_a_remote_dataset_gives_the_same_batches(packed: Path, bucket: Bucket, s
     first = len(bucket.requests)
     assert are_equal(batches("s3://b/data", shuffle=shuffle), expected)
     assert len(bucket.requests) - first == 1  # the manifest; all else is cached
+
+
+@needs_obstore
+def test_an_object_does_not_get_the_bytes_of_one_with_a_similar_name(bucket: Bucket, cache: Path) -> None:
+    """The rest of a copy that somebody broke off, x.jpg.part, had the name under which x.jpg was copied."""
+    bucket.objects |= {"data/a/x.jpg": b"an image", "data/a/x.jpg.part": b"its rest"}
+
+    def slow(number: int, key: str, part: str) -> None:
+        time.sleep(0.5 if key.endswith("x.jpg") else 0.0)
+
+    bucket.fault = slow
+    folder = mirror(open_bucket("s3://b/data"), cache)
+    assert {path.name: path.read_bytes() for path in (folder / "a").iterdir()} == {
+        "x.jpg": b"an image",
+        "x.jpg.part": b"its rest",
+    }
+
+
+@needs_obstore
+def test_an_object_that_changes_while_it_is_copied_is_an_error(
+    bucket: Bucket, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the old and half of the new one would be an archive with wrong labels."""
+    monkeypatch.setattr(remote_mirror, "_PART", 1000)
+    bucket.objects["data/a.tar"] = bytes(3000)
+
+    def change(number: int, key: str, part: str) -> None:
+        if part == "bytes=1000-1999":
+            bucket.objects["data/a.tar"] = b"1" * 3000
+            bucket.written["data/a.tar"] = datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC)
+
+    bucket.fault = change
+    with pytest.raises(SourceError, match=r"a\.tar changed while it was copied"):
+        mirror(open_bucket("s3://b/data"), cache)
+    assert mirror(open_bucket("s3://b/data"), cache).joinpath("a.tar").read_bytes() == b"1" * 3000
 
 
 @needs_obstore

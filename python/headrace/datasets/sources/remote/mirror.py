@@ -73,15 +73,24 @@ def _copy(
 
 
 def copy_object(bucket: Bucket, entry: RemoteObject, folder: Path) -> int:
-    """Copy one object into `folder` unless it is there; return its size in bytes."""
+    """Copy one object into `folder` unless it is there; return its size in bytes.
+
+    Raises SourceError if the store does not answer, or if the object changes between two parts of it.
+    """
     path = folder / entry.path
     if path.exists() and path.stat().st_size == entry.size:
         return entry.size
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
+    # Another object may be called NAME.part: the rest of a copy that somebody broke off.
+    part = path.with_name(f".{hashlib.sha256(os.fsencode(entry.path)).hexdigest()[:32]}.part")
+    before = bucket.find(entry.path) if entry.size > _PART else None
     with open(part, "wb") as file:
         for at in range(0, entry.size, _PART):
             file.write(bucket.read_range(entry.path, at, min(_PART, entry.size - at)))
+    if before is not None and (before.size != entry.size or bucket.find(entry.path) != before):
+        part.unlink()
+        hint = "try again when nothing writes to it"
+        raise SourceError(f"{bucket.url}/{entry.path} changed while it was copied", hint=hint)
     os.utime(part, (entry.modified_s, entry.modified_s))  # so that a second copy does not look like a changed file
     # Not by `replacing`: a copy that is made again after a kill overwrites the same `.part` file instead of adding one.
     os.replace(part, path)  # noqa: PTH105 (a million of them)
