@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from html.parser import HTMLParser
@@ -116,3 +117,26 @@ def test_one_rank_is_a_rank() -> None:
     start = {"resumed_from_step": None, "step": 0, "device": "CPU", "images": 1, "classes": 2, "batch_size": 4, "world_size": 1}
     page = training_page.render([*rows(100), start], title="one").replace("\u00a0", " ")
     assert "1 rank" in page and "1 ranks" not in page and "1 image of 2 classes" in page
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "no json",
+            "[]",
+            "3",
+            '{"loss": 1}',
+            '{"loss": 1, "step": "x"}',
+            '{"loss": 1, "step": []}',
+            '{"loss": 1e400, "step": 1}',
+        ),
+        *('{"evaluation": 3, "step": 1}', '{"resumed_from_step": 1}', '{"interrupted_by": 1}', "[" * 100_000),
+    ],
+)
+def test_lines_that_no_training_wrote_are_an_error_in_words(line: str, tmp_path: Path) -> None:
+    """A run that goes on in a folder of somebody else ends with the page of all its lines."""
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows(200)) + line + "\n")
+    with contextlib.suppress(SessionError):
+        training_page.write(metrics, tmp_path / "report.html", title="theirs")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from headrace.errors import UsageError
+from headrace.trials.measuring import runner
 from headrace.trials.measuring.runner import only_run
 
 pytest.importorskip("torch")
@@ -102,6 +103,32 @@ def test_a_folder_with_other_files_is_not_used(tmp_path: Path) -> None:
     done = run(*ARGUMENTS, "--out", str(tmp_path))
     assert done.returncode == 2 and "holds other files" in done.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "[" * 100_000, "{", '{"experiment": 1e400}'])
+def test_settings_that_no_run_wrote_are_an_error_in_words(text: str, tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text(text)
+    done = run(*ARGUMENTS, "--out", str(tmp_path))
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        *(
+            [],
+            3,
+            {},
+            {"result": 3, "verdicts": {}},
+            {"result": {}, "verdicts": []},
+            {"result": {}, "verdicts": {"a": 3}},
+        ),
+        *({"result": {}, "verdicts": {"a": {"kind": 3}}}, {"result": {}, "verdicts": {}, "taken_s": "x"}),
+    ],
+)
+def test_results_that_no_run_wrote_are_measured_again(document: Any, tmp_path: Path) -> None:
+    (tmp_path / "cell.json").write_text(json.dumps(document))
+    assert runner._read(tmp_path / "cell.json") is None
 
 
 FEW_CELLS = """

@@ -16,6 +16,8 @@ from headrace.report.drawing.markup import Html, no_break, tag
 from headrace.report.drawing.plot import ends, line, scale, stretched
 from headrace.report.pages.page import figure, footer, header, html_page, write_page
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.foreign_errors import first_line
+from headrace.system.text.json import check_values
 from headrace.system.text.sizes import count_text, number_text, percent_text
 from headrace.system.text.toml import parse_toml
 from headrace.training.settings.options import Options
@@ -65,11 +67,20 @@ def write(metrics: Path, path: Path, *, title: str, diagnosis: Diagnosis | None 
     """
     hint = "--out FOLDER chooses another place"
     try:
-        rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+        rows = _rows(metrics)
+        text = render(rows, title=title, diagnosis=diagnosis, folder=path.parent, configuration=_saved_options(metrics.parent))
     except OSError as error:
         raise SessionError(f"cannot write the report {path}: {error.strerror or error}", hint=hint) from error
-    text = render(rows, title=title, diagnosis=diagnosis, folder=path.parent, configuration=_saved_options(metrics.parent))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        what = f"{metrics} holds lines that no training wrote ({first_line(error)})"
+        raise SessionError(f"cannot write the report {path}: {what}", hint="remove them") from error
     return write_page(path, text, name="report", error=SessionError, hint=hint)
+
+
+def _rows(metrics: Path) -> list[Row]:
+    data = read_regular(metrics)
+    check_values(data)
+    return [json.loads(line) for line in data.decode("utf-8").splitlines()]
 
 
 def render(

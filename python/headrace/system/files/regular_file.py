@@ -15,6 +15,7 @@ from headrace.system.text.size_limits import record_limit, too_large
 
 __all__ = ["check_regular", "kind_of_file", "open_regular", "read_regular", "regular_opener"]
 
+_PIECE = 1 << 16
 _KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -72,4 +73,10 @@ def read_regular(path: Path, *, limit: int | None = None) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise OSError(errno.EFBIG, too_large(size, most), os.fspath(path))
-        return file.read()
+        pieces, total = [file.read(size)], size
+        while piece := file.read(_PIECE):  # it grows, or states no size, as files of /proc do
+            pieces.append(piece)
+            total += len(piece)
+            if total > most:
+                raise OSError(errno.EFBIG, too_large(total, most), os.fspath(path))
+        return b"".join(pieces)

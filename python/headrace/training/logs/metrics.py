@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import time
 from pathlib import Path
 
 from headrace.errors import UsageError
 from headrace.system.files.private_files import output_opener
+from headrace.system.text.sizes import size_text
 from headrace.system.text.utf8 import utf8_text
 from headrace.training.logs.loggers import Loggers
 
 __all__ = ["Metrics"]
+
+LONGEST_LINE = 16 << 20
+"""Bytes. A folder of somebody else may hold a file of any size."""
 
 
 class Metrics:
@@ -32,10 +37,14 @@ class Metrics:
 
     def _remove_partial_line(self) -> None:
         with open(self._path, "ab+", opener=output_opener) as file:
-            file.seek(0)
+            begin = max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE)
+            file.seek(begin)
             data = file.read()
-            if not data.endswith(b"\n"):
-                file.truncate(data.rfind(b"\n") + 1)
+            end = data.rfind(b"\n") + 1
+            if begin and not end:
+                raise OSError(errno.EFBIG, f"its last line is longer than {size_text(LONGEST_LINE)}", str(self._path))
+            if end < len(data):
+                file.truncate(begin + end)
 
     def write(self, **facts: object) -> None:
         """Append one line with these facts."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from headrace._native import __version__
 from headrace.errors import HeadraceError, UsageError
+from headrace.session.typed_json import converter
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import make_output_folder, output_opener
 from headrace.system.files.regular_file import read_regular
@@ -236,7 +237,9 @@ def _remember(experiment: Experiment, settings: Settings) -> None:
     try:
         make_output_folder(settings.out)
         if file.is_file():
-            found = json.loads(file.read_text(encoding="utf-8"))
+            found = parse_json(read_regular(file))
+            if not isinstance(found, dict):
+                raise ValueError(f"{file.name} holds no settings")
             other = [name for name, value in wanted.items() if found.get(name) != value]
             if other:
                 was = ", ".join(f"{name} {found.get(name)} instead of {wanted[name]}" for name in other)
@@ -291,7 +294,7 @@ def _group(
 
 
 def _verdicts(document: dict[str, Any]) -> dict[str, Verdict]:
-    return {model: Verdict(**values) for model, values in document["verdicts"].items()}
+    return {model: converter(Verdict)(values) for model, values in document["verdicts"].items()}
 
 
 def _measured(
@@ -411,8 +414,11 @@ def _name(cells: Sequence[Cell]) -> str:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
+    """Return what is kept of a group; None where there is nothing, or what no run wrote: it is measured again."""
     try:
         document: dict[str, Any] = parse_json(read_regular(file))
-    except (OSError, ValueError):
+        _verdicts(document)
+        float(document.get("taken_s", 0.0))
+        return document if isinstance(document["result"], dict) else None
+    except (AttributeError, LookupError, OSError, TypeError, ValueError):
         return None
-    return document

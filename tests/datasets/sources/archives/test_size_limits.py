@@ -213,3 +213,11 @@ def test_names_of_classes_and_members_have_the_length_of_a_line(tmp_path: Path) 
     (tmp_path / "a.tfrecord").write_bytes(tfrecord(named))
     with pytest.raises(FormatError, match="a name of"):
         headrace.open(tmp_path / "a.tfrecord")
+
+
+def test_a_file_that_states_no_size_is_read_to_its_limit() -> None:
+    """A link to a file of /proc, which has no end of its own, or a file that grows."""
+    file = Path("/proc/self/status")
+    assert file.stat().st_size == 0 and read_regular(file).startswith(b"Name:")
+    with pytest.raises(OSError, match="more than the limit of 10 B"):
+        read_regular(file, limit=10)
