@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.result.model import FlameChart
 from headrace.errors import SessionError
 from headrace.report.sessions.session_folder import DIAGNOSIS_FILE, read_session_folder, write_diagnosis
+from headrace.session.model import Session
 from session_factory import example_session
 from traced_memory import at_most
 
@@ -118,6 +121,32 @@ def test_wrong_values_in_a_session_end_no_page_and_no_trace(kind: str, name: str
     file.write_text("".join(json.dumps(line) + "\n" for line in changed))
     for words in (["--html"], ["--perfetto"], ["--tensorboard"]):
         assert main(["report", str(folder), *words]) == 0
+
+
+def with_stacks(folder: Path, stacks: list[Any]) -> None:
+    """Write a session without a diagnosis that holds these stacks only."""
+    (folder / DIAGNOSIS_FILE).unlink()
+    file = folder / "session.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    pid = next(line["pid"] for line in lines if line["kind"] == "loader")
+    own = {"kind": "stacks", "pid": pid, "role": "batch", "loader": 0, "stacks": stacks}
+    kept = [line for line in lines if line["kind"] != "stacks"]
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*kept, own]))
+
+
+def test_a_stack_of_any_depth_is_refused(folder: Path) -> None:
+    """One of 20,000 functions, a line of a megabyte, took four minutes."""
+    with_stacks(folder, [[1, 0, [[f"f{depth}", "a.py", depth] for depth in range(20_000)]]])
+    with pytest.raises(SessionError, match="a stack of 20,000 functions"):
+        read_session_folder(folder)
+
+
+def test_stacks_too_rare_to_be_drawn_end_no_page(folder: Path) -> None:
+    with_stacks(folder, [[1, 0, [[f"f{number}", "a.py", number]]] for number in range(3000)])
+    assert main(["report", str(folder), "--html"]) == 0
+    session = Session.load(folder)
+    write_diagnosis(replace(diagnose(session), flame_charts=(FlameChart("batch", 3000, ()),)), folder)
+    assert main(["report", str(folder), "--html"]) == 0
 
 
 def test_a_session_holds_a_bounded_number_of_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

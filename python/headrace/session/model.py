@@ -48,6 +48,9 @@ __all__ = [
 
 SESSION_VERSION = 1
 
+MOST_FRAMES = 200
+"""Functions of one stack. The recorder keeps 96; the time of a diagnosis grows with the square."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -455,6 +458,8 @@ def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:
     counts: dict[tuple[int, str, bool, tuple[StackFrame, ...], int | None], int] = {}
     for line in lines:
         for count, waits, places in line["stacks"]:
+            if len(places) > MOST_FRAMES:
+                raise ValueError(f"a stack of {len(places):,} functions")
             frames = tuple(StackFrame(str(function), str(file), int(row)) for function, file, row in places)
             pid, role, loader = (_field(Stack, name, line.get(name)) for name in ("pid", "role", "loader"))
             key = (pid, role, bool(waits), frames, loader)

@@ -230,7 +230,8 @@ def flame_charts(session: Session) -> tuple[FlameChart, ...]:
         if total >= LEAST_SAMPLES:
             root = _tree(stacks, _common_callers(stacks) if name == "step" else 0)
             bars = sorted(_bars(root, total), key=lambda bar: -bar.share)[:MOST_BARS]
-            charts.append(FlameChart(name, total, tuple(sorted(bars, key=lambda bar: (bar.depth, bar.left)))))
+            if bars:  # none, where each function has a share too small to be drawn
+                charts.append(FlameChart(name, total, tuple(sorted(bars, key=lambda bar: (bar.depth, bar.left)))))
     return tuple(charts)
 
 

@@ -41,7 +41,7 @@ def panel(diagnosis: Diagnosis, session: Session | None) -> Html:
 
 
 def _chart(chart: FlameChart, functions: Sequence[HotFunction], cwd: str) -> Html:
-    depth = 1 + max(bar.depth for bar in chart.bars)
+    depth = 1 + max((bar.depth for bar in chart.bars), default=0)
     top = [one for one in functions if (one.role == "step") == (chart.name == "step")][:3]
     named = ", ".join(f"{one.function} {numbers.percent(one.share)}" for one in top)
     title = TITLES[chart.name]
