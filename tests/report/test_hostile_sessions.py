@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.result.model import FlameChart
+from headrace.diagnosis.result.model import FlameChart, HotFunction
 from headrace.errors import SessionError
 from headrace.report.sessions.session_folder import DIAGNOSIS_FILE, read_session_folder, write_diagnosis
 from headrace.session.model import Session
@@ -147,6 +147,17 @@ def test_stacks_too_rare_to_be_drawn_end_no_page(folder: Path) -> None:
     session = Session.load(folder)
     write_diagnosis(replace(diagnose(session), flame_charts=(FlameChart("batch", 3000, ()),)), folder)
     assert main(["report", str(folder), "--html"]) == 0
+
+
+def test_functions_of_an_unknown_role_end_no_page(folder: Path) -> None:
+    _, diagnosis = read_session_folder(folder)
+    function = HotFunction("<role>", "<own>", "a.py", 3, 0.5, 0.5)
+    charts = (FlameChart("<chart>", 3, ()),)
+    write_diagnosis(replace(diagnosis, hot_functions=(function,), flame_charts=charts), folder)
+    assert main(["report", str(folder), "--html"]) == 0
+    page = (folder / "report.html").read_text()
+    for name in ("role", "own", "chart"):
+        assert f"&lt;{name}&gt;" in page and f"<{name}>" not in page
 
 
 def test_a_session_holds_a_bounded_number_of_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def panel(diagnosis: Diagnosis, session: Session | None) -> Html:
     rows = [
         (
             one.function,
-            ROLES[one.role],
+            ROLES.get(one.role, one.role),
             numbers.percent(one.share),
             numbers.percent(one.self_share),
             _place(one.file, one.line, cwd),
@@ -44,7 +44,7 @@ def _chart(chart: FlameChart, functions: Sequence[HotFunction], cwd: str) -> Htm
     depth = 1 + max((bar.depth for bar in chart.bars), default=0)
     top = [one for one in functions if (one.role == "step") == (chart.name == "step")][:3]
     named = ", ".join(f"{one.function} {numbers.percent(one.share)}" for one in top)
-    title = TITLES[chart.name]
+    title = TITLES.get(chart.name, chart.name)
     bars = tag("div", *(_bar(bar, cwd) for bar in chart.bars), class_="flame", style=f"height:{1.45 * depth:.2f}rem",
                role="img", aria_label=f"{title}: {named}" if named else title)  # fmt: skip
     head = tag("h3", title, tag("span", f" {numbers.count(chart.samples)} samples", class_="samples"))
