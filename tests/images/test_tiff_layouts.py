@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import struct
 from collections import Counter
 from collections.abc import Iterator
 
@@ -144,6 +145,21 @@ def test_a_bigtiff_that_is_not_upright_is_refused(orientation: int) -> None:
         np.testing.assert_array_equal(decoded(file.getvalue()), pixels_of_pillow(file.getvalue()))
     else:
         assert decoded(file.getvalue()) == UNSUPPORTED
+
+
+@pytest.mark.parametrize(("kind", "count", "value"), [(3, 1, HEIGHT - 2), (4, 1, 1), (18, 1, HEIGHT)])
+def test_a_bigtiff_whose_tags_can_be_read_in_two_ways_is_refused(kind: int, count: int, value: int) -> None:
+    """Of a height that stands twice Pillow takes the last one; of a tag of type IFD8 it takes none."""
+    file = io.BytesIO()
+    Image.fromarray(sample_values(TiffLayout(), HEIGHT, WIDTH)).save(file, "TIFF", big_tiff=True)
+    data = bytearray(file.getvalue())
+    (begin,) = struct.unpack_from("<Q", data, 8)
+    (entries,) = struct.unpack_from("<Q", data, begin)
+    places = [begin + 8 + 20 * number for number in range(entries)]
+    tags = [struct.unpack_from("<H", data, place)[0] for place in places]
+    assert tags == sorted(tags) and not isinstance(decoded(bytes(data)), int)
+    struct.pack_into("<HHQQ", data, places[-1], 257, kind, count, value)
+    assert isinstance(decoded(bytes(data)), int)
 
 
 def test_tiles_in_planes_are_refused_in_words_by_every_entry_point() -> None:

@@ -30,6 +30,8 @@ const STORAGE: [u32; 21] = [
 ];
 const ORIENTATION: u32 = 274;
 const JPEG_TABLES: u32 = 347;
+/// The type of BigTIFF's long numbers.
+const LONG8: u16 = 16;
 const BITS_PER_SAMPLE: u32 = 258;
 const FILL_ORDER: u32 = 266;
 const SAMPLES_PER_PIXEL: u32 = 277;
@@ -61,7 +63,10 @@ const EXTREMES_OF_ANY_TYPE: [u32; 2] = [340, 341];
 /// contradicts itself, or has no values, values of another type, or another number of values than the format demands.
 pub fn check(data: &[u8]) -> Result<()> {
     let Some(directory) = Directory::first(data) else {
-        return Ok(());
+        return match data.get(..4) {
+            Some(b"II+\0" | b"MM\0+") => check_big(data),
+            _ => Ok(()), // a damaged file, which the library refuses
+        };
     };
     if directory.drops(|tag| STORAGE.contains(&tag)) {
         return Err(Status::Truncated);
@@ -76,6 +81,36 @@ pub fn check(data: &[u8]) -> Result<()> {
     directory.walk(|field| usual = usual && is_usual(field, samples.unwrap_or(0)));
     if !usual || STORAGE.iter().chain(extremes).any(odd) {
         return Err(Status::CorruptHeader);
+    }
+    Ok(())
+}
+
+/// Refuse BigTIFFs whose first directory is out of order or names a tag twice, or whose storage tags have other types than SHORT,
+/// LONG and LONG8. `Directory` does not read them.
+fn check_big(data: &[u8]) -> Result<()> {
+    let big_endian = data.starts_with(b"MM");
+    let number = |at: u64, bytes: usize| {
+        let begin = usize::try_from(at).ok();
+        let part = begin.and_then(|begin| data.get(begin..begin.checked_add(bytes)?));
+        let part = part.ok_or(Status::Truncated)?;
+        let joined = |sum: u64, &byte: &u8| sum << 8 | u64::from(byte);
+        Ok(if big_endian {
+            part.iter().fold(0, joined)
+        } else {
+            part.iter().rev().fold(0, joined)
+        })
+    };
+    let begin = number(8, 8)?;
+    let mut before = None;
+    let mut at = begin.checked_add(8).ok_or(Status::Truncated)?;
+    for _ in 0..number(begin, 8)? {
+        let (tag, kind) = (number(at, 2)? as u32, number(at + 2, 2)? as u16);
+        let usual = [kind::SHORT, kind::LONG, LONG8].contains(&kind) || tag == JPEG_TABLES;
+        if before >= Some(tag) || (STORAGE.contains(&tag) && !usual) {
+            return Err(Status::CorruptHeader);
+        }
+        before = Some(tag);
+        at = at.checked_add(20).ok_or(Status::Truncated)?;
     }
     Ok(())
 }
