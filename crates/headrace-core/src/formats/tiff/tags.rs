@@ -31,7 +31,7 @@ const STORAGE: [u32; 21] = [
 const ORIENTATION: u32 = 274;
 const JPEG_TABLES: u32 = 347;
 /// The type of BigTIFF's long numbers.
-const LONG8: u16 = 16;
+const LONG8: u32 = 16;
 const BITS_PER_SAMPLE: u32 = 258;
 const FILL_ORDER: u32 = 266;
 const SAMPLES_PER_PIXEL: u32 = 277;
@@ -104,7 +104,7 @@ fn check_big(data: &[u8]) -> Result<()> {
     let mut before = None;
     let mut at = begin.checked_add(8).ok_or(Status::Truncated)?;
     for _ in 0..number(begin, 8)? {
-        let (tag, kind) = (number(at, 2)? as u32, number(at + 2, 2)? as u16);
+        let (tag, kind) = (number(at, 2)? as u32, number(at + 2, 2)? as u32);
         let usual = [kind::SHORT, kind::LONG, LONG8].contains(&kind) || tag == JPEG_TABLES;
         if before >= Some(tag) || (STORAGE.contains(&tag) && !usual) {
             return Err(Status::CorruptHeader);
