@@ -63,7 +63,7 @@ def pack(
     root: folder or URL that the paths of a list are relative to. Default: the folder of the list.
     follow_links: with layout="folder", folders outside SRC into which its links are followed. Default: none.
     sync: wait until every file is on the disk, so that the commit survives a power failure. Default: False.
-    on_listed, on_start, on_progress, on_estimate: called with the number of images just listed in a folder; of all records;
+    on_listed, on_start, on_progress, on_estimate: called with the number of images or files just listed; of all records;
         with (records, bytes) just finished; with the `Estimate` of what re-encoding gives. Default: None.
 
     These do; the defaults keep every pixel:
@@ -89,8 +89,16 @@ def pack(
     callbacks = _Callbacks(on_listed, on_start, on_progress, on_estimate)
     if layout == "folder":
         src = _tree_to_copy(src, engine=engine, unit=unit, root=root)
-        begun, progress = callbacks.start, callbacks.progress
-        return copy_folder(src, dst, chosen, workers=workers, follow_links=follow_links, on_start=begun, on_progress=progress)
+        return copy_folder(
+            src,
+            dst,
+            chosen,
+            workers=workers,
+            follow_links=follow_links,
+            on_listed=callbacks.listed,
+            on_start=callbacks.start,
+            on_progress=callbacks.progress,
+        )
     if layout != "shards":
         raise UsageError(f"layout is {layout!r}; possible: shards, folder")
     if follow_links:
@@ -115,6 +123,10 @@ class _Callbacks:
     on_start: Callable[[int], None] | None
     on_progress: OnProgress | None
     on_estimate: Callable[[Estimate], None] | None
+
+    def listed(self, records: int) -> None:
+        if self.on_listed:
+            self.on_listed(records)
 
     def start(self, records: int) -> None:
         if self.on_start:
