@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import headrace
 import numpy as np
@@ -159,8 +160,49 @@ def test_the_listing_takes_at_most_150_bytes_a_record(kind: str, tmp_path: Path,
         tracemalloc.stop()
     assert len(found) == count
     if kind != "names.csv":
-        assert found.labels.tolist() == [number % 20 for number in range(count)]
+        assert found.labels[:].tolist() == [number % 20 for number in range(count)]
     assert held < 140 and peak < 150
+
+
+@pytest.mark.parametrize("choice", ["skip", "rename"])
+def test_a_duplicate_in_a_long_list_takes_little_memory(
+    choice: Literal["skip", "rename"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 20_000
+    names = [f"n{number % 20:08d}/n{number % 20:08d}_{number}.JPEG" for number in range(count)]
+    for name in names[:1]:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(IMAGES[0])
+    path = tmp_path / "list.csv"
+    path.write_text("path,label\n" + "".join(f"{name},0\n" for name in [*names, names[7], names[5], names[7]]))
+    monkeypatch.setattr(record_keys, "_CHUNK", 256)
+    monkeypatch.setattr(listing, "_CHUNK", 256)
+    opened = headrace.open(path)
+    tracemalloc.start()
+    try:
+        found = listing.list_records(opened, PackOptions(duplicates=choice))
+        peak = tracemalloc.get_traced_memory()[1] / count
+    finally:
+        tracemalloc.stop()
+    keys = [name.removesuffix(".JPEG") for name in names]
+    if choice == "skip":
+        assert (found.keys[:], found.renamed) == (keys, 0)
+        assert [(one.file, one.reason) for one in found.rejected] == [(names[at], "duplicate") for at in (7, 5, 7)]
+    else:
+        assert (found.keys[:], found.renamed) == ([*keys, f"{keys[7]}~2", f"{keys[5]}~2", f"{keys[7]}~3"], 3)
+    assert peak < 120, peak  # beside the list's own
+
+
+def test_a_renamed_key_is_no_other_records(tmp_path: Path) -> None:
+    names = ["a/x.jpg", "a/x~2.jpg", "a/x.jpg", "a/x~2.jpg", "a/x~2~2.jpg"]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x.jpg").write_bytes(IMAGES[0])
+    path = tmp_path / "list.csv"
+    path.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
+    found = listing.list_records(headrace.open(path), PackOptions(duplicates="rename"))
+    assert found.keys[:] == ["a/x", "a/x~2", "a/x~3", "a/x~2~3", "a/x~2~2"]
+    with pytest.raises(SourceError, match="two records have the key 'a/x'"):
+        listing.list_records(headrace.open(path), PackOptions())
 
 
 def test_a_list_may_name_files_by_absolute_paths(image_folder: Callable[..., Path], tmp_path: Path) -> None:

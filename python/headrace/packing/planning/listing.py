@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.datasets.records.dataset import Dataset
-from headrace.datasets.records.keys import Keys
+from headrace.datasets.records.keys import Keys, repeated_values
 from headrace.datasets.shards.keys import escape, keys_of, wrong_key
 from headrace.datasets.sources.archives.tar import split_name
 from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, change_of_file
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.planning.options import PackOptions
+from headrace.packing.planning.ordered import Order, OrderedColumn, OrderedKeys
 from headrace.system.text.utf8 import utf8_name
 
 __all__ = ["Listing", "Rejection", "list_records", "split"]
@@ -42,25 +44,59 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """The records to pack, in packing order; all columns have one entry a record."""
+class Columns:
+    """The columns of the records to pack, in the source's order, one entry a record."""
 
-    dataset: Dataset
-    rows: npt.NDArray[np.int64]  # rows of `dataset.table`
+    rows: npt.NDArray[np.int64]  # of the dataset's table
     keys: Keys  # unique, escaped
     sizes: npt.NDArray[np.int64]  # bytes in the source
     changed: npt.NDArray[np.int64]  # a number that changes with each record's file; 0: unknown
-    labels: npt.NDArray[np.int64]  # indices into `classes`
+    labels: npt.NDArray[np.int64]  # indices into the listing's `classes`
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The records to pack, in packing order. Its columns are those of `columns` in this order."""
+
+    dataset: Dataset
+    columns: Columns
     classes: tuple[str, ...]
     rejected: tuple[Rejection, ...]
     renamed: int  # number of duplicate keys that got a suffix
+    order: Order = None  # positions in `columns`
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def rows(self) -> OrderedColumn:
+        """Rows of `dataset.table`."""
+        return OrderedColumn(self.columns.rows, self.order)
+
+    @property
+    def keys(self) -> OrderedKeys:
+        """The records' keys."""
+        return OrderedKeys(self.columns.keys, self.order)
+
+    @property
+    def sizes(self) -> OrderedColumn:
+        """Bytes in the source."""
+        return OrderedColumn(self.columns.sizes, self.order)
+
+    @property
+    def changed(self) -> OrderedColumn:
+        """A number that changes with each record's file; 0: unknown."""
+        return OrderedColumn(self.columns.changed, self.order)
+
+    @property
+    def labels(self) -> OrderedColumn:
+        """Indices into `classes`."""
+        return OrderedColumn(self.columns.labels, self.order)
+
     def sidecar_counts(self) -> Mapping[str, int]:
         """Return the number of sidecar files by name, in the source."""
-        chosen = self.dataset.table.sidecars.selected(self.rows) if self.dataset.table.sidecars is not None else None
+        sidecars = self.dataset.table.sidecars
+        chosen = sidecars.selected(self.rows[:]) if sidecars is not None else None
         return {} if chosen is None else chosen.counts()
 
     def name(self, at: int) -> str:
@@ -73,9 +109,9 @@ class Listing:
         return blake2b(facts.astype("<i8").tobytes(), digest_size=16).hexdigest()
 
     def selected(self, chosen: npt.NDArray[np.int64], *, rejected: tuple[Rejection, ...]) -> Listing:
-        """Return the records at the positions `chosen`, in that order."""
-        columns = (self.rows[chosen], self.keys.selected(chosen), self.sizes[chosen], self.changed[chosen], self.labels[chosen])
-        return Listing(self.dataset, *columns, self.classes, rejected, self.renamed)
+        """Return the records at the positions `chosen`, in that order. It shares the columns."""
+        order = chosen if self.order is None else self.order[chosen]
+        return Listing(self.dataset, self.columns, self.classes, rejected, self.renamed, order)
 
 
 def list_records(dataset: Dataset, options: PackOptions) -> Listing:
@@ -114,7 +150,7 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
             f"{irregular[0].file} is a pipe, a device or a folder, not an image", hint="take it out of the source"
         )
     out = (*rejected, *strays, *duplicates, *irregular)
-    listing = Listing(dataset, rows, keys, sizes, changed, _of(labels, rows), classes, out, renamed)
+    listing = Listing(dataset, Columns(rows, keys, sizes, changed, _of(labels, rows)), classes, out, renamed)
     if irregular:
         listing = listing.selected(np.flatnonzero(sizes >= 0), rejected=listing.rejected)
     if not len(listing):
@@ -122,7 +158,7 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
     _refuse_resizing_with_sidecar_images(listing, options)
     if options.shuffle is None:
         return listing
-    return listing.selected(_random_order(listing.keys, f"order {options.shuffle}"), rejected=listing.rejected)
+    return listing.selected(_random_order(listing, f"order {options.shuffle}"), rejected=listing.rejected)
 
 
 def _stray(name: str, why: str) -> Rejection:
@@ -138,7 +174,7 @@ def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:
     """
     if not options.splits:
         return {"": listing}
-    drawn = _random_order(listing.keys, "split")
+    drawn = _random_order(listing, "split")
     test = round(len(listing) * options.test_ratio)
     train = min(round(len(listing) * options.train_ratio), len(listing) - test)
     parts = {"train": drawn[:train], "val": drawn[train : len(drawn) - test], "test": drawn[len(drawn) - test :]}
@@ -152,12 +188,13 @@ def _of(column: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArr
     return column if len(rows) == len(column) else column[rows]
 
 
-def _random_order(keys: Keys, salt: str) -> npt.NDArray[np.int64]:
+def _random_order(listing: Listing, salt: str) -> npt.NDArray[np.int64]:
     """Return a permutation that depends on keys and salt only; NumPy's generators may change with its version."""
     drawn, seed = bytearray(), salt.encode()[:16]
-    for key in keys.encoded():
+    for key in listing.columns.keys.encoded():
         drawn += blake2b(key, digest_size=8, salt=seed).digest()
-    return np.argsort(np.frombuffer(drawn, dtype="<u8"), kind="stable")
+    numbers = np.frombuffer(drawn, dtype="<u8")
+    return np.argsort(numbers if listing.order is None else numbers[listing.order], kind="stable")
 
 
 def _relabeled(dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
@@ -246,36 +283,48 @@ def _relative(name: str) -> str:
 def _without_duplicates(
     dataset: Dataset, rows: npt.NDArray[np.int64], keys: Keys, options: PackOptions
 ) -> tuple[npt.NDArray[np.int64] | None, Keys, list[Rejection], int]:
-    """Return the positions to keep (None: all), their keys, the rejected records, and the number of renamed keys."""
-    if keys.are_unique():
-        return None, keys, [], 0
-    taken: set[str] = set(keys) if options.duplicates == "rename" else set()
+    """Return the positions to keep (None: all), their keys, the rejected records, and the number of renamed keys.
+
+    Only keys whose hash occurs twice are looked at as texts.
+    """
     seen: set[str] = set()
-    positions, kept_keys, rejected, renamed = [], [], [], 0
-    for at, key in enumerate(keys):
+    again: dict[int, str] = {}  # position -> key, of the second and later records of a key
+    for at in repeated_values(keys.hashes()).tolist():
+        key = keys[at]
         if key in seen:
-            if options.duplicates == "stop":
-                raise SourceError(
-                    f"two records have the key {key!r} in {dataset.root}",
-                    hint="choose:  --duplicates rename (numbers them) or --duplicates skip (keeps the first)",
-                )
-            if options.duplicates == "skip":
-                rejected.append(Rejection(dataset.table.keys[int(rows[at])], "duplicate", f"key {key!r} came before"))
-                continue
-            key = _numbered(key, taken)
-            taken.add(key)
-            renamed += 1
+            again[at] = key
         seen.add(key)
-        positions.append(at)
-        kept_keys.append(key)
-    return np.asarray(positions, dtype=np.int64), Keys.of(kept_keys), rejected, renamed
+    if not again:
+        return None, keys, [], 0
+    if options.duplicates == "stop":
+        raise SourceError(
+            f"two records have the key {next(iter(again.values()))!r} in {dataset.root}",
+            hint="choose:  --duplicates rename (numbers them) or --duplicates skip (keeps the first)",
+        )
+    if options.duplicates == "skip":
+        names = dataset.table.keys
+        rejected = [Rejection(names[int(rows[at])], "duplicate", f"key {key!r} came before") for at, key in again.items()]
+        positions = np.delete(np.arange(len(keys)), list(again))
+        return positions, keys.selected(positions), rejected, 0
+    renamed = _numbered(again, keys)
+    return None, Keys.of(renamed.get(at, key) for at, key in enumerate(keys)), [], len(renamed)
 
 
-def _numbered(key: str, taken: set[str]) -> str:
-    number = 2
-    while f"{key}~{number}" in taken:
-        number += 1
-    return f"{key}~{number}"
+def _numbered(again: Mapping[int, str], keys: Keys) -> dict[int, str]:
+    """Return a new key for each of these records: the first of KEY~2, KEY~3, … that no other record has."""
+    hashes = keys.hashes()
+    order = np.argsort(hashes)
+    ascending, numbers, given = hashes[order], Counter[str](), dict[int, str]()
+    for at, key in again.items():
+        while True:
+            numbers[key] += 1
+            new = f"{key}~{numbers[key] + 1}"
+            wanted = Keys.of([new]).hashes()
+            begin, end = (np.searchsorted(ascending, wanted, side)[0] for side in ("left", "right"))
+            if all(keys[row] != new for row in order[begin:end].tolist()):
+                break
+        given[at] = new
+    return given
 
 
 def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
