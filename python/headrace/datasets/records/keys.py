@@ -81,7 +81,7 @@ class Keys(Sequence[str]):
             start = self.start[begin : begin + _CHUNK + 1]
             yield self.blob[start[0] : start[-1]], start - start[0]
 
-    def selected(self, rows: npt.NDArray[np.int64]) -> Keys:
+    def selected(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> Keys:
         """Return some keys, in this order."""
         sizes = self.start[rows + 1] - self.start[rows]
         start = np.zeros(len(rows) + 1, dtype=np.int64)

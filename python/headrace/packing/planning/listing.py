@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,7 @@ from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, change_of
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.planning.options import PackOptions
-from headrace.packing.planning.ordered import Order, OrderedColumn, OrderedKeys
+from headrace.packing.planning.ordered import OrderedColumn, OrderedKeys, Positions
 from headrace.system.text.utf8 import utf8_name
 
 __all__ = ["Listing", "Rejection", "list_records", "split"]
@@ -63,7 +64,7 @@ class Listing:
     classes: tuple[str, ...]
     rejected: tuple[Rejection, ...]
     renamed: int  # number of duplicate keys that got a suffix
-    order: Order = None  # positions in `columns`
+    order: Positions | None = None  # in `columns`; None: all, as they stand
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -108,7 +109,7 @@ class Listing:
         facts = np.stack([self.changed[begin:end], self.sizes[begin:end]])
         return blake2b(facts.astype("<i8").tobytes(), digest_size=16).hexdigest()
 
-    def selected(self, chosen: npt.NDArray[np.int64], *, rejected: tuple[Rejection, ...]) -> Listing:
+    def selected(self, chosen: Positions, *, rejected: tuple[Rejection, ...]) -> Listing:
         """Return the records at the positions `chosen`, in that order. It shares the columns."""
         order = chosen if self.order is None else self.order[chosen]
         return Listing(self.dataset, self.columns, self.classes, rejected, self.renamed, order)
@@ -178,7 +179,9 @@ def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:
     test = round(len(listing) * options.test_ratio)
     train = min(round(len(listing) * options.train_ratio), len(listing) - test)
     parts = {"train": drawn[:train], "val": drawn[train : len(drawn) - test], "test": drawn[len(drawn) - test :]}
-    filled = {name: np.sort(part) for name, part in parts.items() if len(part)}
+    filled = {name: part for name, part in parts.items() if len(part)}
+    for part in filled.values():
+        part.sort()
     first = next(iter(filled))
     return {name: listing.selected(part, rejected=listing.rejected if name == first else ()) for name, part in filled.items()}
 
@@ -188,13 +191,19 @@ def _of(column: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArr
     return column if len(rows) == len(column) else column[rows]
 
 
-def _random_order(listing: Listing, salt: str) -> npt.NDArray[np.int64]:
+def _random_order(listing: Listing, salt: str) -> Positions:
     """Return a permutation that depends on keys and salt only; NumPy's generators may change with its version."""
-    drawn, seed = bytearray(), salt.encode()[:16]
-    for key in listing.columns.keys.encoded():
-        drawn += blake2b(key, digest_size=8, salt=seed).digest()
-    numbers = np.frombuffer(drawn, dtype="<u8")
-    return np.argsort(numbers if listing.order is None else numbers[listing.order], kind="stable")
+    keys, seed = listing.columns.keys, salt.encode()[:16]
+    numbers: npt.NDArray[np.uint64] = np.empty(len(keys), dtype="<u8")
+    encoded = keys.encoded()
+    for begin in range(0, len(keys), _CHUNK):
+        drawn = b"".join([blake2b(key, digest_size=8, salt=seed).digest() for key in islice(encoded, _CHUNK)])
+        numbers[begin : begin + _CHUNK] = np.frombuffer(drawn, dtype="<u8")
+    if listing.order is not None:
+        numbers = numbers[listing.order]
+    order: Positions = np.argsort(numbers, kind="stable")
+    del numbers  # a column more counts here
+    return order.astype(np.int32) if len(order) < 1 << 31 else order
 
 
 def _relabeled(dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from headrace.datasets.records.keys import Keys
 
-__all__ = ["Order", "OrderedColumn", "OrderedKeys"]
+__all__ = ["OrderedColumn", "OrderedKeys", "Positions"]
 
-Order = npt.NDArray[np.int64] | None
-"""Positions in the columns; None: all, as they stand."""
+Positions = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+"""Positions in a column."""
 
 _CHUNK = 1 << 16  # values that are added up together
 
@@ -23,7 +23,7 @@ class OrderedColumn:
 
     __slots__ = ("column", "order")
 
-    def __init__(self, column: npt.NDArray[np.int64], order: Order) -> None:
+    def __init__(self, column: npt.NDArray[np.int64], order: Positions | None) -> None:
         self.column, self.order = column, order
 
     def __len__(self) -> int:
@@ -32,8 +32,8 @@ class OrderedColumn:
     @overload
     def __getitem__(self, at: int) -> np.int64: ...
     @overload
-    def __getitem__(self, at: slice | Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: ...
-    def __getitem__(self, at: int | slice | Sequence[int] | npt.NDArray[np.int64]) -> np.int64 | npt.NDArray[np.int64]:
+    def __getitem__(self, at: slice | Sequence[int] | Positions) -> npt.NDArray[np.int64]: ...
+    def __getitem__(self, at: int | slice | Sequence[int] | Positions) -> np.int64 | npt.NDArray[np.int64]:
         found: np.int64 | npt.NDArray[np.int64] = self.column[at if self.order is None else self.order[at]]
         return found
 
@@ -47,7 +47,7 @@ class OrderedKeys:
 
     __slots__ = ("keys", "order")
 
-    def __init__(self, keys: Keys, order: Order) -> None:
+    def __init__(self, keys: Keys, order: Positions | None) -> None:
         self.keys, self.order = keys, order
 
     @overload
@@ -59,6 +59,6 @@ class OrderedKeys:
             return self.keys[at]
         return list(self.keys.selected(self.order[at])) if isinstance(at, slice) else self.keys[int(self.order[at])]
 
-    def selected(self, positions: npt.NDArray[np.int64]) -> Keys:
+    def selected(self, positions: Positions) -> Keys:
         """Return the keys at these positions."""
         return self.keys.selected(positions if self.order is None else self.order[positions])
