@@ -19,7 +19,8 @@ impl<'a> Texts<'a> {
         (is_cut && last <= bytes.len()).then_some(Texts { bytes, start })
     }
 
-    fn iter(self) -> impl Iterator<Item = &'a [u8]> {
+    /// Return the texts, in order.
+    pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
         self.start
             .windows(2)
             .map(move |pair| &self.bytes[pair[0] as usize..pair[1] as usize])

@@ -51,6 +51,28 @@ pub fn list_images<'py>(
     }))
 }
 
+/// Return the size (int64) of each file in `folder` that a list names, and a number that changes with it (int64): 0 and 0 for a missing
+/// file, -1 and 0 for what is no regular file. `is_copy`: the files are copies, whose change of status says nothing.
+#[pyfunction]
+pub fn file_facts<'py>(
+    py: Python<'py>,
+    folder: PathBuf,
+    names: PyBuffer<u8>,
+    start: PyBuffer<i64>,
+    is_copy: bool,
+) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+    let (names, start) = (names.to_vec(py)?, start.to_vec(py)?);
+    let facts = detached(py, || {
+        Some(image_folder::file_facts(
+            &folder,
+            Texts::new(&names, &start)?,
+            is_copy,
+        ))
+    })?;
+    let (sizes, changed) = facts.ok_or_else(not_cut)?;
+    Ok((column(py, &sizes), column(py, &changed)))
+}
+
 /// Return a number that changes when a file's time of modification or of status changes, both in nanoseconds.
 #[pyfunction]
 pub fn change_number(py: Python<'_>, modified_ns: i64, status_ns: i64) -> PyResult<i64> {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
 from headrace._native import crc32c
-from headrace.datasets.sources.folders.folder import OnListed
+from headrace.datasets.sources.folders.folder import OnListed, counted
 from headrace.errors import DecodeError, SourceError
 from headrace.images.header import read_header
 from headrace.inspection.problems import Problem, VerifyResult
@@ -44,15 +44,14 @@ def verify_folder(
 
     Raises SourceError for an unfinished copy.
     """
-    listed = on_listed or (lambda _: None)
     with opened_record(path) as (header, entries):
         if not header["complete"]:
             raise SourceError(
                 f"{path} holds an unfinished copy", hint="give the same `headrace pack` command again: it continues"
             )
-        files = CopiedFiles.of(_counted(entries, listed))
+        files = CopiedFiles.of(counted(entries, on_listed))
     tree = SourceTree(path)
-    unknown = list(_unknown(tree, files, listed))
+    unknown = list(_unknown(tree, files, on_listed))
     stored = files.rows("marked", "reduced", "copied")
     total = int(files.size[stored].sum())
     if on_start is not None:
@@ -73,17 +72,10 @@ def verify_folder(
     return VerifyResult(str(path), not problems, len(stored), 0, total, decode, tuple(problems))
 
 
-def _counted(entries: Iterable[CopiedFile], listed: OnListed) -> Iterator[CopiedFile]:
-    entries = iter(entries)
-    while some := list(islice(entries, _CHUNK)):
-        listed(len(some))
-        yield from some
-
-
-def _unknown(tree: SourceTree, files: CopiedFiles, listed: OnListed) -> Iterator[Problem]:
+def _unknown(tree: SourceTree, files: CopiedFiles, on_listed: OnListed | None) -> Iterator[Problem]:
     """Yield a problem for each file of the tree that the record does not name."""
     why = {True: "is a link that leads out of the copy", False: "is not in the record"}
-    found = tree_files(tree, listed)
+    found = tree_files(tree, on_listed)
     while some := list(islice(found, _CHUNK)):
         rows = files.rows_of([file.path for file in some])
         for file, row in zip(some, rows, strict=True):

@@ -23,7 +23,7 @@ from typing import Any
 from headrace._native import crc32c
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.shards.manifest import ERRORS
-from headrace.datasets.sources.folders.folder import OnListed
+from headrace.datasets.sources.folders.folder import OnListed, counted
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
 from headrace.packing.copied_files import RECORD, CopiedFile, CopiedFiles, json_line, opened_record, write_record
@@ -74,7 +74,7 @@ def copy_folder(
     *,
     workers: int | None = None,
     follow_links: Sequence[str | os.PathLike[str]] = (),
-    on_listed: OnListed = lambda files: None,
+    on_listed: OnListed | None = None,
     on_start: Callable[[int], None] = lambda files: None,
     on_progress: Callable[[int, int], None] = lambda files, size: None,
 ) -> PackResult:
@@ -109,7 +109,7 @@ def copy_folder(
     return _result(target, files, len(files) - done, time.perf_counter() - began_s, len(outside))
 
 
-def _paths(tree: SourceTree, outside: list[str], on_listed: OnListed) -> Iterator[str]:
+def _paths(tree: SourceTree, outside: list[str], on_listed: OnListed | None) -> Iterator[str]:
     """Yield the path of each file of the tree, and append the names of links that lead out of it to `outside`."""
     for file in tree_files(tree, on_listed):
         if file.leads_out:
@@ -118,18 +118,11 @@ def _paths(tree: SourceTree, outside: list[str], on_listed: OnListed) -> Iterato
             yield file.path
 
 
-def tree_files(tree: SourceTree, on_listed: OnListed) -> Iterator[TreeFile]:
+def tree_files(tree: SourceTree, on_listed: OnListed | None) -> Iterator[TreeFile]:
     """Yield each file and each link out of the tree, without those of headrace itself."""
-    count = 0
-    for file in tree.files():
-        if file.path not in (RECORD, ERRORS) and not file.path.endswith(TEMPORARY):
-            yield file
-            count += 1
-            if count == _CHUNK:
-                on_listed(count)
-                count = 0
-    if count:
-        on_listed(count)
+    own = (RECORD, ERRORS)
+    found = (file for file in tree.files() if file.path not in own and not file.path.endswith(TEMPORARY))
+    return counted(found, on_listed)
 
 
 def _copy_links(tree: SourceTree, target: Path) -> None:

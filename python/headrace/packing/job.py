@@ -95,7 +95,7 @@ def pack(
             chosen,
             workers=workers,
             follow_links=follow_links,
-            on_listed=callbacks.listed,
+            on_listed=callbacks.on_listed,
             on_start=callbacks.start,
             on_progress=callbacks.progress,
         )
@@ -123,10 +123,6 @@ class _Callbacks:
     on_start: Callable[[int], None] | None
     on_progress: OnProgress | None
     on_estimate: Callable[[Estimate], None] | None
-
-    def listed(self, records: int) -> None:
-        if self.on_listed:
-            self.on_listed(records)
 
     def start(self, records: int) -> None:
         if self.on_start:
@@ -177,7 +173,7 @@ def _pack(
     dataset = src if isinstance(src, Dataset) else open_stored(src, root, list_unreadable=True, on_listed=callbacks.on_listed)
     dataset.check_stored()
     _refuse_overlap(dataset, dst, store)
-    listing = list_records(dataset, options)
+    listing = list_records(dataset, options, callbacks.on_listed)
     parts = split(listing, options)
     folder = Path(dst).expanduser().absolute() if store is None else staging_folder(store.url)
     if store is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from containers import (
 from headrace.cli.main import main
 from headrace.datasets.records import keys as record_keys
 from headrace.datasets.sources import table
+from headrace.datasets.sources.folders.folder import change_of_file
 from headrace.errors import FormatError, HeadraceError, MissingDependencyError, SourceError
 from headrace.packing import pack
 from headrace.packing.planning import listing, pack_plan
@@ -204,6 +206,54 @@ def test_a_renamed_key_is_no_other_records(tmp_path: Path) -> None:
     assert found.keys[:] == ["a/x", "a/x~2", "a/x~3", "a/x~2~3", "a/x~2~2"]
     with pytest.raises(SourceError, match="two records have the key 'a/x'"):
         listing.list_records(headrace.open(path), PackOptions())
+
+
+@pytest.mark.parametrize("kind", ["lst", "csv", "parquet"])
+def test_progress_is_reported_while_a_list_is_read(kind: str, image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    root = image_folder(classes=2, per_class=3)
+    names = [f"class_{number % 2}/image_{number // 2:03d}.jpg" for number in range(6)]
+    path = root / f"list.{kind}"
+    if kind == "parquet":
+        path = _parquet(root, names, list(range(6)))
+    elif kind == "lst":
+        path.write_text("".join(f"{number}\t{number}\t{name}\n" for number, name in enumerate(names)))
+    else:
+        path.write_text("path,label\n" + "".join(f"{name},{number}\n" for number, name in enumerate(names)))
+    opened, packed = list[int](), list[int]()
+    headrace.open(path, on_listed=opened.append)
+    headrace.open(path, root=root, on_listed=opened.append)
+    headrace.pack(path, tmp_path / "out", on_listed=packed.append)
+    assert opened == [6, 6]
+    assert packed == [6, 6], "its lines, and its files"
+
+
+def test_files_of_a_list_are_looked_at_as_python_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("a/1.jpg", "a/2.jpg", "a/l\u00e4ngs.jpg", "a/\udce9.jpg"):
+        (tmp_path / name).write_bytes(IMAGES[0])
+    os.utime(tmp_path / "a/2.jpg", ns=(5, -7_000_000_003))
+    (tmp_path / "a/link.jpg").symlink_to("1.jpg")
+    (tmp_path / "a/dangling.jpg").symlink_to("gone")
+    whole = str(tmp_path / "a/1.jpg")
+    names = [
+        "a/1.jpg",
+        "a/2.jpg",
+        "a/l\u00e4ngs.jpg",
+        "a/\udce9.jpg",
+        "a/link.jpg",
+        "a/dangling.jpg",
+        "gone.jpg",
+        "a/../a/1.jpg",
+        whole,
+    ]
+    lines = "path,label\n" + "".join(f"{name},0\n" for name in names)
+    (tmp_path / "list.csv").write_bytes(lines.encode("utf-8", "surrogateescape"))
+    monkeypatch.setattr(listing, "_CHUNK", 2)
+    found = listing.list_records(headrace.open(tmp_path / "list.csv"), PackOptions(duplicates="rename"))
+    paths = [tmp_path / name for name in names]
+    there = [path.stat() if path.exists() else None for path in paths]
+    assert found.sizes[:].tolist() == [0 if facts is None else facts.st_size for facts in there]
+    assert found.changed[:].tolist() == [0 if facts is None else change_of_file(facts) for facts in there]
 
 
 def test_a_list_may_name_files_by_absolute_paths(image_folder: Callable[..., Path], tmp_path: Path) -> None:
