@@ -101,6 +101,29 @@ pub fn text_hashes<'py>(
     Ok(PyBytes::new(py, &bytes))
 }
 
+/// Return a number (uint64) for each text that depends on the text and `salt` alone: `hashlib.blake2b(digest_size=8, salt=salt)`.
+#[pyfunction]
+pub fn order_numbers<'py>(
+    py: Python<'py>,
+    texts: PyBuffer<u8>,
+    start: PyBuffer<i64>,
+    salt: [u8; 16],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (texts, start) = (texts.to_vec(py)?, start.to_vec(py)?);
+    let numbers = detached(py, || {
+        Some(record_keys::order_numbers(
+            Texts::new(&texts, &start)?,
+            salt,
+        ))
+    })?;
+    let bytes: Vec<u8> = numbers
+        .ok_or_else(not_cut)?
+        .into_iter()
+        .flat_map(u64::to_ne_bytes)
+        .collect();
+    Ok(PyBytes::new(py, &bytes))
+}
+
 /// Return the keys of file names, and the bytes of each (int64). `shared` is not 0 where another name has the same stem.
 #[pyfunction]
 pub fn keys_of_names<'py>(

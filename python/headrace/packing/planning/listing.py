@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace._native import file_facts
+from headrace._native import file_facts, order_numbers
 from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.keys import Keys, repeated_values
 from headrace.datasets.shards.keys import escape, keys_of, wrong_key
@@ -197,12 +196,12 @@ def _of(column: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArr
 
 def _random_order(listing: Listing, salt: str) -> Positions:
     """Return a permutation that depends on keys and salt only; NumPy's generators may change with its version."""
-    keys, seed = listing.columns.keys, salt.encode()[:16]
-    numbers: npt.NDArray[np.uint64] = np.empty(len(keys), dtype="<u8")
-    encoded = keys.encoded()
-    for begin in range(0, len(keys), _CHUNK):
-        drawn = b"".join([blake2b(key, digest_size=8, salt=seed).digest() for key in islice(encoded, _CHUNK)])
-        numbers[begin : begin + _CHUNK] = np.frombuffer(drawn, dtype="<u8")
+    keys, at = listing.columns.keys, 0
+    numbers = np.empty(len(keys), dtype=np.uint64)
+    for blob, start in keys.chunks():
+        drawn = np.frombuffer(order_numbers(blob, start, salt.encode()[:16].ljust(16, b"\0")), dtype=np.uint64)
+        numbers[at : at + len(drawn)] = drawn
+        at += len(drawn)
     if listing.order is not None:
         numbers = numbers[listing.order]
     order: Positions = np.argsort(numbers, kind="stable")
