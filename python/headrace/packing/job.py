@@ -88,17 +88,8 @@ def pack(
     chosen = _checked(options, engine, workers, unit)
     callbacks = _Callbacks(on_listed, on_start, on_progress, on_estimate)
     if layout == "folder":
-        src = _tree_to_copy(src, engine=engine, unit=unit, root=root)
-        return copy_folder(
-            src,
-            dst,
-            chosen,
-            workers=workers,
-            follow_links=follow_links,
-            on_listed=callbacks.on_listed,
-            on_start=callbacks.start,
-            on_progress=callbacks.progress,
-        )
+        tree = _tree_to_copy(src, engine=engine, unit=unit, root=root)
+        return _copy(tree, dst, chosen, callbacks, workers, follow_links)
     if layout != "shards":
         raise UsageError(f"layout is {layout!r}; possible: shards, folder")
     if follow_links:
@@ -135,6 +126,26 @@ class _Callbacks:
     def estimate(self, expected: Estimate) -> None:
         if self.on_estimate:
             self.on_estimate(expected)
+
+
+def _copy(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    options: PackOptions,
+    callbacks: _Callbacks,
+    workers: int | None,
+    follow_links: Sequence[str | os.PathLike[str]],
+) -> PackResult:
+    return copy_folder(
+        src,
+        dst,
+        options,
+        workers=workers,
+        follow_links=follow_links,
+        on_listed=callbacks.on_listed,
+        on_start=callbacks.start,
+        on_progress=callbacks.progress,
+    )
 
 
 def _checked(options: PackKeywords, engine: str, workers: int | None, unit: tuple[int, int] | None) -> PackOptions:
