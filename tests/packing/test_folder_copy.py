@@ -19,8 +19,10 @@ from headrace.cli.main import main
 from headrace.datasets.records import keys as record_keys
 from headrace.datasets.records.keys import Keys
 from headrace.errors import DecodeError, FormatError, HeadraceError, SourceError, UsageError
+from headrace.inspection import verify_folder
 from headrace.packing import folder_copy, pack
-from headrace.packing.copied_files import RECORD, CopiedFile, CopiedFiles, opened_record, read_record, write_record
+from headrace.packing.copied_files import RECORD, CopiedFile, CopiedFiles, opened_record, write_record
+from headrace.packing.planning.source_tree import SourceTree
 from PIL import Image
 
 
@@ -42,6 +44,11 @@ def tree(tmp_path: Path) -> Path:
     (root / "train/empty.jpg").write_bytes(b"")
     (root / "train/cut.jpg").write_bytes(photograph(9)[:900])
     return root
+
+
+def read_record(target: Path) -> tuple[dict[str, object], dict[str, CopiedFile]]:
+    with opened_record(target) as (header, entries):
+        return header, {entry.path: entry for entry in entries}
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -353,6 +360,77 @@ def test_the_files_of_a_copy_take_at_most_150_bytes_each(tmp_path: Path, monkeyp
     assert held < 140 and peak < 200, (held, peak)  # two sets of columns
     assert list(again.copied()) == list(files.copied())
     assert again.rows_of(["train/other.JPEG", "train/n00000003/n00000003_3.JPEG"]) == [None, 3]
+
+
+def test_the_check_of_a_copy_takes_at_most_150_bytes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 20_000
+    for module in (record_keys, verify_folder):  # what is worked on at a time is as small a share as in a large copy
+        monkeypatch.setattr(module, "_CHUNK", 256)
+    names = [f"train/n{number % 20:08d}/n{number % 20:08d}_{number}.JPEG" for number in range(count)]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(tmp_path / name, os.O_CREAT))
+    names.remove(names[7])
+    write_record(tmp_path, {"complete": True, "options": {}}, (CopiedFile(name, "copied", 0, 1, 0, 0) for name in names))
+    del names
+    monkeypatch.setattr(verify_folder, "_problem", lambda *_, **__: None)
+    headrace.verify(tmp_path, workers=1)  # what is imported and kept is none of a file
+    listed = list[int]()
+    tracemalloc.start()
+    try:
+        result = headrace.verify(tmp_path, workers=1, on_listed=listed.append)
+        peak = tracemalloc.get_traced_memory()[1] / count
+    finally:
+        tracemalloc.stop()
+    assert [problem.file for problem in result.problems] == ["train/n00000007/n00000007_7.JPEG"]
+    assert sum(listed) == count - 1 + count, "those of the record, and those of the tree"
+    assert result.records == count - 1
+    assert peak < 150, peak
+
+
+def test_progress_is_reported_while_a_tree_is_listed_and_a_copy_continues(tree: Path, tmp_path: Path) -> None:
+    calls = list[tuple[object, ...]]()
+
+    def copy() -> list[tuple[object, ...]]:
+        calls.clear()
+        pack(
+            tree,
+            tmp_path / "copy",
+            layout="folder",
+            on_listed=lambda files: calls.append(("listed", files)),
+            on_start=lambda files: calls.append(("start", files)),
+            on_progress=lambda files, size: calls.append((files, size > 0)),
+        )
+        return calls
+
+    assert copy()[:2] == [("listed", 9), ("start", 9)]
+    assert copy() == [("listed", 9), ("start", 9), (9, False)]
+
+
+def test_the_files_of_a_tree_come_by_folder_and_name(tmp_path: Path) -> None:
+    for name in ("b/2.jpg", "b/10.jpg", "b/c/1.jpg", "b-a/1.jpg", "z.jpg", "a.jpg", "b/.hidden"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    os.mkfifo(tmp_path / "b/pipe.jpg")
+    (tmp_path / "b/dangling.jpg").symlink_to("nowhere")
+    (tmp_path / "b/linked").symlink_to("c")
+    (tmp_path / "b/up").symlink_to("..")
+    (tmp_path / "b/other.jpg").symlink_to("2.jpg")
+    (tmp_path / "b/passwd").symlink_to("/etc/passwd")
+    source = SourceTree(tmp_path)
+    found = [(file.path, file.leads_out) for file in source.files()]
+    assert found == [
+        ("a.jpg", False),
+        ("z.jpg", False),
+        ("b/.hidden", False),
+        ("b/10.jpg", False),
+        ("b/2.jpg", False),
+        ("b/other.jpg", False),
+        ("b/passwd", True),
+        ("b/c/1.jpg", False),
+        ("b-a/1.jpg", False),
+    ]
+    assert sorted(link.name for link in source.folder_links) == ["linked", "up"]
 
 
 def test_a_stopped_copy_of_a_tree_that_has_changed_continues(tree: Path, tmp_path: Path) -> None:

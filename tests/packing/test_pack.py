@@ -270,6 +270,11 @@ def test_shuffle_gives_the_same_order_for_the_same_seed(image_folder: Callable[.
     assert orders[1] == orders[2]
     assert orders[0] != orders[1] != orders[3]
 
+    def drawn(key: str) -> int:
+        return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8, salt=b"order 2").digest(), "little")
+
+    assert orders[3] == sorted(orders[0], key=drawn), "the order of the next versions, too"
+
 
 def test_classes_are_filtered_and_renumbered(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     source = image_folder(classes=3, per_class=2)

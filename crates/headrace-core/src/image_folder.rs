@@ -1,11 +1,17 @@
-//! The images below a class folder, with the facts of their files: the quick path of listing an image folder.
+//! The images below a class folder, with the facts of their files: the quick path of listing an image folder. The facts of files that
+//! a list names.
 //!
-//! It declines whatever needs a decision or a message (names that are not UTF-8, links to folders, files that cannot be read); the
+//! The listing declines whatever needs a decision or a message (names that are not UTF-8, links to folders, files that cannot be read); the
 //! caller lists such a folder one file at a time.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::path::Arg;
+
+use crate::record_keys::Texts;
 
 /// Images in torchvision's order: by folder, then by name. The columns have one entry an image.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -64,11 +70,10 @@ pub fn list_images(folder: &Path, class: &str, endings: Endings<'_>) -> Option<I
     files.sort_unstable();
     let mut found = Images::default();
     for (parent, names) in &files {
-        let place = folder.join(parent.strip_prefix(class)?.trim_start_matches('/'));
+        let place = opened(&folder.join(parent.strip_prefix(class)?.trim_start_matches('/')))?;
         for name in names {
             if ends_in(name, endings.images) {
-                let facts = fs::metadata(place.join(name)).ok()?;
-                found.add(parent, name, &facts)?;
+                found.add(parent, name, &facts_of(&place, name.as_str())?)?;
             } else if ends_in(name, endings.ignored) {
                 found.ignored.push(format!("{parent}/{name}"));
             } else {
@@ -79,9 +84,45 @@ pub fn list_images(folder: &Path, class: &str, endings: Endings<'_>) -> Option<I
     Some(found)
 }
 
+/// Return the size of each file in `folder` that a list names, and a number that changes with it: 0 and 0 for a missing file, -1 and 0
+/// for what is no regular file. `is_copy`: the files are copies, whose change of status says nothing. A name may be absolute.
+pub fn file_facts(folder: &Path, names: Texts<'_>, is_copy: bool) -> (Vec<i64>, Vec<i64>) {
+    let place = opened(folder);
+    let facts = |name: &[u8]| match place.as_ref().and_then(|place| facts_of(place, name)) {
+        None => (0, 0),
+        Some(facts) if !is_regular(&facts) => (-1, 0),
+        Some(facts) => (facts.st_size, change_of(&facts, is_copy)),
+    };
+    names.iter().map(facts).unzip()
+}
+
+/// Open a folder, so that the files in it are looked up without the path before their names.
+fn opened(folder: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(folder, flags, Mode::empty()).ok()
+}
+
+fn facts_of(folder: impl AsFd, name: impl Arg) -> Option<Stat> {
+    rustix::fs::statat(folder, name, AtFlags::empty()).ok()
+}
+
+fn is_regular(facts: &Stat) -> bool {
+    FileType::from_raw_mode(facts.st_mode) == FileType::RegularFile
+}
+
+/// Return the [`change_number`] of a file; with `is_copy`, of its time of modification alone.
+fn change_of(facts: &Stat, is_copy: bool) -> i64 {
+    let nanoseconds = |seconds: i64, rest| seconds.wrapping_mul(1_000_000_000).wrapping_add(rest);
+    let status = nanoseconds(facts.st_ctime, facts.st_ctime_nsec as i64);
+    change_number(
+        nanoseconds(facts.st_mtime, facts.st_mtime_nsec as i64),
+        if is_copy { 0 } else { status },
+    )
+}
+
 impl Images {
-    fn add(&mut self, parent: &str, name: &str, facts: &fs::Metadata) -> Option<()> {
-        if !facts.is_file() {
+    fn add(&mut self, parent: &str, name: &str, facts: &Stat) -> Option<()> {
+        if !is_regular(facts) {
             return None;
         }
         let begin = self.names.len();
@@ -90,13 +131,8 @@ impl Images {
         self.names.extend_from_slice(name.as_bytes());
         self.lengths
             .push(i64::try_from(self.names.len() - begin).ok()?);
-        self.sizes.push(i64::try_from(facts.len()).ok()?);
-        let nanoseconds =
-            |seconds: i64, rest: i64| seconds.wrapping_mul(1_000_000_000).wrapping_add(rest);
-        self.changed.push(change_number(
-            nanoseconds(facts.mtime(), facts.mtime_nsec()),
-            nanoseconds(facts.ctime(), facts.ctime_nsec()),
-        ));
+        self.sizes.push(facts.st_size);
+        self.changed.push(change_of(facts, false));
         Some(())
     }
 }
@@ -147,6 +183,33 @@ mod tests {
         assert_eq!(found.others, 1);
         let total: i64 = found.lengths.iter().sum();
         assert_eq!(total as usize, found.names.len());
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn the_facts_of_files_of_a_list_are_those_of_the_listing() {
+        let root = folder("image-folder-facts");
+        fs::write(root.join("a.jpg"), "four").unwrap();
+        let listing = listed(&root).unwrap();
+        let whole = root.join("a.jpg");
+        let names = [
+            b"a.jpg".as_slice(),
+            b"gone.jpg",
+            b".",
+            whole.to_str().unwrap().as_bytes(),
+        ];
+        let mut start = vec![0];
+        for name in names {
+            start.push(start.last().unwrap() + name.len() as i64);
+        }
+        let bytes = names.concat();
+        let texts = Texts::new(&bytes, &start).unwrap();
+        let (sizes, changed) = file_facts(&root, texts, false);
+        assert_eq!(sizes, [4, 0, -1, 4]);
+        let change = listing.changed[0];
+        assert_eq!(changed, [change, 0, 0, change]);
+        assert_ne!(file_facts(&root, texts, true).1[0], change);
+        assert_eq!(file_facts(&root.join("gone"), texts, false).0, [0; 4]);
         fs::remove_dir_all(root).unwrap();
     }
 

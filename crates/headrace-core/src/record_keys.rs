@@ -4,6 +4,8 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 
+use crate::blake2b;
+
 /// Names or keys, one after the other, and the start of each; the last start is the end.
 #[derive(Debug, Clone, Copy)]
 pub struct Texts<'a> {
@@ -19,7 +21,8 @@ impl<'a> Texts<'a> {
         (is_cut && last <= bytes.len()).then_some(Texts { bytes, start })
     }
 
-    fn iter(self) -> impl Iterator<Item = &'a [u8]> {
+    /// Return the texts, in order.
+    pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
         self.start
             .windows(2)
             .map(move |pair| &self.bytes[pair[0] as usize..pair[1] as usize])
@@ -34,6 +37,14 @@ pub fn hashes(texts: Texts<'_>, stems: bool) -> Vec<u64> {
         hasher.finish()
     };
     texts.iter().map(hash).collect()
+}
+
+/// Return a number for each text that depends on the text and `salt` alone, on any machine and in any version (BLAKE2b).
+pub fn order_numbers(texts: Texts<'_>, salt: [u8; 16]) -> Vec<u64> {
+    texts
+        .iter()
+        .map(|text| blake2b::digest(text, salt))
+        .collect()
 }
 
 /// Return the keys of names, one after the other, and the length of each. `shared`: not 0 where another name has the same stem.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules in import order: each uses only modules before it in this list.
-const ORDER: [&str; 26] = [
+const ORDER: [&str; 27] = [
     "error",
     "limits",
     "cpu",
@@ -16,8 +16,9 @@ const ORDER: [&str; 26] = [
     "order",
     "store",
     "regular_file",
-    "image_folder",
+    "blake2b",
     "record_keys",
+    "image_folder",
     "jpeg",
     "exif",
     "formats",

@@ -63,7 +63,9 @@ mod _native {
     #[pymodule_export]
     use super::items::fill_items;
     #[pymodule_export]
-    use super::listing::{change_number, keys_of_names, list_images, text_hashes};
+    use super::listing::{
+        change_number, file_facts, keys_of_names, list_images, order_numbers, text_hashes,
+    };
     #[pymodule_export]
     use super::operations::operation_schema;
     #[pymodule_export]

@@ -51,6 +51,28 @@ pub fn list_images<'py>(
     }))
 }
 
+/// Return the size (int64) of each file in `folder` that a list names, and a number that changes with it (int64): 0 and 0 for a missing
+/// file, -1 and 0 for what is no regular file. `is_copy`: the files are copies, whose change of status says nothing.
+#[pyfunction]
+pub fn file_facts<'py>(
+    py: Python<'py>,
+    folder: PathBuf,
+    names: PyBuffer<u8>,
+    start: PyBuffer<i64>,
+    is_copy: bool,
+) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
+    let (names, start) = (names.to_vec(py)?, start.to_vec(py)?);
+    let facts = detached(py, || {
+        Some(image_folder::file_facts(
+            &folder,
+            Texts::new(&names, &start)?,
+            is_copy,
+        ))
+    })?;
+    let (sizes, changed) = facts.ok_or_else(not_cut)?;
+    Ok((column(py, &sizes), column(py, &changed)))
+}
+
 /// Return a number that changes when a file's time of modification or of status changes, both in nanoseconds.
 #[pyfunction]
 pub fn change_number(py: Python<'_>, modified_ns: i64, status_ns: i64) -> PyResult<i64> {
@@ -72,6 +94,29 @@ pub fn text_hashes<'py>(
         Some(record_keys::hashes(Texts::new(&texts, &start)?, stems))
     })?;
     let bytes: Vec<u8> = hashes
+        .ok_or_else(not_cut)?
+        .into_iter()
+        .flat_map(u64::to_ne_bytes)
+        .collect();
+    Ok(PyBytes::new(py, &bytes))
+}
+
+/// Return a number (uint64) for each text that depends on the text and `salt` alone: `hashlib.blake2b(digest_size=8, salt=salt)`.
+#[pyfunction]
+pub fn order_numbers<'py>(
+    py: Python<'py>,
+    texts: PyBuffer<u8>,
+    start: PyBuffer<i64>,
+    salt: [u8; 16],
+) -> PyResult<Bound<'py, PyBytes>> {
+    let (texts, start) = (texts.to_vec(py)?, start.to_vec(py)?);
+    let numbers = detached(py, || {
+        Some(record_keys::order_numbers(
+            Texts::new(&texts, &start)?,
+            salt,
+        ))
+    })?;
+    let bytes: Vec<u8> = numbers
         .ok_or_else(not_cut)?
         .into_iter()
         .flat_map(u64::to_ne_bytes)

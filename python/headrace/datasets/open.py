@@ -73,7 +73,7 @@ def open(
     part: open the shards of a packed dataset that are on this host (SageMaker's ShardedByS3Key), even without manifest or
         index. `Loader(parts=…)` then gives every rank the same number of batches. Default: False.
     root: folder or URL that the paths of a list are relative to. Default: None, the folder of the list.
-    on_listed: called with the number of images just found, while an image folder is listed: for a progress display.
+    on_listed: called with the number of images just found, while an image folder or a list is read: for a progress display.
         Default: None.
 
     Returns a Dataset; no image is decoded. Raises SourceError if nothing readable is at `path` or the number of records is not
@@ -106,9 +106,9 @@ def open_stored(
     of `open`.
     """
     if root is not None:
-        return _open_list_with_root(path, root)
+        return _open_list_with_root(path, root, on_listed)
     if is_url(path):
-        return _open_url(str(path))
+        return _open_url(str(path), on_listed)
     if "*" in os.fspath(path) and not Path(path).exists():
         return _open_pattern(Path(path).expanduser().absolute())
     pipe = find_pipe(Path(path).expanduser().absolute())
@@ -118,7 +118,7 @@ def open_stored(
         return copy_pipe(pipe)
     found = existing(path)
     if found.is_file():
-        return _open_file(found)
+        return _open_file(found, on_listed)
     if not found.is_dir():
         _check_all_regular([found])
     if is_packed(found) and not (part and not (found / INDEX).exists()):
@@ -143,9 +143,9 @@ def _check_all_regular(files: Sequence[Path]) -> None:
             ) from error
 
 
-def open_list(path: Path, root: Path | None = None) -> Dataset:
+def open_list(path: Path, root: Path | None = None, on_listed: OnListed | None = None) -> Dataset:
     """Open a list of images (one of LISTS); its paths are relative to `root`, by default the folder of the list."""
-    return open_lst(path, root) if path.suffix == ".lst" else open_table(path, root)
+    return (open_lst if path.suffix == ".lst" else open_table)(path, root, on_listed)
 
 
 def local_copy(url: str) -> Path:
@@ -161,9 +161,9 @@ def local_copy(url: str) -> Path:
     return _copied(bucket, _find_objects(bucket, names))
 
 
-def _open_file(path: Path) -> Dataset:
+def _open_file(path: Path, on_listed: OnListed | None) -> Dataset:
     if path.suffix in LISTS:
-        return open_list(path)
+        return open_list(path, on_listed=on_listed)
     for pattern, opener in _CONTAINERS:
         if pattern.fullmatch(path.name):
             return opener(path, [path])
@@ -184,18 +184,18 @@ def _open_pattern(pattern: Path) -> Dataset:
     raise SourceError(f"{pattern} matches {files[0].name}, which is no container of images (.tar, .rec, .tfrecord)")
 
 
-def _open_list_with_root(path: str | os.PathLike[str], root: str | os.PathLike[str]) -> Dataset:
+def _open_list_with_root(path: str | os.PathLike[str], root: str | os.PathLike[str], on_listed: OnListed | None) -> Dataset:
     if not os.fspath(path).endswith(LISTS):
         raise UsageError(f"root is the folder of the images of a list ({' '.join(LISTS)}); {path} is not a list")
     if is_url(path):
-        return _open_list_url(str(path), root)
-    return open_list(existing(path), _local_root(root))
+        return _open_list_url(str(path), root, on_listed)
+    return open_list(existing(path), _local_root(root), on_listed)
 
 
-def _open_url(url: str) -> Dataset:
+def _open_url(url: str, on_listed: OnListed | None) -> Dataset:
     folder, _, name = url.rstrip("/").rpartition("/")
     if name.endswith(LISTS):
-        return _open_list_url(url, None)
+        return _open_list_url(url, None, on_listed)
     if any(pattern.fullmatch(name) for pattern, _ in _CONTAINERS):
         bucket = open_bucket(folder)
         index_names = [f"{name.removesuffix('.rec')}.idx"] if name.endswith(".rec") else []
@@ -214,10 +214,10 @@ def _open_url(url: str) -> Dataset:
     objects = bucket.list()
     if (large := _open_larger_than_cache(bucket, objects)) is not None:
         return large
-    return replace(open_stored(_copied(bucket, objects)), root=url)
+    return replace(open_stored(_copied(bucket, objects), on_listed=on_listed), root=url)
 
 
-def _open_list_url(url: str, root: str | os.PathLike[str] | None) -> Dataset:
+def _open_list_url(url: str, root: str | os.PathLike[str] | None, on_listed: OnListed | None) -> Dataset:
     """Open the list at `url`. Without a `root`, everything beside the list is copied with it."""
     folder, _, name = url.rpartition("/")
     bucket = open_bucket(folder)
@@ -225,7 +225,7 @@ def _open_list_url(url: str, root: str | os.PathLike[str] | None) -> Dataset:
     if all(entry.path != name for entry in objects):
         raise SourceError(f"{url} does not exist", hint="check the address")
     copy = _copied(bucket, objects)
-    return replace(open_list(copy / name, None if root is None else _local_root(root)), root=url)
+    return replace(open_list(copy / name, None if root is None else _local_root(root), on_listed), root=url)
 
 
 def _local_root(root: str | os.PathLike[str]) -> Path:

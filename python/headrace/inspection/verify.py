@@ -31,6 +31,7 @@ from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.keys import wrong_key
 from headrace.datasets.shards.manifest import ERRORS, MANIFEST, Manifest, ShardFacts, read_manifest
 from headrace.datasets.sources.archives.shards import contradiction, has_manifest, is_packed, no_manifest
+from headrace.datasets.sources.folders.folder import OnListed
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import DecodeError, FormatError, SourceError, UsageError
 from headrace.images.header import read_header
@@ -51,6 +52,7 @@ def verify(
     *,
     decode: bool = False,
     workers: int | None = None,
+    on_listed: OnListed | None = None,
     on_start: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> VerifyResult:
@@ -59,7 +61,8 @@ def verify(
     path: folder or URL of a packed dataset; one in an object store is copied to the cache first.
     decode: also decode every image completely. Default: False.
     workers: threads. Default: one for each core.
-    on_start: called with the bytes to read. on_progress: called with the bytes just read. Default: None.
+    on_listed: called with the number of files just listed, of a folder copy. on_start: called with the bytes to read.
+        on_progress: called with the bytes just read. Default: None.
 
     Raises SourceError if `path` holds no packed dataset, an unfinished one or several, UsageError for less than one worker.
     Example: `assert headrace.verify("packed/").ok`.
@@ -70,7 +73,7 @@ def verify(
     if count < 1:
         raise UsageError(f"workers is {count}; at least 1 is needed")
     if is_folder_copy(folder):
-        return verify_folder(folder, decode=decode, workers=count, on_start=on_start, on_progress=on_progress)
+        return verify_folder(folder, count, decode=decode, on_listed=on_listed, on_start=on_start, on_progress=on_progress)
     if not is_packed(folder):
         raise SourceError(f"no packed dataset in {where}: {MANIFEST} is missing", hint="headrace pack makes one")
     if not has_manifest(folder):

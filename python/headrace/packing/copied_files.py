@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.datasets.records.keys import Keys
 from headrace.errors import FormatError
@@ -20,7 +22,7 @@ from headrace.system.files.regular_file import regular_opener
 from headrace.system.text.size_limits import lines_of
 from headrace.system.text.utf8 import name_from_utf8, utf8_name
 
-__all__ = ["RECORD", "CopiedFile", "CopiedFiles", "json_line", "opened_record", "read_record", "write_record"]
+__all__ = ["RECORD", "CopiedFile", "CopiedFiles", "json_line", "opened_record", "write_record"]
 
 RECORD = "headrace-folder.jsonl"
 """File name of the record of a copy: a header line, then a line for each file. It is a file at the root, which ImageFolder
@@ -33,6 +35,7 @@ VERSION = 1
 _KINDS = ("", "marked", "reduced", "copied", "missing")  # the first stands for a file that is not copied yet
 _CRC_VALUES = 1 << 32
 _LARGEST = (1 << 63) - 1  # of a column
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,18 @@ class CopiedFile:
     size: int
     crc32c: int
     error: str | None = None
+
+    def as_fields(self) -> dict[str, str | int | None]:
+        """Return the values by name, as a line of the record has them."""
+        return {name: getattr(self, name) for name in _TYPES}
+
+
+_TYPES = {
+    **dict.fromkeys(("path", "kind"), (str,)),
+    **dict.fromkeys(("source_size", "source_changed_ns", "size", "crc32c"), (int,)),
+    "error": (str, type(None)),
+}
+assert [*_TYPES] == [field.name for field in fields(CopiedFile)]
 
 
 class CopiedFiles:
@@ -93,21 +108,47 @@ class CopiedFiles:
 
     def count(self, *kinds: str) -> int:
         """Return the number of files of these kinds; by default of all that are copied."""
-        return int(np.isin(self._kind, [_KINDS.index(kind) for kind in kinds or _KINDS[1:]]).sum())
+        return len(self.rows(*kinds))
+
+    def rows(self, *kinds: str) -> npt.NDArray[np.int64]:
+        """Return the rows of the files of these kinds; by default of all that are copied."""
+        return np.flatnonzero(np.isin(self._kind, [_KINDS.index(kind) for kind in kinds or _KINDS[1:]]))
 
     def copied(self) -> Iterator[CopiedFile]:
         """Yield the files that have been copied, in order."""
-        return (self[int(row)] for row in np.flatnonzero(self._kind))
+        return (self[int(row)] for row in self.rows())
 
-    def rows_of(self, names: Iterable[str]) -> list[int | None]:
-        """Return the row of each file by its name in the record; None for a name that is not in the tree."""
-        paths = list(map(name_from_utf8, names))
+    @staticmethod
+    def of(entries: Iterable[CopiedFile]) -> CopiedFiles:
+        """Store the files of a record, in its order."""
+        kinds, crc32c, errors = array("B"), array("I"), dict[int, str]()
+        size, source_size, changed_ns = array("q"), array("q"), array("q")
+
+        def paths() -> Iterator[str]:
+            for row, entry in enumerate(entries):
+                kinds.append(_KINDS.index(entry.kind))
+                size.append(entry.size)
+                source_size.append(entry.source_size)
+                changed_ns.append(entry.source_changed_ns)
+                crc32c.append(entry.crc32c)
+                if entry.error is not None:
+                    errors[row] = entry.error
+                yield name_from_utf8(entry.path)
+
+        files = CopiedFiles(Keys.of(paths()))
+        files._kind, files._crc32c = np.frombuffer(kinds, dtype=np.uint8), np.frombuffer(crc32c, dtype=np.uint32)
+        files.size, files.source_size = np.frombuffer(size, dtype=np.int64), np.frombuffer(source_size, dtype=np.int64)
+        files._changed_ns, files.errors = np.frombuffer(changed_ns, dtype=np.int64), errors
+        return files
+
+    def rows_of(self, paths: Sequence[str]) -> list[int | None]:
+        """Return the row of each file by its path; None for one that is not among these."""
         places = np.searchsorted(self._hashes[0], Keys.of(paths).hashes())
         rows = self._hashes[1][np.minimum(places, len(self) - 1)].tolist()
         return [row if self.paths[row] == path else None for row, path in zip(rows, paths, strict=True)]
 
     @functools.cached_property
-    def _hashes(self) -> tuple[np.ndarray[Any, np.dtype[np.uint64]], np.ndarray[Any, np.dtype[np.int64]]]:
+    def _hashes(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """The hashes of all paths in ascending order, and the row of each."""
         found = self.paths.hashes()
         order = np.argsort(found)
@@ -135,32 +176,26 @@ def opened_record(target: Path) -> Iterator[tuple[dict[str, Any], Iterator[Copie
         ) from None
 
 
-def read_record(target: Path) -> tuple[dict[str, Any], dict[str, CopiedFile]]:
-    """Return header and files of a copy's record. Raises as `opened_record`."""
-    with opened_record(target) as (header, entries):
-        return header, {entry.path: entry for entry in entries}
-
-
 def write_record(target: Path, header: Mapping[str, Any], entries: Iterable[CopiedFile]) -> None:
     """Write the record anew. Raises OSError."""
     head = {"format": FORMAT, "version": VERSION, **header}
     with replacing(target / RECORD) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        file.writelines(map(json_line, chain([head], map(asdict, entries))))
+        file.writelines(map(json_line, chain([head], (entry.as_fields() for entry in entries))))
 
 
 def json_line(value: Mapping[str, Any]) -> str:
     """Return a line of a record."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return _encode(value) + "\n"
 
 
 def _checked_entry(entry: CopiedFile) -> CopiedFile:
     """Return an entry whose values have their types and whose path stays in the copy. Raises ValueError."""
-    for field in fields(CopiedFile):
-        value = getattr(entry, field.name)
-        if type(value).__name__.removesuffix("Type") not in str(field.type):  # "str", or "str | None"
-            raise ValueError(f"{field.name} is {value!r:.80}")
-        if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
-            raise ValueError(f"{field.name} is {value:.3e}" if abs(value) < 10**300 else f"{field.name} is too large")
+    for name, types in _TYPES.items():
+        value = getattr(entry, name)
+        if type(value) not in types:
+            raise ValueError(f"{name} is {value!r:.80}")
+        if type(value) is int and not -_LARGEST <= value <= _LARGEST:
+            raise ValueError(f"{name} is {value:.3e}" if abs(value) < 10**300 else f"{name} is too large")
     if entry.kind not in _KINDS[1:] or min(entry.size, entry.source_size, entry.crc32c) < 0 or entry.crc32c >= _CRC_VALUES:
         raise ValueError(f"the entry of {entry.path!r:.80} is wrong")
     if entry.path.startswith("/") or ".." in entry.path.split("/") or "\0" in entry.path:

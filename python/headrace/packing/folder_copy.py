@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 from headrace._native import crc32c
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.shards.manifest import ERRORS
+from headrace.datasets.sources.folders.folder import OnListed, counted
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
 from headrace.packing.copied_files import RECORD, CopiedFile, CopiedFiles, json_line, opened_record, write_record
@@ -37,7 +37,7 @@ from headrace.system.files.atomic_write import replacing
 from headrace.system.files.private_files import make_output_folder, new_file, output_opener
 from headrace.system.files.regular_file import read_regular
 from headrace.system.hardware import machine
-from headrace.system.text.utf8 import utf8_name
+from headrace.system.text.utf8 import name_from_utf8, utf8_name
 
 __all__ = ["copy_folder", "tree_files"]
 
@@ -74,13 +74,15 @@ def copy_folder(
     *,
     workers: int | None = None,
     follow_links: Sequence[str | os.PathLike[str]] = (),
+    on_listed: OnListed | None = None,
     on_start: Callable[[int], None] = lambda files: None,
     on_progress: Callable[[int, int], None] = lambda files, size: None,
 ) -> PackResult:
     """Copy the tree `src` to `dst`; continue a copy that was interrupted. `workers`: threads (default: one for each core).
 
     follow_links: folders outside `src` into which its links are followed; links to anywhere else are listed, not copied.
-    on_start: called with the number of files. on_progress: called with (files, bytes) just finished.
+    on_listed, on_start: called with the number of files just listed, and of all. on_progress: called with (files, bytes) just
+        finished.
     Raises UsageError for options that a copy does not have, or a `dst` with other content; SourceError if `src` is no folder;
     DecodeError if undecodable="stop"; HeadraceError if `dst` cannot be written.
     """
@@ -90,16 +92,15 @@ def copy_folder(
     threads = workers or max(1, round(machine.cores().usable))
     tree = SourceTree(source, [Path(folder) for folder in follow_links])
     outside: list[str] = []
-    files = CopiedFiles(Keys.of(_paths(tree, outside)))
+    files = CopiedFiles(Keys.of(_paths(tree, outside, on_listed)))
     if not len(files):
         what = f"{source} holds no files but {len(outside)} links out of it" if outside else f"{source} holds no files"
         raise SourceError(what, hint=FOLLOW_HINT if outside else "check the path")
     on_start(len(files))
     try:
         make_output_folder(target)
-        _continue(source, target, options, files, threads)
+        _continue(source, target, options, files, threads, on_progress)
         done = files.count()
-        on_progress(done, 0)
         _copy(source, target, files, options, threads, on_progress)
         _copy_links(tree, target)
         _commit(target, options, files, outside)
@@ -108,25 +109,25 @@ def copy_folder(
     return _result(target, files, len(files) - done, time.perf_counter() - began_s, len(outside))
 
 
-def _paths(tree: SourceTree, outside: list[str]) -> Iterator[str]:
+def _paths(tree: SourceTree, outside: list[str], on_listed: OnListed | None) -> Iterator[str]:
     """Yield the path of each file of the tree, and append the names of links that lead out of it to `outside`."""
-    for name, file in tree_files(tree):
+    for file in tree_files(tree, on_listed):
         if file.leads_out:
-            outside.append(name)
+            outside.append(utf8_name(file.path))
         else:
             yield file.path
 
 
-def tree_files(tree: SourceTree) -> Iterator[tuple[str, TreeFile]]:
-    """Yield (name as in the record, file) of each file and each link out of the tree, without those of headrace itself."""
-    for file in tree.files():
-        if file.path not in (RECORD, ERRORS) and not file.path.endswith(TEMPORARY):
-            yield utf8_name(file.path), file
+def tree_files(tree: SourceTree, on_listed: OnListed | None) -> Iterator[TreeFile]:
+    """Yield each file and each link out of the tree, without those of headrace itself."""
+    own = (RECORD, ERRORS)
+    found = (file for file in tree.files() if file.path not in own and not file.path.endswith(TEMPORARY))
+    return counted(found, on_listed)
 
 
 def _copy_links(tree: SourceTree, target: Path) -> None:
     """Make the tree's links to its own folders in the copy."""
-    for link in tree.folder_links():
+    for link in tree.folder_links:
         place = target / link.relative_to(tree.root)
         if not place.is_symlink():
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +160,14 @@ def _header(options: PackOptions, *, complete: bool) -> dict[str, Any]:
     return {"complete": complete, "options": kept}
 
 
-def _continue(source: Path, target: Path, options: PackOptions, files: CopiedFiles, threads: int) -> None:
+def _continue(
+    source: Path,
+    target: Path,
+    options: PackOptions,
+    files: CopiedFiles,
+    threads: int,
+    on_progress: Callable[[int, int], None],
+) -> None:
     """Add the files of an earlier copy that are still right. Raises UsageError for a folder with other content.
 
     The bytes of an unfinished copy are compared with its record.
@@ -172,12 +180,13 @@ def _continue(source: Path, target: Path, options: PackOptions, files: CopiedFil
                     f"{target} holds a copy that was made with other options", hint="give a new folder, or the same options"
                 )
             while some := list(islice(entries, _CHUNK)):
-                rows = files.rows_of(entry.path for entry in some)
+                rows = files.rows_of([name_from_utf8(entry.path) for entry in some])
                 known = [(row, entry) for row, entry in zip(rows, some, strict=True) if row is not None]
                 right = pool.map(lambda one: _is_right(source, target, files.paths[one[0]], one[1], header["complete"]), known)
-                for (row, entry), is_right in zip(known, right, strict=True):
-                    if is_right:
-                        files[row] = entry
+                kept = [one for one, is_right in zip(known, right, strict=True) if is_right]
+                for row, entry in kept:
+                    files[row] = entry
+                on_progress(len(kept), 0)
     except FileNotFoundError:
         if any(target.iterdir()):
             raise UsageError(f"{target} holds other files", hint="give a new folder") from None
@@ -212,7 +221,7 @@ def _copy(
         def take() -> None:
             row, copied = waiting.pop(0)
             files[row] = entry = copied.result()
-            record.write(json_line(asdict(entry)))
+            record.write(json_line(entry.as_fields()))
             record.flush()
             on_progress(1, entry.size)
 

@@ -63,7 +63,7 @@ def pack(
     root: folder or URL that the paths of a list are relative to. Default: the folder of the list.
     follow_links: with layout="folder", folders outside SRC into which its links are followed. Default: none.
     sync: wait until every file is on the disk, so that the commit survives a power failure. Default: False.
-    on_listed, on_start, on_progress, on_estimate: called with the number of images just listed in a folder; of all records;
+    on_listed, on_start, on_progress, on_estimate: called with the number of images or files just listed; of all records;
         with (records, bytes) just finished; with the `Estimate` of what re-encoding gives. Default: None.
 
     These do; the defaults keep every pixel:
@@ -88,9 +88,8 @@ def pack(
     chosen = _checked(options, engine, workers, unit)
     callbacks = _Callbacks(on_listed, on_start, on_progress, on_estimate)
     if layout == "folder":
-        src = _tree_to_copy(src, engine=engine, unit=unit, root=root)
-        begun, progress = callbacks.start, callbacks.progress
-        return copy_folder(src, dst, chosen, workers=workers, follow_links=follow_links, on_start=begun, on_progress=progress)
+        tree = _tree_to_copy(src, engine=engine, unit=unit, root=root)
+        return _copy(tree, dst, chosen, callbacks, workers, follow_links)
     if layout != "shards":
         raise UsageError(f"layout is {layout!r}; possible: shards, folder")
     if follow_links:
@@ -129,6 +128,26 @@ class _Callbacks:
             self.on_estimate(expected)
 
 
+def _copy(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    options: PackOptions,
+    callbacks: _Callbacks,
+    workers: int | None,
+    follow_links: Sequence[str | os.PathLike[str]],
+) -> PackResult:
+    return copy_folder(
+        src,
+        dst,
+        options,
+        workers=workers,
+        follow_links=follow_links,
+        on_listed=callbacks.on_listed,
+        on_start=callbacks.start,
+        on_progress=callbacks.progress,
+    )
+
+
 def _checked(options: PackKeywords, engine: str, workers: int | None, unit: tuple[int, int] | None) -> PackOptions:
     """Return the options that change bytes. Raise UsageError for any argument that is unknown or out of range."""
     known = [one.name for one in fields(PackOptions)]
@@ -165,7 +184,7 @@ def _pack(
     dataset = src if isinstance(src, Dataset) else open_stored(src, root, list_unreadable=True, on_listed=callbacks.on_listed)
     dataset.check_stored()
     _refuse_overlap(dataset, dst, store)
-    listing = list_records(dataset, options)
+    listing = list_records(dataset, options, callbacks.on_listed)
     parts = split(listing, options)
     folder = Path(dst).expanduser().absolute() if store is None else staging_folder(store.url)
     if store is not None:

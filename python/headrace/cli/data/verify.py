@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from dataclasses import asdict
 
-from headrace.cli.shared.output import ProgressBar, emit, log, progress, say
+from headrace.cli.shared.output import ProgressBar, emit, listing_progress, log, progress, say
 from headrace.inspection.verify import VerifyResult, verify
 from headrace.system.text.sizes import count_text
 
@@ -25,13 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify the packed dataset and print the problems; return exit code 1 if there are any."""
-    with ExitStack() as stack:
+    with ExitStack() as stack, ExitStack() as listing:
         meters: list[ProgressBar] = []
+
+        def start(total: int) -> None:
+            listing.close()
+            meters.append(stack.enter_context(progress("verifying", total / 1e6, unit="MB")))
+
         result = verify(
             args.path,
             decode=args.decode,
             workers=args.workers,
-            on_start=lambda total: meters.append(stack.enter_context(progress("verifying", total / 1e6, unit="MB"))),
+            on_listed=listing.enter_context(listing_progress()),
+            on_start=start,
             on_progress=lambda size: meters[0].advance(size / 1e6),
         )
     emit(args, asdict(result), lambda: _render(result))

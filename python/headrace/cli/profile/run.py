@@ -16,7 +16,7 @@ from headrace.accelerate.settings import HOOK, WAITS, Settings
 from headrace.attach.launch import spawn
 from headrace.cli.shared import output
 from headrace.errors import UsageError
-from headrace.packing.copied_files import read_record
+from headrace.packing.copied_files import opened_record
 from headrace.system.files.scratch_folder import scratch_folder
 from headrace.system.text.redaction import redact_words
 from headrace.system.text.sizes import count_text, percent_text
@@ -102,12 +102,12 @@ def _mapping_line(source: str, copy: str) -> str:
             raise UsageError(f"--data-map: {folder} is not a folder", hint="--data-map A=B needs two folders")
     words = f"headrace run: files of {source} are read from {copy}"
     try:
-        header, entries = read_record(Path(copy))
+        with opened_record(Path(copy)) as (header, entries):
+            reduced = sum(entry.kind == "reduced" for entry in entries)
     except FileNotFoundError:
         return f"{words}, which has no record of a copy: that its files are the same is not checked"
     if not header["complete"]:
         raise UsageError(f"{copy} holds an unfinished copy", hint="give the same `headrace pack` command again: it continues")
-    reduced = sum(entry.kind == "reduced" for entry in entries.values())
     return f"{words}: " + (f"{count_text(reduced, 'JPEG')} reduced, so other pixels" if reduced else "the same pixels")
 
 

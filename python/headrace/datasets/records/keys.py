@@ -78,10 +78,15 @@ class Keys(Sequence[str]):
     def chunks(self) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
         """Yield blob and starts of successive keys."""
         for begin in range(0, len(self), _CHUNK):
-            start = self.start[begin : begin + _CHUNK + 1]
-            yield self.blob[start[0] : start[-1]], start - start[0]
+            part = self.part(begin, begin + _CHUNK)
+            yield part.blob, part.start
 
-    def selected(self, rows: npt.NDArray[np.int64]) -> Keys:
+    def part(self, begin: int, end: int) -> Keys:
+        """Return the keys from `begin` to `end`; they share the blob."""
+        start = self.start[begin : end + 1]
+        return Keys(self.blob[start[0] : start[-1]], start - start[0])
+
+    def selected(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> Keys:
         """Return some keys, in this order."""
         sizes = self.start[rows + 1] - self.start[rows]
         start = np.zeros(len(rows) + 1, dtype=np.int64)

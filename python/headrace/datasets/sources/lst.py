@@ -11,6 +11,7 @@ import numpy as np
 from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.sources.archives.containers import MAX_CLASSES, class_count
+from headrace.datasets.sources.folders.folder import OnListed, counted
 from headrace.datasets.sources.folders.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError
 from headrace.system.files.regular_file import regular_opener
@@ -19,15 +20,16 @@ from headrace.system.text.size_limits import lines_of
 __all__ = ["open_lst"]
 
 
-def open_lst(path: Path, root: Path | None = None) -> Dataset:
+def open_lst(path: Path, root: Path | None = None, on_listed: OnListed | None = None) -> Dataset:
     """Open a list of images. Its paths are relative to `root`, by default the folder of the list.
 
+    on_listed: called with the number of lines just read. Default: None.
     Only the first image is checked for existence; reading reports other missing ones. Raises FormatError for a line of another
     form, SourceError for an empty list or a missing first image.
     """
     folder = root if root is not None else path.parent
     labels = array("q")
-    keys = Keys.of(_names(path, labels))
+    keys = Keys.of(counted(_names(path, labels), on_listed))
     check_first_image(path, folder, keys)
     column = np.frombuffer(labels, dtype=np.int64)
     return listed_dataset(path, folder, keys, column, tuple(map(str, range(class_count(column)))))

@@ -15,6 +15,7 @@ import numpy as np
 from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.sources.archives.containers import numbered
+from headrace.datasets.sources.folders.folder import OnListed, counted
 from headrace.datasets.sources.folders.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError, HeadraceError, MissingDependencyError
 from headrace.system.files.regular_file import check_regular, regular_opener
@@ -35,16 +36,17 @@ _ALWAYS_BYTES, _EXPANSION = 1 << 30, 256  # of all rows together: allowed for an
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?")  # pandas writes a 3 as "3.0" in a column with missing values
 
 
-def open_table(path: Path, root: Path | None = None) -> Dataset:
+def open_table(path: Path, root: Path | None = None, on_listed: OnListed | None = None) -> Dataset:
     """Open a table of images. Its paths are relative to `root`, by default the folder of the table.
 
+    on_listed: called with the number of rows just read. Default: None.
     Labels are integers, or class names, which are sorted and numbered; an empty label means none. Raises FormatError if a
     column of paths or labels is missing, SourceError for an empty table or a missing first image, MissingDependencyError for
     Parquet without pyarrow.
     """
     folder = root if root is not None else path.parent
     found = _Labels()
-    keys = Keys.of(_names(path, found))
+    keys = Keys.of(counted(_names(path, found), on_listed))
     check_first_image(path, folder, keys)
     numbers, classes = numbered(_values(path, keys, found), {}, len(keys))
     return listed_dataset(path, folder, keys, numbers[np.frombuffer(found.rows, dtype=np.int64)], classes)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
+import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -15,19 +17,21 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from headrace._native import file_facts, order_numbers
 from headrace.datasets.records.dataset import Dataset
-from headrace.datasets.records.keys import Keys
+from headrace.datasets.records.keys import Keys, repeated_values
 from headrace.datasets.shards.keys import escape, keys_of, wrong_key
 from headrace.datasets.sources.archives.tar import split_name
-from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, change_of_file
+from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, THREADS, FilesBelow, OnListed, change_of_file
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import FormatError, SourceError, UsageError
 from headrace.packing.planning.options import PackOptions
+from headrace.packing.planning.ordered import OrderedColumn, OrderedKeys, Positions
 from headrace.system.text.utf8 import utf8_name
 
 __all__ = ["Listing", "Rejection", "list_records", "split"]
 
-_CHUNK = 1 << 16  # records that are looked at together
+_CHUNK = 1 << 12  # records that are looked at together
 
 Reason = Literal["unlabeled", "duplicate", "unreadable", "undecodable", "no image"]
 
@@ -42,25 +46,59 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """The records to pack, in packing order; all columns have one entry a record."""
+class Columns:
+    """The columns of the records to pack, in the source's order, one entry a record."""
 
-    dataset: Dataset
-    rows: npt.NDArray[np.int64]  # rows of `dataset.table`
+    rows: npt.NDArray[np.int64]  # of the dataset's table
     keys: Keys  # unique, escaped
     sizes: npt.NDArray[np.int64]  # bytes in the source
     changed: npt.NDArray[np.int64]  # a number that changes with each record's file; 0: unknown
-    labels: npt.NDArray[np.int64]  # indices into `classes`
+    labels: npt.NDArray[np.int64]  # indices into the listing's `classes`
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The records to pack, in packing order. Its columns are those of `columns` in this order."""
+
+    dataset: Dataset
+    columns: Columns
     classes: tuple[str, ...]
     rejected: tuple[Rejection, ...]
     renamed: int  # number of duplicate keys that got a suffix
+    order: Positions | None = None  # in `columns`; None: all, as they stand
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def rows(self) -> OrderedColumn:
+        """Rows of `dataset.table`."""
+        return OrderedColumn(self.columns.rows, self.order)
+
+    @property
+    def keys(self) -> OrderedKeys:
+        """The records' keys."""
+        return OrderedKeys(self.columns.keys, self.order)
+
+    @property
+    def sizes(self) -> OrderedColumn:
+        """Bytes in the source."""
+        return OrderedColumn(self.columns.sizes, self.order)
+
+    @property
+    def changed(self) -> OrderedColumn:
+        """A number that changes with each record's file; 0: unknown."""
+        return OrderedColumn(self.columns.changed, self.order)
+
+    @property
+    def labels(self) -> OrderedColumn:
+        """Indices into `classes`."""
+        return OrderedColumn(self.columns.labels, self.order)
+
     def sidecar_counts(self) -> Mapping[str, int]:
         """Return the number of sidecar files by name, in the source."""
-        chosen = self.dataset.table.sidecars.selected(self.rows) if self.dataset.table.sidecars is not None else None
+        sidecars = self.dataset.table.sidecars
+        chosen = sidecars.selected(self.rows[:]) if sidecars is not None else None
         return {} if chosen is None else chosen.counts()
 
     def name(self, at: int) -> str:
@@ -72,14 +110,16 @@ class Listing:
         facts = np.stack([self.changed[begin:end], self.sizes[begin:end]])
         return blake2b(facts.astype("<i8").tobytes(), digest_size=16).hexdigest()
 
-    def selected(self, chosen: npt.NDArray[np.int64], *, rejected: tuple[Rejection, ...]) -> Listing:
-        """Return the records at the positions `chosen`, in that order."""
-        columns = (self.rows[chosen], self.keys.selected(chosen), self.sizes[chosen], self.changed[chosen], self.labels[chosen])
-        return Listing(self.dataset, *columns, self.classes, rejected, self.renamed)
+    def selected(self, chosen: Positions, *, rejected: tuple[Rejection, ...]) -> Listing:
+        """Return the records at the positions `chosen`, in that order. It shares the columns."""
+        order = chosen if self.order is None else self.order[chosen]
+        return Listing(self.dataset, self.columns, self.classes, rejected, self.renamed, order)
 
 
-def list_records(dataset: Dataset, options: PackOptions) -> Listing:
+def list_records(dataset: Dataset, options: PackOptions, on_listed: OnListed | None = None) -> Listing:
     """List the records of `dataset` to pack, in the order of `options.shuffle`.
+
+    on_listed: called with the number of a list's files that were just looked at. Default: None.
 
     Raises SourceError for unlabeled, unreadable or duplicate records if the options say "stop", and if no record is left;
     UsageError for an unknown class.
@@ -107,14 +147,14 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
             f"nothing to pack in {dataset.root}: none of {len(table)} records has {which}",
             hint="`headrace inspect` shows its classes; docs/guides/packing.md says where labels are looked for",
         )
-    sizes, changed = _sizes_and_times(dataset, rows)
+    sizes, changed = _sizes_and_times(dataset, rows, on_listed)
     irregular = [Rejection(table.keys[int(row)], "unreadable", "not a file") for row in rows[sizes < 0]]
     if irregular and options.undecodable == "stop":
         raise SourceError(
             f"{irregular[0].file} is a pipe, a device or a folder, not an image", hint="take it out of the source"
         )
     out = (*rejected, *strays, *duplicates, *irregular)
-    listing = Listing(dataset, rows, keys, sizes, changed, _of(labels, rows), classes, out, renamed)
+    listing = Listing(dataset, Columns(rows, keys, sizes, changed, _of(labels, rows)), classes, out, renamed)
     if irregular:
         listing = listing.selected(np.flatnonzero(sizes >= 0), rejected=listing.rejected)
     if not len(listing):
@@ -122,7 +162,7 @@ def list_records(dataset: Dataset, options: PackOptions) -> Listing:
     _refuse_resizing_with_sidecar_images(listing, options)
     if options.shuffle is None:
         return listing
-    return listing.selected(_random_order(listing.keys, f"order {options.shuffle}"), rejected=listing.rejected)
+    return listing.selected(_random_order(listing, f"order {options.shuffle}"), rejected=listing.rejected)
 
 
 def _stray(name: str, why: str) -> Rejection:
@@ -138,11 +178,13 @@ def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:
     """
     if not options.splits:
         return {"": listing}
-    drawn = _random_order(listing.keys, "split")
+    drawn = _random_order(listing, "split")
     test = round(len(listing) * options.test_ratio)
     train = min(round(len(listing) * options.train_ratio), len(listing) - test)
     parts = {"train": drawn[:train], "val": drawn[train : len(drawn) - test], "test": drawn[len(drawn) - test :]}
-    filled = {name: np.sort(part) for name, part in parts.items() if len(part)}
+    filled = {name: part for name, part in parts.items() if len(part)}
+    for part in filled.values():
+        part.sort()
     first = next(iter(filled))
     return {name: listing.selected(part, rejected=listing.rejected if name == first else ()) for name, part in filled.items()}
 
@@ -152,12 +194,19 @@ def _of(column: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArr
     return column if len(rows) == len(column) else column[rows]
 
 
-def _random_order(keys: Keys, salt: str) -> npt.NDArray[np.int64]:
+def _random_order(listing: Listing, salt: str) -> Positions:
     """Return a permutation that depends on keys and salt only; NumPy's generators may change with its version."""
-    drawn, seed = bytearray(), salt.encode()[:16]
-    for key in keys.encoded():
-        drawn += blake2b(key, digest_size=8, salt=seed).digest()
-    return np.argsort(np.frombuffer(drawn, dtype="<u8"), kind="stable")
+    keys, at = listing.columns.keys, 0
+    numbers = np.empty(len(keys), dtype=np.uint64)
+    for blob, start in keys.chunks():
+        drawn = np.frombuffer(order_numbers(blob, start, salt.encode()[:16].ljust(16, b"\0")), dtype=np.uint64)
+        numbers[at : at + len(drawn)] = drawn
+        at += len(drawn)
+    if listing.order is not None:
+        numbers = numbers[listing.order]
+    order: Positions = np.argsort(numbers, kind="stable")
+    del numbers  # a column more counts here
+    return order.astype(np.int32) if len(order) < 1 << 31 else order
 
 
 def _relabeled(dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
@@ -246,65 +295,100 @@ def _relative(name: str) -> str:
 def _without_duplicates(
     dataset: Dataset, rows: npt.NDArray[np.int64], keys: Keys, options: PackOptions
 ) -> tuple[npt.NDArray[np.int64] | None, Keys, list[Rejection], int]:
-    """Return the positions to keep (None: all), their keys, the rejected records, and the number of renamed keys."""
-    if keys.are_unique():
-        return None, keys, [], 0
-    taken: set[str] = set(keys) if options.duplicates == "rename" else set()
+    """Return the positions to keep (None: all), their keys, the rejected records, and the number of renamed keys.
+
+    Only keys whose hash occurs twice are looked at as texts.
+    """
     seen: set[str] = set()
-    positions, kept_keys, rejected, renamed = [], [], [], 0
-    for at, key in enumerate(keys):
+    again: dict[int, str] = {}  # position -> key, of the second and later records of a key
+    for at in repeated_values(keys.hashes()).tolist():
+        key = keys[at]
         if key in seen:
-            if options.duplicates == "stop":
-                raise SourceError(
-                    f"two records have the key {key!r} in {dataset.root}",
-                    hint="choose:  --duplicates rename (numbers them) or --duplicates skip (keeps the first)",
-                )
-            if options.duplicates == "skip":
-                rejected.append(Rejection(dataset.table.keys[int(rows[at])], "duplicate", f"key {key!r} came before"))
-                continue
-            key = _numbered(key, taken)
-            taken.add(key)
-            renamed += 1
+            again[at] = key
         seen.add(key)
-        positions.append(at)
-        kept_keys.append(key)
-    return np.asarray(positions, dtype=np.int64), Keys.of(kept_keys), rejected, renamed
+    if not again:
+        return None, keys, [], 0
+    if options.duplicates == "stop":
+        raise SourceError(
+            f"two records have the key {next(iter(again.values()))!r} in {dataset.root}",
+            hint="choose:  --duplicates rename (numbers them) or --duplicates skip (keeps the first)",
+        )
+    if options.duplicates == "skip":
+        names = dataset.table.keys
+        rejected = [Rejection(names[int(rows[at])], "duplicate", f"key {key!r} came before") for at, key in again.items()]
+        positions = np.delete(np.arange(len(keys)), list(again))
+        return positions, keys.selected(positions), rejected, 0
+    renamed = _numbered(again, keys)
+    return None, Keys.of(renamed.get(at, key) for at, key in enumerate(keys)), [], len(renamed)
 
 
-def _numbered(key: str, taken: set[str]) -> str:
-    number = 2
-    while f"{key}~{number}" in taken:
-        number += 1
-    return f"{key}~{number}"
+def _numbered(again: Mapping[int, str], keys: Keys) -> dict[int, str]:
+    """Return a new key for each of these records: the first of KEY~2, KEY~3, … that no other record has."""
+    hashes = keys.hashes()
+    order = np.argsort(hashes)
+    ascending, numbers, given = hashes[order], Counter[str](), dict[int, str]()
+    for at, key in again.items():
+        while True:
+            numbers[key] += 1
+            new = f"{key}~{numbers[key] + 1}"
+            wanted = Keys.of([new]).hashes()
+            begin, end = (np.searchsorted(ascending, wanted, side)[0] for side in ("left", "right"))
+            if all(keys[row] != new for row in order[begin:end].tolist()):
+                break
+        given[at] = new
+    return given
 
 
-def _sizes_and_times(dataset: Dataset, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _sizes_and_times(
+    dataset: Dataset, rows: npt.NDArray[np.int64], on_listed: OnListed | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the size of each record in bytes, and a number that changes when its file does.
 
     A missing file counts as 0 bytes here and is rejected when it is read; -1 means not a regular file. Cache files of a remote
     dataset change with every fetch, so the name of their folder, which identifies the objects, stands for it.
     """
-    table, copied = dataset.table, is_url(dataset.root)
-    if table.file_size is not None and table.file_change is not None and not copied:
+    table, is_copy = dataset.table, is_url(dataset.root)
+    if table.file_size is not None and table.file_change is not None and not is_copy:
         return _of(table.file_size, rows), _of(table.file_change, rows)
-    sizes, file = np.array(_of(table.size, rows)), table.file if len(rows) == len(table) else table.file[rows]
+    if isinstance(table.files, FilesBelow):
+        return _facts_of_files(table.files, rows, on_listed, is_copy=is_copy)
+    file = table.file if len(rows) == len(table) else table.file[rows]
     times = np.zeros(len(table.files), dtype=np.int64)
-    for begin in range(0, len(rows), _CHUNK):  # a column of the rows to look at takes 8 bytes a record
-        for at in np.flatnonzero(sizes[begin : begin + _CHUNK] < 0) + begin:
-            try:
-                facts = os.stat(table.files[file[at]])  # noqa: PTH116 (millions of them)
-            except OSError:
-                sizes[at] = 0
-                continue
-            regular = stat.S_ISREG(facts.st_mode)  # a read from a pipe or a device may never return
-            sizes[at] = max(0, facts.st_size - table.offset[rows[at]]) if regular else -1
-            times[file[at]] = change_of_file(facts, copied=copied)
-    for number in set(file[_of(table.size, rows) >= 0].tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
+    for number in set(file.tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
         path = table.files[number]
         if dataset.fetcher is not None:
             times[number] = int.from_bytes(blake2b(os.fsencode(Path(path).parent.name), digest_size=7).digest())
             continue
         with contextlib.suppress(OSError):  # reading the file reports the error
-            times[number] = change_of_file(os.stat(path), copied=copied)  # noqa: PTH116 (as above)
-    is_own = len(file) == len(times) and bool((file[1:] > file[:-1]).all())  # record i is file i
-    return sizes, times if is_own else times[file]
+            times[number] = change_of_file(os.stat(path), copied=is_copy)  # noqa: PTH116 (as above)
+    return _of(table.size, rows), times[file]
+
+
+def _facts_of_files(
+    files: FilesBelow, rows: npt.NDArray[np.int64], on_listed: OnListed | None, *, is_copy: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return sizes and times of change of image files, of which row i is file i. Several are looked at at a time."""
+    sizes, times = np.empty(len(rows), dtype=np.int64), np.empty(len(rows), dtype=np.int64)
+
+    def look(begin: int) -> int:
+        wanted = rows[begin : begin + _CHUNK]
+        first, end = int(wanted[0]), int(wanted[-1]) + 1
+        is_whole = end - first == len(wanted)  # they ascend
+        some = _as_on_disk(files.names.part(first, end) if is_whole else files.names.selected(wanted))
+        for column, facts in zip((sizes, times), file_facts(files.folder, some.blob, some.start, is_copy), strict=True):
+            column[begin : begin + _CHUNK] = np.frombuffer(facts, dtype=np.int64)
+        return len(some)
+
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="headrace-list") as pool:
+        for count in pool.map(look, range(0, len(rows), _CHUNK)):
+            if on_listed is not None:
+                on_listed(count)
+    return sizes, times
+
+
+def _as_on_disk(names: Keys) -> Keys:
+    """Return the bytes that these names have in the file system: no others, but for a locale of another encoding."""
+    if sys.getfilesystemencoding() == "utf-8":
+        return names
+    encoded = [os.fsencode(name) for name in names]
+    return Keys.of_lengths(b"".join(encoded), np.array([len(name) for name in encoded], dtype=np.int64).tobytes())

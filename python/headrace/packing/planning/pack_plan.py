@@ -98,7 +98,8 @@ def _sidecar_bytes(listing: Listing, options: PackOptions) -> npt.NDArray[np.int
     if sidecars is None or options.extras == "drop":
         return 0
     members = np.cumsum([0, *(BLOCK + -(-sidecars.size // BLOCK) * BLOCK)])
-    return np.asarray(members[sidecars.start[listing.rows + 1]] - members[sidecars.start[listing.rows]])
+    rows = listing.rows[:]
+    return np.asarray(members[sidecars.start[rows + 1]] - members[sidecars.start[rows]])
 
 
 def make_pack_plan(listing: Listing, options: PackOptions, ratio: float | None) -> PackPlan:
@@ -107,10 +108,12 @@ def make_pack_plan(listing: Listing, options: PackOptions, ratio: float | None) 
     ratio: expected packed bytes for each byte of the source; None: that of lossless packing.
     """
     ratio = ratio if ratio is not None else (1.0 if options.keep_bytes else _LOSSLESS_RATIO)
-    ends = np.empty(len(listing), dtype=np.int64)
+    ends, digest = np.empty(len(listing), dtype=np.int64), hashlib.sha256()
     for begin in range(0, len(listing), _CHUNK):
         some = slice(begin, begin + _CHUNK)
-        image = np.ceil(listing.sizes[some] * ratio / BLOCK).astype(np.int64) * BLOCK
+        sizes = listing.sizes[some]
+        digest.update(np.ascontiguousarray(sizes, dtype="<i8").data)
+        image = np.ceil(sizes * ratio / BLOCK).astype(np.int64) * BLOCK
         ends[some] = image + 3 * BLOCK  # header, label's header, label
     ends += _sidecar_bytes(listing, options)
     np.cumsum(ends, out=ends)
@@ -126,5 +129,5 @@ def make_pack_plan(listing: Listing, options: PackOptions, ratio: float | None) 
         source_kind=listing.dataset.kind,
         source_fingerprint=listing.dataset.fingerprint,
         version=__version__,
-        sizes=hashlib.sha256(np.ascontiguousarray(listing.sizes, dtype="<i8").data).hexdigest()[:32],
+        sizes=digest.hexdigest()[:32],
     )

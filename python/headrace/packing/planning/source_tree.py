@@ -13,7 +13,7 @@ from pathlib import Path
 __all__ = ["SourceTree", "TreeFile"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TreeFile:
     """A regular file of the tree, or a link that leads out of it. `path`: below the root."""
 
@@ -26,6 +26,8 @@ class SourceTree:
 
     def __init__(self, root: Path, follow: Sequence[Path] = ()) -> None:
         self.root = root
+        self.folder_links: list[Path] = []
+        """The tree's links to its own folders, known once `files` has ended."""
         self._whole = root.resolve()
         self._allowed = (self._whole, *(folder.resolve() for folder in follow))
 
@@ -34,25 +36,46 @@ class SourceTree:
 
         Links to folders of the tree are not entered.
         """
-        for folder, folders, names in os.walk(self.root, followlinks=True):
-            out = [name for name in folders if self.leads_out(Path(folder, name))]
-            folders[:] = sorted(name for name in folders if name not in out and not self._is_inner_link(Path(folder, name)))
-            for name in sorted([*names, *out]):
-                path = Path(folder, name)
-                below = str(path.relative_to(self.root))
-                if self.leads_out(path):
-                    yield TreeFile(below, leads_out=True)
-                elif path.is_file():
-                    yield TreeFile(below)
+        self.folder_links.clear()
+        folders = [""]
+        while folders:
+            below = folders.pop()
+            inside, names = self._looked_at(below)
+            for name in sorted(names):
+                yield TreeFile(below + name, leads_out=names[name])
+            folders += [f"{below}{name}/" for name in sorted(inside, reverse=True)]
 
-    def folder_links(self) -> Iterator[Path]:
-        """Yield the tree's links to its own folders."""
-        for folder, folders, _ in os.walk(self.root, followlinks=True):
-            paths = [Path(folder, name) for name in folders]
-            links = [path for path in paths if not self.leads_out(path) and self._is_inner_link(path)]
-            entered = [path.name for path in paths if path not in links and not self.leads_out(path)]
-            yield from (link for link in links if link.resolve().is_relative_to(self._whole))
-            folders[:] = sorted(entered)
+    def _looked_at(self, below: str) -> tuple[list[str], dict[str, bool]]:
+        """Return the folders to enter and the files of a folder, each with whether it is a link that leads out.
+
+        Only links are looked at one by one: of all others the folder itself says what they are.
+        """
+        inside: list[str] = []
+        names: dict[str, bool] = {}
+        try:
+            with os.scandir(self.root / below) as found:
+                entries = list(found)
+        except OSError:  # a folder that may not be read is left out
+            entries = []
+        for entry in entries:
+            if entry.is_symlink():
+                self._add_link(Path(entry.path), inside, names)
+            elif entry.is_dir():
+                inside.append(entry.name)
+            elif entry.is_file():
+                names[entry.name] = False
+        return inside, names
+
+    def _add_link(self, path: Path, inside: list[str], names: dict[str, bool]) -> None:
+        if self.leads_out(path):
+            names[path.name] = True
+        elif not path.is_dir():
+            if path.is_file():
+                names[path.name] = False
+        elif not self._is_inner_link(path):
+            inside.append(path.name)
+        elif path.resolve().is_relative_to(self._whole):
+            self.folder_links.append(path)
 
     def leads_out(self, path: Path) -> bool:
         """Return whether `path` is a link whose target exists and is neither in the tree nor in a folder to follow."""
@@ -62,9 +85,7 @@ class SourceTree:
         return not any(target.is_relative_to(folder) for folder in self._allowed)
 
     def _is_inner_link(self, path: Path) -> bool:
-        """Return whether `path` is a link to a folder of the tree, or to one above itself, which would lead in a circle."""
-        if not path.is_symlink():
-            return False
+        """Return whether a link is one to a folder of the tree, or to one above itself, which would lead in a circle."""
         target = path.resolve()
         above = (self._whole, path.parent.resolve())
         return target.is_relative_to(self._whole) or any(folder.is_relative_to(target) for folder in above)

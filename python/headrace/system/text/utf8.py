@@ -21,6 +21,8 @@ def utf8_name(name: str) -> str:
     >>> utf8_name("caf\udce9")
     'caf%E9'
     """
+    if name.isascii() and "%" not in name:  # most names, of which there are millions
+        return name
     return _SURROGATE.sub(_bytes_escaped, _ESCAPE.sub("%25", name))
 
 
@@ -31,6 +33,8 @@ def utf8_text(text: str) -> str:
 
 def name_from_utf8(name: str) -> str:
     """Return the original file name of a name that `utf8_name` made."""
+    if name.isascii() and "%" not in name:
+        return name
     raw = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), name.encode("utf-8", "surrogateescape"))
     return raw.decode("utf-8", "surrogateescape")
 

@@ -161,22 +161,36 @@ def test_the_quick_listing_finds_what_the_careful_one_finds(
 
 
 def test_the_listing_takes_at_most_150_bytes_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the source's order, shuffled, and split."""
     count = 20_000
     for label in range(20):
         (tmp_path / f"n{label:08d}").mkdir()
         for number in range(count // 20):
             os.close(os.open(tmp_path / f"n{label:08d}/n{label:08d}_{number}.JPEG", os.O_CREAT))
-    for module in (record_keys, pack_plan):  # what is worked on at a time is as small a share of the whole as in a large folder
+    for module in (
+        record_keys,
+        listing,
+        pack_plan,
+    ):  # what is worked on at a time is as small a share of the whole as in a large folder
         monkeypatch.setattr(module, "_CHUNK", 256)
-    tracemalloc.start()
-    try:
-        found = listing.list_records(headrace.open(tmp_path), PackOptions())
-        pack_plan.make_pack_plan(found, PackOptions(), None)
-        held, peak = (size / count for size in tracemalloc.get_traced_memory())
-    finally:
-        tracemalloc.stop()
-    assert len(found) == count
-    assert held < 140 and peak < 150
+    listing.list_records(headrace.open(tmp_path), PackOptions())  # what is imported and kept is none of a record
+    for options in (
+        PackOptions(),
+        PackOptions(shuffle=1),
+        PackOptions(train_ratio=0.8, test_ratio=0.1),
+        PackOptions(shuffle=1, train_ratio=0.8),
+    ):
+        tracemalloc.start()
+        try:
+            found = listing.list_records(headrace.open(tmp_path), options)
+            parts = listing.split(found, options)
+            for part in parts.values():
+                pack_plan.make_pack_plan(part, options, None)
+            held, peak = (size / count for size in tracemalloc.get_traced_memory())
+        finally:
+            tracemalloc.stop()
+        assert len(found) == sum(map(len, parts.values())) == count
+        assert held < 140 and peak < 150, (options, held, peak)
 
 
 def test_progress_is_reported_while_a_folder_is_listed(image_folder: MakeFolder, tmp_path: Path) -> None:

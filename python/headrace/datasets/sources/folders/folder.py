@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +25,20 @@ from headrace.errors import SourceError
 from headrace.system.files.regular_file import check_regular
 from headrace.system.text.utf8 import utf8_name
 
-__all__ = ["IMAGE_EXTENSIONS", "OnListed", "change_of_file", "open_folder", "walked"]
+__all__ = [
+    "IMAGE_EXTENSIONS",
+    "THREADS",
+    "FilesBelow",
+    "OnListed",
+    "change_of_file",
+    "counted",
+    "open_folder",
+    "walked",
+]
 
 OnListed = Callable[[int], None]
-"""Progress callback while a folder is listed: takes the number of images found since its last call."""
+"""Progress callback while a source is listed: takes the number of images found since its last call."""
+_COUNTED = 1 << 12  # images of a list between two calls of it
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -37,8 +47,10 @@ _IGNORED_EXTENSIONS = (
     *(".gif", ".jfif", ".jpe", ".heic", ".heif", ".avif", ".jp2", ".jxl"),
     *(".pbm", ".pnm", ".dib", ".apng", ".hif", ".j2k", ".jpx", ".pcx", ".qoi", ".sgi", ".tga"),
 )
+THREADS = 16
+"""Folders that are listed at a time: a network file system answers each request after a wait."""
 _MOST_LINKS = 100  # that lead from one class to the same folder
-_THREADS = 16  # folders listed at a time: a network file system answers each request after a wait
+_Item = TypeVar("_Item")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8
 
 
@@ -124,8 +136,24 @@ def _dataset(
     return Dataset(root=str(root), kind="folder", table=table, classes=names, fingerprint=mark, strays=tuple(strays))
 
 
+def counted(items: Iterator[_Item], on_listed: OnListed | None) -> Iterator[_Item]:
+    """Yield the items, and report how many came."""
+    count = 0
+    for item in items:
+        yield item
+        count += 1
+        if count == _COUNTED and on_listed is not None:
+            on_listed(count)
+            count = 0
+    if count and on_listed is not None:
+        on_listed(count)
+
+
 class FilesBelow(Sequence[str]):
-    """The paths of the image files in a folder, stored as names below it and joined when a path is read."""
+    """The paths of the image files in a folder, stored as names below it and joined when a path is read.
+
+    A name that begins with a slash is a whole path.
+    """
 
     __slots__ = ("folder", "names")
 
@@ -141,11 +169,14 @@ class FilesBelow(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [self.folder + name for name in self.names[index]]
-        return self.folder + self.names[index]
+            return list(map(self._path, self.names[index]))
+        return self._path(self.names[index])
 
     def __iter__(self) -> Iterator[str]:
-        return (self.folder + name for name in self.names)
+        return map(self._path, self.names)
+
+    def _path(self, name: str) -> str:
+        return name if name.startswith("/") else self.folder + name
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +200,7 @@ def _listed_classes(root: Path, classes: Sequence[str], *, list_unreadable: bool
         quick = list_images(folder, name, IMAGE_EXTENSIONS, _IGNORED_EXTENSIONS) if _is_utf8(name) else None
         return _Images(*quick) if quick is not None else _looked_at(folder, root, list_unreadable=list_unreadable)
 
-    with ThreadPoolExecutor(min(_THREADS, len(classes)), thread_name_prefix="headrace-list") as pool:
+    with ThreadPoolExecutor(min(THREADS, len(classes)), thread_name_prefix="headrace-list") as pool:
         try:
             yield pool.map(listed, classes)
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,7 @@ def listed_dataset(path: Path, folder: Path, names: Keys, labels: npt.NDArray[np
     """Return the dataset of the images `names` in `folder`, which the list at `path` names."""
     sizes = np.full(len(names), -1, dtype=np.int64)
     table = RecordTable(
-        files=_files(folder, names),
+        files=FilesBelow(os.path.join(folder, ""), names),  # noqa: PTH118 (a text that ends in a slash)
         file=np.arange(len(names), dtype=np.int32),
         offset=np.zeros(len(names), dtype=np.int64),
         size=sizes,
@@ -41,11 +40,3 @@ def listed_dataset(path: Path, folder: Path, names: Keys, labels: npt.NDArray[np
         keys=names,
     )
     return Dataset(str(path), "lst", table, classes, fingerprint(names, sizes, labels))
-
-
-def _files(folder: Path, names: Keys) -> Sequence[str]:
-    """Return the paths of the images; those of a list without absolute paths are made when they are asked for."""
-    first = names.start[:-1][np.diff(names.start) > 0]
-    if not (names.blob[first] == ord("/")).any():
-        return FilesBelow(os.path.join(folder, ""), names)  # noqa: PTH118 (a text that ends in a slash)
-    return Keys.of(os.path.join(folder, name) for name in names)  # noqa: PTH118 (a million Path objects are slow)
