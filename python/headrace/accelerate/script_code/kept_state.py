@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.library_code import is_of_library, loaded_names
 from headrace.accelerate.script_code.calls import ItemCalls
 from headrace.accelerate.script_code.deep_copies import BatchCopies, DeepCopies, NotKept
-from headrace.accelerate.transforms.translate import Unsupported
 
 __all__ = ["KeptItems"]
 

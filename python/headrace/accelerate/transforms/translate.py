@@ -39,16 +39,15 @@ from headrace.transforms.native_operations import CHANGES_COLOUR, NATIVE_TRANSFO
 __all__ = [
     "COLOURS_WITH_PROBABILITY",
     "NativeTransform",
+    "Steps",
+    "Trace",
     "TransformParts",
-    "Unsupported",
     "changes_nothing",
     "draws",
     "is_known",
     "is_own",
     "is_random",
     "makes_tensor",
-    "steps_of",
-    "trace_with",
     "translate",
 ]
 
@@ -73,6 +72,16 @@ class NativeTransform:
     __repr__ = __str__
 
 
+Steps = tuple[NativeTransform, ...]
+"""The native steps of one transform of the script: none for one that only makes a tensor."""
+
+Trace = Callable[[Any, Callable[[Any], Steps]], Steps]
+"""Function that translates a transform of the script's own (`script_code.own_transforms`).
+
+It is given the transform, and the function that translates a transform of a library which the code of the first one calls.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class TransformParts:
     """A translated transform in three parts: geometry, pointwise, erasings (see the module's docstring)."""
@@ -82,21 +91,21 @@ class TransformParts:
     erasings: tuple[Erasing, ...]
 
 
-def is_known(transform: object) -> bool:
+def is_known(transform: object, trace: Trace) -> bool:
     """Return whether `translate` knows the class of each step. It may still refuse an argument or the order of steps."""
     try:
         operations = list(flatten(transform))
-        known = (_IDENTITY, _TO_TENSOR, _POINTWISE, _ERASINGS, _GEOMETRY)
+        known = (_IDENTITY, _TO_TENSOR, _POINTWISE, _ERASINGS, _GEOMETRY, _APPLIES)
         return bool(operations) and all(
-            any(full_name(one) in table for table in known) or (is_own(one) and callable(one) and _is_traced(one))
+            any(full_name(one) in table for table in known) or (is_own(one) and callable(one) and _is_traced(one, trace))
             for one in operations
         )
     except Unsupported:
         return False
 
 
-def _is_traced(operation: Any) -> bool:
-    _on_image(operation)  # raises Unsupported
+def _is_traced(operation: Any, trace: Trace) -> bool:
+    _on_image(operation, trace)  # raises Unsupported
     return True
 
 
@@ -105,8 +114,10 @@ def makes_tensor(transform: object) -> bool:
     return any(full_name(operation) in _TO_TENSOR for operation in flatten(transform))
 
 
-def translate(transform: object) -> TransformParts:
+def translate(transform: object, trace: Trace | None = None) -> TransformParts:
     """Translate a script's transform into native parts. Raise `Unsupported` naming the first step without an equivalent.
+
+    `trace`: translates the script's own transforms. None: they are refused.
 
     A flip after the conversion to a tensor moves before it. That cannot change a value: a flip only moves pixels, and a
     pointwise transform does not depend on the position. Crops and resizes of torchvision v2's uint8 tensors move before the
@@ -136,7 +147,7 @@ def translate(transform: object) -> TransformParts:
         elif pointwise:
             geometry.append(_on_tensor(operation, pointwise))
         else:
-            geometry += _on_image(operation)
+            geometry += _on_image(operation, trace)
     if not pointwise:
         reason = "its transform yields no tensor" if transform is not None else "it has no transform"
         raise Unsupported(reason, "a transform that ends in ToTensor or PILToTensor")
@@ -150,17 +161,17 @@ def changes_nothing(operation: Any) -> bool:
     return full_name(operation) in _IDENTITY
 
 
-def steps_of(operation: Any) -> tuple[NativeTransform, ...]:
-    """Return the geometric steps of one transform; none for a transform that makes a tensor or only changes its values."""
-    if changes_nothing(operation) or any(full_name(operation) in table for table in (_TO_TENSOR, _POINTWISE, _ERASINGS)):
-        return ()
-    return _on_image(operation)
-
-
-def is_random(transform: object) -> bool:
+def is_random(transform: object, trace: Trace) -> bool:
     """Return whether a known transform draws random numbers."""
     parts = [part for part in flatten(transform) if not changes_nothing(part)]
-    return any(full_name(part) in _ERASINGS or any(map(draws, steps_of(part))) for part in parts)
+    return any(full_name(part) in _ERASINGS or any(map(draws, _steps_of(part, trace))) for part in parts)
+
+
+def _steps_of(operation: Any, trace: Trace) -> Steps:
+    """Return the geometric steps of one transform; none for a transform that makes a tensor or only changes its values."""
+    if any(full_name(operation) in table for table in (_TO_TENSOR, _POINTWISE, _ERASINGS)):
+        return ()
+    return _on_image(operation, trace)
 
 
 def draws(step: NativeTransform) -> bool:
@@ -173,33 +184,27 @@ def is_own(operation: Any) -> bool:
     return full_name(operation) == V1 + "Lambda" or type(operation).__module__.partition(".")[0] not in LIBRARIES
 
 
-def _on_image(operation: Any) -> tuple[NativeTransform, ...]:
+def _on_image(operation: Any, trace: Trace | None) -> Steps:
     """Translate a transform of a Pillow image. One of the script's own may be several steps, or none."""
     name = full_name(operation)
     make = _GEOMETRY.get(name)
     if make is not None:
         return (make(operation),)
-    if is_own(operation) and _tracers:
-        return _tracers[-1](operation.lambd if name == V1 + "Lambda" else operation, _traced_part)
+    if name in _APPLIES:
+        return (_random_apply(operation, trace),)
+    if is_own(operation) and trace is not None:
+        own = operation.lambd if name == V1 + "Lambda" else operation
+        return trace(own, lambda part: _traced_part(part, trace))
     of_timm = " of timm" if name.startswith(TIMM) else ""
     raise Unsupported(f"transform {display_name(operation)}{of_timm} has no exact native equivalent")
 
 
-#: The function that translates the script's own transforms (`own_transforms.trace`), set by `trace_with`.
-_tracers: list[Callable[[Any, Callable[[Any], tuple[NativeTransform, ...]]], tuple[NativeTransform, ...]]] = []
-
-
-def trace_with(tracer: Callable[[Any, Callable[[Any], tuple[NativeTransform, ...]]], tuple[NativeTransform, ...]]) -> None:
-    """Set the function that translates the script's own transform classes. Without it they are refused."""
-    _tracers.append(tracer)
-
-
-def _traced_part(operation: Any) -> tuple[NativeTransform, ...]:
+def _traced_part(operation: Any, trace: Trace) -> Steps:
     """Translate a transform of a library that code of the script calls."""
     if is_own(operation):
         raise Unsupported("a transform of the script's own")  # its code is run as part of the code that calls it
     parts = [part for part in flatten(operation) if not changes_nothing(part)]
-    return tuple(step for part in parts for step in _on_image(part))
+    return tuple(step for part in parts for step in _on_image(part, trace))
 
 
 def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
@@ -208,7 +213,7 @@ def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
     A uint8 tensor of torchvision v2 is cut and resized exactly. What else moves pixels only does the same as on an image.
     """
     name, kind = full_name(operation), display_name(operation)
-    if kind == "RandomApply" and name in _GEOMETRY:
+    if name in _APPLIES:
         inner = tuple(_on_tensor(part, before) for part in flatten(tuple(operation.transforms)) if not changes_nothing(part))
         return _native("RandomApply", happens(operation, inclusive=True), transforms=inner, p=float(operation.p))
     make = _GEOMETRY.get(name) if kind in _MOVES_PIXELS_ONLY else _ON_TENSORS.get(name)
@@ -323,9 +328,9 @@ def _is_black(fill: Any) -> bool:
     return not any(fill) if isinstance(fill, Sequence) else not fill
 
 
-def _random_apply(operation: Any) -> NativeTransform:
+def _random_apply(operation: Any, trace: Trace | None) -> NativeTransform:
     parts = [part for part in flatten(tuple(operation.transforms)) if not changes_nothing(part)]
-    inner = tuple(step for part in parts for step in _on_image(part))
+    inner = tuple(step for part in parts for step in _on_image(part, trace))
     return _native("RandomApply", happens(operation, inclusive=True), transforms=inner, p=float(operation.p))
 
 
@@ -479,6 +484,7 @@ COLOURS_WITH_PROBABILITY = tuple(name for name in _SOMETIMES if NATIVE_TRANSFORM
 #: Those for which `torchvision.transforms` compares the random tensor itself with the probability.
 _COMPARED_AS_TENSORS = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip", "RandomGrayscale"})
 _MOVES_PIXELS_ONLY = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip"})
+_APPLIES = frozenset({V1 + "RandomApply", V2 + "RandomApply"})  # their steps are transforms of an image, or of a tensor
 _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProxyType(
     {
         prefix + name: make
@@ -488,7 +494,6 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProx
             "Resize": _resize,
             "CenterCrop": _center_crop,
             "RandomCrop": _random_crop,
-            "RandomApply": _random_apply,
             "ColorJitter": _color_jitter,
             "RandomRotation": _rotation,
             "RandomAffine": _affine,

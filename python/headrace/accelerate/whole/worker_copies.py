@@ -6,8 +6,9 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script_code.deep_copies import DeepCopies, NotKept
-from headrace.accelerate.whole.folders import FolderDataset, Unsupported
+from headrace.accelerate.whole.folders import FolderDataset
 
 __all__ = ["WorkerCopies"]
 
