@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-__all__ = ["Refusal", "RefusalKind", "Unsupported", "attempt", "required"]
+__all__ = ["Refusal", "RefusalKind", "Unsupported", "attempt", "no_equivalent", "required"]
 
 RefusalKind = Literal["rule", "code"]
 """What a refusal is about.
@@ -43,6 +43,11 @@ class Unsupported(Exception):
     def __init__(self, text: str, remedy: str = "", kind: RefusalKind = "rule") -> None:
         super().__init__(text)
         self.refusal = Refusal(text, remedy, kind)
+
+
+def no_equivalent(what: str, remedy: str = "") -> Unsupported:
+    """Return the error for a transform, or for an argument of one, that native code does not have: `what`, in words."""
+    return Unsupported(f"{what} has no exact native equivalent", remedy)
 
 
 def attempt(make: Callable[[], Result]) -> Result | Refusal:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from headrace.accelerate.runtime.unsupported import Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported, no_equivalent
 from headrace.accelerate.transforms.draws import FIXED, TORCH, Draw, Erasing, erasing, happens, is_second, logarithms
 from headrace.accelerate.transforms.flat_transforms import LIBRARIES, flatten
 from headrace.accelerate.transforms.names import TIMM, V1, V1_AUTOAUGMENT, V2, display_name, full_name, interpolation_name
@@ -132,14 +132,14 @@ def translate(transform: object, trace: Trace | None = None) -> TransformParts:
         if changes_nothing(operation):
             continue
         if erasings and name not in _ERASINGS:
-            raise Unsupported(f"transform {kind} after RandomErasing")
+            raise Unsupported(f"transform {kind} comes after RandomErasing")
         if name in _TO_TENSOR:
             if pointwise and name not in _TO_TENSOR_TWICE:
-                raise Unsupported(f"transform {kind} on a tensor")
+                raise Unsupported(f"transform {kind} is applied to a tensor")
             pointwise.append(operation)
         elif name in _POINTWISE or name in _ERASINGS:
             if not pointwise:
-                raise Unsupported(f"transform {kind} on a Pillow image")
+                raise Unsupported(f"transform {kind} is applied to a Pillow image")
             if name in _POINTWISE:
                 pointwise.append(operation)
             else:
@@ -196,13 +196,13 @@ def _on_image(operation: Any, trace: Trace | None) -> Steps:
         own = operation.lambd if name == V1 + "Lambda" else operation
         return trace(own, lambda part: _traced_part(part, trace))
     of_timm = " of timm" if name.startswith(TIMM) else ""
-    raise Unsupported(f"transform {display_name(operation)}{of_timm} has no exact native equivalent")
+    raise no_equivalent(f"transform {display_name(operation)}{of_timm}")
 
 
 def _traced_part(operation: Any, trace: Trace) -> Steps:
     """Translate a transform of a library that code of the script calls."""
     if is_own(operation):
-        raise Unsupported("a transform of the script's own")  # its code is run as part of the code that calls it
+        raise no_equivalent("a transform of the script's own")  # its code is run as part of the code that calls it
     parts = [part for part in flatten(operation) if not changes_nothing(part)]
     return tuple(step for part in parts for step in _on_image(part, trace))
 
@@ -219,8 +219,8 @@ def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
     make = _GEOMETRY.get(name) if kind in _MOVES_PIXELS_ONLY else _ON_TENSORS.get(name)
     if make is None or not (kind in _MOVES_PIXELS_ONLY or all(_keeps_uint8(one) for one in before)):
         if name in _GEOMETRY:
-            raise Unsupported(f"transform {kind} on a tensor (its arithmetic differs from Pillow's)")
-        raise Unsupported(f"transform {kind} has no exact native equivalent")
+            raise Unsupported(f"transform {kind} on a tensor differs from Pillow's in its arithmetic")
+        raise no_equivalent(f"transform {kind}")
     return make(operation)
 
 
@@ -239,7 +239,7 @@ def _native(name: str, draw: Draw = FIXED, **arguments: Any) -> NativeTransform:
 def _interpolation(value: object) -> str:
     name = interpolation_name(value)
     if name not in PILLOW_FILTERS:
-        raise Unsupported(f"interpolation {name!r}")
+        raise no_equivalent(f"interpolation {name!r}")
     return name
 
 
@@ -256,7 +256,7 @@ def _pair(size: Any) -> tuple[int, int]:
         return size, size
     if isinstance(size, Sequence) and len(size) in (1, 2):
         return int(size[0]), int(size[-1])
-    raise Unsupported(f"size {size!r}")
+    raise no_equivalent(f"size {size!r}")
 
 
 def _random_resized_crop(operation: Any) -> NativeTransform:
@@ -276,14 +276,14 @@ def _random_resized_crop(operation: Any) -> NativeTransform:
 def _interval(value: Any) -> tuple[float, float]:
     low, high = float(value[0]), float(value[1])
     if not 0 < low <= high:
-        raise Unsupported(f"range {value!r}")
+        raise no_equivalent(f"range {value!r}")
     return low, high
 
 
 def _resize(operation: Any) -> NativeTransform:
     size = operation.size
     if operation.max_size is not None or size is None:
-        raise Unsupported("transform Resize with max_size")
+        raise no_equivalent("transform Resize with max_size")
     if isinstance(size, Sequence):
         size = tuple(int(edge) for edge in size) if len(size) == 2 else int(size[0])
     return _native("Resize", size=size, interpolation=_interpolation(operation.interpolation))
@@ -296,9 +296,9 @@ def _of_uint8_tensor(make: Callable[[Any], NativeTransform]) -> Callable[[Any], 
         step = make(operation)
         kind, interpolation = display_name(operation), step.arguments["interpolation"]
         if operation.antialias is not True:
-            raise Unsupported(f"transform {kind} of tensors without antialiasing", "antialias=True")
+            raise Unsupported(f"transform {kind} resizes tensors without antialiasing", "antialias=True")
         if not resizes_tensors_alike(interpolation):
-            raise Unsupported(f"transform {kind} of uint8 tensors, interpolation {interpolation!r}: its results differ here")
+            raise Unsupported(f"transform {kind} resizes uint8 tensors by {interpolation}, and its results differ here")
         return _native(step.name, step.draw, **{**step.arguments, "interpolation": f"{interpolation}-int16"})
 
     return translated
@@ -316,7 +316,7 @@ def _random_crop(operation: Any) -> NativeTransform:
             padding = (padding[0], padding[2], padding[1], padding[3])
     padded = bool(padding) or operation.pad_if_needed
     if padded and (operation.padding_mode != "constant" or not _is_black(operation.fill)):
-        raise Unsupported("transform RandomCrop with padding that is not black")
+        raise no_equivalent("transform RandomCrop with padding that is not black")
     draw: Draw = ("random_crop", (2.0 if is_second(operation) else 1.0,))
     return _native("RandomCrop", draw, size=_pair(operation.size), padding=padding, pad_if_needed=bool(operation.pad_if_needed))
 
@@ -339,7 +339,7 @@ def _color_jitter(operation: Any) -> NativeTransform:
     for name, found in factors.items():
         still = 0.0 if name == "hue" else 1.0
         if found is not None and (not isinstance(found, Sequence) or tuple(found) == (still, still)):
-            raise Unsupported(f"transform ColorJitter with {name}={found!r}")
+            raise no_equivalent(f"transform ColorJitter with {name}={found!r}")
     return _native("ColorJitter", TORCH, **factors)
 
 
@@ -366,14 +366,14 @@ def _fill(fill: Any) -> tuple[int, ...]:
     values = tuple(fill) if isinstance(fill, Sequence) else (fill or 0,)
     values = values * 3 if len(values) == 1 else values
     if len(values) != 3 or any(not isinstance(value, int | float) or not 0 <= value <= 255 for value in values):
-        raise Unsupported(f"fill {fill!r}")
+        raise no_equivalent(f"fill {fill!r}")
     return tuple(int(value) for value in values)
 
 
 def _sampling(operation: Any) -> dict[str, Any]:
     name = interpolation_name(operation.interpolation)
     if name not in ("nearest", "bilinear"):
-        raise Unsupported(f"transform {type(operation).__name__} with interpolation {name!r}")
+        raise no_equivalent(f"transform {type(operation).__name__} with interpolation {name!r}")
     return {"interpolation": name, "fill": _fill(operation.fill)}
 
 
@@ -383,7 +383,7 @@ def _floats(values: Any) -> tuple[float, ...] | None:
 
 def _rotation(operation: Any) -> NativeTransform:
     if operation.expand and operation.center is not None:
-        raise Unsupported("transform RandomRotation with expand and a center")
+        raise no_equivalent("transform RandomRotation with expand and a center")
     degrees, center = _floats(operation.degrees), _floats(operation.center)
     return _native(
         "RandomRotation", TORCH, degrees=degrees, expand=bool(operation.expand), center=center, **_sampling(operation)
@@ -398,7 +398,7 @@ def _affine(operation: Any) -> NativeTransform:
 
 def _pad(operation: Any) -> NativeTransform:
     if operation.padding_mode != "constant":
-        raise Unsupported(f"transform Pad with padding_mode {operation.padding_mode!r}")
+        raise no_equivalent(f"transform Pad with padding_mode {operation.padding_mode!r}")
     padding = operation.padding
     padding = padding if isinstance(padding, int) else tuple(int(edge) for edge in padding)
     return _native("Pad", padding=padding, fill=_fill(operation.fill))
@@ -406,7 +406,7 @@ def _pad(operation: Any) -> NativeTransform:
 
 def _grayscale(operation: Any) -> NativeTransform:
     if operation.num_output_channels != 3:
-        raise Unsupported("transform Grayscale with one channel")
+        raise no_equivalent("transform Grayscale with one channel")
     return _native("Grayscale", num_output_channels=3)
 
 

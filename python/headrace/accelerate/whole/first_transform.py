@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.accelerate.runtime.unsupported import Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported, no_equivalent
 from headrace.accelerate.transforms.flat_transforms import flatten
 from headrace.accelerate.transforms.names import TIMM, V1, V2, display_name, full_name, interpolation_name
 from headrace.accelerate.transforms.translate import PILLOW_FILTERS
@@ -54,7 +54,7 @@ def first_transform(folder: FolderDataset) -> FirstTransform:
     if names[0] in _ON_IMAGES:
         filters = interpolation_name(operations[0].interpolation)
         if not set(filters.split(" or ")) <= PILLOW_FILTERS:
-            raise Unsupported(f"interpolation {filters}")
+            raise no_equivalent(f"interpolation {filters!r}")
         return FirstTransform(folder, operations, resized=True)
     if len(names) > 1 and names[0] in _TO_TENSOR and names[1] in _CROPS:
         return FirstTransform(folder, operations, resized=False)

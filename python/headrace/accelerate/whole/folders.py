@@ -147,7 +147,7 @@ def one_transform(folders: Sequence[FolderDataset]) -> Any:
 def require_native_values(values: ValueTable, collate: CollateKind) -> None:
     """Raise `Unsupported` if the native engine cannot write tensors of these values and dtype."""
     if collate == "timm" and not values.identity:
-        raise Unsupported("timm's fast_collate of values that are not uint8 pixels")
+        raise Unsupported("timm's fast_collate gets values that are not uint8 pixels")
     dtype = str(values.dtype).removeprefix("torch.")
     if dtype not in NATIVE_DTYPES or (dtype == "uint8" and not values.identity):
         raise Unsupported(f"its transform yields {values.dtype} values that are not stored natively")
@@ -245,9 +245,9 @@ def _timm_folder(dataset: Any, first: int) -> FolderDataset:
     """Read timm's ImageDataset over its folder reader, which opens, converts to RGB, transforms (`timm/data/dataset.py`)."""
     reader = dataset.reader
     if full_name(reader) != "timm.data.readers.reader_image_folder.ReaderImageFolder":
-        raise Unsupported(f"timm's {type(reader).__name__}")
+        raise Unsupported(f"dataset ImageDataset reads with timm's {type(reader).__name__}, not from a folder")
     if dataset.load_bytes or dataset.input_img_mode != "RGB" or getattr(dataset, "additional_features", None) is not None:
-        raise Unsupported("timm's ImageDataset with other than RGB images and targets")
+        raise Unsupported("dataset ImageDataset yields other things than RGB images and targets")
     if not reader.samples:
         raise Unsupported("dataset ImageDataset is empty", kind="code")
     return FolderDataset(dataset, first, reader.samples, open_rgb, dataset.target_transform)
@@ -280,7 +280,7 @@ def require_batches_of_indices(loader: Any) -> None:
     if sys.modules["torch"].get_default_device().type != "cpu":
         raise Unsupported("torch's default device is not the CPU", "the default device")
     if loader.batch_sampler is None:
-        raise Unsupported("batch_size=None", "a batch size")
+        raise Unsupported("it has batch_size=None and makes no batches", "a batch size")
 
 
 def require_unwatched_iterators() -> None:
@@ -299,7 +299,7 @@ def require_no_pixel_limit() -> None:
 def require_seeding_only(loader: Any) -> None:
     """Raise `Unsupported` if the loader has workers whose `worker_init_fn` may do more than seed random generators."""
     if loader.num_workers > 0 and loader.worker_init_fn is not None and not only_seeds(loader.worker_init_fn):
-        raise Unsupported("worker_init_fn may do more than seed", "one that only seeds random generators")
+        raise Unsupported("its worker_init_fn may do more than seed random generators", "one that only seeds random generators")
 
 
 def require_plain_indices(dataset: Any) -> None:

@@ -412,7 +412,7 @@ def recognise_items(loader: Any, collate: CollateKind | Refusal, trace: Trace) -
     for view in views:
         require_native_values(view.value_table, recognition.collate)
     if recognition.collate == "timm" and first.content[:1] != (Slot(0),):
-        raise Unsupported("timm's fast_collate of other items than (image, target)")
+        raise Unsupported("timm's fast_collate gets other items than (image, target)")
     if kind != "code":
         kept_items(recognition, loader.dataset, None)
     return recognition

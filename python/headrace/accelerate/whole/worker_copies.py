@@ -40,4 +40,4 @@ def _copied(transform: Any) -> Any:
     try:
         return DeepCopies(None, [transform]).copy(transform, "its transform")
     except NotKept as error:
-        raise Unsupported(f"{error.place} is {error.what}, which cannot be copied") from error
+        raise Unsupported(f"{error.place} is {error.what}, which headrace cannot copy") from error
