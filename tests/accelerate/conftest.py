@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 from deferred_helpers import described, generator_states, seeded
-from headrace.accelerate import hook, stages
+from headrace.accelerate import hook
 from headrace.accelerate.lazy.awaited_line import AwaitedLine
 from headrace.accelerate.lazy.loader import native_steps
+from headrace.accelerate.runtime.unsupported import Refusal
 from headrace.accelerate.script import iterator_watchers, type_comparisons
-from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.whole.recognition import Recognition
 from headrace.attach.record import unseen_frames
 from PIL import Image
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
@@ -89,11 +90,7 @@ def reported_when_known(taken_over: list[str], monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def items_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave loaders of the script's own datasets to the ways that take them over in part."""
-
-    def refuse(loader: Any) -> None:
-        raise Unsupported("its items are not looked into in this test")
-
-    monkeypatch.setattr(stages, "recognise_items", refuse)
+    monkeypatch.setattr(Recognition, "items", Refusal("its items are not looked into in this test"))
 
 
 @pytest.fixture

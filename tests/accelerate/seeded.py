@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from headrace.accelerate import hook
+from headrace.accelerate.runtime.unsupported import required
 from headrace.accelerate.whole.compile import compile_loader
 from headrace.accelerate.whole.equality import are_equal
-from headrace.accelerate.whole.folders import recognise
-from headrace.accelerate.whole.items import compile_items, recognise_items
+from headrace.accelerate.whole.items import compile_items
+from headrace.accelerate.whole.recognition import Recognition
 from headrace.accelerate.workers.random_streams import GeneratorStates
 from torch.utils.data import dataloader
 
@@ -27,8 +28,14 @@ def torchs_own(loader: Any) -> Any:
 
 def taken_over_whole(loader: Any, *, items: bool = False, threads: int = 2) -> Callable[[Any], Any]:
     """Return what makes native iterators of a loader. `items`: recognise the code of its items, not its folders."""
-    compiled: Any = compile_items(recognise_items(loader), threads) if items else compile_loader(recognise(loader), threads)
+    found = Recognition(loader)
+    compiled: Any = compile_items(required(found.items), threads) if items else compile_loader(required(found.folders), threads)
     return lambda one: hook._iterator(one, compiled)
+
+
+def compiled_items(loader: Any) -> tuple[Any, str | None]:
+    """Return the items of a loader compiled, and the result of `--check`, by the settings of the environment."""
+    return hook._compiled(loader, required(Recognition(loader).items), torchs_own, hook.Settings.read())
 
 
 def passes(loader: Any, make: Callable[[Any], Any], epochs: int = 2, seed: int = 5) -> Passes:

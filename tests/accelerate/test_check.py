@@ -14,10 +14,10 @@ import pytest
 import torch
 from headrace.accelerate import check, hook
 from headrace.accelerate.check import BatchesDiffer, require_equal_batches
+from headrace.accelerate.runtime.unsupported import Unsupported, required
 from headrace.accelerate.settings import CHECK
-from headrace.accelerate.transforms.translate import Unsupported
 from headrace.accelerate.whole.compile import CompiledLoader, compile_loader
-from headrace.accelerate.whole.folders import recognise
+from headrace.accelerate.whole.recognition import Recognition
 from seeded import taken_over_whole, torchs_own
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
@@ -28,6 +28,10 @@ TRAIN = [v1.RandomResizedCrop(48, (0.2, 0.9)), v1.RandomHorizontalFlip(0.3), v1.
 
 def loader_over(folder: Path, *operations: Any, **arguments: Any) -> Any:
     return DataLoader(ImageFolder(str(folder), v1.Compose(list(operations))), 5, **arguments)
+
+
+def compiled_loader(loader: Any) -> CompiledLoader:
+    return compile_loader(required(Recognition(loader).folders), 1)
 
 
 def changed(compiled: CompiledLoader, index: int, draw: Any = None, **arguments: Any) -> CompiledLoader:
@@ -67,7 +71,7 @@ CHANGES: dict[str, tuple[int, dict[str, Any]]] = {
 def test_other_pixels_and_draws_fail(folder: Path, name: str) -> None:
     index, arguments = CHANGES[name]
     loader = loader_over(folder, *TRAIN)
-    other = changed(compile_loader(recognise(loader), 1), index, **arguments)
+    other = changed(compiled_loader(loader), index, **arguments)
     with pytest.raises(BatchesDiffer, match=r"^batch"):
         check.check(loader, range(20), 20, native(other), torchs_own)
 
@@ -75,14 +79,14 @@ def test_other_pixels_and_draws_fail(folder: Path, name: str) -> None:
 def test_another_draw_that_changes_no_pixel_fails(folder: Path) -> None:
     """The generators afterwards differ: the script's next numbers would."""
     loader = loader_over(folder, v1.Resize((40, 40)), v1.RandomHorizontalFlip(0.0), v1.ToTensor())
-    other = changed(compile_loader(recognise(loader), 1), 1, draw=("decision", (1.0, 0.0, 0.0)))
+    other = changed(compiled_loader(loader), 1, draw=("decision", (1.0, 0.0, 0.0)))
     with pytest.raises(BatchesDiffer, match="the generators afterwards"):
         check.check(loader, range(20), 8, native(other), torchs_own)
 
 
 def test_other_targets_fail(folder: Path) -> None:
     loader = loader_over(folder, v1.Resize((40, 40)), v1.ToTensor())
-    compiled = compile_loader(recognise(loader), 1)
+    compiled = compiled_loader(loader)
     compiled.samples[0][:] = [(path, label + 1) for path, label in compiled.samples[0]]
 
     class Targets(hook.NativeIterator):
@@ -95,7 +99,7 @@ def test_other_targets_fail(folder: Path) -> None:
 
 def test_a_few_items_are_compared_before_each_take_over(folder: Path) -> None:
     loader = loader_over(folder, v1.Resize((40, 40)), v1.ToTensor())
-    compiled = compile_loader(recognise(loader), 1)
+    compiled = compiled_loader(loader)
     other = changed(compiled, 0, interpolation="bicubic")
     with pytest.raises(Unsupported, match=r"came out different \(batch 0\)"):
         require_equal_batches(loader, range(20), [1], native(other), torchs_own)
@@ -105,7 +109,7 @@ def test_a_few_items_are_compared_before_each_take_over(folder: Path) -> None:
 
 def test_arguments_that_headrace_refuses_are_unsupported(folder: Path) -> None:
     with pytest.raises(Unsupported, match="bits"):
-        compile_loader(recognise(loader_over(folder, v1.Resize((40, 40)), v1.RandomPosterize(0), v1.ToTensor())), 1)
+        compiled_loader(loader_over(folder, v1.Resize((40, 40)), v1.RandomPosterize(0), v1.ToTensor()))
 
 
 def test_a_loader_that_fails_the_check_is_left_alone(

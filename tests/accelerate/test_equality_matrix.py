@@ -17,6 +17,7 @@ from deferred_helpers import always_lazy, described, generator_states, seeded
 from equality_matrix import Case, cases, loader_of
 from headrace.accelerate.deferred.loader import with_deferred_items
 from headrace.accelerate.lazy import affine_transform
+from headrace.accelerate.whole.recognition import Recognition
 from PIL import Image
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
@@ -55,7 +56,7 @@ def own_iterator(loader: Any) -> Any:
 
 def in_part(loader: Any) -> Any:
     """Return the iterator that `headrace run` makes for a loader that is taken over in part."""
-    changed = with_deferred_items(always_lazy(loader))
+    changed = with_deferred_items(Recognition(always_lazy(loader)))
     return changed.prepare(own_iterator(changed.loader))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from headrace.accelerate.recognition_hook import ask
-from headrace.accelerate.whole import folders as recognise
+from headrace.accelerate.whole.folders import NATIVE_DTYPES
 from headrace.diagnosis.diagnose import diagnose
 from headrace.profiling.command import watch
 from headrace.profiling.finish import finish
@@ -191,9 +191,9 @@ def test_a_script_under_run_is_timed_and_not_asked_again(
 
 FAILING = """
 import sys
-from headrace.accelerate.whole import folders
-def fail(loader): raise KeyError("no such rule")
-folders.recognise = fail
+from headrace.accelerate.whole import recognition
+def fail(collate): raise KeyError("no such rule")
+recognition.collate_kind = fail
 """
 
 
@@ -300,5 +300,5 @@ def test_the_answer_is_what_run_does(name: str, folder: Path, request: pytest.Fi
 
 
 def test_the_rules_of_recognise_cover_the_value_types() -> None:
-    assert "float64" not in recognise.NATIVE_DTYPES
+    assert "float64" not in NATIVE_DTYPES
     assert ObservedLoader(1, 0, 0, 1).take_over is None

@@ -19,9 +19,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.loader_copies import loader_copy
 from headrace.accelerate.script_code.hf_datasets import rows_at_once
-from headrace.accelerate.transforms.translate import Unsupported
 from headrace.accelerate.whole.equality import are_equal
 from headrace.accelerate.whole.items import CompiledItems, plan_item, plan_items
 from headrace.accelerate.workers.forked_child import ForkedChildFailed, forked_child

@@ -2,12 +2,12 @@
 
 The hook replaces `DataLoader._get_iterator`. For each loader it tries, in this order (`_decide`):
 
-1. Take over the whole loading: `recognise` accepts the loader and `compile_loader` compiles it. The script gets a
-   `NativeIterator`. If `recognise` refuses the dataset, `recognise_items` looks into the code of its items
-   (`whole.items`), and a few items are compared. The script then gets an `ItemIterator`.
-2. If one of these raises `Unsupported`: take it over in part, by the first of `PARTIAL_WAYS` that does not raise it. The
-   script's own iterator then runs over a changed copy of the loader.
-3. If all of them raise `Unsupported`: leave the loader alone.
+1. Take over the whole loading: the loader is recognised (`whole.recognition`) as one over folders, and `compile_loader`
+   compiles it. The script gets a `NativeIterator`. If that is refused, the code of its items is looked into (`whole.items`),
+   and a few items are compared. The script then gets an `ItemIterator`.
+2. If one of these is refused: take it over in part, by the first of `PARTIAL_WAYS` that is not. The script's own iterator then
+   runs over a changed copy of the loader.
+3. If all of them are refused: leave the loader alone.
 
 The loader is left alone at once, without step 2, if `--check` finds a difference or if headrace has an internal error. The
 script then gets its own iterator, and the line says why. The hook prints one line for each different decision, with its reason:
@@ -39,12 +39,12 @@ from headrace.accelerate.loop_waits import install as count_waits
 from headrace.accelerate.refusal import own_iterators, refusal_text, tensors_in_memory
 from headrace.accelerate.runtime import data_map
 from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
+from headrace.accelerate.runtime.unsupported import Refusal, attempt
 from headrace.accelerate.script.replaced_functions import require_own_functions
 from headrace.accelerate.script.torch_modes import has_watching_mode
 from headrace.accelerate.settings import Settings
-from headrace.accelerate.stages import first_that_fits
 from headrace.accelerate.whole.compile import CompiledLoader, compile_loader
-from headrace.accelerate.whole.folders import RecognisedLoader, Unsupported, describe
+from headrace.accelerate.whole.folders import RecognisedLoader, describe
 from headrace.accelerate.whole.item_iterator import ItemIterator
 from headrace.accelerate.whole.items import (
     CompiledItems,
@@ -53,6 +53,7 @@ from headrace.accelerate.whole.items import (
     require_known_batches,
 )
 from headrace.accelerate.whole.iterator import NativeIterator
+from headrace.accelerate.whole.recognition import Recognition
 from headrace.accelerate.workers.unheard_warnings import unheard_warnings
 from headrace.attach.batches.steps import is_stand_in
 from headrace.attach.record.log import log_line
@@ -80,15 +81,20 @@ class Decision:
 PARTLY = "in part: "
 """The reason of a decision begins with these words where only image decoding is native."""
 
-PARTIAL_WAYS: tuple[Callable[[Any, int], PartlyNative], ...] = (with_deferred_items, with_native_decode)
+PartialWay = Callable[[Recognition, int], PartlyNative]
+
+PARTIAL_WAYS: tuple[PartialWay, ...] = (with_deferred_items, with_native_decode)
 """Functions that take a loader over in part, in the order in which they are tried.
 
 The order is reversed for a loader that cuts tensors: a deferred tensor that is cut is decoded as a whole.
 
-Each takes the loader and the number of images that `--check` compares (0: as few as it likes). It returns a changed copy, or
-raises `Unsupported`. Items must be equal bit for bit, and nothing of the script may be called that its own loading would not
-call.
+Each takes what is recognised of the loader, and the number of images that `--check` compares (0: as few as it likes). It
+returns a changed copy, or raises `Unsupported`. Items must be equal bit for bit, and nothing of the script may be called that
+its own loading would not call.
 """
+
+_Whole = tuple[NativeIterator, CompiledLoader | CompiledItems, str | None]
+"""The iterator of a loader that is taken over as a whole, what it was compiled to, and the result of `--check`."""
 
 _printed: set[Decision] = set()
 
@@ -159,50 +165,51 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     data_map.redirect_readers()
     if has_watching_mode():  # also in each of its workers
         return _leave_alone(loader, original, "it begins under a mode of torch that sees each call", settings)
-    refusal: Unsupported | str
+    recognition = Recognition(loader)
+    whole: _Whole | Refusal | str
     try:
-        require_own_functions()
-        with unheard_warnings():
-            compiled, checked = _compiled(loader, original, settings)
-        iterator = _prepared(loader, compiled, log_line)
-    except Unsupported as error:
-        refusal = error.alone()
+        whole = attempt(lambda: _as_a_whole(recognition, original, settings))
     except BatchesDiffer as error:
-        refusal = f"check failed: {error}"
+        whole = f"check failed: {error}"
     except Exception as error:
-        refusal = f"internal error, {_error_text(error)}"
-    else:
-        _report(loader, _taken_over(loader, compiled, checked), settings)
-        try:
-            iterator.begin(loader)
-        except BaseException as error:  # of the script's sampler, or of its filters of warnings
-            drop_own_frames(error)
-            raise
-        follow(iterator, waits_of(describe(loader.dataset), loader))
-        return iterator
+        whole = f"internal error, {_error_text(error)}"
     # Workers are forked here and not inside `except`: a forked worker inherits the exception that is being handled, and Python
     # would print it before each error of the script.
-    if isinstance(refusal, str):
-        return _leave_alone(loader, original, refusal, settings)
-    return _take_over_in_part(loader, original, refusal, settings)
+    if isinstance(whole, str):
+        return _leave_alone(loader, original, whole, settings)
+    if isinstance(whole, Refusal):
+        return _take_over_in_part(recognition, original, whole, settings)
+    iterator, compiled, checked = whole
+    _report(loader, _taken_over(loader, compiled, checked), settings)
+    try:
+        iterator.begin(loader)
+    except BaseException as error:  # of the script's sampler, or of its filters of warnings
+        drop_own_frames(error)
+        raise
+    follow(iterator, waits_of(describe(loader.dataset), loader))
+    return iterator
+
+
+def _as_a_whole(recognition: Recognition, original: Callable[[Any], Any], settings: Settings) -> _Whole | Refusal:
+    """Return the native iterator of a loader, what it was compiled to, and the result of `--check`."""
+    require_own_functions()
+    with unheard_warnings():
+        compiled = recognition.first_that_fits(lambda found: _compiled(recognition.loader, found, original, settings))
+    return compiled if isinstance(compiled, Refusal) else (_prepared(recognition.loader, compiled[0], log_line), *compiled)
 
 
 def _compiled(
-    loader: Any, original: Callable[[Any], Any], settings: Settings
+    loader: Any, recognised: RecognisedLoader | RecognisedItems, original: Callable[[Any], Any], settings: Settings
 ) -> tuple[CompiledLoader | CompiledItems, str | None]:
-    """Return the loader compiled for the native engine, and the result of `--check`. Raise `Unsupported`."""
+    """Return a recognised loader compiled for the native engine, and the result of `--check`. Raise `Unsupported`."""
     threads = _threads(loader, settings)
-
-    def compiled(recognition: RecognisedLoader | RecognisedItems) -> tuple[CompiledLoader | CompiledItems, str | None]:
-        if isinstance(recognition, RecognisedLoader):
-            folders = compile_loader(recognition, threads)
-            return folders, _compare(loader, folders, original, settings)
-        items = compile_items(recognition, threads)
-        require_known_batches(loader, items)
-        require_rows_alone(loader.dataset, items)
-        return items, _compare(loader, items, original, settings)
-
-    return first_that_fits(loader, compiled)
+    if isinstance(recognised, RecognisedLoader):
+        folders = compile_loader(recognised, threads)
+        return folders, _compare(loader, folders, original, settings)
+    items = compile_items(recognised, threads)
+    require_known_batches(loader, items)
+    require_rows_alone(loader.dataset, items)
+    return items, _compare(loader, items, original, settings)
 
 
 def _iterator(
@@ -246,23 +253,22 @@ def _leave_alone(loader: Any, original: Callable[[Any], Any], reason: str, setti
     return original(loader)
 
 
-def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Unsupported, settings: Settings) -> Any:
+def _take_over_in_part(recognition: Recognition, original: Callable[[Any], Any], refusal: Refusal, settings: Settings) -> Any:
     """Take the loader over by one of `PARTIAL_WAYS`, or leave it alone. `refusal`: why it is not taken over as a whole."""
-    refusals = [refusal]
-    for way in reversed(PARTIAL_WAYS) if cuts_tensors(loader) else PARTIAL_WAYS:
+    loader, refusals = recognition.loader, [refusal]
+    for way in reversed(PARTIAL_WAYS) if cuts_tensors(recognition) else PARTIAL_WAYS:
         try:
-            with unheard_warnings():
-                changed = way(loader, settings.check)
-            iterator = changed.prepare(_iterator_of(changed.loader, original))
-        except Unsupported as further:
-            refusals.append(further.alone())
-            continue
+            made = attempt(partial(_changed_by, way, recognition, original, settings))
         except _NoIterator as error:
             reason = f"{refusal}; torch makes no iterator for it ({error})"
             break
         except Exception as error:
             reason = f"{refusal}; internal error, {_error_text(error)}"
             break
+        if isinstance(made, Refusal):
+            refusals.append(made)
+            continue
+        changed, iterator = made
         if changed.trial is None:
             _report(loader, _in_part(loader, changed.native, refusal, changed.check, settings), settings)
             follow(iterator, waits_of(describe(loader.dataset), loader))
@@ -276,7 +282,16 @@ def _take_over_in_part(loader: Any, original: Callable[[Any], Any], refusal: Uns
     return _leave_alone(loader, original, reason, settings)
 
 
-def _in_part(loader: Any, native: str, refusal: Unsupported, check: str, settings: Settings) -> Decision:
+def _changed_by(
+    way: PartialWay, recognition: Recognition, original: Callable[[Any], Any], settings: Settings
+) -> tuple[PartlyNative, Any]:
+    """Return the copy of the loader that one way of taking it over in part has changed, and its iterator."""
+    with unheard_warnings():
+        changed = way(recognition, settings.check)
+    return changed, changed.prepare(_iterator_of(changed.loader, original))
+
+
+def _in_part(loader: Any, native: str, refusal: Refusal, check: str, settings: Settings) -> Decision:
     """Return the decision that a loader is taken over in part. `native`: what is native, in words."""
     where = f"its own {count_text(loader.num_workers, 'worker')}" if loader.num_workers else "the main process"
     verb = "is" if native.startswith("the decode of ") else "are"
@@ -284,7 +299,7 @@ def _in_part(loader: Any, native: str, refusal: Unsupported, check: str, setting
     return Decision(describe(loader.dataset), True, words, check=check if settings.check else None)
 
 
-def _awaited_line(loader: Any, changed: PartlyNative, refusals: list[Unsupported], settings: Settings) -> AwaitedLine:
+def _awaited_line(loader: Any, changed: PartlyNative, refusals: list[Refusal], settings: Settings) -> AwaitedLine:
     """Return the line on a loader with lazy images, which prints the decision once first batches show it."""
     assert changed.trial is not None
     waits = waits_of(describe(loader.dataset), loader)
@@ -306,7 +321,7 @@ def _awaited_line(loader: Any, changed: PartlyNative, refusals: list[Unsupported
             report(replace(in_part, reason=in_part.reason.replace("{} are", f"{native} {verb}", 1)))
 
     def left_alone(reason: str) -> None:
-        report(Decision(in_part.dataset, False, refusal_text([*refusals, Unsupported(reason)])))
+        report(Decision(in_part.dataset, False, refusal_text([*refusals, Refusal(reason)])))
 
     return AwaitedLine(changed.trial, taken_over, left_alone)
 

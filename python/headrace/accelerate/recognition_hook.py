@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from headrace.accelerate.refusal import own_iterators, tensors_in_memory
+from headrace.accelerate.runtime.unsupported import Refusal, attempt
 from headrace.attach.record.recorder import Recorder, recorder
 from headrace.attach.record.unseen_frames import drop_own_frames, when_made
 
@@ -141,24 +142,20 @@ def _ask(loader: Any) -> Answer:
 
 
 def _recognised(loader: Any) -> Answer:
-    from headrace.accelerate.lazy.loader import native_steps, recognise_lazy_images
-    from headrace.accelerate.lazy.native_decode import recognise_native_decode
-    from headrace.accelerate.stages import first_that_fits
-    from headrace.accelerate.whole.folders import Unsupported
+    from headrace.accelerate.lazy.loader import native_steps, require_image_library
+    from headrace.accelerate.whole.recognition import Recognition
 
-    try:
-        return first_that_fits(loader, lambda recognition: Answer("whole"))
-    except Unsupported as refusal:
-        reason = str(refusal)
-    try:
-        part = recognise_native_decode(loader)
-    except Unsupported:
-        try:
-            recognise_lazy_images(loader)
-        except Unsupported as error:
-            return Answer("refused", f"{reason}; not in part either: {error}")
-        return Answer("part", f"{native_steps(loader)} only: {reason}")
-    return Answer("part", f"decode and {part.first} at least: {reason}", "resized" if part.resized else "cropped")
+    recognition = Recognition(loader)
+    whole = recognition.first_that_fits(lambda recognised: Answer("whole"))
+    if not isinstance(whole, Refusal):
+        return whole
+    transforms = recognition.first_transforms
+    if not isinstance(transforms, Refusal):
+        first = transforms[0]
+        return Answer("part", f"decode and {first.name} at least: {whole}", "resized" if first.resized else "cropped")
+    if (refusal := attempt(require_image_library)) is not None:
+        return Answer("refused", f"{whole}; not in part either: {refusal}")
+    return Answer("part", f"{native_steps(loader)} only: {whole}")
 
 
 def _is_in_worker() -> bool:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.accelerate.runtime.unsupported import Unsupported
+from headrace.accelerate.runtime.unsupported import Refusal
 from headrace.attach.batches.steps import is_stand_in
 
 __all__ = ["own_iterators", "refusal_text", "tensors_in_memory"]
 
 
-def refusal_text(refusals: Sequence[Unsupported]) -> str:
+def refusal_text(refusals: Sequence[Refusal]) -> str:
     """Return the distinct reasons, and what to change in the script so that the loader is taken over."""
     reasons: list[str] = []
     for refusal in refusals:
-        if not any(str(refusal) in reason for reason in reasons):
-            reasons.append(str(refusal))
+        if not any(refusal.text in reason for reason in reasons):
+            reasons.append(refusal.text)
     text = reasons[0] + "".join(f"; not in part either: {reason}" for reason in reasons[1:])
     remedy = next((refusal.remedy for refusal in refusals if refusal.remedy), "")
     return f"{text} (it would be with {remedy})" if remedy else text

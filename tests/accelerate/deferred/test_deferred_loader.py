@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import WORKER_ENDED, always_lazy, both_ways, described, seeded, wait_for_dead_workers
-from headrace.accelerate import stages
 from headrace.accelerate.deferred import batch as deferred_batch
 from headrace.accelerate.deferred import loader as deferred_loader
 from headrace.accelerate.deferred.batch import DescribedBatch
@@ -29,7 +28,8 @@ from headrace.accelerate.lazy.loader import trial_of
 from headrace.accelerate.lazy.opening import lazy_images
 from headrace.accelerate.lazy.trial import TrialState
 from headrace.accelerate.runtime import batch_memory
-from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.runtime.unsupported import Refusal
+from headrace.accelerate.whole.recognition import Recognition
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torchvision import transforms as v1
@@ -47,11 +47,8 @@ V2_IMAGE = v2.Compose(
 @pytest.fixture(autouse=True)
 def taken_over_in_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse to take a loader over as a whole: its draws would be others."""
-
-    def refuse(loader: Any) -> Any:
-        raise Unsupported("this test looks at loaders that are taken over in part")
-
-    monkeypatch.setattr(stages, "recognise", refuse)
+    refusal = Refusal("this test looks at loaders that are taken over in part")
+    monkeypatch.setattr(Recognition, "folders", refusal)
 
 
 def paths_of(folder: Path) -> list[str]:

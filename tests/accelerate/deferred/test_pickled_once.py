@@ -15,13 +15,13 @@ import pytest
 import torch
 from accelerate_helpers import own_batches
 from deferred_helpers import always_lazy, described, seeded
-from headrace.accelerate import stages
 from headrace.accelerate.deferred import loader as deferred_loader
 from headrace.accelerate.deferred.batch import DescribedBatch, HandedOver, new_memory
 from headrace.accelerate.deferred.shared_bytes import SharedBytes
 from headrace.accelerate.lazy.loader import trial_of
 from headrace.accelerate.lazy.trial import TrialState
-from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.runtime.unsupported import Refusal
+from headrace.accelerate.whole.recognition import Recognition
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
@@ -33,10 +33,8 @@ pytestmark = pytest.mark.usefixtures("items_refused")
 
 @pytest.fixture(autouse=True)
 def taken_over_in_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(loader: Any) -> Any:
-        raise Unsupported("this test looks at loaders that are taken over in part")
-
-    monkeypatch.setattr(stages, "recognise", refuse)
+    refusal = Refusal("this test looks at loaders that are taken over in part")
+    monkeypatch.setattr(Recognition, "folders", refusal)
 
 
 def here() -> tuple[bool, str]:

@@ -22,7 +22,7 @@ from headrace.accelerate.lazy.opening import lazily_opened, lazy_images, require
 from headrace.accelerate.lazy.pillow import LazyImage, OpenedJpeg, description_of
 from headrace.accelerate.lazy.trial import Trial, TrialState
 from headrace.accelerate.runtime import first_results
-from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _DatasetKind

@@ -13,8 +13,9 @@ from accelerate_helpers import assert_same, own_batches
 from headrace.accelerate import hook
 from headrace.accelerate.deferred import loader as deferred_loader
 from headrace.accelerate.lazy import native_decode
-from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.whole.iterator import NativeIterator
+from headrace.accelerate.whole.recognition import Recognition
 from PIL import Image, UnidentifiedImageError
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
@@ -81,16 +82,16 @@ def test_the_check_compares_lazy_images_of_a_folder(
     folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = DataLoader(ImageFolder(str(folder), STACKS["AugMix"][0]), 7)
-    assert deferred_loader.with_deferred_items(loader, 9).check.startswith("9 images and the random draws equal; ")
+    assert deferred_loader.with_deferred_items(Recognition(loader), 9).check.startswith("9 images and the random draws equal; ")
     calls: list[str] = []
     own = native_decode._lazily_applied
     monkeypatch.setattr(native_decode, "_lazily_applied", lambda *rest: calls.append(rest[2]) or own(*rest))
-    deferred_loader.with_deferred_items(loader, 9)
+    deferred_loader.with_deferred_items(Recognition(loader), 9)
     assert not calls  # in the next epoch
     monkeypatch.setattr(native_decode, "_lazily_applied", lambda *rest: own(*rest).rotate(90))
     other = DataLoader(ImageFolder(str(folder), STACKS["AugMix"][0]), 7)
     with pytest.raises(Unsupported, match=r"image_000.jpg came out different after RandomResizedCrop"):
-        deferred_loader.with_deferred_items(other, 9)
+        deferred_loader.with_deferred_items(Recognition(other), 9)
 
 
 def test_own_collate_nested_datasets_and_persistent_workers(folder: Path, taken_over: list[str]) -> None:

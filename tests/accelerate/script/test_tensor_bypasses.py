@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +56,21 @@ def test_the_items_are_those_of_plain_loading(kind: Any, both: Any, folder: Path
 @pytest.mark.parametrize("kind", BYPASSES)
 def test_such_code_is_found(kind: Any, folder: Path) -> None:
     assert bypasses_subclasses(SimpleNamespace(dataset=kind(folder, STEPS), collate_fn=default_collate))
+
+
+def test_such_code_is_found_in_a_module_with_the_name_of_a_library(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script's own `datasets.py` hides the library of Hugging Face."""
+    path = tmp_path / "datasets.py"
+    path.write_text("def read(image):\n    other = image.clone()\n    other.data = image\n    return other\n")
+    spec = importlib.util.spec_from_file_location("datasets", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    spec.loader.exec_module(module)
+    dataset = OwnImages(folder, transforms.Compose([*STEPS.transforms, module.read]))
+    assert bypasses_subclasses(SimpleNamespace(dataset=dataset, collate_fn=default_collate))
 
 
 def test_attributes_of_the_dataset_itself_are_its_own(folder: Path) -> None:

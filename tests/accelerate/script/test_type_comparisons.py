@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from headrace.accelerate.script import library_code, type_comparisons
 from headrace.accelerate.script import text as script_text
-from headrace.accelerate.script import type_comparisons
 from headrace.accelerate.script.type_comparisons import compares_tensor_types
 
 FOUND = [
@@ -40,4 +40,4 @@ def test_comparisons_are_found(text: str, tmp_path: Path, monkeypatch: pytest.Mo
 def test_installed_packages_and_headrace_are_not_searched() -> None:
     import torch
 
-    assert all(script_text.is_installed(str(path)) for path in (torch.__file__, script_text.__file__, json.__file__))
+    assert all(library_code.is_installed(str(path)) for path in (torch.__file__, script_text.__file__, json.__file__))

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from headrace.accelerate import hook
 from headrace.accelerate.settings import CHECK
 from headrace.accelerate.whole import items as item_loader
 from headrace.accelerate.whole.item_iterator import ItemIterator
+from headrace.accelerate.whole.items import CompiledItems
 from PIL import Image
-from seeded import torchs_own
+from seeded import compiled_items
 from test_item_code import assert_equal, own_batches, states
 from torch.utils.data import DataLoader, Subset
 from torchvision import transforms as v1
@@ -224,8 +224,8 @@ def test_random_draws_are_checked_and_the_generators_of_the_script_stay(
     assert after(lambda loader: loader) == after(own_batches)
     assert "taken over: decode" in taken_over[-1]
     monkeypatch.setenv(CHECK, "20")
-    compiled, checked = hook._compiled(DataLoader(data, 3, collate_fn=stacked), torchs_own, hook.Settings.read())
-    assert isinstance(compiled, hook.CompiledItems)
+    compiled, checked = compiled_items(DataLoader(data, 3, collate_fn=stacked))
+    assert isinstance(compiled, CompiledItems)
     assert checked is not None and "equal bit for bit" in checked
 
 

@@ -17,8 +17,9 @@ from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.settings import CHECK
 from headrace.accelerate.whole import item_iterator
 from headrace.accelerate.whole.item_iterator import ItemIterator
+from headrace.accelerate.whole.items import CompiledItems
 from PIL import Image, ImageOps
-from seeded import torchs_own
+from seeded import compiled_items
 from torch.nn.functional import one_hot
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate, random_split
 from torchvision import transforms as v1
@@ -226,16 +227,15 @@ def test_check_compares_images_and_draws(
     name: str, folder: Path, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CHECK, "20")
-    from headrace.accelerate import hook
 
     loader = DataLoader(DATASETS[name](folder, TRAIN), 3)
     if name == "pairs":
         with pytest.raises(Unsupported, match="random numbers are drawn for several files of an item"):
-            hook._compiled(loader, torchs_own, hook.Settings.read())
+            compiled_items(loader)
         return
-    compiled, checked = hook._compiled(loader, torchs_own, hook.Settings.read())
+    compiled, checked = compiled_items(loader)
     assert checked is not None and "equal bit for bit" in checked
-    assert isinstance(compiled, hook.CompiledItems)
+    assert isinstance(compiled, CompiledItems)
 
 
 def test_gray_files_are_made_natively_where_the_code_converts_them(
@@ -504,9 +504,8 @@ def test_images_are_turned_by_their_exif_orientation(
 ) -> None:
     assert_equal(*ours_and_theirs(lambda: DataLoader(kind(turned, EVALUATE), 4)))
     monkeypatch.setenv(CHECK, "10")
-    from headrace.accelerate import hook
 
-    _, checked = hook._compiled(DataLoader(kind(turned, TRAIN), 4), torchs_own, hook.Settings.read())
+    _, checked = compiled_items(DataLoader(kind(turned, TRAIN), 4))
     assert checked is not None and "10 items" in checked and "equal bit for bit" in checked
 
 

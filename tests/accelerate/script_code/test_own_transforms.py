@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script_code import own_transforms
 from headrace.accelerate.transforms import pillow_blur
 from headrace.accelerate.transforms.pillow_blur import blurs_alike
-from headrace.accelerate.transforms.translate import Unsupported, translate
+from headrace.accelerate.transforms.translate import translate
 from PIL import Image, ImageFilter, ImageOps
 from seeded import require_equal_passes
 from torch.utils.data import DataLoader
@@ -137,7 +138,7 @@ TRACED = {
 
 
 def traced(operation: Any) -> list[str]:
-    return [str(step) for step in translate(v1.Compose([operation, v1.ToTensor()])).geometry]
+    return [str(step) for step in translate(v1.Compose([operation, v1.ToTensor()]), own_transforms.trace).geometry]
 
 
 @pytest.mark.parametrize("name", TRACED)

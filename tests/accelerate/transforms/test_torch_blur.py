@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 from headrace._native import give_blur_weights
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.transforms import torch_blur
 from headrace.accelerate.transforms.torch_blur import blurs_alike
-from headrace.accelerate.transforms.translate import Unsupported, translate
+from headrace.accelerate.transforms.translate import translate
 from headrace.accelerate.whole import iterator
-from headrace.accelerate.whole.folders import recognise
+from headrace.accelerate.whole.folders import RecognisedLoader
+from headrace.accelerate.whole.recognition import Recognition
 from seeded import require_equal_passes
 from torch.utils.data import DataLoader, Subset, dataloader
 from torchvision import transforms as v1
@@ -168,7 +170,7 @@ def test_a_service_that_fails_leaves_the_images_to_the_script(folder: Path, monk
 
     transform = v1.Compose([v1.Resize((31, 32)), v1.GaussianBlur(3, (0.12, 2.4)), v1.ToTensor()])
     loader = DataLoader(Subset(ImageFolder(str(folder), transform), range(6)), 5)
-    recognise(loader)
+    assert isinstance(Recognition(loader).folders, RecognisedLoader)
     torch_blur._end_service()
     monkeypatch.setattr(torch_blur, "_weights", fail)
     require_equal_passes(loader)

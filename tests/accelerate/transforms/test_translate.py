@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.transforms.pointwise import ValueTable, tabulate
-from headrace.accelerate.transforms.translate import Unsupported, translate
+from headrace.accelerate.transforms.translate import translate
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.accelerate.whole import folders as recognise
 from headrace.accelerate.whole import items as item_loader
+from headrace.accelerate.whole import recognition
 from headrace.accelerate.whole.iterator import NativeIterator
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, default_collate
@@ -76,7 +76,7 @@ def test_errors_of_a_loader_that_is_taken_over(
     workers: int,
     persistent: bool,
 ) -> None:
-    for module in (recognise, item_loader):  # two bad files of twenty would leave the loader to the script's workers
+    for module in (recognition, item_loader):  # two bad files of twenty would leave the loader to the script's workers
         monkeypatch.setattr(module, "require_quiet_files", lambda paths: None)
     bad = sorted(folder.glob("*/*.jpg"))
     bad[5].write_bytes(b"no image at all")

@@ -35,9 +35,9 @@ from headrace.accelerate.lazy.trial import Trial
 from headrace.accelerate.runtime.batch_memory import batch_block, not_a_view, offer_free_blocks, similar_size
 from headrace.accelerate.runtime.engine import engine
 from headrace.accelerate.runtime.shared_indexes import index_path, process_indexes, use_index_path
-from headrace.accelerate.script.iterator_watchers import looks_at_iterators
 from headrace.accelerate.script.tensor_bypasses import bypasses_subclasses
 from headrace.accelerate.script.type_comparisons import compares_tensor_types
+from headrace.accelerate.whole.recognition import Recognition
 from headrace.attach.record.unseen_frames import drop_own_frames
 from headrace.system.hardware.machine import cores
 
@@ -114,23 +114,24 @@ def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
     return deferred_tensors()
 
 
-def with_deferred_items(loader: Any, images: int = 0) -> PartlyNative:
+def with_deferred_items(recognition: Recognition, images: int = 0) -> PartlyNative:
     """Return a copy of the DataLoader whose images are lazy, and whose tensors native threads compute in the training process.
 
     A script that compares `type(…)` with a tensor class, looks inside torch's iterators, or uses tensors in calls that bypass
     tensor subclasses, gets lazy images only. `images`: compare so many images of a folder first; each process compares the
     first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
     """
-    if images and (equal := require_equal_lazy_images(loader, images)):
-        changed = with_deferred_items(loader)
+    loader = recognition.loader
+    if images and (equal := require_equal_lazy_images(recognition, images)):
+        changed = with_deferred_items(recognition)
         return replace(changed, check=f"{equal}; {changed.check}")
-    if compares_tensor_types() or looks_at_iterators() or bypasses_subclasses(loader):
-        return with_lazy_images(loader, images)
+    if compares_tensor_types() or recognition.watchers or bypasses_subclasses(loader):
+        return with_lazy_images(loader)
     if loader.num_workers == 0:
-        return with_lazy_images(loader, images, ComputedItems())
+        return with_lazy_images(loader, ComputedItems())
     _deferred_tensors()  # what this imports, the workers of each epoch need not
     shared = SharedBytes(loader.num_workers, loader.prefetch_factor + 1)
-    changed = with_lazy_images(loader, images, DeferredItems(shared, index_path()))
+    changed = with_lazy_images(loader, DeferredItems(shared, index_path()))
     return replace(changed, prepare=functools.partial(_receive_deferred, trial=trial_of(loader)))
 
 

@@ -27,9 +27,9 @@ from headrace.accelerate.lazy.partly_native import PartlyNative
 from headrace.accelerate.lazy.trial import Trial, TrialState
 from headrace.accelerate.lazy.used_readers import readers_used
 from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.loader_copies import loader_copy
 from headrace.accelerate.script.torch_modes import has_watching_mode
-from headrace.accelerate.transforms.translate import Unsupported
 from headrace.attach.record.log import print_by
 from headrace.attach.record.unseen_frames import drop_own_frames
 
@@ -38,7 +38,7 @@ __all__ = [
     "LazyFetcher",
     "LazyItems",
     "native_steps",
-    "recognise_lazy_images",
+    "require_image_library",
     "trial_of",
     "trial_reason",
     "with_lazy_images",
@@ -69,14 +69,13 @@ class Extension(Protocol):
         """Return what the process passes on in place of a batch, lazy or not."""
 
 
-def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None = None) -> PartlyNative:
+def with_lazy_images(loader: Any, extension: Extension | None = None) -> PartlyNative:
     """Return a copy of the DataLoader in whose items `Image.open` returns lazy JPEGs.
 
-    `images`: not used here: each process compares the first images that it makes. `extension`: hooks around each batch
-    (default: none). Raise `Unsupported` if Pillow is not imported or not supported, or if lazy images were no faster in an
-    earlier epoch.
+    `extension`: hooks around each batch (default: none). Raise `Unsupported` if Pillow is not imported or not supported, or if
+    lazy images were no faster in an earlier epoch.
     """
-    recognise_lazy_images(loader)
+    require_image_library()
     trial = trial_of(loader)
     if trial.state in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
         raise Unsupported(trial_reason(trial))
@@ -93,8 +92,8 @@ def with_lazy_images(loader: Any, images: int = 0, extension: Extension | None =
     return PartlyNative(changed, "", check, trial=trial)
 
 
-def recognise_lazy_images(loader: Any) -> None:
-    """Raise `Unsupported` if a loader certainly opens no JPEG. No code of the script runs."""
+def require_image_library() -> None:
+    """Raise `Unsupported` if the script's loaders certainly open no JPEG. No code of the script runs."""
     if "PIL.Image" not in sys.modules and not readers_imported():
         raise Unsupported("the script imports neither Pillow nor OpenCV")
 

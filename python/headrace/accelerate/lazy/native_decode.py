@@ -13,7 +13,7 @@ import copy
 import io
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,29 +23,21 @@ import torch
 
 from headrace._native import decode_into, image_size
 from headrace.accelerate.lazy.partly_native import PartlyNative
-from headrace.accelerate.script.iterator_watchers import looks_at_iterators
+from headrace.accelerate.runtime.unsupported import Refusal, Unsupported, required
 from headrace.accelerate.script.loader_copies import loader_copy
 from headrace.accelerate.script.quiet_files import is_quiet
 from headrace.accelerate.script.replaced_functions import require_own_readers
-from headrace.accelerate.transforms.flat_transforms import flatten
-from headrace.accelerate.transforms.names import TIMM, V1, V2, display_name, full_name, interpolation_name
-from headrace.accelerate.transforms.translate import PILLOW_FILTERS, Unsupported
-from headrace.accelerate.whole.folders import (
-    FolderDataset,
-    as_folder_dataset,
-    open_rgb,
-    require_native_formats,
-    require_seeding_only,
-)
+from headrace.accelerate.transforms.names import V2, display_name, full_name, interpolation_name
+from headrace.accelerate.whole.first_transform import FirstTransform
+from headrace.accelerate.whole.folders import open_rgb
+from headrace.accelerate.whole.recognition import Recognition
 from headrace.accelerate.workers.randomness import separate_randomness
 from headrace.system.text.sizes import count_text
 
 __all__ = [
-    "NativeDecodePart",
     "NativeImageLoader",
     "cuts_tensors",
     "equal_images",
-    "recognise_native_decode",
     "require_equal_lazy_images",
     "with_native_decode",
 ]
@@ -240,56 +232,40 @@ _compared: WeakKeyDictionary[Any, tuple[tuple[Any, ...], str]] = WeakKeyDictiona
 _lazily_compared: WeakKeyDictionary[Any, tuple[tuple[Any, ...], str]] = WeakKeyDictionary()
 
 
-def with_native_decode(loader: Any, images: int = 0) -> PartlyNative:
+def with_native_decode(recognition: Recognition, images: int = 0) -> PartlyNative:
     """Return a copy of the DataLoader that decodes natively, and the name of the transform that is applied natively.
 
     `images`: compare this many images with the script's first (default and least: 3). The script's own loader is not changed.
     Raise `Unsupported` if the first transform has no native equivalent, or if an image comes out different.
     """
-    dataset, replaced = _natively_decoded(loader)
+    loader, transforms = recognition.loader, required(recognition.first_transforms)
+    replaced = list(map(_replaced, transforms))
     require_own_readers()
     operations = _operations(replaced)
     if loader not in _compared or _compared[loader][0] != operations:
         _compared[loader] = operations, _require_equal_images(replaced, max(images, COMPARED_IMAGES))
     changed = loader_copy(loader)
-    changed.__dict__["dataset"] = dataset  # DataLoader's __setattr__ forbids it after __init__; this is a copy
-    return PartlyNative(changed, f"decode and {_part(replaced).first}", _compared[loader][1])
+    # DataLoader's __setattr__ forbids it after __init__; this is a copy.
+    changed.__dict__["dataset"] = _with_native_decode(loader.dataset, iter(replaced))
+    return PartlyNative(changed, f"decode and {transforms[0].name}", _compared[loader][1])
 
 
-@dataclass(frozen=True, slots=True)
-class NativeDecodePart:
-    """The steps of a loader that become native: decoding, the transform named `first`, and whether its resize is among them."""
-
-    first: str
-    resized: bool
-
-
-def recognise_native_decode(loader: Any) -> NativeDecodePart:
-    """Return which steps `with_native_decode` would make native, by its rules alone: no code of the script runs.
-
-    Raise `Unsupported` if the rules refuse the loader. `with_native_decode` may still find an image different.
-    """
-    return _part(_natively_decoded(loader)[1])
-
-
-def cuts_tensors(loader: Any) -> bool:
+def cuts_tensors(recognition: Recognition) -> bool:
     """Return whether native decode is possible, and the first transform crops and resizes tensors (not Pillow images)."""
-    try:
-        return not recognise_native_decode(loader).resized
-    except Unsupported:
-        return False
+    transforms = recognition.first_transforms
+    return not isinstance(transforms, Refusal) and not transforms[0].resized
 
 
-def require_equal_lazy_images(loader: Any, count: int) -> str | None:
+def require_equal_lazy_images(recognition: Recognition, count: int) -> str | None:
     """Compare `count` images of a folder dataset after its first transform, with and without lazy images, with equal draws.
 
     Return the result in words; None for an unknown dataset or first transform. Raise `Unsupported` if an image or a draw
     differs.
     """
-    try:
-        _, replaced = _natively_decoded(loader)
-    except Unsupported:
+    loader, transforms = recognition.loader, recognition.first_transforms
+    if isinstance(transforms, Refusal):
         return None
+    replaced = list(map(_replaced, transforms))
     operations = _operations(replaced)
     if loader not in _lazily_compared or _lazily_compared[loader][0] != operations:
         _lazily_compared[loader] = operations, _require_equal_images(replaced, count, lazily=True)
@@ -300,24 +276,17 @@ def _operations(replaced: Sequence[_ReplacedTransform]) -> tuple[Any, ...]:
     return tuple(operation for one in replaced for operation in (one.image_loader.first, *one.remaining))
 
 
-def _part(replaced: Sequence[_ReplacedTransform]) -> NativeDecodePart:
-    image_loader = replaced[0].image_loader
-    crop_only = "" if image_loader.resized else " (the crop only)"
-    return NativeDecodePart(f"{display_name(image_loader.first)}{crop_only}", image_loader.resized)
+def _replaced(transform: FirstTransform) -> _ReplacedTransform:
+    """Return the native image loader for a folder dataset, and the transforms that remain for the script."""
+    folder, (first, *others) = transform.folder, transform.operations
+    image_loader = NativeImageLoader(transform.applied, folder.open_image, resized=transform.resized)
+    remaining = others if transform.resized else [first, ResizeOnly(others[0]), *others[1:]]
+    paths = tuple(str(folder.samples[at][0]) for at in _spread(len(folder.samples)))
+    return _ReplacedTransform(image_loader, tuple(remaining), paths)
 
 
-def _natively_decoded(loader: Any) -> tuple[Any, list[_ReplacedTransform]]:
-    """Return a copy of the loader's dataset that decodes natively, and the split transform of each folder dataset in it."""
-    if isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
-        raise Unsupported("its dataset is iterable, without indices")
-    if module := looks_at_iterators():  # the changed copy of the dataset is in the iterator
-        raise Unsupported(f"{module} looks inside torch's iterator or for its workers")
-    require_seeding_only(loader)
-    replaced: list[_ReplacedTransform] = []
-    return _with_native_decode(loader.dataset, replaced), replaced
-
-
-def _with_native_decode(dataset: Any, replaced: list[_ReplacedTransform]) -> Any:
+def _with_native_decode(dataset: Any, replaced: Iterator[_ReplacedTransform]) -> Any:
+    """Return a copy of a dataset that decodes natively. `replaced`: for each folder dataset in it, in their order."""
     data = sys.modules["torch.utils.data"]
     if type(dataset) is data.Subset:
         changed = copy.copy(dataset)
@@ -326,42 +295,17 @@ def _with_native_decode(dataset: Any, replaced: list[_ReplacedTransform]) -> Any
         changed = copy.copy(dataset)
         changed.datasets = [_with_native_decode(part, replaced) for part in dataset.datasets]
     else:
-        folder = as_folder_dataset(dataset, 0)
-        require_native_formats([folder])
-        image_loader, remaining = _split_transform(folder)
-        if folder.open_image is open_rgb:
-            changed = NativeDecodeDataset(dataset, image_loader, RemainingTransforms(remaining))
-        else:
-            changed = copy.copy(dataset)
-            changed.loader, changed.transform = image_loader, RemainingTransforms(remaining)
-        paths = tuple(str(folder.samples[at][0]) for at in _spread(len(folder.samples)))
-        replaced.append(_ReplacedTransform(image_loader, tuple(remaining), paths))
+        one = next(replaced)
+        remaining = RemainingTransforms(one.remaining)
+        if one.image_loader.plain_loader is open_rgb:
+            return NativeDecodeDataset(dataset, one.image_loader, remaining)
+        changed = copy.copy(dataset)
+        changed.loader, changed.transform = one.image_loader, remaining
     return changed
 
 
 def _spread(count: int) -> list[int]:
     return sorted({int(at) for at in np.linspace(0, count - 1, min(count, MOST_COMPARED))})
-
-
-def _split_transform(folder: FolderDataset) -> tuple[NativeImageLoader, list[Any]]:
-    """Return the native image loader for a folder dataset, and the transforms that remain for the script."""
-    operations = list(flatten(folder.dataset.transform))
-    names = [full_name(operation) for operation in operations]
-    if not operations:
-        raise Unsupported("it has no transform")
-    crops = (V1 + "RandomResizedCrop", V2 + "RandomResizedCrop")
-    if names[0] in (*crops, V1 + "Resize", V2 + "Resize", TIMM + "transforms.RandomResizedCropAndInterpolation"):
-        filters = interpolation_name(operations[0].interpolation)
-        if not set(filters.split(" or ")) <= PILLOW_FILTERS:
-            raise Unsupported(f"interpolation {filters}")
-        return NativeImageLoader(operations[0], folder.open_image, resized=True), operations[1:]
-    to_tensor = (V2 + "ToImage", V2 + "PILToTensor", V1 + "PILToTensor")
-    if len(names) > 1 and names[0] in to_tensor and names[1] in crops:
-        image_loader = NativeImageLoader(operations[1], folder.open_image, resized=False)
-        return image_loader, [operations[0], ResizeOnly(operations[1]), *operations[2:]]
-    raise Unsupported(
-        f"transform {display_name(operations[0])} comes first", "RandomResizedCrop or Resize as the first transform"
-    )
 
 
 def _require_equal_images(replaced: Sequence[_ReplacedTransform], count: int, *, lazily: bool = False) -> str:

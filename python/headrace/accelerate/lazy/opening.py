@@ -21,7 +21,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace.accelerate.lazy.affine_transform import pillows_transform, transformed, transforms_alike
 from headrace.accelerate.lazy.pillow import OpenedJpeg, description_of, first_images_equal, unchanged_operations
-from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported
 
 __all__ = ["lazily_opened", "lazy_images", "require_equal_operations"]
 

@@ -11,25 +11,28 @@ import dis
 import functools
 import opcode
 import re
+import site
 import sys
+import sysconfig
 import types
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from headrace.accelerate.script.text import comes_installed
+__all__ = ["PYTHON", "is_constant", "is_installed", "is_of", "is_of_library", "loaded_names", "nested_codes"]
 
-__all__ = ["is_constant", "is_of_library", "loaded_names", "nested_codes"]
+PYTHON = frozenset(sys.stdlib_module_names)
+"""The packages and modules that come with Python."""
 
-#: Packages, besides Python's own, whose code counts as library code: no training loop changes it.
-PACKAGES = frozenset(
+#: Packages whose code counts as library code: no training loop changes it.
+LIBRARIES = PYTHON | frozenset(
     {"PIL", "albumentations", "cv2", "datasets", "headrace", "lightning", "numpy", "pandas", "pyarrow", "pycocotools"}
     | {"pytorch_lightning", "scipy", "skimage", "timm", "torch", "torchvision", "transformers"}
 )
-LIBRARIES = PACKAGES | sys.stdlib_module_names - {"__main__"}
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes, tuple, frozenset, range, re.Pattern, torch.dtype, torch.device)
 _CODE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, np.ufunc, np.generic)
@@ -38,8 +41,47 @@ _CONTAINERS = (dict, list, set)
 
 def is_of_library(module: Any) -> bool:
     """Return whether a module is Python's own, or belongs to a package whose code no training loop changes."""
-    package = module.partition(".")[0] if isinstance(module, str) else ""
-    return package in LIBRARIES and comes_installed(package)
+    return is_of(module, LIBRARIES)
+
+
+def is_of(module: Any, packages: frozenset[str]) -> bool:
+    """Return whether a module, given by its name, belongs to one of these packages, and the package is not the script's own.
+
+    `packages`: names, also dotted ones such as "torchvision.io". A script may have a folder or file with the name of one:
+    `datasets`, `cmd.py`. False for anything that is no name.
+    """
+    return isinstance(module, str) and _is_named(module, packages) and _comes_installed(module.partition(".")[0])
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_named(module: str, packages: frozenset[str]) -> bool:
+    while module and module not in packages:
+        module = module.rpartition(".")[0]
+    return bool(module)
+
+
+def _comes_installed(package: str) -> bool:
+    """Return whether a package is an installed one, Python's own, or not imported yet."""
+    path = getattr(sys.modules.get(package), "__file__", None)
+    return not isinstance(path, str) or is_installed(path)
+
+
+@functools.lru_cache(maxsize=8192)
+def is_installed(path: str) -> bool:
+    """Return whether a Python file belongs to an installed package, to Python itself or to headrace."""
+    return path.startswith((*_installed(), "<frozen ", "<__")) or "/site-packages/" in path or "/dist-packages/" in path
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Return the folders of installed packages, of Python itself and of this package."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return tuple({str(Path(path)) for path in [*paths, *site.getsitepackages(), *_own_folders()] if path})
+
+
+def _own_folders() -> list[str]:
+    user = site.getusersitepackages()
+    return [user, str(Path(__file__).parents[2])]
 
 
 def is_constant(module: dict[str, Any], name: str, *, may_contain: bool = False) -> bool:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import dis
 import functools
-import sys
 import types
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.accelerate.script.library_code import nested_codes
-from headrace.accelerate.script.text import comes_installed
+from headrace.accelerate.script.library_code import PYTHON, is_of, nested_codes
 
 __all__ = ["is_instance", "reached_codes"]
 
@@ -26,7 +24,7 @@ MOST_PARTS = 32
 """Examine at most this many elements of a list or dict: lists of paths and labels are longer, and hold no code."""
 
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-_LIBRARIES = ("PIL", "albumentations", "cv2", "datasets", "numpy", "torch", "torchvision.io", "torchvision.transforms")
+_LIBRARIES = PYTHON | {"PIL", "albumentations", "cv2", "datasets", "numpy", "torch", "torchvision.io", "torchvision.transforms"}
 """Packages whose code is not searched."""
 
 
@@ -90,13 +88,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _is_left_out(thing: Any) -> bool:
-    """Return whether the search stops at an object: plain values, modules, code of Python and `_LIBRARIES`."""
+    """Return whether the search stops at an object: plain values, modules, code of `_LIBRARIES`."""
     if is_instance(thing, types.ModuleType | str | bytes | int | float | None):
         return True
-    if not is_instance(thing, type | types.FunctionType):
-        return False
-    module = str(thing.__module__)
-    package = module.split(".")[0]
-    return (package in sys.stdlib_module_names and comes_installed(package)) or any(
-        f"{module}.".startswith(f"{name}.") for name in _LIBRARIES
-    )
+    return is_instance(thing, type | types.FunctionType) and is_of(thing.__module__, _LIBRARIES)

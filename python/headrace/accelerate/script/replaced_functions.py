@@ -15,17 +15,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.accelerate.runtime.unsupported import Unsupported
-from headrace.accelerate.script.text import comes_installed
+from headrace.accelerate.script.library_code import PYTHON, is_of
 
 __all__ = ["foreign_reader", "is_own_function", "require_own_functions", "require_own_readers"]
 
-PACKAGES = frozenset(
-    {"PIL", "headrace", "numpy", "timm", "torch", "torchvision", "typing_extensions"}
-) | sys.stdlib_module_names - {"__main__"}
-"""Packages that may define or patch functions in `MODULES` without causing a refusal."""
-
-NOT_THEIRS = frozenset({"unittest"})
-"""Standard-library packages whose objects count as patches (mocks), although they come with Python."""
+PACKAGES = (PYTHON - {"unittest"}) | {"PIL", "headrace", "numpy", "timm", "torch", "torchvision", "typing_extensions"}
+"""Packages that may define or patch functions in `MODULES` without causing a refusal. Mocks of `unittest` count as patches."""
 
 GENERATED = ("_cython_", "namedtuple_")
 """Prefixes of the module names of code that Cython and `namedtuple` generate, which counts as the library's own."""
@@ -153,6 +148,4 @@ def is_own_function(value: Any) -> bool:
 
 
 def _is_of_package(name: Any) -> bool:
-    package = name.partition(".")[0] if isinstance(name, str) else ""
-    is_known = package in PACKAGES and package not in NOT_THEIRS and comes_installed(package)
-    return is_known or package.startswith(GENERATED)
+    return is_of(name, PACKAGES) or (isinstance(name, str) and name.startswith(GENERATED))

@@ -5,16 +5,15 @@ Installed packages, Python's own modules and headrace are not searched.
 
 from __future__ import annotations
 
-import functools
 import re
-import site
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["comes_installed", "is_installed", "module_with", "modules_beside"]
+from headrace.accelerate.script.library_code import is_installed
+
+__all__ = ["module_with", "modules_beside"]
 
 LONGEST_TEXT = 1 << 20
 """Do not search larger files, in bytes: they hold data."""
@@ -57,33 +56,6 @@ def modules_beside(known: set[str]) -> Iterator[tuple[str, Any]]:
         yield name, module
         if not getattr(getattr(module, "__spec__", None), "_initializing", False):
             known.add(name)
-
-
-def comes_installed(package: str) -> bool:
-    """Return whether a package is an installed one, Python's own, or not imported yet.
-
-    False for a folder or file of the script with the name of one: `datasets`, `cmd.py`.
-    """
-    path = getattr(sys.modules.get(package), "__file__", None)
-    return not isinstance(path, str) or is_installed(path)
-
-
-@functools.lru_cache(maxsize=8192)
-def is_installed(path: str) -> bool:
-    """Return whether a Python file belongs to an installed package, to Python itself or to headrace."""
-    return path.startswith((*_installed(), "<frozen ", "<__")) or "/site-packages/" in path or "/dist-packages/" in path
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    """Return the folders of installed packages, of Python itself and of this package."""
-    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return tuple({str(Path(path)) for path in [*paths, *site.getsitepackages(), *_own_folders()] if path})
-
-
-def _own_folders() -> list[str]:
-    user = site.getusersitepackages()
-    return [user, str(Path(__file__).parents[2])]
 
 
 def _holds(path: Path, pattern: re.Pattern[str]) -> bool:

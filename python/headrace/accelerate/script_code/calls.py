@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.library_code import is_constant, is_of_library, loaded_names, nested_codes
 from headrace.accelerate.script.replaced_functions import is_own_function
 from headrace.accelerate.script_code.deep_copies import own_special_method
@@ -43,7 +44,7 @@ from headrace.accelerate.script_code.pure_functions import (
 from headrace.accelerate.script_code.rewrite import RewrittenCode, rewritten
 from headrace.accelerate.script_code.written_calls import called_name, is_library
 from headrace.accelerate.transforms.names import full_name
-from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.transforms.translate import Trace
 
 __all__ = ["ItemCalls", "has_own_default_collate"]
 
@@ -61,16 +62,17 @@ _ABSENT = object()
 class ItemCalls:
     """Plans items: runs the code of `dataset[i]` without opening images, and returns stand-ins for its tensors.
 
-    One object may plan items of any number of datasets; it caches the code that it has rewritten.
+    One object may plan items of any number of datasets; it caches the code that it has rewritten. `trace`: translates the
+    script's own transforms.
 
-    calls = ItemCalls()
+    calls = ItemCalls(Tracer())
     calls.plan(dataset, 3)  # (PlannedView, 7)
     """
 
     _refuses_ahead = True
 
-    def __init__(self) -> None:
-        self._empty = Chain()
+    def __init__(self, trace: Trace) -> None:
+        self._empty = Chain(trace)
         self._handlers: dict[int, tuple[Any, Callable[..., Any]]] = {}
         self._methods: dict[tuple[type, str], tuple[Any, Any]] = {}
         self._rewritten: dict[tuple[types.FunctionType, type | None, int | None], types.FunctionType] = {}

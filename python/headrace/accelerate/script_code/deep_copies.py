@@ -130,7 +130,7 @@ class DeepCopies:
         except NotKept as error:
             raise error.at(place) from None
         except RecursionError:
-            raise NotKept("an object that is nested too deep").at(place) from None
+            raise NotKept("an object that is nested too deeply").at(place) from None
 
     def memory(self) -> list[tuple[int, int]]:
         """Return the first address and the end of the memory of each copied tensor, and of its copy."""
@@ -204,7 +204,7 @@ class DeepCopies:
         """Return a copy of a set with the same iteration order, as in a forked process."""
         made = thing.copy()
         if list(made) != list(thing):
-            raise NotKept("a set whose copies have another order")
+            raise NotKept("a set whose copy has another order")
         return made
 
     def _fixed(self, thing: Any, kind: type) -> Any:
@@ -240,7 +240,7 @@ class DeepCopies:
     def _require_keys(self, keys: Iterable[Any]) -> None:
         """Raise `NotKept` if a key is a mutable object."""
         if not are_unchangeable([key for key in keys if not isinstance(key, type | types.FunctionType)]):
-            raise NotKept("a dict or set of objects")
+            raise NotKept("a dict or set whose keys can change")
 
     # Data of libraries
 
@@ -275,7 +275,7 @@ class DeepCopies:
 
     def _array(self, thing: Any, kind: type) -> Any:
         if kind is not np.ndarray or thing.dtype.hasobject:
-            raise NotKept(f"an array of {'objects' if thing.dtype.hasobject else kind.__name__}")
+            raise NotKept(f"an array of {'objects' if thing.dtype.hasobject else f'the class {kind.__name__}'}")
         self._require_own_memory(thing.__array_interface__["data"][0])
         self._count(thing.nbytes)
         made = thing.copy(order="K")
@@ -293,7 +293,7 @@ class DeepCopies:
 
     def _tensor(self, thing: Any, kind: type) -> Any:
         if kind is not torch.Tensor or thing.device.type != "cpu" or thing.layout != torch.strided or thing.requires_grad:
-            raise NotKept("a tensor that is no plain one of the CPU")
+            raise NotKept("a tensor of another class or device, a sparse one, or one with a gradient")
         self._require_own_memory(thing.data_ptr())
         self._count(thing.nbytes)
         made = thing.clone(memory_format=torch.preserve_format)
@@ -308,7 +308,7 @@ class DeepCopies:
         columns = [thing] if thing.ndim == 1 else [thing[name] for name in thing.columns]
         for column in columns:
             if column.dtype == object and not are_unchangeable(column.array):
-                raise NotKept("a table of objects")
+                raise NotKept("a table whose cells can change")
         return thing.copy()
 
     def _rows(self, thing: Any) -> Any:
@@ -338,11 +338,11 @@ class DeepCopies:
         try:
             made: Any = object.__new__(kind)
         except TypeError:
-            raise NotKept(f"an object of {kind.__qualname__} with a state of its own") from None
+            raise NotKept(f"an object of {kind.__qualname__}, whose state is not in its attributes") from None
         if not hasattr(thing, "__dict__") and not _slots(kind):
             if kind.__dictoffset__ == 0 and kind.__basicsize__ == object.__basicsize__:
                 return thing  # without any state
-            raise NotKept(f"an object of {kind.__qualname__} with a state of its own")
+            raise NotKept(f"an object of {kind.__qualname__}, whose state is not in its attributes")
         if is_own and not is_operation:
             _require_simple(kind)
         self._keep(thing, made)
@@ -366,7 +366,7 @@ def _array_with_strides(thing: Any) -> Any:
     steps = [(count - 1) * step for count, step in zip(thing.shape, thing.strides, strict=True)]
     span = sum(map(abs, steps)) + thing.itemsize
     if span > MOST_GAPS * thing.nbytes:
-        raise NotKept("a small part of an array")
+        raise NotKept("a view of a small part of an array")
     first = -sum(step for step in steps if step < 0)
     made = np.ndarray(thing.shape, thing.dtype, np.empty(span, np.uint8), first, thing.strides)
     made[...] = thing
@@ -377,7 +377,7 @@ def _tensor_with_strides(thing: Any) -> Any:
     """Return a copy of a tensor with its strides. Raise `NotKept` if it is mostly gaps, or if values share memory."""
     steps = [(count - 1) * step for count, step in zip(thing.shape, thing.stride(), strict=True) if count > 1]
     if 0 in steps or sum(steps) >= MOST_GAPS * thing.numel():
-        raise NotKept("a small part of a tensor, or one whose values share memory")
+        raise NotKept("a view of a small part of a tensor, or a tensor whose values share memory")
     return torch.empty_strided(thing.shape, thing.stride(), dtype=thing.dtype).copy_(thing)
 
 

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.library_code import is_of_library, loaded_names
 from headrace.accelerate.script_code.calls import ItemCalls
 from headrace.accelerate.script_code.deep_copies import BatchCopies, DeepCopies, NotKept
-from headrace.accelerate.transforms.translate import Unsupported
 
 __all__ = ["KeptItems"]
 
@@ -60,7 +60,7 @@ class KeptItems:
             self.collate = self._copies.copy(collate, "the collate_fn")
             self._add_code(code)
         except NotKept as error:
-            reason = f"its items read {error.place}, {error.what}: what a worker would have of it cannot be copied"
+            reason = f"its items read {error.place}, which headrace cannot copy as a worker would have it ({error.what})"
             raise Unsupported(reason) from error
         self._add_further_functions({function for function, _, _ in code})
         self._memory = self._copies.memory()

@@ -19,18 +19,30 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from headrace.accelerate.runtime.unsupported import UnknownCode
+from headrace.accelerate.runtime.unsupported import Refusal, Unsupported, attempt, required
 from headrace.accelerate.script_code.calls import ItemCalls
 from headrace.accelerate.script_code.planned_images import NotUnderstood, refusal_of
 from headrace.accelerate.transforms.draws import FIXED, Draw, single
 from headrace.accelerate.transforms.names import display_name
 from headrace.accelerate.transforms.pillow_blur import blurs_alike
-from headrace.accelerate.transforms.translate import NativeTransform, Unsupported, draws, trace_with
+from headrace.accelerate.transforms.translate import NativeTransform, Steps, draws
 
-__all__ = ["trace"]
+__all__ = ["Tracer", "trace"]
 
-Steps = tuple[NativeTransform, ...]
 Translate = Callable[[Any], Steps]
+
+
+class Tracer:
+    """Translates transforms of the script's own, as `trace` does, but runs the code of each object once."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Any, Steps | Refusal]] = {}  # the object is kept, so that its id stays its own
+
+    def __call__(self, operation: Any, translate: Translate) -> Steps:
+        """Return the native transforms that `trace` finds, or raise its `Unsupported`."""
+        if id(operation) not in self._found:
+            self._found[id(operation)] = operation, attempt(lambda: trace(operation, translate))
+        return required(self._found[id(operation)][1])
 
 
 def trace(operation: Any, translate: Translate) -> Steps:
@@ -39,7 +51,8 @@ def trace(operation: Any, translate: Translate) -> Steps:
     `translate` returns the steps of a library's transform that the code calls. Raise `Unsupported` if the code does anything
     else than apply operations to Pillow images, or if it makes more than one random decision.
     """
-    unknown = UnknownCode(f"the script's own transform {display_name(operation)} has no exact native equivalent")
+    reason = f"the script's own transform {display_name(operation)} has no exact native equivalent"
+    unknown = Unsupported(reason, kind="code")
     taken = _run(operation, translate, way=True)
     if taken is None or len(taken.decisions) > 1:
         raise unknown
@@ -243,7 +256,7 @@ class _TracedCalls(ItemCalls):
 
     def __init__(self, way: _Way, translate: Translate) -> None:
         self._way, self._translate = way, translate
-        super().__init__()
+        super().__init__(trace)
 
     def attribute(self, thing: Any, name: str, /) -> Any:
         """Return or refuse the attribute `thing.name`."""
@@ -378,5 +391,3 @@ _IMAGE_OPS: dict[str, Callable[..., _Image]] = {
     "mirror": _image_op("RandomHorizontalFlip"),
     "flip": _image_op("RandomVerticalFlip"),
 }
-
-trace_with(trace)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
 from headrace.accelerate.script_code.written_calls import written_reason
-from headrace.accelerate.transforms.translate import is_known, is_random, makes_tensor
+from headrace.accelerate.transforms.translate import Trace, is_known, is_random, makes_tensor
 
 __all__ = [
     "Chain",
@@ -108,13 +108,14 @@ def with_mode(mode: PlannedMode, make: Callable[[], Any]) -> tuple[Any, list[Sou
 class Chain:
     """The transforms applied to a planned image, in order.
 
-    Equal chains are one object: `after` returns the same one for the same transform. `draws`: whether the last transform draws
-    random numbers.
+    Equal chains are one object: `after` returns the same one for the same transform. `trace`: translates the script's own
+    transforms. `draws`: whether the last transform draws random numbers.
     """
 
-    __slots__ = ("_next", "draws", "is_tensor", "operations")
+    __slots__ = ("_next", "_trace", "draws", "is_tensor", "operations")
 
-    def __init__(self, operations: tuple[Any, ...] = (), *, is_tensor: bool = False, draws: bool = False) -> None:
+    def __init__(self, trace: Trace, operations: tuple[Any, ...] = (), *, is_tensor: bool = False, draws: bool = False) -> None:
+        self._trace = trace
         self.operations = operations
         self.is_tensor = is_tensor
         self.draws = draws
@@ -125,9 +126,10 @@ class Chain:
         known = self._next.get(id(operation))
         if known is None:
             chain = None
-            if is_known(operation):
+            if is_known(operation, self._trace):
                 tensor = self.is_tensor or makes_tensor(operation)
-                chain = Chain((*self.operations, operation), is_tensor=tensor, draws=is_random(operation))
+                draws = is_random(operation, self._trace)
+                chain = Chain(self._trace, (*self.operations, operation), is_tensor=tensor, draws=draws)
             known = self._next[id(operation)] = (operation, chain)
         return known[1]
 

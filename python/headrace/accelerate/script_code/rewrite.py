@@ -19,8 +19,8 @@ import types
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.library_code import is_constant, is_of_library, nested_codes
-from headrace.accelerate.transforms.translate import Unsupported
 
 __all__ = ["Decisions", "RewrittenCode", "rewritten"]
 

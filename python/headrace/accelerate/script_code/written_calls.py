@@ -10,7 +10,7 @@ import sys
 import types
 from typing import Any
 
-from headrace.accelerate.script.text import is_installed
+from headrace.accelerate.script.library_code import is_installed
 from headrace.accelerate.transforms.names import display_name
 from headrace.attach.record.unseen_frames import OWN_FOLDERS
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.accelerate.runtime.unsupported import Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported, no_equivalent
 from headrace.accelerate.transforms.names import TIMM, V2, display_name, full_name
 
 __all__ = ["FIXED", "TORCH", "Draw", "Erasing", "erasing", "happens", "is_second", "logarithms", "single"]
@@ -79,7 +79,7 @@ def logarithms(operation: Any) -> tuple[float, float]:
     known = getattr(operation, "_log_ratio", None)
     found = torch.log(torch.tensor(operation.ratio)) if known is None else known
     if found.dtype is not torch.float32 or tuple(found.shape) != (2,):
-        raise Unsupported(f"range {operation.ratio!r}")
+        raise no_equivalent(f"range {operation.ratio!r}")
     return float(found[0]), float(found[1])
 
 
@@ -90,7 +90,7 @@ def erasing(operation: Any) -> Erasing:
     value = operation.value
     values = [value] if isinstance(value, int | float) else value
     if not isinstance(values, Sequence) or isinstance(values, str) or len(values) not in (1, 3):
-        raise Unsupported("transform RandomErasing with random values", "a fixed value")
+        raise no_equivalent("transform RandomErasing with random values", "a fixed value")
     low, high = (single(edge) for edge in operation.scale)
     each = tuple(float(one) for one in values) * (3 if len(values) == 1 else 1)
     return Erasing(happens(operation)[1], (low, high), logarithms(operation), (each[0], each[1], each[2]))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.accelerate.transforms.translate import Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported
 
 __all__ = ["ValueTable", "tabulate"]
 

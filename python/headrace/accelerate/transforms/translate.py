@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from headrace.accelerate.runtime.unsupported import Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported, no_equivalent
 from headrace.accelerate.transforms.draws import FIXED, TORCH, Draw, Erasing, erasing, happens, is_second, logarithms
 from headrace.accelerate.transforms.flat_transforms import LIBRARIES, flatten
 from headrace.accelerate.transforms.names import TIMM, V1, V1_AUTOAUGMENT, V2, display_name, full_name, interpolation_name
@@ -39,16 +39,15 @@ from headrace.transforms.native_operations import CHANGES_COLOUR, NATIVE_TRANSFO
 __all__ = [
     "COLOURS_WITH_PROBABILITY",
     "NativeTransform",
+    "Steps",
+    "Trace",
     "TransformParts",
-    "Unsupported",
     "changes_nothing",
     "draws",
     "is_known",
     "is_own",
     "is_random",
     "makes_tensor",
-    "steps_of",
-    "trace_with",
     "translate",
 ]
 
@@ -73,6 +72,16 @@ class NativeTransform:
     __repr__ = __str__
 
 
+Steps = tuple[NativeTransform, ...]
+"""The native steps of one transform of the script: none for one that only makes a tensor."""
+
+Trace = Callable[[Any, Callable[[Any], Steps]], Steps]
+"""Function that translates a transform of the script's own (`script_code.own_transforms`).
+
+It is given the transform, and the function that translates a transform of a library which the code of the first one calls.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class TransformParts:
     """A translated transform in three parts: geometry, pointwise, erasings (see the module's docstring)."""
@@ -82,21 +91,21 @@ class TransformParts:
     erasings: tuple[Erasing, ...]
 
 
-def is_known(transform: object) -> bool:
+def is_known(transform: object, trace: Trace) -> bool:
     """Return whether `translate` knows the class of each step. It may still refuse an argument or the order of steps."""
     try:
         operations = list(flatten(transform))
-        known = (_IDENTITY, _TO_TENSOR, _POINTWISE, _ERASINGS, _GEOMETRY)
+        known = (_IDENTITY, _TO_TENSOR, _POINTWISE, _ERASINGS, _GEOMETRY, _APPLIES)
         return bool(operations) and all(
-            any(full_name(one) in table for table in known) or (is_own(one) and callable(one) and _is_traced(one))
+            any(full_name(one) in table for table in known) or (is_own(one) and callable(one) and _is_traced(one, trace))
             for one in operations
         )
     except Unsupported:
         return False
 
 
-def _is_traced(operation: Any) -> bool:
-    _on_image(operation)  # raises Unsupported
+def _is_traced(operation: Any, trace: Trace) -> bool:
+    _on_image(operation, trace)  # raises Unsupported
     return True
 
 
@@ -105,8 +114,10 @@ def makes_tensor(transform: object) -> bool:
     return any(full_name(operation) in _TO_TENSOR for operation in flatten(transform))
 
 
-def translate(transform: object) -> TransformParts:
+def translate(transform: object, trace: Trace | None = None) -> TransformParts:
     """Translate a script's transform into native parts. Raise `Unsupported` naming the first step without an equivalent.
+
+    `trace`: translates the script's own transforms. None: they are refused.
 
     A flip after the conversion to a tensor moves before it. That cannot change a value: a flip only moves pixels, and a
     pointwise transform does not depend on the position. Crops and resizes of torchvision v2's uint8 tensors move before the
@@ -121,14 +132,14 @@ def translate(transform: object) -> TransformParts:
         if changes_nothing(operation):
             continue
         if erasings and name not in _ERASINGS:
-            raise Unsupported(f"transform {kind} after RandomErasing")
+            raise Unsupported(f"transform {kind} comes after RandomErasing")
         if name in _TO_TENSOR:
             if pointwise and name not in _TO_TENSOR_TWICE:
-                raise Unsupported(f"transform {kind} on a tensor")
+                raise Unsupported(f"transform {kind} is applied to a tensor")
             pointwise.append(operation)
         elif name in _POINTWISE or name in _ERASINGS:
             if not pointwise:
-                raise Unsupported(f"transform {kind} on a Pillow image")
+                raise Unsupported(f"transform {kind} is applied to a Pillow image")
             if name in _POINTWISE:
                 pointwise.append(operation)
             else:
@@ -136,7 +147,7 @@ def translate(transform: object) -> TransformParts:
         elif pointwise:
             geometry.append(_on_tensor(operation, pointwise))
         else:
-            geometry += _on_image(operation)
+            geometry += _on_image(operation, trace)
     if not pointwise:
         reason = "its transform yields no tensor" if transform is not None else "it has no transform"
         raise Unsupported(reason, "a transform that ends in ToTensor or PILToTensor")
@@ -150,17 +161,17 @@ def changes_nothing(operation: Any) -> bool:
     return full_name(operation) in _IDENTITY
 
 
-def steps_of(operation: Any) -> tuple[NativeTransform, ...]:
-    """Return the geometric steps of one transform; none for a transform that makes a tensor or only changes its values."""
-    if changes_nothing(operation) or any(full_name(operation) in table for table in (_TO_TENSOR, _POINTWISE, _ERASINGS)):
-        return ()
-    return _on_image(operation)
-
-
-def is_random(transform: object) -> bool:
+def is_random(transform: object, trace: Trace) -> bool:
     """Return whether a known transform draws random numbers."""
     parts = [part for part in flatten(transform) if not changes_nothing(part)]
-    return any(full_name(part) in _ERASINGS or any(map(draws, steps_of(part))) for part in parts)
+    return any(full_name(part) in _ERASINGS or any(map(draws, _steps_of(part, trace))) for part in parts)
+
+
+def _steps_of(operation: Any, trace: Trace) -> Steps:
+    """Return the geometric steps of one transform; none for a transform that makes a tensor or only changes its values."""
+    if any(full_name(operation) in table for table in (_TO_TENSOR, _POINTWISE, _ERASINGS)):
+        return ()
+    return _on_image(operation, trace)
 
 
 def draws(step: NativeTransform) -> bool:
@@ -173,33 +184,27 @@ def is_own(operation: Any) -> bool:
     return full_name(operation) == V1 + "Lambda" or type(operation).__module__.partition(".")[0] not in LIBRARIES
 
 
-def _on_image(operation: Any) -> tuple[NativeTransform, ...]:
+def _on_image(operation: Any, trace: Trace | None) -> Steps:
     """Translate a transform of a Pillow image. One of the script's own may be several steps, or none."""
     name = full_name(operation)
     make = _GEOMETRY.get(name)
     if make is not None:
         return (make(operation),)
-    if is_own(operation) and _tracers:
-        return _tracers[-1](operation.lambd if name == V1 + "Lambda" else operation, _traced_part)
+    if name in _APPLIES:
+        return (_random_apply(operation, trace),)
+    if is_own(operation) and trace is not None:
+        own = operation.lambd if name == V1 + "Lambda" else operation
+        return trace(own, lambda part: _traced_part(part, trace))
     of_timm = " of timm" if name.startswith(TIMM) else ""
-    raise Unsupported(f"transform {display_name(operation)}{of_timm} has no exact native equivalent")
+    raise no_equivalent(f"transform {display_name(operation)}{of_timm}")
 
 
-#: The function that translates the script's own transforms (`own_transforms.trace`), set by `trace_with`.
-_tracers: list[Callable[[Any, Callable[[Any], tuple[NativeTransform, ...]]], tuple[NativeTransform, ...]]] = []
-
-
-def trace_with(tracer: Callable[[Any, Callable[[Any], tuple[NativeTransform, ...]]], tuple[NativeTransform, ...]]) -> None:
-    """Set the function that translates the script's own transform classes. Without it they are refused."""
-    _tracers.append(tracer)
-
-
-def _traced_part(operation: Any) -> tuple[NativeTransform, ...]:
+def _traced_part(operation: Any, trace: Trace) -> Steps:
     """Translate a transform of a library that code of the script calls."""
     if is_own(operation):
-        raise Unsupported("a transform of the script's own")  # its code is run as part of the code that calls it
+        raise no_equivalent("a transform of the script's own")  # its code is run as part of the code that calls it
     parts = [part for part in flatten(operation) if not changes_nothing(part)]
-    return tuple(step for part in parts for step in _on_image(part))
+    return tuple(step for part in parts for step in _on_image(part, trace))
 
 
 def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
@@ -208,14 +213,14 @@ def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
     A uint8 tensor of torchvision v2 is cut and resized exactly. What else moves pixels only does the same as on an image.
     """
     name, kind = full_name(operation), display_name(operation)
-    if kind == "RandomApply" and name in _GEOMETRY:
+    if name in _APPLIES:
         inner = tuple(_on_tensor(part, before) for part in flatten(tuple(operation.transforms)) if not changes_nothing(part))
         return _native("RandomApply", happens(operation, inclusive=True), transforms=inner, p=float(operation.p))
     make = _GEOMETRY.get(name) if kind in _MOVES_PIXELS_ONLY else _ON_TENSORS.get(name)
     if make is None or not (kind in _MOVES_PIXELS_ONLY or all(_keeps_uint8(one) for one in before)):
         if name in _GEOMETRY:
-            raise Unsupported(f"transform {kind} on a tensor (its arithmetic differs from Pillow's)")
-        raise Unsupported(f"transform {kind} has no exact native equivalent")
+            raise Unsupported(f"transform {kind} on a tensor differs from Pillow's in its arithmetic")
+        raise no_equivalent(f"transform {kind}")
     return make(operation)
 
 
@@ -234,7 +239,7 @@ def _native(name: str, draw: Draw = FIXED, **arguments: Any) -> NativeTransform:
 def _interpolation(value: object) -> str:
     name = interpolation_name(value)
     if name not in PILLOW_FILTERS:
-        raise Unsupported(f"interpolation {name!r}")
+        raise no_equivalent(f"interpolation {name!r}")
     return name
 
 
@@ -251,7 +256,7 @@ def _pair(size: Any) -> tuple[int, int]:
         return size, size
     if isinstance(size, Sequence) and len(size) in (1, 2):
         return int(size[0]), int(size[-1])
-    raise Unsupported(f"size {size!r}")
+    raise no_equivalent(f"size {size!r}")
 
 
 def _random_resized_crop(operation: Any) -> NativeTransform:
@@ -271,14 +276,14 @@ def _random_resized_crop(operation: Any) -> NativeTransform:
 def _interval(value: Any) -> tuple[float, float]:
     low, high = float(value[0]), float(value[1])
     if not 0 < low <= high:
-        raise Unsupported(f"range {value!r}")
+        raise no_equivalent(f"range {value!r}")
     return low, high
 
 
 def _resize(operation: Any) -> NativeTransform:
     size = operation.size
     if operation.max_size is not None or size is None:
-        raise Unsupported("transform Resize with max_size")
+        raise no_equivalent("transform Resize with max_size")
     if isinstance(size, Sequence):
         size = tuple(int(edge) for edge in size) if len(size) == 2 else int(size[0])
     return _native("Resize", size=size, interpolation=_interpolation(operation.interpolation))
@@ -291,9 +296,9 @@ def _of_uint8_tensor(make: Callable[[Any], NativeTransform]) -> Callable[[Any], 
         step = make(operation)
         kind, interpolation = display_name(operation), step.arguments["interpolation"]
         if operation.antialias is not True:
-            raise Unsupported(f"transform {kind} of tensors without antialiasing", "antialias=True")
+            raise Unsupported(f"transform {kind} resizes tensors without antialiasing", "antialias=True")
         if not resizes_tensors_alike(interpolation):
-            raise Unsupported(f"transform {kind} of uint8 tensors, interpolation {interpolation!r}: its results differ here")
+            raise Unsupported(f"transform {kind} resizes uint8 tensors by {interpolation}, and its results differ here")
         return _native(step.name, step.draw, **{**step.arguments, "interpolation": f"{interpolation}-int16"})
 
     return translated
@@ -311,7 +316,7 @@ def _random_crop(operation: Any) -> NativeTransform:
             padding = (padding[0], padding[2], padding[1], padding[3])
     padded = bool(padding) or operation.pad_if_needed
     if padded and (operation.padding_mode != "constant" or not _is_black(operation.fill)):
-        raise Unsupported("transform RandomCrop with padding that is not black")
+        raise no_equivalent("transform RandomCrop with padding that is not black")
     draw: Draw = ("random_crop", (2.0 if is_second(operation) else 1.0,))
     return _native("RandomCrop", draw, size=_pair(operation.size), padding=padding, pad_if_needed=bool(operation.pad_if_needed))
 
@@ -323,9 +328,9 @@ def _is_black(fill: Any) -> bool:
     return not any(fill) if isinstance(fill, Sequence) else not fill
 
 
-def _random_apply(operation: Any) -> NativeTransform:
+def _random_apply(operation: Any, trace: Trace | None) -> NativeTransform:
     parts = [part for part in flatten(tuple(operation.transforms)) if not changes_nothing(part)]
-    inner = tuple(step for part in parts for step in _on_image(part))
+    inner = tuple(step for part in parts for step in _on_image(part, trace))
     return _native("RandomApply", happens(operation, inclusive=True), transforms=inner, p=float(operation.p))
 
 
@@ -334,7 +339,7 @@ def _color_jitter(operation: Any) -> NativeTransform:
     for name, found in factors.items():
         still = 0.0 if name == "hue" else 1.0
         if found is not None and (not isinstance(found, Sequence) or tuple(found) == (still, still)):
-            raise Unsupported(f"transform ColorJitter with {name}={found!r}")
+            raise no_equivalent(f"transform ColorJitter with {name}={found!r}")
     return _native("ColorJitter", TORCH, **factors)
 
 
@@ -361,14 +366,14 @@ def _fill(fill: Any) -> tuple[int, ...]:
     values = tuple(fill) if isinstance(fill, Sequence) else (fill or 0,)
     values = values * 3 if len(values) == 1 else values
     if len(values) != 3 or any(not isinstance(value, int | float) or not 0 <= value <= 255 for value in values):
-        raise Unsupported(f"fill {fill!r}")
+        raise no_equivalent(f"fill {fill!r}")
     return tuple(int(value) for value in values)
 
 
 def _sampling(operation: Any) -> dict[str, Any]:
     name = interpolation_name(operation.interpolation)
     if name not in ("nearest", "bilinear"):
-        raise Unsupported(f"transform {type(operation).__name__} with interpolation {name!r}")
+        raise no_equivalent(f"transform {type(operation).__name__} with interpolation {name!r}")
     return {"interpolation": name, "fill": _fill(operation.fill)}
 
 
@@ -378,7 +383,7 @@ def _floats(values: Any) -> tuple[float, ...] | None:
 
 def _rotation(operation: Any) -> NativeTransform:
     if operation.expand and operation.center is not None:
-        raise Unsupported("transform RandomRotation with expand and a center")
+        raise no_equivalent("transform RandomRotation with expand and a center")
     degrees, center = _floats(operation.degrees), _floats(operation.center)
     return _native(
         "RandomRotation", TORCH, degrees=degrees, expand=bool(operation.expand), center=center, **_sampling(operation)
@@ -393,7 +398,7 @@ def _affine(operation: Any) -> NativeTransform:
 
 def _pad(operation: Any) -> NativeTransform:
     if operation.padding_mode != "constant":
-        raise Unsupported(f"transform Pad with padding_mode {operation.padding_mode!r}")
+        raise no_equivalent(f"transform Pad with padding_mode {operation.padding_mode!r}")
     padding = operation.padding
     padding = padding if isinstance(padding, int) else tuple(int(edge) for edge in padding)
     return _native("Pad", padding=padding, fill=_fill(operation.fill))
@@ -401,7 +406,7 @@ def _pad(operation: Any) -> NativeTransform:
 
 def _grayscale(operation: Any) -> NativeTransform:
     if operation.num_output_channels != 3:
-        raise Unsupported("transform Grayscale with one channel")
+        raise no_equivalent("transform Grayscale with one channel")
     return _native("Grayscale", num_output_channels=3)
 
 
@@ -479,6 +484,7 @@ COLOURS_WITH_PROBABILITY = tuple(name for name in _SOMETIMES if NATIVE_TRANSFORM
 #: Those for which `torchvision.transforms` compares the random tensor itself with the probability.
 _COMPARED_AS_TENSORS = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip", "RandomGrayscale"})
 _MOVES_PIXELS_ONLY = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip"})
+_APPLIES = frozenset({V1 + "RandomApply", V2 + "RandomApply"})  # their steps are transforms of an image, or of a tensor
 _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProxyType(
     {
         prefix + name: make
@@ -488,7 +494,6 @@ _GEOMETRY: MappingProxyType[str, Callable[[Any], NativeTransform]] = MappingProx
             "Resize": _resize,
             "CenterCrop": _center_crop,
             "RandomCrop": _random_crop,
-            "RandomApply": _random_apply,
             "ColorJitter": _color_jitter,
             "RandomRotation": _rotation,
             "RandomAffine": _affine,

@@ -1,1 +1,1 @@
-"""Take over a loader as a whole: recognise it, compile its transforms, and make all of its batches natively."""
+"""Recognise a loader, and take it over as a whole: compile its transforms, and make all of its batches natively."""

@@ -15,11 +15,11 @@ import torch
 from headrace._native import DrawPlan, Store, Table
 from headrace.accelerate.runtime.data_map import mapped
 from headrace.accelerate.runtime.engine import index_limit_bytes
-from headrace.accelerate.runtime.unsupported import UnknownCode
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script_code.deep_copies import are_unchangeable
 from headrace.accelerate.transforms.draws import FIXED, Draw, Erasing
 from headrace.accelerate.transforms.pointwise import ValueTable
-from headrace.accelerate.transforms.translate import NativeTransform, TransformParts, Unsupported
+from headrace.accelerate.transforms.translate import NativeTransform, TransformParts
 from headrace.accelerate.whole.folders import FolderDataset, RecognisedLoader
 from headrace.accelerate.workers.settings import current_folder
 from headrace.errors import UsageError
@@ -159,7 +159,7 @@ def _table(folders: Sequence[FolderDataset]) -> tuple[list[list[Any]], Table]:
         return cached
     copies = [list(folder.samples) for folder in folders]
     if not all(type(folder.samples) is list and are_unchangeable(copy) for copy, folder in zip(copies, folders, strict=True)):
-        raise UnknownCode("its samples are objects that can be changed", "a list of tuples of a path and a number")
+        raise Unsupported("its samples are objects that can be changed", "a list of tuples of a path and a number", kind="code")
     files = [os.path.join(current, mapped(os.fspath(sample[0]))) for copy in copies for sample in copy]  # noqa: PTH118 -- fast
     count = len(files)
     offsets, sizes = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)

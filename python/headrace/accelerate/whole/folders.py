@@ -1,6 +1,6 @@
 """Rules by which `headrace run` takes over a DataLoader over folders of images.
 
-`recognise` applies the rules in this order. It raises `Unsupported` with the reason at the first rule that fails.
+`Recognition.folders` (`recognition.py`) applies the rules in this order. Each raises `Unsupported` with its reason.
 
 1. The dataset of the loader is indexed (not an IterableDataset), torch's default device is the CPU, and `batch_size` is not
    None. No code looks inside torch's iterators.
@@ -36,35 +36,37 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.accelerate.runtime.unsupported import UnknownCode, Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.iterator_watchers import looks_at_iterators
-from headrace.accelerate.script.quiet_files import require_quiet_files
 from headrace.accelerate.script.seeding import only_seeds
-from headrace.accelerate.script_code import own_transforms as own_transforms  # it lets `translate` trace them
 from headrace.accelerate.script_code.calls import has_own_default_collate
 from headrace.accelerate.script_code.deep_copies import is_unchangeable
 from headrace.accelerate.transforms.names import display_name, full_name
-from headrace.accelerate.transforms.pointwise import ValueTable, tabulate
-from headrace.accelerate.transforms.translate import TransformParts, translate
+from headrace.accelerate.transforms.pointwise import ValueTable
+from headrace.accelerate.transforms.translate import TransformParts
 from headrace.system.text.sizes import percent_text
 
 __all__ = [
     "CollateKind",
     "FolderDataset",
+    "Locate",
     "RecognisedLoader",
-    "Unsupported",
     "as_folder_dataset",
-    "check_loader",
     "collate_kind",
     "describe",
     "locate",
+    "one_transform",
     "open_rgb",
-    "recognise",
+    "require_batches_of_indices",
     "require_fixed_size",
     "require_native_endings",
-    "require_native_formats",
     "require_native_values",
+    "require_no_code_of_targets",
+    "require_no_pixel_limit",
+    "require_plain_indices",
     "require_seeding_only",
+    "require_unwatched_iterators",
+    "sampled_paths",
 ]
 
 #: Kinds of collate functions: torch's `default_collate`, timm's `fast_collate`, or code of the script.
@@ -113,6 +115,10 @@ class FolderDataset:
     target_transform: Callable[[Any], Any] | None
 
 
+Locate = Callable[[int], tuple[FolderDataset, int]]
+"""Function from an index of the loader's dataset to a folder dataset and the position in it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecognisedLoader:
     """A DataLoader over folders of images to which all rules apply.
@@ -123,37 +129,25 @@ class RecognisedLoader:
     """
 
     folders: tuple[FolderDataset, ...]
-    locate: Callable[[int], tuple[FolderDataset, int]]
+    locate: Locate
     transform: TransformParts
     value_table: ValueTable
     collate: CollateKind
 
 
-def recognise(loader: Any) -> RecognisedLoader:
-    """Apply the rules to a DataLoader. Raise `Unsupported` with the reason of the first rule that fails."""
-    check_loader(loader)
-    folders: list[FolderDataset] = []
-    find = locate(loader.dataset, folders, kept=loader.num_workers > 0)
-    _require_plain_indices(loader.dataset)
-    collate = collate_kind(loader.collate_fn)
-    _require_no_code_of_targets(folders)
+def one_transform(folders: Sequence[FolderDataset]) -> Any:
+    """Return the transform that all folder datasets share. Raise `Unsupported` if they have different ones."""
     transform = folders[0].dataset.transform
     for folder in folders[1:]:
         if folder.dataset.transform is not transform:
             raise Unsupported("its parts have different transforms", "one transform for all")
-    parts = translate(transform)
-    require_fixed_size(parts)
-    require_native_formats(folders)
-    require_quiet_files(_sampled_paths(folders))
-    values = tabulate(parts.pointwise)
-    require_native_values(values, collate)
-    return RecognisedLoader(tuple(folders), find, parts, values, collate)
+    return transform
 
 
 def require_native_values(values: ValueTable, collate: CollateKind) -> None:
     """Raise `Unsupported` if the native engine cannot write tensors of these values and dtype."""
     if collate == "timm" and not values.identity:
-        raise Unsupported("timm's fast_collate of values that are not uint8 pixels")
+        raise Unsupported("timm's fast_collate gets values that are not uint8 pixels")
     dtype = str(values.dtype).removeprefix("torch.")
     if dtype not in NATIVE_DTYPES or (dtype == "uint8" and not values.identity):
         raise Unsupported(f"its transform yields {values.dtype} values that are not stored natively")
@@ -174,7 +168,7 @@ def describe(dataset: Any) -> str:
     return name
 
 
-def locate(dataset: Any, folders: list[FolderDataset], *, kept: bool = False) -> Callable[[int], tuple[FolderDataset, int]]:
+def locate(dataset: Any, folders: list[FolderDataset], *, kept: bool = False) -> Locate:
     """Return a function that maps an index of `dataset` to a folder dataset and the position in it.
 
     The folder datasets found are appended to `folders`. `Subset` and `ConcatDataset` may be nested. `kept`: the function uses
@@ -200,7 +194,7 @@ def locate(dataset: Any, folders: list[FolderDataset], *, kept: bool = False) ->
     return find
 
 
-def _locate_in_parts(dataset: Any, folders: list[FolderDataset], *, kept: bool) -> Callable[[int], tuple[FolderDataset, int]]:
+def _locate_in_parts(dataset: Any, folders: list[FolderDataset], *, kept: bool) -> Locate:
     inner = [locate(part, folders, kept=kept) for part in dataset.datasets]
     ends = list(dataset.cumulative_sizes)
 
@@ -222,16 +216,18 @@ def as_folder_dataset(dataset: Any, first: int) -> FolderDataset:
     folder_module = sys.modules.get("torchvision.datasets.folder")
     name = type(dataset).__name__
     if folder_module is None or not isinstance(dataset, folder_module.DatasetFolder):
-        raise UnknownCode(f"dataset {name} is not an image folder", "torchvision's ImageFolder or timm's ImageDataset")
+        raise Unsupported(
+            f"dataset {name} is not an image folder", "torchvision's ImageFolder or timm's ImageDataset", kind="code"
+        )
     for method in ("__getitem__", "__len__"):
         if getattr(type(dataset), method) is not getattr(folder_module.DatasetFolder, method):
-            raise UnknownCode(f"dataset {name} has its own {method}", "the library's own")
+            raise Unsupported(f"dataset {name} has its own {method}", "the library's own", kind="code")
     if getattr(dataset, "__getitems__", None) is not None:
-        raise UnknownCode(f"dataset {name} has its own __getitems__", "the library's own")
+        raise Unsupported(f"dataset {name} has its own __getitems__", "the library's own", kind="code")
     _require_plain_attributes(dataset, name)
     _require_pillow_loader(dataset, folder_module)
     if not dataset.samples:
-        raise UnknownCode(f"dataset {name} is empty")
+        raise Unsupported(f"dataset {name} is empty", kind="code")
     return FolderDataset(dataset, first, dataset.samples, dataset.loader, dataset.target_transform)
 
 
@@ -239,21 +235,21 @@ def _require_plain_attributes(dataset: Any, name: str) -> None:
     """Raise `Unsupported` if reading an attribute of a folder dataset, or copying it, may call code of the script."""
     for method in CALLED_UNSEEN:
         if any(method in vars(parent) for parent in type(dataset).__mro__ if parent is not object):
-            raise UnknownCode(f"dataset {name} has its own {method}", "the library's own")
+            raise Unsupported(f"dataset {name} has its own {method}", "the library's own", kind="code")
     for attribute in ("samples", "loader", "transform", "target_transform"):
         if attribute not in vars(dataset) or any(attribute in vars(parent) for parent in type(dataset).__mro__):
-            raise UnknownCode(f"dataset {name} has its own {attribute}", "the library's own")
+            raise Unsupported(f"dataset {name} has its own {attribute}", "the library's own", kind="code")
 
 
 def _timm_folder(dataset: Any, first: int) -> FolderDataset:
     """Read timm's ImageDataset over its folder reader, which opens, converts to RGB, transforms (`timm/data/dataset.py`)."""
     reader = dataset.reader
     if full_name(reader) != "timm.data.readers.reader_image_folder.ReaderImageFolder":
-        raise Unsupported(f"timm's {type(reader).__name__}")
+        raise Unsupported(f"dataset ImageDataset reads with timm's {type(reader).__name__}, not from a folder")
     if dataset.load_bytes or dataset.input_img_mode != "RGB" or getattr(dataset, "additional_features", None) is not None:
-        raise Unsupported("timm's ImageDataset with other than RGB images and targets")
+        raise Unsupported("dataset ImageDataset yields other things than RGB images and targets")
     if not reader.samples:
-        raise UnknownCode("dataset ImageDataset is empty")
+        raise Unsupported("dataset ImageDataset is empty", kind="code")
     return FolderDataset(dataset, first, reader.samples, open_rgb, dataset.target_transform)
 
 
@@ -272,64 +268,66 @@ def _require_pillow_loader(dataset: Any, folder_module: Any) -> None:
     )
     if not pillow:
         display_name = getattr(dataset.loader, "__name__", type(dataset.loader).__name__)
-        raise UnknownCode(
-            f"its image loader is {display_name}, not torchvision's Pillow loader", "torchvision's default loader"
+        raise Unsupported(
+            f"its image loader is {display_name}, not torchvision's Pillow loader", "torchvision's default loader", kind="code"
         )
 
 
-def check_loader(loader: Any) -> None:
-    """Raise `Unsupported` if rule 1 or 3 (see the module's docstring) fails."""
-    data = sys.modules["torch.utils.data"]
-    if isinstance(loader.dataset, data.IterableDataset):
+def require_batches_of_indices(loader: Any) -> None:
+    """Raise `Unsupported` unless the loader makes batches of a dataset with indices, on the CPU."""
+    if isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
         raise Unsupported("its dataset is iterable, without indices", "a dataset with __getitem__ and __len__")
     if sys.modules["torch"].get_default_device().type != "cpu":
         raise Unsupported("torch's default device is not the CPU", "the default device")
     if loader.batch_sampler is None:
-        raise Unsupported("batch_size=None", "a batch size")
+        raise Unsupported("it has batch_size=None and makes no batches", "a batch size")
+
+
+def require_unwatched_iterators() -> None:
+    """Raise `Unsupported` if a module looks inside torch's iterators, which would then find another one."""
     if module := looks_at_iterators():
         raise Unsupported(f"{module} looks inside torch's iterator or for its workers")
-    pillow = sys.modules.get("PIL.Image")
-    if pillow is not None:
-        _require_no_pixel_limit(pillow)
-    require_seeding_only(loader)
 
 
-def _require_no_pixel_limit(pillow: Any) -> None:
+def require_no_pixel_limit() -> None:
     """Raise `Unsupported` if Pillow would warn of large images that the native decoder accepts."""
-    if (pillow.MAX_IMAGE_PIXELS or PILLOWS_PIXEL_LIMIT) < PILLOWS_PIXEL_LIMIT:
+    pillow: Any = sys.modules.get("PIL.Image")
+    if pillow is not None and (pillow.MAX_IMAGE_PIXELS or PILLOWS_PIXEL_LIMIT) < PILLOWS_PIXEL_LIMIT:
         raise Unsupported("the script has lowered PIL.Image.MAX_IMAGE_PIXELS", "Pillow's own limit")
 
 
 def require_seeding_only(loader: Any) -> None:
     """Raise `Unsupported` if the loader has workers whose `worker_init_fn` may do more than seed random generators."""
     if loader.num_workers > 0 and loader.worker_init_fn is not None and not only_seeds(loader.worker_init_fn):
-        raise Unsupported("worker_init_fn may do more than seed", "one that only seeds random generators")
+        raise Unsupported("its worker_init_fn may do more than seed random generators", "one that only seeds random generators")
 
 
-def _require_plain_indices(dataset: Any) -> None:
+def require_plain_indices(dataset: Any) -> None:
     """Raise `Unsupported` if the indices of a `Subset` are not numbers: reading them would call code of the script."""
     data, torch = sys.modules["torch.utils.data"], sys.modules["torch"]
     if type(dataset) is data.ConcatDataset:
         for part in dataset.datasets:
-            _require_plain_indices(part)
+            require_plain_indices(part)
     elif type(dataset) is data.Subset:
         indices = dataset.indices
         kinds = set(map(type, indices)) if type(indices) in (list, tuple) else {int}
         is_plain = type(indices) in (list, tuple, range, torch.Tensor, np.ndarray)
         if not is_plain or not all(kind in (int, torch.Tensor) or is_unchangeable(kind) for kind in kinds):
-            raise UnknownCode(f"dataset Subset has indices of the type {type(indices).__name__}", "a list of numbers")
-        _require_plain_indices(dataset.dataset)
+            raise Unsupported(
+                f"dataset Subset has indices of the type {type(indices).__name__}", "a list of numbers", kind="code"
+            )
+        require_plain_indices(dataset.dataset)
 
 
-def _require_no_code_of_targets(folders: Sequence[FolderDataset]) -> None:
+def require_no_code_of_targets(folders: Sequence[FolderDataset]) -> None:
     """Raise `Unsupported` if a folder dataset calls code of the script with its targets."""
     for folder in folders:
         if folder.target_transform is not None:
-            raise UnknownCode(f"its target_transform {display_name(folder.target_transform)} is not known", "none")
+            raise Unsupported(f"its target_transform {display_name(folder.target_transform)} is not known", "none", kind="code")
 
 
 def collate_kind(collate: Any) -> CollateKind:
-    """Return "list" for `default_collate`, "timm" for timm's `fast_collate`. Raise `UnknownCode` for any other."""
+    """Return "list" for `default_collate`, "timm" for timm's `fast_collate`. Raise `Unsupported` for any other."""
     if collate is sys.modules["torch.utils.data"].default_collate:
         if has_own_default_collate():
             raise Unsupported("the script has added types to torch's default_collate")
@@ -337,7 +335,7 @@ def collate_kind(collate: Any) -> CollateKind:
     timm = sys.modules.get("timm.data.loader")
     if timm is not None and collate is timm.fast_collate:
         return "timm"
-    raise UnknownCode(f"collate_fn {display_name(collate)} is not known", "torch's default_collate")
+    raise Unsupported(f"collate_fn {display_name(collate)} is not known", "torch's default_collate", kind="code")
 
 
 def require_fixed_size(parts: TransformParts) -> None:
@@ -350,12 +348,8 @@ def require_fixed_size(parts: TransformParts) -> None:
     raise Unsupported("its transform does not fix the image size", "CenterCrop, RandomCrop or RandomResizedCrop in it")
 
 
-def require_native_formats(folders: Sequence[FolderDataset]) -> None:
-    """Raise `Unsupported` if more than 2 % of the dataset's files, by their names, have formats without a native decoder."""
-    require_native_endings(_sampled_paths(folders))
-
-
-def _sampled_paths(folders: Sequence[FolderDataset]) -> list[str]:
+def sampled_paths(folders: Sequence[FolderDataset]) -> list[str]:
+    """Return up to `SAMPLED_PATHS` paths of each folder dataset, spread over it."""
     return [str(folder.samples[i][0]) for folder in folders for i in _spread(len(folder.samples))]
 
 

@@ -16,11 +16,11 @@ from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from headrace.accelerate.runtime.batch_memory import not_a_view
 from headrace.accelerate.runtime.engine import index_store
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.state import state_of
 from headrace.accelerate.script_code.hf_datasets import rows_at_once
 from headrace.accelerate.script_code.kept_state import KeptItems
 from headrace.accelerate.script_code.planned_images import PlannedMode
-from headrace.accelerate.transforms.translate import Unsupported
 from headrace.accelerate.whole.equality import are_equal
 from headrace.accelerate.whole.items import (
     CompiledItems,

@@ -22,6 +22,7 @@ import torch
 from headrace._native import DrawPlan, Job, Stream, Table
 from headrace.accelerate.runtime.data_map import mapped
 from headrace.accelerate.runtime.engine import engine, index_store
+from headrace.accelerate.runtime.unsupported import Refusal, Unsupported, required
 from headrace.accelerate.script.quiet_files import require_quiet_files
 from headrace.accelerate.script_code.calls import ItemCalls, has_own_default_collate
 from headrace.accelerate.script_code.hf_datasets import is_rows_dataset, rows_at_once
@@ -37,12 +38,10 @@ from headrace.accelerate.script_code.planned_images import (
     with_mode,
 )
 from headrace.accelerate.transforms.pointwise import ValueTable, tabulate
-from headrace.accelerate.transforms.translate import TransformParts, Unsupported, translate
+from headrace.accelerate.transforms.translate import Trace, TransformParts, translate
 from headrace.accelerate.whole.compile import CompiledView, compile_view
 from headrace.accelerate.whole.folders import (
     CollateKind,
-    check_loader,
-    collate_kind,
     require_fixed_size,
     require_native_endings,
     require_native_values,
@@ -361,21 +360,21 @@ def with_parts(content: Any, part: Callable[[Any], Any]) -> Any:
     return kind(*parts) if is_named else kind(parts)
 
 
-def recognise_items(loader: Any) -> RecognisedItems:
+def recognise_items(loader: Any, collate: CollateKind | Refusal, trace: Trace) -> RecognisedItems:
     """Recognise a loader by planning some of its items, and return what they have in common.
 
-    Raise `Unsupported` with the first reason for which the items cannot be made natively. Of the script only the code of items
-    runs, which changes nothing (`script_code.calls`).
+    `collate`: the kind of its collate function, refused if it is the script's own. `trace`: translates the script's own
+    transforms. Raise `Unsupported` with the first reason for which the items cannot be made natively. Of the script only the
+    code of items runs, which changes nothing (`script_code.calls`).
     """
-    check_loader(loader)
     _require_single_items(loader.dataset)
     _require_forked_workers(loader)
-    calls = ItemCalls()
+    calls = ItemCalls(trace)
     with separate_randomness(0):
         length = _length(calls, loader.dataset)
         indices = tuple(dict.fromkeys(int(at) for at in np.linspace(0, length - 1, min(length, PLANNED_ITEMS))))
         first = _planned(calls, loader.dataset, indices[0])
-        kind = _collate(loader.collate_fn)
+        kind = _collate(loader.collate_fn, collate)
         if first.has_images and kind != "code":
             raise Unsupported("its items hold images that are no tensors", "a transform that ends in ToTensor or PILToTensor")
         if not first.views:
@@ -394,7 +393,7 @@ def recognise_items(loader: Any) -> RecognisedItems:
             spent_s = now_s - start_s - longest_s - in_memory * BYTE_S
             if spent_s > MOST_ITEM_S * MEASURED_ITEMS and spent_s > MOST_ITEM_S * (number + 1):
                 raise Unsupported("the rest of its items' code takes longer in one process than native decoding saves")
-    views = tuple(_item_view(one.chain) for one in first.views)
+    views = tuple(_item_view(one.chain, trace) for one in first.views)
     paths = tuple(source_name(view.source) for item in items for view in item.views)
     groups = _groups(items)
     is_rgb, is_upright = first.views[0].is_rgb, first.views[0].is_upright
@@ -413,7 +412,7 @@ def recognise_items(loader: Any) -> RecognisedItems:
     for view in views:
         require_native_values(view.value_table, recognition.collate)
     if recognition.collate == "timm" and first.content[:1] != (Slot(0),):
-        raise Unsupported("timm's fast_collate of other items than (image, target)")
+        raise Unsupported("timm's fast_collate gets other items than (image, target)")
     if kind != "code":
         kept_items(recognition, loader.dataset, None)
     return recognition
@@ -461,15 +460,10 @@ def _groups(items: Sequence[PlannedItem]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in groups.values())
 
 
-def _collate(function: Any) -> CollateKind:
+def _collate(function: Any, found: CollateKind | Refusal) -> CollateKind:
     if has_own_default_collate():
         raise Unsupported("the script has added types to torch's default_collate", "torch's default_collate")
-    try:
-        return collate_kind(function)
-    except Unsupported:
-        if callable(function):
-            return "code"
-        raise
+    return "code" if isinstance(found, Refusal) and callable(function) else required(found)
 
 
 def _require_single_items(dataset: Any) -> None:
@@ -497,7 +491,7 @@ def _planned(calls: ItemCalls, dataset: Any, index: int) -> PlannedItem:
         raise Unsupported(f"planning item {index} failed ({type(error).__name__}: {error})") from error
 
 
-def _item_view(chain: Chain) -> ItemView:
-    parts = translate(chain.operations)
+def _item_view(chain: Chain, trace: Trace) -> ItemView:
+    parts = translate(chain.operations, trace)
     require_fixed_size(parts)
     return ItemView(chain, parts, tabulate(parts.pointwise))

@@ -30,12 +30,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from headrace.accelerate.runtime.batch_memory import as_made_now, batch_block, not_a_view, offer_free_blocks
 from headrace.accelerate.runtime.engine import engine
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.replaced_functions import is_own_function
 from headrace.accelerate.script.state import state_of
 from headrace.accelerate.script.torch_modes import has_watching_mode
 from headrace.accelerate.script_code.calls import has_own_default_collate
 from headrace.accelerate.transforms.torch_blur import arithmetic, holds_blur, serve_weights
-from headrace.accelerate.transforms.translate import Unsupported
 from headrace.accelerate.whole.compile import CompiledLoader, CompiledView
 from headrace.accelerate.whole.folders import FolderDataset, locate
 from headrace.accelerate.whole.pending import Pending
@@ -82,7 +82,7 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def __init__(self, loader: Any, compiled: Any, log_line: Callable[[str], None]) -> None:
         if loader.num_workers > 0 and not getattr(loader, "in_order", True):
-            raise Unsupported("in_order=False", "in_order=True")
+            raise Unsupported("it has in_order=False", "in_order=True")
         self._num_workers, self._dataset, self._collate_fn = loader.num_workers, loader.dataset, loader.collate_fn
         self._log_line = log_line
         self._worker_settings = WorkerSettings() if self._num_workers > 0 else None

@@ -6,8 +6,9 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script_code.deep_copies import DeepCopies, NotKept
-from headrace.accelerate.whole.folders import FolderDataset, Unsupported
+from headrace.accelerate.whole.folders import FolderDataset
 
 __all__ = ["WorkerCopies"]
 
@@ -39,4 +40,4 @@ def _copied(transform: Any) -> Any:
     try:
         return DeepCopies(None, [transform]).copy(transform, "its transform")
     except NotKept as error:
-        raise Unsupported(f"{error.place} is {error.what}, which cannot be copied") from error
+        raise Unsupported(f"{error.place} is {error.what}, which headrace cannot copy") from error
