@@ -166,7 +166,10 @@ class Answer:
 
 
 def answer(question: Question, tables: Sequence[PriceTable]) -> Answer:
-    """Return the cost estimate for a question, with the prices of one region or of several. Raises `UsageError`."""
+    """Return the cost estimate for a question, with the prices of one region or of several.
+
+    Raises `UsageError` if it cannot be answered, such as for `max_instances` below 1 or an unknown loader.
+    """
     if question.max_instances < 1:
         raise UsageError(f"--max-instances must be at least 1, not {question.max_instances}")
     if question.reuse_runs < 1:

@@ -25,5 +25,5 @@ def restart_markers(jpeg: bytes, *, tile: int = 32, keep_metadata: bool = True) 
         smaller_pieces = restart_markers(Path("photo.jpg").read_bytes(), tile=64)
     """
     if tile < 1:
-        raise UsageError(f"tile must be at least 1 pixel, got {tile}")
+        raise UsageError(f"tile, the pixels between two restart markers, must be at least 1, not {tile}")
     return native_restart_markers(jpeg, min(tile, 1 << 16), keep_metadata)

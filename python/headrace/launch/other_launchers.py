@@ -97,7 +97,7 @@ def slurm_script(job: Training) -> str:
 
 
 def skypilot_task(job: Training) -> str:
-    """Return a SkyPilot task (YAML). Raises `UsageError`."""
+    """Return a SkyPilot task (YAML). Raises `UsageError` for a bad name, number of machines or variable."""
     _check(job)
     if job.instance:
         machines = [f"  instance_type: {json.dumps(job.instance)}", "  infra: aws"]
@@ -116,7 +116,10 @@ def skypilot_task(job: Training) -> str:
 
 
 def ssh_script(job: Training) -> str:
-    """Return a shell script that starts torchrun on each host over ssh and ends all when one fails. Raises `UsageError`."""
+    """Return a shell script that starts torchrun on each host over ssh and ends all when one fails.
+
+    Raises `UsageError` without hosts, and for a bad host, name or variable.
+    """
     if not job.hosts:
         raise UsageError("launch ssh needs --hosts", hint="--hosts node1 node2, the first is the master")
     for host in job.hosts:
@@ -137,7 +140,10 @@ def ssh_script(job: Training) -> str:
 
 
 def batch_script(job: Packing) -> str:
-    """Return a shell script that registers and submits an AWS Batch array job: each job packs a part. Raises `UsageError`."""
+    """Return a shell script that registers and submits an AWS Batch array job: each job packs a part.
+
+    Raises `UsageError` without a queue or file system, for a bad name, and for a number of jobs that AWS does not take.
+    """
     missing = [name for name, value in (("--queue", job.queue), ("--efs", job.file_system)) if not value]
     if missing:
         raise UsageError(
@@ -162,7 +168,9 @@ def batch_script(job: Packing) -> str:
 
 
 def processing_script(job: Packing) -> str:
-    """Return a shell script with the command of a SageMaker Processing job that packs from S3 to S3. Raises `UsageError`.
+    """Return a shell script with the command of a SageMaker Processing job that packs from S3 to S3.
+
+    Raises `UsageError` for more than one instance, a bad name, and a place outside S3.
 
     One instance: the jobs of an array need a common folder, which Processing does not mount. Started again, it goes on.
     """

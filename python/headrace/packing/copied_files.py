@@ -177,14 +177,14 @@ def opened_record(target: Path) -> Iterator[tuple[dict[str, Any], Iterator[Copie
 
 
 def write_record(target: Path, header: Mapping[str, Any], entries: Iterable[CopiedFile]) -> None:
-    """Write the record anew. Raises OSError."""
+    """Replace the record of a folder copy. Raises OSError if it cannot be written."""
     head = {"format": FORMAT, "version": VERSION, **header}
     with replacing(target / RECORD) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.writelines(map(json_line, chain([head], (entry.as_fields() for entry in entries))))
 
 
 def json_line(value: Mapping[str, Any]) -> str:
-    """Return a line of a record."""
+    """Return one line of the record of a folder copy: `value` as JSON, with a newline."""
     return _encode(value) + "\n"
 
 

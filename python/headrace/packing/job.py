@@ -1,4 +1,4 @@
-"""`headrace.pack`: list the source, split it, have an engine pack the missing units, commit, upload."""
+"""`headrace.pack`: list the source, divide it by the split ratios, have an engine pack the missing units, commit, upload."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def size_pair(size: Size, what: str, *, example: int = 224) -> tuple[int, int]:
 
 
 def positive_range(values: Sequence[float], what: str) -> tuple[float, float]:
-    """Return (low, high), both above 0."""
+    """Return `values` as (low, high). Raise UsageError unless 0 < low <= high."""
     pair = tuple(float(value) for value in values)
     if len(pair) != 2 or not 0 < pair[0] <= pair[1]:
         raise UsageError(f"{what} must be (low, high) with 0 < low <= high, not {values!r}")
@@ -41,7 +41,7 @@ def positive_range(values: Sequence[float], what: str) -> tuple[float, float]:
 
 
 def check_probability(p: float, what: str) -> None:
-    """Check that `p` lies between 0 and 1."""
+    """Raise UsageError unless `p` lies between 0 and 1. what: the transform, for the message."""
     if not 0 <= p <= 1:
         raise UsageError(f"{what}: p must be between 0 and 1, not {p!r}")
 
@@ -77,7 +77,7 @@ def angle_range(value: object, what: str) -> tuple[float, ...]:
 
 
 def xy(value: Sequence[float] | None, what: str) -> tuple[float, float] | None:
-    """Return (x, y), or None as given."""
+    """Return `value` as (x, y) in pixels; None stays None. Raise UsageError for another number of values."""
     if value is None:
         return None
     point = tuple(float(part) for part in value)
@@ -87,6 +87,6 @@ def xy(value: Sequence[float] | None, what: str) -> tuple[float, float] | None:
 
 
 def check_antialias(antialias: bool | None, what: str) -> None:
-    """Refuse antialias=False."""
+    """Raise UsageError for antialias=False. what: the transform, for the message."""
     if antialias is False:
         raise UsageError(f"{what}: antialias=False is not offered: headrace resamples as Pillow does, with antialiasing")

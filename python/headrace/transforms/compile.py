@@ -104,7 +104,7 @@ class Pipeline:
         return lines
 
     def image_bytes(self) -> int:
-        """Return the bytes of one output image."""
+        """Return the size of one output image in bytes."""
         return self.height * self.width * 3 * np.dtype(NUMPY_DTYPES[self.dtype]).itemsize
 
 
@@ -117,7 +117,10 @@ def compile_pipeline(
     fuse: Fuse = "geometry",
     dct_scale: DctScale = "off",
 ) -> Pipeline:
-    """Compile `transform`. `table` overrides its values part (and must be equal to it).
+    """Compile `transform` for the native engine.
+
+    table: the output value of each channel and pixel value, float32 [3, 256], where the caller knows it. Default: computed from
+    ToDtype and Normalize.
 
     fuse: "geometry" folds any run of crops, resizes, flips, rotations and affines into one sampling; "off" gives the pixels of
     one operation after the other, as torchvision does on Pillow images. Without rotations and affines they are the same.

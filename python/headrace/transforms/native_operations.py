@@ -56,7 +56,9 @@ def native_operations(transform: Transform) -> list[Operation]:
         case Dilation() | Erosion():
             return [_operation(transform, radius=transform.size // 2)]
     if not transform.operation:
-        raise UsageError(f"{type(transform).__name__} cannot be used here", hint="put it at the end of the pipeline")
+        raise UsageError(
+            f"{type(transform).__name__} cannot be used inside RandomApply or Repeat", hint="put it at the end of the pipeline"
+        )
     return [_operation(transform)]
 
 

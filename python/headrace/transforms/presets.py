@@ -17,7 +17,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def imagenet_train(size: Size = 224, *, normalize: bool = False) -> Compose:
-    """Return the training pipeline: RandomResizedCrop(size) and RandomHorizontalFlip().
+    """Return the transforms for training, not compiled: Compose([RandomResizedCrop(size), RandomHorizontalFlip()]).
 
     size: output (height, width) in pixels; one int means a square. Default 224.
     normalize: end with Normalize by ImageNet's statistics, which needs a Loader with a float `dtype`. Default False.
@@ -28,7 +28,7 @@ def imagenet_train(size: Size = 224, *, normalize: bool = False) -> Compose:
 
 
 def imagenet_eval(size: Size = 224, *, resize: int | None = None, normalize: bool = False) -> Compose:
-    """Return the evaluation pipeline: Resize(resize) and CenterCrop(size).
+    """Return the transforms for evaluation, not compiled: Compose([Resize(resize), CenterCrop(size)]).
 
     size: output (height, width) in pixels; one int means a square. Default 224.
     resize: length of the shorter side before the crop, in pixels; None: the longer side of `size` / 0.875 (256 for 224).

@@ -195,14 +195,14 @@ def test_the_spot_advisor_gives_bands_and_the_discounts_that_the_history_lacks()
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ({}, "says nothing about eu-west-1"),
-        ([], "says nothing"),
-        (ADVISOR, "says nothing about eu-west-1"),
+        ({}, "has no usable entry for eu-west-1"),
+        ([], "has no usable entry"),
+        (ADVISOR, "has no usable entry for eu-west-1"),
         (
             {"spot_advisor": {"eu-west-1": {"Linux": {"g5.xlarge": {"r": 9, "s": 10}, "g6.xlarge": {"r": 1, "s": "x"}}}}},
-            "nothing",
+            "no usable entry",
         ),
-        ({"spot_advisor": {"eu-west-1": {"Linux": {"g5.xlarge": None, "g6.xlarge": {"r": 1, "s": 400}}}}}, "nothing"),
+        ({"spot_advisor": {"eu-west-1": {"Linux": {"g5.xlarge": None, "g6.xlarge": {"r": 1, "s": 400}}}}}, "no usable entry"),
     ],
 )
 def test_an_advisor_of_another_form_is_one_line_and_the_offline_bands_stay(document: object, words: str) -> None:

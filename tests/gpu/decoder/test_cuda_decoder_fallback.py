@@ -185,7 +185,7 @@ class Faulty(HostLauncher):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("pixel", r"<0\.1 % of the CUDA decoder's values differ from the CPU kernel's on this GPU"),
+        ("pixel", r"<0\.1 % of the CUDA decoder's values differ from the CPU kernel's on this GPU; all must be equal"),
         ("status", "the CUDA decoder reports undamaged images as damaged on this GPU"),
         ("fails", "the CUDA decoder's first batch failed: CUDA error: an illegal memory access was encountered$"),
         ("silent", "the CUDA decoder's first batch failed: RuntimeError$"),

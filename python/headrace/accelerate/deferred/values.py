@@ -20,7 +20,7 @@ __all__ = ["Values", "from_bytes", "unchanged", "unit_floats"]
 
 _SHAPE = (3, 1, 256)
 MOST_RESULTS = 1024
-"""Forget remembered results beyond this number: operations with random parameters never repeat, and would fill the memory."""
+"""Drop stored results beyond this number: operations with random parameters never repeat, and would fill the memory."""
 
 STORED = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float16: np.uint16, torch.bfloat16: np.uint16}
 """The dtypes that native code can write, and numpy's type of the same size for each."""

@@ -13,7 +13,7 @@ __all__ = ["PartlyNative"]
 
 @dataclass(frozen=True, slots=True)
 class PartlyNative:
-    """A changed copy of the script's DataLoader, over which the script's own iterator runs (`hook.PARTIAL_WAYS`).
+    """A changed copy of the script's DataLoader: headrace decodes its images, the script's own iterator and workers run.
 
     `loader`: the copy; its items are equal bit for bit. `native`: the native steps, as the subject of a sentence ("decode and
     RandomResizedCrop"). `check`: the result of the comparison, in words. `prepare`: changes the iterator that the script's

@@ -93,14 +93,14 @@ class ItemCalls:
     def plan(self, dataset: Any, index: Any) -> Any:
         """Return `dataset[index]` with `PlannedView` objects in place of image tensors.
 
-        Raise `Unsupported` with the reason if the code makes a forbidden call.
+        Raise `Unsupported` with the reason if the code makes a call that may have side effects or depends on the process.
         """
         return self._understood(lambda: self.item(dataset, index))
 
     def run(self, function: Any, *arguments: Any) -> Any:
         """Call a function of the script, such as its collate function, as `plan` does.
 
-        Raise `Unsupported` with the reason if its code makes a forbidden call.
+        Raise `Unsupported` with the reason if its code makes a call that may have side effects or depends on the process.
         """
         result, refusal = self._refusal_of(lambda: self.call(function, *arguments))
         if refusal is not None:
@@ -130,7 +130,10 @@ class ItemCalls:
         return made
 
     def length(self, dataset: Any) -> int:
-        """Return `len(dataset)`. Raise `Unsupported` if the code makes a forbidden call."""
+        """Return `len(dataset)`, computed by the dataset's own `__len__`.
+
+        Raise `Unsupported` with the reason if its code makes a call that may have side effects or depends on the process.
+        """
         return int(self._understood(lambda: self._len(dataset)))
 
     def refuse(self, reason: str) -> NotUnderstood:
@@ -144,14 +147,14 @@ class ItemCalls:
         return result
 
     def _refusal_of(self, make: Callable[[], Any]) -> tuple[Any, str | None]:
-        """Call `make` for a new item or batch. Return its result, and the reason if it was refused."""
+        """Call `make` for a new item or batch. Return its result, and the reason of the first `NotUnderstood`, or None."""
         self._iterators.clear()
         return refusal_of(make)
 
     # The decisions of rewritten code
 
     def call(self, function: Any, /, *arguments: Any, **named: Any) -> Any:
-        """Execute, replace or refuse a call `function(*arguments)`."""
+        """Return the result of `function(*arguments)`, planned for images. Raise `NotUnderstood` if the call is refused."""
         known = self._handlers.get(id(function))
         if known is not None:
             return known[1](*arguments, **named)
@@ -178,7 +181,7 @@ class ItemCalls:
         return self.call(function, own)
 
     def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
-        """Execute, replace or refuse a method call `thing.name(*arguments)`."""
+        """Return the result of `thing.name(*arguments)`, planned for images. Raise `NotUnderstood` if the call is refused."""
         kind = type(thing)
         if kind is types.ModuleType or kind is type:
             return self.call(self.attribute(thing, name), *arguments, **named)
@@ -204,7 +207,7 @@ class ItemCalls:
         return function(thing, *arguments, **named)
 
     def item(self, thing: Any, index: Any, /) -> Any:
-        """Return or refuse `thing[index]`."""
+        """Return `thing[index]`. Raise `NotUnderstood` if reading it may change an object or run code that is refused."""
         kind = type(thing)
         if self._is_plain(kind):
             if kind.__module__ == "collections" and kind.__name__ == "defaultdict" and index not in thing:
@@ -217,7 +220,7 @@ class ItemCalls:
         return self.method(thing, "__getitem__", index)
 
     def attribute(self, thing: Any, name: str, /) -> Any:
-        """Return or refuse the attribute `thing.name`."""
+        """Return `thing.name`. Raise `NotUnderstood` for a property, a variable that may change, or a planned view or file."""
         kind = type(thing)
         if kind is types.ModuleType:
             if is_of_library(thing.__name__) and hasattr(thing, name) and not is_constant(vars(thing), name):
@@ -238,20 +241,20 @@ class ItemCalls:
         return getattr(thing, name)
 
     def immutable(self, value: Any, /) -> Any:
-        """Return the left operand of `+=`. Refuse one that `+=` would change in place."""
+        """Return the left operand of `+=` unchanged. Raise `NotUnderstood` for one that `+=` changes in place, as a list."""
         if isinstance(value, str | int | float | tuple | bytes) and self._is_plain(type(value)):
             return value
         raise self.refuse(f"its items change a {type(value).__name__} in place")
 
     def formatted(self, value: Any, /) -> Any:
-        """Return a value of an f-string. Refuse one whose `__format__` or `__str__` is code of the script."""
+        """Return a value of an f-string unformatted. Raise `NotUnderstood` if formatting it runs code of the script."""
         kind = type(value)
         if self._is_plain(kind) or kind is type or isinstance(value, PlannedImage | PlannedView | PlannedFile):
             return value
         raise self.refuse(f"its items make a text of {kind.__name__}")
 
     def operand(self, value: Any, /) -> Any:
-        """Return an operand of an operator or condition. Refuse one whose operator methods are code of the script."""
+        """Return an operand of an operator or condition. Raise `NotUnderstood` if using it runs code of the script."""
         kind = type(value)
         if kind not in self._operands:
             if kind in _ITERATORS:  # `in` would use it up
@@ -263,7 +266,7 @@ class ItemCalls:
         return value
 
     def iterated(self, value: Any, /) -> Any:
-        """Return the iterable of a loop. Refuse one whose iteration runs code of the script or changes an object."""
+        """Return the iterable of a loop unchanged. Raise `NotUnderstood` if iterating runs the script's code or uses it up."""
         kind = type(value)
         if self._is_plain(kind) or self._is_own_iterator(value):
             return value

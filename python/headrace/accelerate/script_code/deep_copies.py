@@ -34,16 +34,16 @@ from headrace.accelerate.script_code.hf_datasets import is_rows_dataset
 __all__ = ["BatchCopies", "DeepCopies", "NotKept", "are_unchangeable", "is_unchangeable", "own_special_method"]
 
 MOST_BYTES = 256 << 20
-"""Most bytes of arrays, tensors and tables to copy. `NotKept` is raised for more, which would take too much memory."""
+"""Deep-copy at most this many bytes of arrays, tensors and tables. `NotKept` is raised for more, to save memory."""
 
 MOST_CONTAINERS = 500_000
-"""Most nested lists and dicts to copy in one container: about 50 ms and 100 MB. `NotKept` is raised for more."""
+"""Deep-copy at most this many lists and dicts inside one container: about 50 ms, 100 MB. `NotKept` is raised for more."""
 
 MOST_GAPS = 4
 """Copy an array or tensor with its strides if they span at most this many times its bytes; else raise `NotKept`."""
 
 MOST_VISITS = 100_000
-"""Most values to examine one by one: about 100 ms. `NotKept` is raised for more. A container of plain values counts as one."""
+"""A deep copy visits at most this many objects: about 100 ms. `NotKept` is raised for more. A list of numbers counts as one."""
 
 #: Special methods that operators and conditions call. Objects of the script's classes that define one are not copied.
 IMPLICIT = frozenset(
@@ -362,11 +362,11 @@ class DeepCopies:
 
 
 def _array_with_strides(thing: Any) -> Any:
-    """Return a copy of an array with its strides, which may be negative. Raise `NotKept` if it is mostly gaps."""
+    """Return a copy of an array with its strides, which may be negative. Raise `NotKept` for a view of a small part."""
     steps = [(count - 1) * step for count, step in zip(thing.shape, thing.strides, strict=True)]
     span = sum(map(abs, steps)) + thing.itemsize
     if span > MOST_GAPS * thing.nbytes:
-        raise NotKept("a view of a small part of an array")
+        raise NotKept("an array that is a view of a small part of a larger one")
     first = -sum(step for step in steps if step < 0)
     made = np.ndarray(thing.shape, thing.dtype, np.empty(span, np.uint8), first, thing.strides)
     made[...] = thing
@@ -374,10 +374,10 @@ def _array_with_strides(thing: Any) -> Any:
 
 
 def _tensor_with_strides(thing: Any) -> Any:
-    """Return a copy of a tensor with its strides. Raise `NotKept` if it is mostly gaps, or if values share memory."""
+    """Return a copy of a tensor with its strides. Raise `NotKept` for a view of a small part, or if elements share memory."""
     steps = [(count - 1) * step for count, step in zip(thing.shape, thing.stride(), strict=True) if count > 1]
     if 0 in steps or sum(steps) >= MOST_GAPS * thing.numel():
-        raise NotKept("a view of a small part of a tensor, or a tensor whose values share memory")
+        raise NotKept("a tensor that is a view of a small part of a larger one, or whose elements share memory")
     return torch.empty_strided(thing.shape, thing.stride(), dtype=thing.dtype).copy_(thing)
 
 

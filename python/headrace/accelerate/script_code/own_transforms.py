@@ -91,7 +91,7 @@ class _Decision:
         return self.probability in (0.0, 1.0)
 
     def numbers(self, *, negated: bool = False) -> tuple[float, ...]:
-        """Return the numbers of the draw, for `DrawPlan`."""
+        """Return the decision for `DrawPlan`: number of the generator, the comparison, its limit, then the arithmetic."""
         generator, *arithmetic = self.drawn.numbers()
         return (generator, _COMPARISONS[self.comparison][negated], self.limit, *arithmetic)
 
@@ -111,7 +111,7 @@ class _Way:
         self.steps: Steps = ()
 
     def decide(self, decision: _Decision) -> bool:
-        """Return the outcome of a comparison."""
+        """Return whether the compared random number meets the condition in this run through the code."""
         self.decisions.append(decision)
         return decision.probability >= 1 if decision.is_certain else self.way
 
@@ -250,7 +250,7 @@ class _Blur:
 
 
 class _TracedCalls(ItemCalls):
-    """Executes, replaces or refuses the calls of a transform class of the script (`Decisions`)."""
+    """Executes the calls of a transform class of the script with stand-ins, or raises `NotUnderstood` (`Decisions`)."""
 
     _refuses_ahead = False  # each way through the code is run
 
@@ -259,7 +259,7 @@ class _TracedCalls(ItemCalls):
         super().__init__(trace)
 
     def attribute(self, thing: Any, name: str, /) -> Any:
-        """Return or refuse the attribute `thing.name`."""
+        """Return the attribute `thing.name`. Raise `NotUnderstood` for an attribute of an image or of a random number."""
         if type(thing) is _Image and name == "mode":
             return "RGB"
         if isinstance(thing, _STAND_INS):
@@ -267,7 +267,7 @@ class _TracedCalls(ItemCalls):
         return super().attribute(thing, name)
 
     def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
-        """Execute, replace or refuse a method call `thing.name(*arguments)`."""
+        """Return the result of `thing.name(*arguments)`, or the stand-in after it. Raise `NotUnderstood` if it is refused."""
         if type(thing) is _Image:
             return self._image_method(thing, name, arguments, named)
         if type(thing) is _Drawn and name == "item" and not (arguments or named):

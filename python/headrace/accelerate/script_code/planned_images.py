@@ -143,7 +143,7 @@ class _Planned:
         raise NotUnderstood(f"its items look at {self.words()}")
 
     def words(self) -> str:
-        """Name the object in messages, in the plural."""
+        """Return the plural noun phrase for these stand-ins in messages, such as "images"."""
         return "images"
 
     __array__ = __bytes__ = __eq__ = __format__ = __getitem__ = __index__ = __int__ = __iter__ = __len__ = _refuse
@@ -160,7 +160,7 @@ class PlannedFile(_Planned):
         self.source = source
 
     def words(self) -> str:
-        """Name the object in messages, in the plural."""
+        """Return the plural noun phrase for these stand-ins in messages, such as "images"."""
         return "the bytes of files"
 
     def __enter__(self) -> PlannedFile:
@@ -257,7 +257,7 @@ class PlannedView(_Planned):
         self.memory = object()
 
     def words(self) -> str:
-        """Name the object in messages, in the plural."""
+        """Return the plural noun phrase for these stand-ins in messages, such as "images"."""
         return "the tensors of their images"
 
     def transformed(self, operation: Any) -> PlannedView | None:

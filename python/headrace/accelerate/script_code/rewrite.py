@@ -26,31 +26,31 @@ __all__ = ["Decisions", "RewrittenCode", "rewritten"]
 
 
 class Decisions(Protocol):
-    """Interface of the object that executes, replaces or refuses the operations of a rewritten function."""
+    """The interface that executes the operations of a rewritten function. It raises `NotUnderstood` to refuse one."""
 
     def call(self, function: Any, /, *arguments: Any, **named: Any) -> Any:
-        """Return the result of `function(*arguments)`, or refuse the call."""
+        """Return the result of `function(*arguments)`. Raise `NotUnderstood` if the call is refused."""
 
     def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
-        """Return the result of `thing.name(*arguments)`, or refuse the call."""
+        """Return the result of `thing.name(*arguments)`. Raise `NotUnderstood` if the call is refused."""
 
     def item(self, thing: Any, index: Any, /) -> Any:
-        """Return `thing[index]`, or refuse it."""
+        """Return `thing[index]`. Raise `NotUnderstood` if reading it is refused."""
 
     def attribute(self, thing: Any, name: str, /) -> Any:
-        """Return `thing.name`, or refuse it."""
+        """Return `thing.name`. Raise `NotUnderstood` if reading it is refused."""
 
     def immutable(self, value: Any, /) -> Any:
-        """Return the left operand of `+=` and its like. Refuse one that would be changed in place."""
+        """Return the left operand of `+=` or its like unchanged. Raise `NotUnderstood` for one that it changes in place."""
 
     def formatted(self, value: Any, /) -> Any:
-        """Return a value of an f-string. Refuse one whose `__format__` or `__str__` is code of the script."""
+        """Return a value of an f-string unformatted. Raise `NotUnderstood` if formatting it runs code of the script."""
 
     def operand(self, value: Any, /) -> Any:
-        """Return an operand of an operator or condition. Refuse one whose operator methods are code of the script."""
+        """Return an operand of an operator or condition. Raise `NotUnderstood` if using it runs code of the script."""
 
     def iterated(self, value: Any, /) -> Any:
-        """Return the iterable of a loop. Refuse one whose iteration runs code of the script or changes an object."""
+        """Return the iterable of a loop unchanged. Raise `NotUnderstood` if iterating runs the script's code or uses it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,11 +273,11 @@ class _Rewriter(ast.NodeTransformer):
         return super().visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        """Refuse nested functions."""
+        """Raise `Unsupported`: nested functions are not followed."""
         raise self._refuse("defines a function")
 
     def visit_Import(self, node: ast.Import) -> Any:
-        """Refuse to import a module that is not loaded yet, because its code would run. A loaded one is only named."""
+        """Raise `Unsupported` for a module that is not loaded yet, because its code would run. A loaded one is only named."""
         for one in node.names:
             if one.name not in sys.modules:
                 raise self._refuse("imports a module that is not loaded yet")
@@ -286,7 +286,7 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
-        """Refuse `from module import …` if the module is not loaded, or makes the name by its `__getattr__`."""
+        """Raise `Unsupported` for `from module import name` if the module is not loaded, or makes the name by `__getattr__`."""
         known = {} if node.level else vars(sys.modules.get(node.module or "", types.ModuleType("absent")))
         if not all(one.name in known for one in node.names):
             raise self._refuse("imports a name that is not loaded yet")
@@ -338,7 +338,7 @@ class _Rewriter(ast.NodeTransformer):
         return self._decided("iterated", [self.visit(node)], node)  # type: ignore[no-any-return]
 
     def visit_BinOp(self, node: ast.BinOp) -> Any:
-        """Rewrite a binary operator. Refuse `@`: a worker multiplies matrices with one thread."""
+        """Rewrite a binary operator. Raise `Unsupported` for `@`: a worker multiplies matrices with one thread."""
         if isinstance(node.op, ast.MatMult):
             raise self._refuse("multiplies matrices")
         node.left, node.right = self._operand(node.left), self._operand(node.right)
@@ -443,7 +443,7 @@ class _Rewriter(ast.NodeTransformer):
         return ast.fix_missing_locations(ast.copy_location(ast.GeneratorExp(node.args[0].body, [each]), node))
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
-        """Rewrite an attribute that is read: it goes through `Decisions.attribute`. Refuse one that is set or deleted."""
+        """Rewrite an attribute that is read: `Decisions.attribute` returns it. Raise `Unsupported` if it is set or deleted."""
         if not isinstance(node.ctx, ast.Load):
             raise self._refuse(f"sets the attribute {node.attr}")
         name = self._whole(node.attr)

@@ -49,7 +49,7 @@ class GeneratorStates(NamedTuple):
 
     @classmethod
     def now(cls) -> GeneratorStates:
-        """Return the states of this process's generators."""
+        """Return the states of the random generators of torch (CPU), Python and NumPy in this process."""
         numpy: Any = np.random.get_state(legacy=False)  # the older form gives a warning for other generators
         if numpy["bit_generator"] != "MT19937":
             raise Unsupported("numpy.random has another generator than MT19937", "NumPy's own")
@@ -57,7 +57,7 @@ class GeneratorStates(NamedTuple):
         return cls(torch.get_rng_state(), random.getstate(), ("MT19937", *key, numpy["has_gauss"], numpy["gauss"]))
 
     def restore(self) -> None:
-        """Set the generators of this process to these states."""
+        """Set the random generators of torch (CPU), Python and NumPy in this process to these states."""
         torch.set_rng_state(self.torch)
         random.setstate(self.python)
         np.random.set_state(self.numpy)
@@ -152,7 +152,7 @@ class RandomStream:
     def in_this_process(self, state: bytes, *, stays: bool = False) -> Iterator[None]:
         """Context manager: this process draws from the stream, starting at `state`. Its draws advance the stream.
 
-        `stays`: leave the generators of this process there, too. Otherwise they are restored.
+        `stays`: leave the random generators of this process there, too. Otherwise they are restored.
         """
         own = GeneratorStates.now()
         self.states_at(state).restore()

@@ -150,7 +150,7 @@ class StepRecorder:
         self.begin_session()
 
     def begin_session(self) -> None:
-        """Forget the loaders and counters of an earlier session of this process."""
+        """Begin a session with no loaders and zero counters: those of an earlier session of this process are dropped."""
         self.off = self.failed
         self.session += 1
         self.has_batch = False

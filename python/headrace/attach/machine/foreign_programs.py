@@ -64,7 +64,7 @@ class ForeignPrograms:
         return [{"pid": pid, "name": names[pid], "cores": round(used[pid], 2)} for pid in order[:MOST_RECORDED]]
 
     def forget(self) -> None:
-        """Forget the last reading after a gap: programs that were idle meanwhile would look smaller than they are."""
+        """Drop the last reading after a gap: programs that were idle meanwhile would look smaller than they are."""
         self._read_s = None
 
     def _read(self, own: Collection[int], cores: Collection[int]) -> tuple[dict[int, tuple[float, int]], dict[int, str]]:

@@ -102,7 +102,10 @@ class StackSampler:
         self._write_after_s = FIRST_WRITE_S
 
     def mark(self, role: str, loader: int, owner: Any = None) -> None:
-        """Start sampling this thread as doing work of `role` for a loader, until `unmark` or until `owner` is gone."""
+        """Sample this thread's Python stack from now on: it makes a batch (`role` "batch") or runs a training step ("step").
+
+        loader: the loader's number. owner: an object after whose end this thread is not sampled (None: until `unmark`).
+        """
         since_s = time.monotonic()
         self._marks[threading.get_ident()] = ((role, loader), None if owner is None else weakref.ref(owner), since_s)
         if self._thread is None:
@@ -111,7 +114,7 @@ class StackSampler:
                 self._start()
 
     def unmark(self) -> None:
-        """Stop sampling this thread."""
+        """Stop sampling the Python stack of this thread."""
         self._marks.pop(threading.get_ident(), None)
 
     def stop(self) -> None:
@@ -228,19 +231,19 @@ _samplers: list[StackSampler] = []
 
 
 def install(recorder: Recorder) -> None:
-    """Let `mark` start sampling in this process, unless the environment turns sampling off."""
+    """Let `mark` start sampling stacks in this process, unless `HEADRACE_STACKS=0` turns it off."""
     if os.environ.get(STACKS_VARIABLE, "1") != "0" and not _samplers:
         _samplers.append(StackSampler(recorder))
 
 
 def mark(role: str, loader: int, owner: Any = None) -> None:
-    """Start sampling this thread: it makes a batch of a loader (`role` "batch"), or runs a training step on one ("step")."""
+    """Sample this thread's stack: it makes a batch of a loader (`role` "batch"), or runs a training step on one ("step")."""
     for sampler in _samplers:
         sampler.mark(role, loader, owner)
 
 
 def unmark() -> None:
-    """Stop sampling this thread."""
+    """Stop sampling the Python stack of this thread."""
     for sampler in _samplers:
         sampler.unmark()
 

@@ -272,7 +272,10 @@ def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) 
 
 
 def _ask_for_code(args: argparse.Namespace, request: dict[str, Any]) -> None:
-    """Show what a request from a file would run on this machine, and ask unless `--yes` is given. Raises `UsageError`."""
+    """Show what a request from a file would run on this machine, and ask unless `--yes` is given.
+
+    Raises `UsageError` if the answer is no, and if nobody can be asked (standard input is no terminal).
+    """
     found = chosen_code(request, script=args.script is not None) if args.request else []
     if not found:
         return

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the demo and print its table."""
     if not 0 < args.seconds <= 600:
-        raise UsageError(f"--seconds must be above 0 and at most 600, not {args.seconds:g}")
+        raise UsageError(f"--seconds, the length of a measurement, must be above 0 and at most 600, not {args.seconds:g}")
     folder = (args.keep or default_folder()).absolute()
     data = args.data.absolute() if args.data else None
     result = run_demo(

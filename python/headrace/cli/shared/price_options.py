@@ -22,12 +22,18 @@ def add_price_options(parser: argparse.ArgumentParser, *, of: str) -> None:
 
 
 def machine_usd_per_hour(args: argparse.Namespace) -> float | None:
-    """Return the price of an hour of the machine in USD, or None without a price. Raises `UsageError`."""
+    """Return the price of an hour of the machine in USD, or None if neither option is given.
+
+    Raises `UsageError` for an unknown `--instance`, and for a `--usd-per-hour` that is negative or not finite.
+    """
     return _price(args)[0]
 
 
 def gpu_usd_per_hour(args: argparse.Namespace) -> float | None:
-    """Return the price of a GPU-hour in USD: `--usd-per-hour`, or the instance's price divided by its GPUs; None without."""
+    """Return the price of a GPU-hour in USD: `--usd-per-hour`, or the instance's price divided by its GPUs.
+
+    None if neither option is given. Raises `UsageError` as `machine_usd_per_hour` does.
+    """
     usd, gpus = _price(args)
     return None if usd is None else usd / gpus
 

@@ -183,7 +183,10 @@ def _names(word: str) -> tuple[str, ...]:
 
 
 def options_from_arguments(args: argparse.Namespace, config: Path | None) -> ResolvedOptions:
-    """Return the options of a run: defaults, overridden by preset, file, command line, in this order. Raises UsageError."""
+    """Return the options of a run: defaults, overridden by preset, file, command line, in this order.
+
+    Raises UsageError for a file with other options or values, for options that are missing, and for a masked password in a URL.
+    """
     given = {key: value for key, value in vars(args).items() if key in KEYS}
     file = _from_file(config) if config is not None else {}
     if "model" in file and "model" not in given:

@@ -18,7 +18,7 @@ class Limits:
     budget_usd: float | None = None
 
     def allow(self, row: Row) -> bool:
-        """Return whether a row is within both limits."""
+        """Return whether the run takes at most `deadline_hours` and costs at most `budget_usd` on this row's machine."""
         in_time = self.deadline_hours is None or row.total_hours <= self.deadline_hours
         return in_time and (self.budget_usd is None or row.best_usd <= self.budget_usd)
 

@@ -106,7 +106,7 @@ def read_run(path: Path) -> list[FinishedRun]:
     """Read finished runs from a JSON file.
 
     Either `{kind, predicted_s, observed_s}`, a list of these, or the description of a SageMaker training job with its
-    prediction (`predicted_s` beside the fields of DescribeTrainingJob). Raises `UsageError`.
+    prediction (`predicted_s` beside the fields of DescribeTrainingJob). Raises `UsageError` for a file of another form.
     """
     try:
         document = parse_json(read_regular(path))

@@ -32,7 +32,10 @@ TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The advisor's entry for an instance type. discount: 0 to 1. band_percent: one of `BANDS_PERCENT`."""
+    """The advisor's entry for an instance type. discount: part of the price on demand that spot saves, 0 to 1.
+
+    band_percent: per cent of instances interrupted within a month, from and to; one of `BANDS_PERCENT`.
+    """
 
     discount: float
     band_percent: tuple[int, int]
@@ -55,9 +58,9 @@ def fetch_advisor(url: str = URL) -> Any:
 
 
 def read_advice(document: Any, region: str) -> dict[str, Advice]:
-    """Return the advice for a region by instance type; entries of an unknown form are left out.
+    """Return the saving and the interruptions of spot in a region by instance type; entries of an unknown form are left out.
 
-    Raises `SourceError` if the document has nothing about the region.
+    document: the advisor's JSON (`fetch_advisor`). Raises `SourceError` if it has nothing about the region.
     """
     try:
         entries = document["spot_advisor"][region]["Linux"]
@@ -65,7 +68,7 @@ def read_advice(document: Any, region: str) -> dict[str, Advice]:
     except (KeyError, TypeError, AttributeError):
         found = {}
     if not found:
-        raise SourceError(f"the spot advisor says nothing about {region}")
+        raise SourceError(f"AWS's Spot Instance Advisor has no usable entry for {region}")
     return found
 
 

@@ -109,7 +109,10 @@ def _parquet(path: Path) -> Iterator[tuple[str, str]]:
                     left -= len(name) + _ROW_BYTES
                     yield name, "" if value is None or value != value else str(value)
                 if left < 0:
-                    raise FormatError(f"{path} has far more rows than files of its size", hint="repeat fewer rows")
+                    raise FormatError(
+                        f"{path}: its rows take over {size_text(_ALWAYS_BYTES)} and over {_EXPANSION} times the file's size",
+                        hint="repeat fewer rows",
+                    )
     except HeadraceError:
         raise
     except Exception as error:  # what pyarrow raises for damaged files has many types

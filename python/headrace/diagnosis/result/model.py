@@ -218,7 +218,7 @@ class FlameChart:
 
 
 def ending_words(code: int) -> str:
-    """Return how a command with a non-zero exit code ended. Negative codes are signals, as in `subprocess`."""
+    """Return how a command ended, without a subject: "failed with exit code 1" or "stopped by SIGKILL" (code -9)."""
     if code > 0:
         return f"failed with exit code {code}"
     known = {one.value: one.name for one in signal.Signals}
@@ -226,7 +226,7 @@ def ending_words(code: int) -> str:
 
 
 def command_ended(code: int) -> str:
-    """Return how a command with a non-zero exit code ended, as a clause about "the command"."""
+    """Return how a command ended, with its subject: "the command failed with exit code 1". code: not 0; -9 is SIGKILL."""
     return f"the command {'was ' if code < 0 else ''}{ending_words(code)}"
 
 

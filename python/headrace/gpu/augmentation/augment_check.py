@@ -137,7 +137,10 @@ class CheckedOperations:
 
 @functools.cache
 def checked_operations(device: str) -> CheckedOperations:
-    """Return the augmentation operations for a device, after comparing the pixels of each with torch on the CPU.
+    """Return the augmentation operations for a device, those whose pixels equal torch's on the CPU.
+
+    A Triton kernel that differs is replaced by torch's operation. If that differs too, `refusal` says so, and the device must
+    not augment.
 
     The check runs once per process and device. Raises torch's error if the device is out of memory. Example:
     `checked_operations("cuda:0")`.

@@ -115,8 +115,9 @@ class CudaBatch:
         self._staged: Any = None  # what the device may still read
 
     def started(self, statuses: Any, staged: Any, on_gpu: bool) -> None:
-        """Start to copy the launch's `statuses` (one byte per image, on the device) to the host. Does not wait.
+        """Start to copy `statuses` to the host and return at once; `CudaBatch.statuses` waits for the copy.
 
+        statuses: what the launch found, one byte per image on the device, 0 for a decoded image.
         staged: buffers to keep alive while the device may read them. on_gpu: False in tests, whose statuses are on the host.
         """
         self._staged = staged

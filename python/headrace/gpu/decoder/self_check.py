@@ -53,4 +53,4 @@ def check_pixels(decoder: Decoder) -> None:
         raise HeadraceError("the CUDA decoder reports undamaged images as damaged on this GPU")
     if not np.array_equal(found, expected):
         share = percent_text(float(np.mean(found != expected)), digits=1)
-        raise HeadraceError(f"{share} of the CUDA decoder's values differ from the CPU kernel's on this GPU")
+        raise HeadraceError(f"{share} of the CUDA decoder's values differ from the CPU kernel's on this GPU; all must be equal")

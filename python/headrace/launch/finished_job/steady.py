@@ -14,13 +14,13 @@ from headrace.launch.finished_job.use import HostUse
 __all__ = ["Steady", "steady_use"]
 
 ACTIVE_PART, ACTIVE_LEAST = 0.25, 0.01
-"""The GPU works from the first point on that reaches this part of its 90th percentile, and this share."""
+"""Count a GPU as working from the first point whose use is at least this part of its 90th percentile, and this share."""
 
 SUSTAINED_POINTS = 5
 """Of these many points after it at least half have to reach it too, or it was a test of the GPU before the training."""
 
 UNUSED_GPU = 0.02
-"""The 95th percentile of a GPU that the job does not use is below this share."""
+"""Count a GPU as unused if the 95th percentile of its use is below this share, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class Feed:
         return FeedPass(_EpochWork(self, tuple(views), epoch), fetched, epoch, self.options.prefetch, self.stats)
 
     def pass_ended(self) -> None:
-        """Write the JPEG indexes that a pass has made, and forget when the last batch was handed out."""
+        """Write the JPEG indexes of a pass to disk. The time from its last batch to the next pass is not measured as a step."""
         if self._gpu is not None:
             self._gpu.pass_ended()
         (self._primary or self).flush()
@@ -159,7 +159,10 @@ class Feed:
         return self._ring.counts()[0]
 
     def abandon(self) -> None:
-        """Forget threads and tables in a forked child, where the threads do not exist and may have left the tables locked."""
+        """In a forked child, drop the native threads, which do not exist there, and the tables of records and masks.
+
+        A thread of the parent may have held a lock of a table during the fork, which nobody in the child would release.
+        """
         if self._gpu is not None:
             self._gpu.abandon()
         if self._engine is not None:
@@ -393,7 +396,7 @@ class _EpochWork:
     epoch: int
 
     def submit(self, batch: IndexBatch) -> _PendingBatch:
-        """Start making a batch of all views."""
+        """Start making a batch for the loader and for each of its further views; return it as pending."""
         memories = tuple(feed._batch_memory(len(batch.records)) for feed in (self.feed, *self.views))
         return self.feed._submit(batch, memories, self.epoch)
 
@@ -453,7 +456,7 @@ class _PendingBatch:
                 job.wait()
 
     def cancel(self) -> None:
-        """Drop the work that has not begun."""
+        """Cancel the images of this batch that no thread has begun. Wait for those that native threads have begun."""
         for job in (self.job, self.on_gpu):
             if job is not None:
                 job.cancel()

@@ -89,7 +89,7 @@ class FetchedBatches:
         return not self._in_flight or self._in_flight[0][1].done()
 
     def cancel(self) -> None:
-        """Cancel the fetches in flight."""
+        """Cancel the requests for records that are still on their way."""
         for _, pending in self._in_flight:
             pending.cancel()
 
@@ -108,7 +108,7 @@ class PendingBatch(Protocol):
         """Wait until the batch is complete."""
 
     def cancel(self) -> None:
-        """Cancel the work that has not begun."""
+        """Cancel the images of this batch that no thread has begun. Wait for those that native threads have begun."""
 
 
 class BatchMaker(Protocol):
@@ -183,7 +183,7 @@ class FeedPass:
         self._maker.batch_given()
 
     def cancel(self) -> None:
-        """Cancel all fetches and decodes of the pass."""
+        """Cancel the requests for records, and the batches of this pass that no thread has begun."""
         self._source.cancel()
         for pending in self._ahead:
             pending.cancel()

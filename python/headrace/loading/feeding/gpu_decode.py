@@ -113,7 +113,7 @@ class GpuJob:
         self._future.result()
 
     def cancel(self) -> None:
-        """Cancel the work if it has not begun."""
+        """Cancel the GPU work if it has not begun, and the native decodes for it that no thread has begun."""
         if self._cropped is not None:
             self._cropped.job.cancel()
         self._future.cancel()
@@ -199,7 +199,7 @@ class GpuDecoding:
         self._ended = now
 
     def pass_ended(self) -> None:
-        """Forget when the last batch was delivered, because the time between two passes is not a step."""
+        """Clear the time of the last delivered batch, because the time between two passes is not a step."""
         self._ended = None
 
     def describe(self) -> list[str]:
@@ -434,7 +434,7 @@ class GpuDecoding:
 
 
 def _reason(error: Exception) -> str:
-    """Return in words why the GPU failed."""
+    """Return the reason of a GPU failure in words, for `explain` and messages."""
     import torch
 
     if isinstance(error, torch.cuda.OutOfMemoryError):

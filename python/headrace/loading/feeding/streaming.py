@@ -83,7 +83,7 @@ class _ShuffleMeter:
             yield number, record
 
     def quality(self) -> ShuffleQuality | None:
-        """Return the quality so far; None before the second record."""
+        """Return how well the records counted so far are shuffled (`ShuffleQuality`); None before the second record."""
         count = self._count
         if count < 2:
             return None

@@ -137,7 +137,7 @@ class LoaderStats:
     index_bytes: int  # memory that JPEG indexes take; with them later epochs decode less of each file
     indexes_found: int  # number of records whose JPEG index an earlier run had stored
     cache: CacheStats | None  # counts of the byte cache; None without `cache=`
-    shuffle: ShuffleQuality | None = None  # quality of a block shuffle's first epoch, or of a stream's latest pass so far
+    shuffle: ShuffleQuality | None = None  # how well a block shuffle's first epoch, or a stream's pass so far, is mixed
 
     def __repr__(self) -> str:
         images = f"{count_text(self.batches, 'batch')}, {count_text(self.images, 'image')}"

@@ -58,7 +58,7 @@ def _operation(node: ast.expr, text: str) -> Operation:
 
 
 def _pair(size: Any) -> tuple[int, int]:
-    """Return (height, width) from a number or a pair."""
+    """Return (height, width) in pixels from one number or a pair of them. Raises ValueError outside 1 to 65535."""
     values = (size, size) if isinstance(size, int) else tuple(size)
     if len(values) != 2 or not all(isinstance(value, int) and 1 <= value <= 65535 for value in values):
         raise ValueError(f"size {size!r} is not a number of pixels or a pair of them")

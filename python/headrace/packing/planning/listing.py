@@ -137,7 +137,7 @@ def list_records(dataset: Dataset, options: PackOptions, on_listed: OnListed | N
     why = "ImageFolder takes no files of this ending" if dataset.kind == "folder" else "belongs to no image"
     strays = [_stray(name, why) for name in dataset.strays]
     if options.undecodable == "stop" and (stopping := next((one for one in strays if one.reason == "unreadable"), None)):
-        raise SourceError(f"{stopping.file} is {stopping.detail}", hint="take it out of the source")
+        raise SourceError(f"{stopping.file} cannot be packed: it is {stopping.detail}", hint="take it out of the source")
     keys = _keys(dataset, rows)
     positions, keys, duplicates, renamed = _without_duplicates(dataset, rows, keys, options)
     rows = rows if positions is None else rows[positions]

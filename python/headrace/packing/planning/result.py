@@ -77,7 +77,7 @@ def incomplete_result(destination: Path, listing: Listing, packed: int, shards: 
 
 
 def summed(path: str, parts: Sequence[PackResult]) -> PackResult:
-    """Return the sums over train, val and test."""
+    """Return the result of the whole pack: counts, bytes and seconds added over train, val and test."""
     seconds = sum(part.seconds for part in parts)
     packed = [part.img_s * part.seconds for part in parts if part.img_s is not None]
     return PackResult(

@@ -64,7 +64,7 @@ class PartChange:
 
 @dataclass(frozen=True, slots=True)
 class SessionComparison:
-    """The result of `compare_sessions`. The field names are those of `headrace compare --json`.
+    """The result of comparing two sessions (`compare_sessions`). The field names are those of `headrace compare --json`.
 
     `change`: later rate over earlier rate. `noise`: relative difference that two equal runs could show (95 %). `word`: faster,
     slower, about the same or not comparable. `moved`: parts of the step, largest change first. `per`: the unit of their times,

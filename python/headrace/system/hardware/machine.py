@@ -23,7 +23,7 @@ SIMD_FLAGS = ("sse2", "sse4_1", "ssse3", "avx2", "bmi2", "avx512bw", "avx512vbmi
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Numbers of cores: online (`machine`), in the affinity mask (`affinity`), and the CPU quota in cores or None (`quota`)."""
+    """Counts of cores: online (`machine`), in the affinity mask (`affinity`), and the CPU quota in cores or None (`quota`)."""
 
     machine: int
     affinity: int
@@ -73,7 +73,7 @@ class Processor:
 
 
 def cores(root: Path = Path("/"), *, affinity: Collection[int] | None = None, machine: int | None = None) -> Cores:
-    """Return the numbers of cores of the machine, of the affinity mask and of the cgroup quota."""
+    """Return how many cores the machine has, the affinity mask allows, and the cgroup's CPU quota is worth."""
     mask = os.sched_getaffinity(0) if affinity is None else affinity
     group = find_cgroup(proc=root / "proc", sys=root / "sys")
     return Cores(

@@ -28,7 +28,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 def rank_count(wanted: int | None, device: str | None) -> int:
-    """Return how many ranks this machine runs: `wanted`, else one for each visible GPU. Raises UsageError."""
+    """Return how many ranks this machine runs: `wanted`, else one for each visible GPU. Raises UsageError if `wanted` < 1."""
     if wanted is not None:
         if wanted < 1:
             raise UsageError(f"--processes must be at least 1, not {wanted}")

@@ -59,7 +59,10 @@ class Ranks:
 
 
 def ranks_from_environment() -> Ranks:
-    """Read the variables set by torchrun and by our launcher; without them, one process alone. Raises UsageError."""
+    """Read the variables set by torchrun and by our launcher; without them, one process alone.
+
+    Raises UsageError if WORLD_SIZE is set, but another of the variables is missing or no number.
+    """
     if "WORLD_SIZE" not in os.environ:
         return Ranks()
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

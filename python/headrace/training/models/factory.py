@@ -39,7 +39,9 @@ def build_model(name: str, *, classes: int, image_size: int, blurpool: bool = Fa
 
 
 def check_model_of_file(name: str, *, given: str | None, where: str) -> None:
-    """Raise UsageError if a file names a model that the command line has to name itself.
+    """Raise UsageError if a file (options or weights) names code as its model, `MODULE:FACTORY`, and `--model` does not.
+
+    The error is also raised for a `--model` that differs from the file's.
 
     `MODULE:FACTORY` is code: importing it runs it. Whoever wrote the file would choose what runs here, so the user names the
     same model on the command line. name: what the file says. given: `--model` of the command line, None without it. where: the

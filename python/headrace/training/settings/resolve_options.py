@@ -34,7 +34,10 @@ class ResolvedOptions:
 
 
 def resolve_options(given: Mapping[str, Any]) -> ResolvedOptions:
-    """Return a run's options: `given` ones (named as in KEYS) override the preset's and the defaults. Raises UsageError."""
+    """Return a run's options: `given` ones (named as in KEYS) override the preset's and the defaults.
+
+    Raises UsageError if the model, the data, or the trained weights that a preset starts from are not given.
+    """
     for name in ("model", "data"):
         if name not in given:
             raise UsageError(f"--{name} is missing", hint=f"--{name} on the command line, or {name} = … in --config FILE")
@@ -64,7 +67,10 @@ def resolve_options(given: Mapping[str, Any]) -> ResolvedOptions:
 
 
 def with_global_batch(options: Options, global_batch: int | None, ranks: int) -> Options:
-    """Return the options with `accumulate` set for updates of `global_batch` images (None: unchanged). Raises UsageError."""
+    """Return the options with `accumulate` set for updates of `global_batch` images (None: unchanged).
+
+    Raises UsageError unless `global_batch` is a multiple of the batch size times the ranks.
+    """
     if global_batch is None:
         return options
     step = options.batch_size * ranks

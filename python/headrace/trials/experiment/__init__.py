@@ -1,1 +1,1 @@
-"""An experiment before it is run: its cells, data, transforms and device; and the verdict of a cell."""
+"""An experiment before it is run: its cells (single measurements), data, transforms and device; and a cell's verdict."""

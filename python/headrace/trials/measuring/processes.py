@@ -30,12 +30,14 @@ OWN_CLASS = re.compile(r"^headrace(\.\w+)*\.[A-Z]\w*: ")
 
 
 class GroupTimeout(HeadraceError):
-    """The process of a group did not end within its time limit."""
+    """The process of a group of cells did not end within its time limit."""
 
 
 def run_measuring(out: Path, cell: Cell, spec: dict[str, Any], *, limit_s: float) -> dict[str, Any]:
-    """Run `measure_input` for a group and return what it wrote. Raises `HeadraceError` with its last words when it fails, and
-    `GroupTimeout` after `limit_s`."""
+    """Run `measure_input` in a process of its own for the cells that `spec` names; return its result file, a JSON object.
+
+    Raises `HeadraceError` with the last error line of a process that fails, and `GroupTimeout` after `limit_s` seconds.
+    """
     files = _files(out, spec)
     command = own_module("headrace.trials.measuring.measure_input", *map(str, files))
     if cell.loader == "run":
@@ -45,9 +47,10 @@ def run_measuring(out: Path, cell: Cell, spec: dict[str, Any], *, limit_s: float
 
 
 def run_training(out: Path, cell: Cell, materials: Materials, device: str, *, limit_s: float) -> dict[str, Any]:
-    """Train a cell's model and return `{epochs, img_s, train, session}`, or the result of its ranks.
+    """Train a cell's model and return `{epochs, images, train}`; for the loader "pytorch", on several ranks, `{ranks}`.
 
-    Raises `HeadraceError` with the last words of a process that fails, and `GroupTimeout` after `limit_s`.
+    epochs: of `epochs_of`. images: of an epoch. train: the JSON of `headrace train`. ranks: the result of `measure_ranks`.
+    Raises `HeadraceError` with the last error line of a process that fails, and `GroupTimeout` after `limit_s` seconds.
     """
     images = len(materials.files("train"))
     train = materials.path(cell, "train", images)
