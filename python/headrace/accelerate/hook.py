@@ -201,7 +201,10 @@ def _as_a_whole(recognition: Recognition, original: Callable[[Any], Any], settin
 def _compiled(
     loader: Any, recognised: RecognisedLoader | RecognisedItems, original: Callable[[Any], Any], settings: Settings
 ) -> tuple[CompiledLoader | CompiledItems, str | None]:
-    """Return a recognised loader compiled for the native engine, and the result of `--check`. Raise `Unsupported`."""
+    """Return a recognised loader compiled for the native engine, and the result of `--check`.
+
+    Raise `Unsupported` if the native engine cannot make its batches.
+    """
     threads = _threads(loader, settings)
     if isinstance(recognised, RecognisedLoader):
         folders = compile_loader(recognised, threads)

@@ -189,7 +189,7 @@ def json_line(value: Mapping[str, Any]) -> str:
 
 
 def _checked_entry(entry: CopiedFile) -> CopiedFile:
-    """Return an entry whose values have their types and whose path stays in the copy. Raises ValueError."""
+    """Return an entry whose values have their types and whose path stays in the copy. Raises ValueError for any other."""
     for name, types in _TYPES.items():
         value = getattr(entry, name)
         if type(value) not in types:

@@ -126,12 +126,18 @@ def begin_session(folder: Path, command: Sequence[str]) -> None:
 
 
 def end_session(folder: Path, code: int, ended_s: float) -> None:
-    """Write the exit code of the command and its end on the monotonic clock, in seconds. Raises `SessionError`."""
+    """Write the exit code of the command and its end on the monotonic clock, in seconds.
+
+    Raises `SessionError` if the session folder cannot be written.
+    """
     _write(folder, kind="exit", code=code, monotonic_s=ended_s)
 
 
 def add_fact(folder: Path, name: str, value: Any) -> None:
-    """Add a later measurement to the session. `Session.facts[name]` holds it. Raises `SessionError`."""
+    """Add a later measurement to the session. `Session.facts[name]` holds it.
+
+    Raises `SessionError` if the session folder cannot be written.
+    """
     _write(folder, kind="fact", name=name, value=value)
 
 

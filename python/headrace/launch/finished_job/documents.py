@@ -104,12 +104,15 @@ _HOW = "aws sagemaker describe-training-job --training-job-name NAME > {path}"
 
 
 def _document(data: bytes) -> Any:
-    """Return a JSON document whose numbers a session can hold. Raises `ValueError`."""
+    """Return a JSON document, parsed. Raises `ValueError` for other data, and for numbers that a session cannot hold."""
     return converter(Any)(parse_json(data))
 
 
 def moment_s(value: Any) -> float:
-    """Return the Unix time of a moment as AWS gives one: a number, a text, or a datetime. Raises `ValueError`."""
+    """Return the Unix time of a moment as AWS gives one: a number, a text, or a datetime.
+
+    Raises `ValueError` if it is no time, or one before 1970 or after `LAST_S`.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool):
         found_s = float(value)
     elif value is None or isinstance(value, bool):

@@ -45,7 +45,7 @@ class FolderPlace:
                 yield name
 
     def put(self, file: Path, name: str) -> None:
-        """Copy a file here. Raises `OSError`."""
+        """Copy a file here. Raises `OSError` if it cannot be read or written."""
         target = self._folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
@@ -67,7 +67,10 @@ class StorePlace:
         check_writable(self._bucket)
 
     def fetch(self, folder: Path) -> Iterable[str]:
-        """Download every object of this place into `folder`, and yield the name of each. Raises `SourceError`."""
+        """Download every object of this place into `folder`, and yield the name of each.
+
+        Raises `SourceError` if the store refuses.
+        """
         for entry in self._bucket.list():
             copy_object(self._bucket, entry, folder)
             yield entry.path
@@ -78,5 +81,5 @@ class StorePlace:
         self._bucket.write(name, file)
 
     def remove(self, name: str) -> None:
-        """Delete an object; a missing one is no error. Raises `SourceError`."""
+        """Delete an object; a missing one is no error. Raises `SourceError` if the store refuses."""
         self._bucket.delete(name)

@@ -93,7 +93,10 @@ class FinishedJob:
 
 
 def upload_code(s3: Any, request: Mapping[str, Any], files: list[Path], *, sleep: Sleep, log: Log) -> None:
-    """Upload the wheel and the script to the request's code channel. Raises `HeadraceError`."""
+    """Upload the wheel and the script to the S3 prefix of the request's channel `code`.
+
+    Raises `UsageError` for files without such a channel, `HeadraceError` if S3 refuses them.
+    """
     sources = {one["ChannelName"]: one["DataSource"].get("S3DataSource", {}) for one in request.get("InputDataConfig") or []}
     uri = sources.get("code", {}).get("S3Uri")
     if uri is None:
@@ -108,7 +111,7 @@ def upload_code(s3: Any, request: Mapping[str, Any], files: list[Path], *, sleep
 
 
 def submit(client: Any, request: Mapping[str, Any], *, sleep: Sleep, log: Log) -> str:
-    """Send a request and return the ARN of the job. Raises `HeadraceError`.
+    """Send a request and return the ARN of the job. Raises `HeadraceError` if SageMaker refuses it.
 
     A connection that is lost while the request is under way may have made the job: the name tells.
     """
@@ -146,7 +149,7 @@ def recorded_prediction(client: Any, name: str) -> Prediction | None:
 
 
 def stop(client: Any, name: str, *, sleep: Sleep, log: Log) -> None:
-    """Ask AWS to stop a job: it gets SIGTERM and 120 seconds. Raises `HeadraceError`."""
+    """Ask AWS to stop a job: it gets SIGTERM and 120 seconds. Raises `HeadraceError` if AWS refuses."""
     patiently(lambda: client.stop_training_job(TrainingJobName=name), f"stopping {name}", sleep=sleep, log=log)
 
 
@@ -161,7 +164,9 @@ def follow(
     log: Log,
     every_s: float = EVERY_S,
 ) -> FinishedJob:
-    """Print status changes and log lines of a job until it ends, and return how it ended. Raises `HeadraceError`.
+    """Print status changes and log lines of a job until it ends, and return how it ended.
+
+    Raises `HeadraceError` if SageMaker does not know the job or refuses to answer.
 
     client, logs: of SageMaker and of CloudWatch Logs (None: without log). Throttling and lost connections are waited out.
     """

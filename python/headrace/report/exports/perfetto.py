@@ -30,7 +30,10 @@ StepOrBatch = TypeVar("StepOrBatch", Step, Batch)
 
 
 def write(session: Session, path: str | Path) -> Path:
-    """Write the session as a trace to `path` and return it; compressed if the name ends in .gz. Raises `SessionError`."""
+    """Write the session as a trace to `path` and return it; compressed if the name ends in .gz.
+
+    Raises `SessionError` if the file cannot be written.
+    """
     path = Path(path)
     data = json.dumps(trace(session), separators=(",", ":"), allow_nan=False).encode()
     try:

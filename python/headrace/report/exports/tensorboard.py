@@ -22,9 +22,9 @@ Scalar = tuple[float, int, str, float]
 
 
 def write(session: Session, folder: str | Path) -> Path:
-    """Write the session's scalars as a TensorBoard event file into `folder`; return its path. Raises `SessionError`.
+    """Write the session's scalars as a TensorBoard event file into `folder`; return its path.
 
-    An older event file of headrace in the folder is replaced.
+    An older event file of headrace in the folder is replaced. Raises `SessionError` if the file cannot be written.
     """
     path = Path(folder) / FILE_NAME
     began_s = session.started_at or 0.0

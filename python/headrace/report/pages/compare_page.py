@@ -45,7 +45,7 @@ class Side:
 def write(found: SessionComparison, before: Side, after: Side, path: str | Path, *, private: bool = True) -> Path:
     """Write the page that compares two sessions to `path`, in one piece, and return the path.
 
-    A missing folder is made. Raises `SessionError`.
+    A missing folder is made. Raises `SessionError` if the page cannot be written.
 
     `private`: only the owner may read the file (default: True, since it holds paths of this machine).
     """

@@ -34,7 +34,9 @@ def write(
     usd_per_hour: float | None = None,
     private: bool = True,
 ) -> Path:
-    """Write the report to `path` in one piece and return the path. A missing folder is made. Raises `SessionError`.
+    """Write the report to `path` in one piece and return the path. A missing folder is made.
+
+    Raises `SessionError` if the report cannot be written.
 
     `private`: only the owner may read the file (default: True, since it holds paths of this machine). Other arguments as in
     `render`.

@@ -58,7 +58,7 @@ def _diagnose(session: Session, where: Path) -> Diagnosis:
 
 
 def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
-    """Write `diagnosis.json` into the session folder. Raises `OSError`."""
+    """Write `diagnosis.json` into the session folder. Raises `OSError` if it cannot be written."""
     atomic_write(folder / DIAGNOSIS_FILE, json.dumps(diagnosis.to_json(), indent=1), private=True)
 
 

@@ -51,13 +51,16 @@ def read_saved_state(found: Checkpoint) -> SavedState:
 
 
 def saved_step(found: Checkpoint) -> int:
-    """Return the number of steps that the checkpoint's run had done. Raises StateError."""
+    """Return the number of steps that the checkpoint's run had done. Raises StateError if its state has no valid number."""
     step: int = _Reader(found.state, str(found.path)).get("step", _is_step)
     return step
 
 
 def read_facts(facts: object, where: str) -> dict[str, Any]:
-    """Return the checked facts of trained weights: model, sizes in pixels, classes, steps, switches. Raises StateError."""
+    """Return the checked facts of trained weights: model, sizes in pixels, classes, steps, switches.
+
+    where: the file, for messages. Raises StateError naming a fact that is missing or has another type.
+    """
     read = _Reader(facts, where)
     size = read.get("image_size", _is_size)
     return {

@@ -94,7 +94,10 @@ class Uploads:
 
 
 def check_writable(bucket: Bucket) -> None:
-    """Write, read and remove a small object, so that missing rights show before training. Raises SourceError."""
+    """Write, read and remove a small object, so that missing rights show before training.
+
+    Raises SourceError if one of the requests fails, or if other bytes come back.
+    """
     name, text = "headrace-may-write", b"headrace train tests here whether it can write; this object may be removed"
     bucket.write(name, text)
     if bucket.read(name, limit=2 * len(text)) != text:
