@@ -490,6 +490,12 @@ HOSTILE: dict[str, Callable[[Pools], Any]] = {
     "text_hashes": lambda p: _native.text_hashes(
         p.data(), p.one([np.array([0, 1, 3]), np.array([2, 1]), p.memory()]), p.flag()
     ),
+    "file_facts": lambda p: _native.file_facts(
+        p.path(), p.data(), p.one([np.array([0, 1, 3]), np.array([2, 1]), p.memory()]), p.flag()
+    ),
+    "order_numbers": lambda p: _native.order_numbers(
+        p.data(), p.one([np.array([0, 1, 3]), np.array([2, 1]), p.memory()]), bytes(p.one([0, 15, 16, 17]))
+    ),
     "keys_of_names": lambda p: _native.keys_of_names(
         p.data(), p.one([np.array([0, 1, 3]), np.array([-1, 2**62]), p.memory()]), p.one([np.zeros(2, np.uint8), p.memory()])
     ),

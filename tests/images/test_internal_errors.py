@@ -14,8 +14,8 @@ GUARDS = ("guarded(", "detached(", "wait_for(")
 # They only hand over a field or a number, or follow C's rules for buffers.
 TRIVIAL = {
     "__getbuffer__", "__len__", "abandon", "cache_counts", "counters", "counts", "follow_pillow", "groups", "index_bytes",
-    "indexes_found", "is_fixed", "layout", "out", "provoke_panic", "refusals", "rows", "size", "size_bytes", "status_names",
-    "statuses",
+    "indexes_found", "is_fixed", "layout", "operation_schema", "out", "provoke_panic", "refusals", "rows", "size", "size_bytes",
+    "status_names", "statuses",
 }  # fmt: skip
 
 

@@ -2,12 +2,11 @@
 //! test`.
 //!
 //! A module uses only modules before it in this order, which `tests/layout.rs` checks: error limits cpu crc rng twister geometry
-//! order store regular_file blake2b record_keys image_folder, jpeg, exif formats quiet decode, resample colour warp, program, render mask
+//! order store regular_file record_keys image_folder, jpeg, exif formats quiet decode, resample colour warp, program, render mask
 //! pack engine cuda_plan.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod blake2b;
 pub mod colour;
 pub mod cpu;
 pub mod crc;

@@ -4,8 +4,6 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 
-use crate::blake2b;
-
 /// Names or keys, one after the other, and the start of each; the last start is the end.
 #[derive(Debug, Clone, Copy)]
 pub struct Texts<'a> {
@@ -39,12 +37,17 @@ pub fn hashes(texts: Texts<'_>, stems: bool) -> Vec<u64> {
     texts.iter().map(hash).collect()
 }
 
-/// Return a number for each text that depends on the text and `salt` alone, on any machine and in any version (BLAKE2b).
+/// Return a number for each text that depends on the text and `salt` alone, on any machine and in any version: the digest of
+/// Python's `hashlib.blake2b(text, digest_size=8, salt=salt)`, little-endian.
 pub fn order_numbers(texts: Texts<'_>, salt: [u8; 16]) -> Vec<u64> {
-    texts
-        .iter()
-        .map(|text| blake2b::digest(text, salt))
-        .collect()
+    let mut digest = blake2b_simd::Params::new();
+    digest.hash_length(8).salt(&salt);
+    let number = |text| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(digest.hash(text).as_bytes());
+        u64::from_le_bytes(bytes)
+    };
+    texts.iter().map(number).collect()
 }
 
 /// Return the keys of names, one after the other, and the length of each. `shared`: not 0 where another name has the same stem.
@@ -138,5 +141,24 @@ mod tests {
             assert!(Texts::new(b"abc", start).is_none());
         }
         assert!(Texts::new(b"", &[0]).is_some());
+    }
+
+    #[test]
+    fn order_numbers_are_digests_of_pythons_hashlib() {
+        let data: Vec<u8> = (0..=255).cycle().take(300).collect();
+        let salt = *b"order 1\0\0\0\0\0\0\0\0\0";
+        for (length, expected) in [
+            (0, 0x4876BB575A715B3F),
+            (1, 0x624736416FD3A399),
+            (24, 0x06773E89F511C3F0),
+            (127, 0xB67CF1407FC09D6B),
+            (128, 0xBE7BD8BC219952AC),
+            (129, 0x2B7358B400AF5107),
+            (256, 0x4BF86FA429AD919C),
+            (300, 0x87BE4423F408A0C3),
+        ] {
+            let text = Texts::new(&data[..length], &[0, length as i64]).expect("one text");
+            assert_eq!(order_numbers(text, salt), [expected], "{length} bytes");
+        }
     }
 }

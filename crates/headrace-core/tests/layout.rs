@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules in import order: each uses only modules before it in this list.
-const ORDER: [&str; 27] = [
+const ORDER: [&str; 26] = [
     "error",
     "limits",
     "cpu",
@@ -16,7 +16,6 @@ const ORDER: [&str; 27] = [
     "order",
     "store",
     "regular_file",
-    "blake2b",
     "record_keys",
     "image_folder",
     "jpeg",
