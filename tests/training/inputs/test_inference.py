@@ -63,7 +63,7 @@ def test_predict_lists_a_broken_image_as_an_error_and_classifies_the_rest(traine
     assert len(rows) == 7 and {row["rank"] for row in rows} == {"", "1", "2"}
     assert main([*words, "--write", str(tmp_path / "answers.jsonl")]) == 1
     message = capsys.readouterr().out
-    assert f"images of {tmp_path}/deep/" in message
+    assert f"images in {tmp_path}/deep/" in message
     assert re.search(r"^ *er/blue\.png +blue ", message, re.MULTILINE)
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4
 
