@@ -157,7 +157,8 @@ mod tests {
             (256, 0x4BF86FA429AD919C),
             (300, 0x87BE4423F408A0C3),
         ] {
-            let text = Texts::new(&data[..length], &[0, length as i64]).expect("one text");
+            let start = [0, length as i64];
+            let text = Texts::new(&data[..length], &start).expect("one text");
             assert_eq!(order_numbers(text, salt), [expected], "{length} bytes");
         }
     }
