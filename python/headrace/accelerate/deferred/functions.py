@@ -30,6 +30,7 @@ from headrace.accelerate.deferred.tensor import (
     is_deferred,
     joined,
     keeps_strides,
+    plain_class,
     real,
 )
 from headrace.accelerate.deferred.values import unchanged, unit_floats
@@ -140,13 +141,9 @@ def _wrap(original: Any, wrappee: Any, *, like: Any, **options: Any) -> Any:
     return real(wrappee).as_subclass(type(like)._plain)
 
 
-def _plain_class(kind: Any) -> Any:
-    return kind._plain if issubclass(kind, DeferredTensor) else kind
-
-
 def _get_fill(original: Any, fill: Any, kind: Any) -> Any:
     """Return the colour that a transform has for images of a class."""
-    return original(fill, _plain_class(kind))
+    return original(fill, plain_class(kind))
 
 
 def _transform_dtype(original: Any, transform: Any, image: Any, params: Any) -> Any:

@@ -35,6 +35,7 @@ __all__ = [
     "is_deferred",
     "joined",
     "keeps_strides",
+    "plain_class",
     "real",
 ]
 
@@ -107,7 +108,7 @@ class DeferredTensor(torch.Tensor):
         kind = DeferredTensor if cls is torch.Tensor else cls
         if is_deferred(self) and issubclass(kind, DeferredTensor):
             return kind(self._state)
-        return real(self).as_subclass(kind._plain if issubclass(kind, DeferredTensor) else kind)
+        return real(self).as_subclass(plain_class(kind))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -145,6 +146,11 @@ def described_state(value: Any) -> State | None:
     return state if state.tensor is None else None
 
 
+def plain_class(kind: Any) -> Any:
+    """Return the class that the script sees in place of a class of deferred tensors; any other class unchanged."""
+    return kind._plain if issubclass(kind, DeferredTensor) else kind
+
+
 def real(value: Any) -> Any:
     """Return the computed tensor of a deferred tensor, with the attributes that the script has set; any other value unchanged.
 
@@ -154,11 +160,11 @@ def real(value: Any) -> Any:
     if not issubclass(kind, DeferredTensor):
         return value
     fields = value.__dict__
-    tensor: Any = fields["_state"].computed()
-    if kind is not DeferredTensor:
-        tensor = fields.get("_real")
-        if tensor is None:
-            tensor = fields["_real"] = fields["_state"].computed().as_subclass(kind._plain)
+    tensor: Any = fields.get("_real")
+    if tensor is None:
+        tensor = fields["_state"].computed()
+        if kind is not DeferredTensor:
+            tensor = fields["_real"] = tensor.as_subclass(kind._plain)
     if len(fields) > 1:
         tensor.__dict__.update((name, one) for name, one in fields.items() if name not in ("_state", "_real"))
     return tensor

@@ -191,7 +191,7 @@ def _on_image(operation: Any, trace: Trace | None) -> Steps:
     if make is not None:
         return (make(operation),)
     if name in _APPLIES:
-        return (_random_apply(operation, trace),)
+        return (_random_apply(operation, lambda part: _on_image(part, trace)),)
     if is_own(operation) and trace is not None:
         own = operation.lambd if name == V1 + "Lambda" else operation
         return trace(own, lambda part: _traced_part(part, trace))
@@ -214,8 +214,7 @@ def _on_tensor(operation: Any, before: Sequence[Any]) -> NativeTransform:
     """
     name, kind = full_name(operation), display_name(operation)
     if name in _APPLIES:
-        inner = tuple(_on_tensor(part, before) for part in flatten(tuple(operation.transforms)) if not changes_nothing(part))
-        return _native("RandomApply", happens(operation, inclusive=True), transforms=inner, p=float(operation.p))
+        return _random_apply(operation, lambda part: (_on_tensor(part, before),))
     make = _GEOMETRY.get(name) if kind in _MOVES_PIXELS_ONLY else _ON_TENSORS.get(name)
     if make is None or not (kind in _MOVES_PIXELS_ONLY or all(_keeps_uint8(one) for one in before)):
         if name in _GEOMETRY:
@@ -328,9 +327,9 @@ def _is_black(fill: Any) -> bool:
     return not any(fill) if isinstance(fill, Sequence) else not fill
 
 
-def _random_apply(operation: Any, trace: Trace | None) -> NativeTransform:
+def _random_apply(operation: Any, steps: Callable[[Any], Steps]) -> NativeTransform:
     parts = [part for part in flatten(tuple(operation.transforms)) if not changes_nothing(part)]
-    inner = tuple(step for part in parts for step in _on_image(part, trace))
+    inner = tuple(step for part in parts for step in steps(part))
     return _native("RandomApply", happens(operation, inclusive=True), transforms=inner, p=float(operation.p))
 
 

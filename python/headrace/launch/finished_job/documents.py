@@ -108,6 +108,13 @@ def _document(data: bytes) -> Any:
     return converter(Any)(parse_json(data))
 
 
+def _text(path: Path) -> str:
+    """Return the text of a file of JSON. Raises `OSError`, and `ValueError` for more values than the limit."""
+    data = read_regular(path)
+    check_values(data)
+    return data.decode("utf-8", errors="replace")
+
+
 def moment_s(value: Any) -> float:
     """Return the Unix time of a moment as AWS gives one: a number, a text, or a datetime.
 
@@ -173,13 +180,12 @@ class _System:
     def read(self, path: Path) -> None:
         """Add the events of a file. A line that does not parse, such as the last of a killed host, is counted."""
         try:
-            data = read_regular(path)
-            check_values(data)
+            text = _text(path)
         except (OSError, ValueError) as reason:
             self._problems.append(f"{path.name}: {getattr(reason, 'strerror', None) or reason}")
             return
         bad = 0
-        for line in filter(str.strip, data.decode("utf-8", errors="replace").splitlines()):
+        for line in filter(str.strip, text.splitlines()):
             try:
                 event = json.loads(line)
                 key = (str(event["NodeId"]), str(event["Dimension"]), str(event.get("Name") or ""))
@@ -223,9 +229,7 @@ def _read_input_wait(files: Iterable[Path], problems: list[str]) -> InputWait | 
     waits_s, steps_s, batches = 0.0, 0.0, 0
     for path in files:
         try:
-            data = read_regular(path)
-            check_values(data)
-            events = _events_of(data.decode("utf-8", errors="replace"))
+            events = _events_of(_text(path))
             found = sorted(
                 (float(event["ts"]), max(0.0, float(event["dur"])))
                 for event in events
