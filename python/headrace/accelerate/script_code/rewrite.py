@@ -32,13 +32,13 @@ class Decisions(Protocol):
         """Return the result of `function(*arguments)`. Raise `NotUnderstood` if the call is refused."""
 
     def method(self, thing: Any, name: str, /, *arguments: Any, **named: Any) -> Any:
-        """Return the result of `thing.name(*arguments)`. Raise `NotUnderstood` if the call is refused."""
+        """Return the result of `thing.name(*arguments)`. Raise `NotUnderstood` for a method that is not known to be safe."""
 
     def item(self, thing: Any, index: Any, /) -> Any:
-        """Return `thing[index]`. Raise `NotUnderstood` if reading it is refused."""
+        """Return `thing[index]`. Raise `NotUnderstood` if reading it may change an object or run code that is not known."""
 
     def attribute(self, thing: Any, name: str, /) -> Any:
-        """Return `thing.name`. Raise `NotUnderstood` if reading it is refused."""
+        """Return `thing.name`. Raise `NotUnderstood` if reading it runs code, or if the variable may change."""
 
     def immutable(self, value: Any, /) -> Any:
         """Return the left operand of `+=` or its like unchanged. Raise `NotUnderstood` for one that it changes in place."""

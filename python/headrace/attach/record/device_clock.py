@@ -38,7 +38,7 @@ class DeviceClock(Protocol):
 
 
 class CudaClock:
-    """The `DeviceClock` of CUDA and ROCm: events on the current device and stream, which are reused."""
+    """The `DeviceClock` for CUDA and ROCm. It records events on the current stream of the current device, and reuses them."""
 
     def __init__(self) -> None:
         import torch

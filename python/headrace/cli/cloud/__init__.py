@@ -1,1 +1,1 @@
-"""The verbs `cost`, `launch` and `trials`."""
+"""The verbs of the command line: `cost`, `launch` and `trials`."""

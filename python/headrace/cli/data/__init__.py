@@ -1,1 +1,1 @@
-"""The verbs `inspect`, `pack` and `verify`."""
+"""The verbs of the command line: `inspect`, `pack` and `verify`."""

@@ -1,1 +1,1 @@
-"""The verbs `diagnose`, `watch`, `run`, `report`, `compare`, `doctor` and `demo`."""
+"""The verbs of the command line: `diagnose`, `watch`, `run`, `report`, `compare`, `doctor` and `demo`."""

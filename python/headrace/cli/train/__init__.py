@@ -1,1 +1,1 @@
-"""The verbs `train`, `tune`, `evaluate`, `predict` and `export`."""
+"""The verbs of the command line: `train`, `tune`, `evaluate`, `predict` and `export`."""

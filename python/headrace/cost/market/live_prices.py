@@ -24,7 +24,7 @@ from headrace.system.files.atomic_write import atomic_write
 __all__ = ["ec2_prices", "overlaid", "read_table", "refresh", "sagemaker_prices", "spot_prices"]
 
 PRICING_REGION = "us-east-1"
-"""The region whose Price List API endpoint is asked; the endpoint knows the prices of all regions."""
+"""The AWS region that is asked for prices. Its Price List API has the prices of all regions."""
 
 SPOT_DAYS = 7
 """Average spot prices over this many days."""

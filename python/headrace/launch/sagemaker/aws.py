@@ -35,7 +35,10 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 
 
 def aws_client(service: str, region: str) -> Any:
-    """Return boto3's client of an AWS service. Raises `MissingDependencyError` without boto3, `HeadraceError` without keys."""
+    """Return the boto3 client for an AWS service in a region.
+
+    Raises `MissingDependencyError` if boto3 is not installed, `HeadraceError` if there are no AWS credentials.
+    """
     try:
         boto3 = importlib.import_module("boto3")
     except ImportError:

@@ -68,7 +68,7 @@ def parse_cache(text: str) -> ByteCache:
 
 
 def open_cache(cache: ByteCache, dataset: Dataset) -> CacheLocation:
-    """Return where the cache stores the bytes of `dataset`; a folder on disk is made and locked.
+    """Return the place where the cache keeps the bytes of `dataset`. If that is a folder, make it and lock it.
 
     Raises UsageError for a stream or a dataset in an object store, SourceError for a folder that cannot be written.
     """

@@ -46,7 +46,7 @@ SOURCES: tuple[tuple[str, ModuleType], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """One numeric constant of the rules. note: what the constant decides (first paragraph of the text below it)."""
+    """A numeric constant of the diagnosis. note: what the constant decides, from the first paragraph of its docstring."""
 
     name: str
     value: float
@@ -54,7 +54,10 @@ class Threshold:
 
 
 def thresholds() -> list[Threshold]:
-    """Return every numeric constant of the rules. Shares are 0 to 1; a name ends with its unit. Notes need the source files."""
+    """Return every numeric constant of the diagnosis. Shares are 0 to 1; a name ends with its unit.
+
+    Notes are empty where headrace is installed without its source files.
+    """
     return [
         Threshold(f"{where}: {name.replace('_', ' ').lower()}", value, note)
         for where, module in SOURCES
@@ -64,7 +67,7 @@ def thresholds() -> list[Threshold]:
 
 
 def _constants(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """Name and note of the constants that a module assigns."""
+    """Yield the name and the note of each constant that a module assigns."""
     try:
         body = ast.parse(inspect.getsource(module)).body
     except (OSError, TypeError):  # installed without source files
