@@ -18,8 +18,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from containers import example, field, image_record, recordio, tfrecord
+from headrace._native import Engine, Program, Store, Table, operation_schema
 from headrace.cli.cloud.launch import _read as _read_request
 from headrace.cost.estimates.calibrate import read_run
 from headrace.cost.estimates.measured import _from_json
@@ -37,6 +40,7 @@ from headrace.errors import HeadraceError
 from headrace.packing.copied_files import RECORD, opened_record
 from headrace.report.sessions.session_folder import DIAGNOSIS_FILE, read_session_folder
 from headrace.trials.experiment import cells
+from sample_images import jpeg
 
 __all__ = ["TARGETS", "Target"]
 
@@ -44,6 +48,11 @@ _scratch = tempfile.TemporaryDirectory(prefix="headrace-fuzz-")  # for seeds
 
 IMAGE = b"\xff\xd8\xff\xe0 an image \xff\xd9"
 BLOCK = 512
+LARGEST_SIDE = 256
+"""Pixels of a side: programs with larger results are only made, not run."""
+
+FIRST = np.zeros(1, np.int64)
+"""The number of the only record, and of its only draw."""
 
 JSON_WORDS = (
     b'{"',
@@ -312,6 +321,73 @@ def measured_rates(data: bytes, folder: Path) -> None:
     _from_json(_written(folder, "rates.json", data))
 
 
+def operations(data: bytes, folder: Path) -> None:
+    """Operations of the native engine as JSON: what a program takes gives the same pixels twice, and leaves none unwritten."""
+    try:
+        given = json.loads(data, object_hook=lambda fields: {name: _tuples(value) for name, value in fields.items()})
+        program = Program([(name, values) for name, values in given])
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return
+    width, height = program.out
+    if max(width, height) > LARGEST_SIDE:
+        return
+    engine, table, store = _engine()
+    results = []
+    for filled in (0, 255):
+        pixels = np.full(width * height * 3, filled, np.uint8)
+        job = engine.submit(table, program, store, 3, 1, FIRST, FIRST.astype(np.uint64), pixels, [_photograph()])
+        while not job.wait(0.1):  # so that an input that takes too long is noticed
+            pass
+        results.append((job.statuses(), pixels.tobytes()))
+    (status, pixels_of_zeros), (status_again, pixels_of_ones) = results
+    if status != status_again or (status == [0] and pixels_of_zeros != pixels_of_ones):
+        raise AssertionError(f"the same operations gave statuses {status} and {status_again}, or other pixels")
+
+
+def _tuples(value: object) -> object:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+@functools.cache
+def _engine() -> tuple[Engine, Table, Store]:
+    nothing = np.zeros(1, np.int64)
+    return Engine(1), Table([""], nothing.astype(np.int32), nothing, nothing), Store("hwc")
+
+
+@functools.cache
+def _photograph() -> bytes:
+    return jpeg(60, 44, 1)
+
+
+def _operations() -> list[bytes]:
+    """Each operation of the engine with the least, a middle and the largest of its values that make a small image."""
+    seeds = []
+    for name, _, fields in operation_schema():
+        for share in (0.0, 0.3, 1.0):
+            values = {field: _value(share, *kind) for field, *kind in fields}
+            seeds.append(
+                json.dumps([[name, values], ["resize_exact", {"size": [24, 16], "interpolation": "bilinear"}]]).encode()
+            )
+    return seeds
+
+
+def _value(
+    share: float, kind: str, count: int, is_optional: bool, choices: Sequence[str], limits: tuple[float, float] | None
+) -> Any:
+    """Return a value of a field of an operation: `share` of the way from the least to the largest."""
+    if is_optional and not share:
+        return None
+    if kind == "flag":
+        return share > 0
+    if kind in ("choice", "filters"):
+        chosen = choices[round(share * (len(choices) - 1))]
+        return [chosen] if kind == "filters" else chosen
+    least, most = limits or (0.1, 1.5)
+    number = least + share * (min(most, 64) - least)
+    number = round(number) if kind == "integer" else number
+    return number if count == 1 else [number] * count
+
+
 def _archives() -> list[bytes]:
     found = []
     for kind in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT):
@@ -388,6 +464,15 @@ def _finals() -> list[bytes]:
     return [struct.pack("<Q", len(text)) + text + bytes(4)]
 
 
+OPERATION_WORDS = (
+    *JSON_WORDS,
+    *(f'"{name}"'.encode() for name, *_ in operation_schema()),
+    b"0",
+    b"0.5",
+    b"1e-300",
+    b"255",
+    b"4294967295",
+)
 TOML_WORDS = (*JSON_WORDS, b"[[cells]]\n", b"[published]\n", b" = ", b'"""', b"\\u0000", b"inf", b"1979-05-27", b"0x", b"a.b.c")
 
 LISTS = (b"l0\t1.0\ta.jpg\n1\t2\tb.jpg\n", b'cpath,label\na.jpg,cat\n"b",\n', b"tpath\tlabel\na.jpg\t1.0\n")
@@ -478,4 +563,5 @@ TARGETS = {
     "measured_rates": Target(measured_rates, lambda: (_TUNED, _ROWS), JSON_WORDS),
     "options_file": Target(options_file, lambda: (OPTIONS,), TOML_WORDS, ("headrace.training.settings.options_file",)),
     "experiment": Target(experiment, lambda: (EXPERIMENT,), TOML_WORDS),
+    "operations": Target(operations, _operations, OPERATION_WORDS),
 }
