@@ -35,7 +35,7 @@ COMPARED_ITEMS = 3
 """Number of items compared before any loader is taken over. More take longer at the start, and find rarer differences."""
 
 CHECKED_BATCHES = 4
-"""`--check` divides its items among this many batches, so that each worker makes more than one."""
+"""`--check` divides its items among this many batches, so that each of its workers makes more than one batch."""
 
 CHECKED_WORKERS = 2
 """`--check` runs with at most this many workers, so that it needs few processes."""
@@ -189,7 +189,7 @@ def _passes(small: Any, make: MakeIterator, epochs: int) -> Iterator[Any]:
             error = _Error(type(raised).__name__)
         for _ in range(len(small.batch_sampler) - batches):
             yield error
-    if stopped := getattr(iterator, "stopped", ""):
-        raise Unsupported(stopped)
+    if reason := getattr(iterator, "stopped", ""):
+        raise Unsupported(reason)
     del iterator
     yield GeneratorStates.now().to_bytes()

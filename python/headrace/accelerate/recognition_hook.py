@@ -29,7 +29,7 @@ FREE_LOADERS = 4
 """Number of first loaders that are always examined. More are examined while that stays cheap (`MOST_SHARE`)."""
 
 MOST_SHARE = 0.005
-"""Stop examining loaders once it has taken this share of the time since the first one. More slows the watched job."""
+"""Stop examining loaders when this has taken more than this share of the time since the first loader: it slows the job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=hint)
 
     def near_option(self, name: str) -> str | None:
-        """The option that `name` (`--modle`, `num_workers`) most probably means."""
+        """Return the option that `name` (`--modle`, `num_workers`) most probably means; None if no option is near."""
         options = [option for option in self._option_string_actions if option.startswith("--")]
         wanted = "--" + name.lstrip("-").replace("_", "-").lower()
         meant = [option for option in OTHERS_OPTIONS.get(wanted, ()) if option in options]

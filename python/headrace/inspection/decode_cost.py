@@ -72,14 +72,14 @@ def measure_decode_cost(dataset: Dataset, rows: Sequence[int]) -> DecodeCost | N
 def _decode_s(
     data: bytes, out: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], box: Sequence[int] | None, index: Index | None
 ) -> float | None:
-    """The CPU seconds of one decoding; None if it fails. With one thread it runs on the calling one."""
+    """Return the CPU seconds of decoding one image, in the calling thread; None if decoding fails."""
     start_s = time.thread_time()
     status = decode_into([data], out, None if box is None else [box], index=None if index is None else [index])[0]
     return None if status else time.thread_time() - start_s
 
 
 def _index(data: bytes) -> Index | None:
-    """The JPEG index of a file that takes one."""
+    """Return the JPEG index of an encoded image; None if it can have none."""
     try:
         index = checkpoint_index(data)
     except DecodeError:

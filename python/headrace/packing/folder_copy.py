@@ -282,6 +282,7 @@ def _commit(target: Path, options: PackOptions, files: CopiedFiles, outside: Seq
 
 
 def _cannot_write(error: OSError, target: Path) -> HeadraceError:
+    """Return the error for a copy that cannot be written: no space left, or the reason of the system."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what, hint = f"no space left for {target}", "free some space"
     else:

@@ -130,9 +130,9 @@ def _plain(kind: type, words: str) -> Callable[[Any], Any]:
 
 
 def _free(value: Any, level: int = 0) -> Any:
-    """A value of any type; its numbers are checked, and it is not nested endlessly."""
+    """Return a value of any type. Raise ValueError if it is nested deeper than `DEEPEST` levels or holds an invalid number."""
     if level > DEEPEST:
-        raise ValueError("it is nested too deeply")
+        raise ValueError("the value is nested too deeply")
     if isinstance(value, Mapping):
         for item in value.values():
             _free(item, level + 1)

@@ -113,7 +113,7 @@ def train(
 
 
 def _train_remaining_steps(run: TrainingRun, stop: StopRequest, on_phase: Callable[[str], None]) -> None:
-    """The loop. Each pass of the outer loop is one epoch, or the rest of one after a resume."""
+    """Train until the run is finished or stopped. Each pass of the outer loop is one epoch, or its rest after a resume."""
     while not run.finished and not run.stop_signal:
         _evaluate_if_due(run, stop, on_phase)  # the last run was stopped after an epoch, before its evaluation
         _change_image_size_if_due(run)
@@ -142,7 +142,7 @@ def _train_remaining_steps(run: TrainingRun, stop: StopRequest, on_phase: Callab
 
 
 def _change_image_size_if_due(run: TrainingRun) -> None:
-    """Progressive resizing: open another loader if the images of this epoch have another size."""
+    """Open another loader if the images of this epoch have another size (progressive resizing)."""
     epoch = run.step // len(run.loader)
     size = run.input.size(epoch)
     if size != run.image_size:

@@ -53,10 +53,10 @@ HEAD_BYTES = 32
 """Send an image encoded if it is at most this many bytes larger than its tensor: the header of a PPM file."""
 
 SAMPLED_IMAGES = 16
-"""Decode this many images of a batch to estimate what decoding all of it costs the training process."""
+"""Decode this many images of a batch to estimate the CPU time that decoding all of them takes in the training process."""
 
 MOST_OBJECTS = 100_000
-"""Search at most this many objects of a batch for deferred tensors when its cost is estimated."""
+"""Search at most this many objects of a batch for deferred tensors, to estimate the CPU time of decoding them (`cost_s`)."""
 
 Memory = Callable[[list[tuple[tuple[int, ...], torch.dtype]]], list[torch.Tensor]]
 """Function that allocates contiguous tensors for a batch, given the shape and dtype of each."""
@@ -125,7 +125,7 @@ _opened = threading.local()
 
 
 def _filled(number: int, kind: type = torch.Tensor) -> torch.Tensor:
-    """Return the tensor with this number while a pickle is opened; the second time, a new tensor over its memory."""
+    """Return tensor `number` of the batch that is being unpickled; from the second call on, a new tensor over its memory."""
     tensor: torch.Tensor = _opened.tensors[number]
     if number in _opened.seen:
         tensor = torch.empty(0, dtype=tensor.dtype).set_(tensor)

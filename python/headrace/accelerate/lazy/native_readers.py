@@ -276,7 +276,7 @@ def _is_own(function: Any) -> bool:
 
 
 def natively_read() -> int:
-    """Return how many JPEGs this process has decoded natively inside `native_readers()`."""
+    """Return the number of JPEGs that this process has decoded natively so far, in all `native_readers()` blocks together."""
     return sum(native_work(*LIBRARIES))
 
 

@@ -143,7 +143,7 @@ class Trial:
         self._lines.value = (lines + line.encode() + b"\n")[: LONGEST_TEXT - 1]
 
     def lines(self) -> list[str]:
-        """Return the log lines that workers have passed on since the last call."""
+        """Return the lines of headrace's log that workers have passed to the training process since the last call."""
         lines: bytes = self._lines.value
         if lines:
             self._lines.value = b""

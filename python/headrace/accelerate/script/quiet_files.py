@@ -1,4 +1,4 @@
-"""Find image files that Pillow reads with a warning or a metadata error: these are left to the script's own code.
+"""Quiet files: image files that Pillow reads without a warning or a metadata error. Others are left to the script's own code.
 
 The native threads find out about each file ("unsupported"), and the script's own code makes its item: Pillow warns, or raises,
 as ever. A dataset with many such files is not taken over as a whole, because the main process would make their items.
@@ -29,9 +29,9 @@ def is_quiet(data: bytes) -> bool:
 
 
 def require_quiet_files(paths: Sequence[str]) -> None:
-    """Raise `Unsupported` if Pillow would warn of, or refuse, more than `MOST_OTHERS` of the files that are examined.
+    """Raise `Unsupported` if more than `MOST_OTHERS` of up to `READ_FILES` examined files are not quiet (`is_quiet`).
 
-    Files that cannot be read do not count.
+    Files that cannot be opened do not count.
     """
     step = max(1, len(paths) // READ_FILES)
     found = [_is_quiet_file(path) for path in paths[::step][:READ_FILES]]
@@ -43,7 +43,7 @@ def require_quiet_files(paths: Sequence[str]) -> None:
 
 @functools.lru_cache(maxsize=64 * READ_FILES)  # the next epoch need not read them again
 def _is_quiet_file(path: str) -> bool | None:
-    """Return whether a file is quiet; None if it cannot be read."""
+    """Return whether Pillow reads a file as RGB without a warning; None if it cannot be opened."""
     try:
         return is_quiet(Path(mapped(path)).read_bytes())
     except (OSError, ValueError):

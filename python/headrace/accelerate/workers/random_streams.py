@@ -37,7 +37,7 @@ COMPARED_VALUES = 512
 """Check with this many values that torch's exponential is the same for single values as for a vector."""
 
 WORDS_AHEAD = 4096
-"""Let torch compute exponentials for this many words beyond the needed ones, so that not every batch has to ask."""
+"""Let torch compute exponentials for this many random words (32 bits) more than a batch needs, for later batches."""
 
 
 class GeneratorStates(NamedTuple):

@@ -318,7 +318,7 @@ def _row_table(rows: list[Row]) -> Table:
 
 
 def _marked(row: Row) -> str:
-    """Return the rate; `~` marks an estimated one."""
+    """Return the rate as text, with `~` before an estimated rate."""
     if row.img_s is None:
         return ""
     return ("~" if row.rate_kind == "estimated" else "") + numbers.image_rate(row.img_s)

@@ -93,7 +93,7 @@ def _show(found: SessionComparison, page: Path | None) -> None:
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, whole_values: bool = False) -> Table:
-    """A table of names and values. `whole_values`: the values are numbers, which stay on one line."""
+    """Return a table of names and values. `whole_values`: the values are numbers, which stay on one line."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for place, name in enumerate(headers):
         table.add_column(name, overflow="fold", no_wrap=whole_values and place > 0)
@@ -103,5 +103,5 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, whole_value
 
 
 def _printed(text: str) -> str:
-    """The text in ASCII where the terminal's encoding has no ×, − or ±."""
+    """Return the text, in ASCII where the terminal's encoding has no ×, − or ±."""
     return to_ascii(text) if output.stdout_console.options.ascii_only else text

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _beside(session: Path, name: str) -> Path:
-    """The path of a file in the session folder, or beside a trace file."""
+    """Return the path of a file in the session folder; for a session that is a trace file, beside that file."""
     return session / name if session.is_dir() else session.with_name(f"{session.name}.{name}")
 
 

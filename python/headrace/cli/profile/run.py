@@ -119,7 +119,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _log_remarks(off: bool, loaders: list[dict[str, object]], outcome: dict[str, Any] | None, *, failed: bool) -> None:
-    """Say what came of the run, or why nothing was taken over. A command that failed has said itself why it has no loader."""
+    """Log the rate of the run, or why no loader was taken over. Log nothing for a failed command that made no loader."""
     if outcome is not None:
         output.log(_outcome_line(outcome))
     if off:
@@ -130,7 +130,7 @@ def _log_remarks(off: bool, loaders: list[dict[str, object]], outcome: dict[str,
 
 
 def _loaders(folder: Path) -> list[dict[str, object]]:
-    """What every process wrote about its loaders, ordered by process and then by time."""
+    """Return the decisions that every process wrote about its loaders, ordered by process and then by time."""
     return [
         json.loads(line)
         for file in sorted(folder.glob("loaders-*.jsonl"))
@@ -139,7 +139,7 @@ def _loaders(folder: Path) -> list[dict[str, object]]:
 
 
 def _outcome(folder: Path) -> dict[str, Any] | None:
-    """Return what came of the loader over which the script looped longest, of those that were taken over: rank 0's."""
+    """Return images, seconds and waits of the loader that rank 0 iterated longest, of those taken over; None without one."""
     found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob(WAITS.format("*")))]
     return max((one for one in found if one["rank"] in (None, "0")), key=lambda one: one["seconds"], default=None)
 

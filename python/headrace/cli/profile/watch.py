@@ -99,7 +99,7 @@ def _update(folder: Path, stop: threading.Event, live: Live | None, every_s: flo
 
 
 def _line(diagnosis: Diagnosis) -> str:
-    """The state of the job as one line, for a log."""
+    """Return steps, rate, wait share and verdict of the job as one line for a log."""
     steps, wait = numbers.count(diagnosis.steps), numbers.percent(diagnosis.wait_share)
     rate = numbers.image_rate(diagnosis.img_s)
     noun = "step" if diagnosis.steps == 1 else "steps"

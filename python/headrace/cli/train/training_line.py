@@ -76,7 +76,7 @@ class TrainingLine:
         return (line if len(line) <= room else line[: max(0, room - 1)] + "…") + end
 
     def _left_s(self) -> float | None:
-        """The time left, counted down since the last update; None before the first step."""
+        """Return the seconds left, counted down since the last update; None before the first step."""
         speed = self._rate
         if not speed and self._trains_s is not None and self._done and self._updated_s > self._trains_s:
             speed = self._done / (self._updated_s - self._trains_s)

@@ -37,7 +37,7 @@ class Keys(Sequence[str]):
 
     @staticmethod
     def of_lengths(blob: bytes | bytearray, lengths: bytes | bytearray) -> Keys:
-        """Take the keys in `blob`, which has nothing between them. `lengths`: the bytes of each key (int64)."""
+        """Return the keys that stand in `blob` without separators. `lengths`: the bytes of each key (int64)."""
         sizes = np.frombuffer(lengths, dtype=np.int64)
         start = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=start[1:])

@@ -69,7 +69,7 @@ class ByteStream:
             count -= len(self.take(min(count, 1 << 20)))
 
     def broken(self, what: str) -> FormatError:
-        """Return the error that says `what` is wrong here."""
+        """Return the FormatError that says `what` is wrong at the current byte of the stream."""
         return FormatError(
             f"{self.path}, byte {self.at:,}: the stream {what}",
             hint="check whether the sender was stopped; `headrace verify` checks the data at their source",

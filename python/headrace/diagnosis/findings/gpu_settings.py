@@ -63,7 +63,7 @@ def _capability(settings: Settings) -> tuple[int, int]:
 
 
 def _float32(job: MeasuredJob, settings: Settings) -> str | None:
-    """A compiled model is not reported: it may enter autocast where no hook sees it."""
+    """Return the evidence if the model computes in float32; None for a compiled model, which may use autocast unseen."""
     capability = _capability(settings)
     if settings.get("parameter_format") != "float32" or settings.get("autocast") or settings.get("compiled"):
         return None

@@ -43,7 +43,7 @@ LEAST_FILE_BYTES = 1000
 
 
 def image_benchmark(job: MeasuredJob) -> Mapping[str, float]:
-    """Seconds per image of decoding the job's own images in several ways (`headrace.profiling.image_benchmark`)."""
+    """Return seconds per image of the job by way of decoding (`headrace.profiling.image_benchmark`); {} if not measured."""
     seconds: Mapping[str, float] = job.session.facts.get("image_benchmark", {})
     return seconds
 

@@ -118,7 +118,7 @@ def _cache(job: MeasuredJob, kind: str) -> Fix | None:
 
 
 def _pack_and_read(job: MeasuredJob, ending: str, *options: str) -> str:
-    """The command that packs the job's images, and how the job reads the copy."""
+    """Return as text the command that packs the job's images, and how the job then reads the copy."""
     source, copy = pack_places(job, ending)
     reads = f"headrace train … --data {shlex.quote(copy)}" if _is_train(job) else f"headrace.Loader({copy!r}, ...)"
     return f"{shlex.join(['headrace', 'pack', *options, source, copy])} && {reads}"

@@ -68,7 +68,7 @@ def periodic_stall(job: MeasuredJob) -> Finding | None:
 
 
 def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
-    """Irregular pauses of unknown cause are noise, unless they are few and long."""
+    """Report pauses within steps. Irregular pauses of unknown cause count as noise, unless they are few and long."""
     pauses = job.rank.pauses
     share = job.share(pauses.periodic_s)
     if share < PAUSE_SHARE or pauses.count < 2:
@@ -92,7 +92,7 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
 
 
 def _gaps_between_epochs(job: MeasuredJob) -> Finding | None:
-    """Validation and checkpoints between the epochs belong to no step, so their share is one of the run."""
+    """Report the gaps between epochs (validation, checkpoints), as a share of the run: they belong to no step."""
     rank, gaps = job.rank, job.rank.epoch_gaps
     share = gaps.all_s / max(1e-9, rank.loop_s + rank.workers_start_s + gaps.all_s)
     if rank.epochs < 2 or share < EPOCH_GAP_SHARE:

@@ -209,7 +209,7 @@ class _Run:
             time.sleep(POLL_S)
 
     def _end_all(self) -> None:
-        """SIGTERM to every host, and SIGKILL to those that still run after the grace time."""
+        """Send SIGTERM to every host, and SIGKILL to hosts that still run after `grace_s` seconds."""
         for host in self.hosts:
             host.terminate()
         end_s = time.monotonic() + self.grace_s

@@ -68,7 +68,7 @@ def parse_cache(text: str) -> ByteCache:
 
 
 def open_cache(cache: ByteCache, dataset: Dataset) -> CacheLocation:
-    """Return the place where the cache keeps the bytes of `dataset`. If that is a folder, make it and lock it.
+    """Return where the bytes of `dataset` are cached. Make a folder on disk, and mark it as in use, so that it is not evicted.
 
     Raises UsageError for a stream or a dataset in an object store, SourceError for a folder that cannot be written.
     """

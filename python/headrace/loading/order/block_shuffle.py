@@ -92,7 +92,7 @@ class BlockLayout:
         )
 
     def describe(self) -> str:
-        """Return the number of blocks and the window in words, for `explain`."""
+        """Return the number of blocks, and the size of the window in blocks and bytes, in words for `explain`."""
         window = f"{self.window} shuffled at a time ({size_text(self.window_bytes)})"
         return f"blocks: {len(self)} runs of records in random order, {window}"
 

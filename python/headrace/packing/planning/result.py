@@ -59,7 +59,7 @@ def complete_result(destination: Path, manifest: Manifest, listing: Listing, pac
 
 
 def incomplete_result(destination: Path, listing: Listing, packed: int, shards: int, started_s: float) -> PackResult:
-    """Return the result of a job whose sister jobs have not finished; some counts are known only at the commit."""
+    """Return the result of one job of an array (`unit=`) while others still pack: `errors` and `source_bytes` are still 0."""
     seconds = time.perf_counter() - started_s
     return PackResult(
         path=str(destination),

@@ -98,7 +98,7 @@ def step_scale_s(timeline: Timeline) -> float:
 
 
 def _area(timeline: Timeline, heights_s: Sequence[float], end_s: float, top_s: float) -> str:
-    """A staircase path: each step is as wide as its duration and as high as its entry in `heights_s`."""
+    """Return an SVG path like a staircase: each step is as wide as its duration and as high as its entry in `heights_s`."""
     x, y = scale(0, end_s, 0, WIDTH), scale(0, top_s, STEP_HEIGHT, 0)
     found, last = [], None
     for start_s, wait_s, compute_s, height_s in zip(
@@ -117,7 +117,7 @@ def _gridline(value_s: float, top_s: float) -> Html:
 
 
 def _labels(slow: Sequence[SlowStep], end_s: float, top_s: float) -> list[Html]:
-    """The causes of the longest steps, as many as fit side by side. A phone shows the first only."""
+    """Return labels with the causes of the longest steps, as many as fit side by side. A phone shows the first only."""
     placed: list[tuple[float, float]] = []
     found = []
     for step in sorted(slow, key=lambda step: -step.step_s):
@@ -176,7 +176,7 @@ def _map(
 
 
 def _absent_runs(rows: Sequence[Sequence[float | None]]) -> list[tuple[int, int, int]]:
-    """(row, first column, length) of every stretch of cells that were not measured."""
+    """Return (row, first column, length) of every stretch of cells that were not measured."""
     runs = []
     for number, row in enumerate(rows):
         start = None
@@ -199,7 +199,7 @@ MACHINE_LANES: tuple[tuple[str, Read, Callable[[float], str]], ...] = (
 
 
 def _machine_lanes(session: Session, end_s: float) -> list[Html]:
-    """Disk, network and memory as thin areas. A series that was never measured has no lane."""
+    """Return the lanes of disk, network and memory as thin areas. A series without measured values has no lane."""
     lanes = []
     for name, read, as_text in MACHINE_LANES:
         points = [(sample.time_s, value) for sample in session.samples if (value := read(sample)) is not None]
@@ -219,7 +219,7 @@ def _machine_lanes(session: Session, end_s: float) -> list[Html]:
 
 
 def _thinned(points: Sequence[tuple[float, float]], limit: int = 1000) -> list[tuple[float, float]]:
-    """At most `limit` points: of each group of neighbours the largest, so that peaks stay."""
+    """Return at most `limit` points: of each group of neighbours the largest, so that peaks stay."""
     group = math.ceil(len(points) / limit)
     return [max(points[start : start + group], key=lambda point: point[1]) for start in range(0, len(points), group)]
 

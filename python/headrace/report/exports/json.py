@@ -50,7 +50,7 @@ def schema() -> dict[str, Any]:
 
 
 def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """The schema of one dataclass. Fields with a default may be absent; further fields are allowed."""
+    """Return the JSON schema of one dataclass. Fields with a default may be absent; further fields are allowed."""
     hints = typing.get_type_hints(kind)
     own = dataclasses.fields(kind)
     absent = (dataclasses.MISSING, dataclasses.MISSING)

@@ -57,7 +57,7 @@ def _family(name: str, kind: str, help_text: str, samples: Sequence[Sampled]) ->
 
 
 def _escaped(text: str) -> str:
-    """A label's text; characters that would act on a terminal become visible escapes, as everywhere."""
+    """Return the text of a label, with characters that would act on a terminal as visible escapes."""
     return printable_lines(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -118,7 +118,7 @@ def _metadata(pid: int, track: int | None, kind: str, name: str) -> TraceEvent:
 
 
 def _until_the_next(ones: Iterable[StepOrBatch]) -> Iterator[tuple[StepOrBatch, float]]:
-    """Return each with its end, which is never later than the start of the next one of the same process and loader."""
+    """Return each step or batch with its end, no later than the start of the next of the same process and loader."""
     tracks: dict[tuple[int, int], list[StepOrBatch]] = {}
     for one in ones:
         tracks.setdefault((one.pid, one.loader), []).append(one)
@@ -164,7 +164,7 @@ def _ms(value_s: float | None) -> float | None:
 
 
 def _arrows(session: Session, loaders: Loaders) -> Iterator[TraceEvent]:
-    """Arrows from each batch to the step that used it, where the two can be paired with certainty.
+    """Yield arrows from each batch to the step that used it, where the two can be paired with certainty.
 
     DataLoader assigns batches to its n workers in turn and returns them in order, so worker w made steps w, w+n, …. This is
     certain only if as many batches as steps were recorded of each worker.
@@ -206,7 +206,7 @@ def _not_overlapping(session: Session) -> Iterator[tuple[Event, float]]:
 
 
 def _counters(sample: Sample) -> Iterator[TraceEvent]:
-    """One counter track per quantity. A value that was not measured has no point."""
+    """Yield the counter events of a sample, one track per quantity. A value that was not measured has no event."""
     series: dict[str, dict[str, float | None]] = {
         "CPU cores in use": {"this job": sample.own_cores, "other programs": sample.foreign_cores},
         "memory GiB": {"used": _gib(sample.memory_used_bytes), "this job": _gib(sample.own_memory_bytes)},

@@ -101,7 +101,7 @@ def _rate(img_s: float | None) -> str | None:
 
 
 def _cause(side: Side) -> Html:
-    """The verdict of one run in its own words."""
+    """Return the box of one run: its verdict, headline, command and extent."""
     screen = side.screen
     kind = "good" if verdict_kind(screen.kind).severity == "none" else None
     return tag(
@@ -115,7 +115,7 @@ def _cause(side: Side) -> Html:
 
 
 def _steps(found: SessionComparison, sides: Sequence[Side]) -> Html:
-    """Both bars to one scale: the length of a bar is the time of its step, or of as many images."""
+    """Return the bars of both runs to one scale: the length of a bar is the time of a step, or of as many images."""
     times = [whole_s(side.diagnosis, found.per) for side in sides]
     longest = max((time_s for time_s in times if time_s), default=None)
     bars = [_bar(side, time_s, longest, found.per) for side, time_s in zip(sides, times, strict=True)]
@@ -166,7 +166,7 @@ def _lanes(side: Side, top_s: float) -> Html:
 
 
 def _percentiles(sides: Sequence[Side]) -> Html:
-    """Each series twice, before and after, one below the other."""
+    """Return the table of percentiles: each series twice, before and after, one below the other."""
     found = [{row.name: row for row in tables.percentile_rows(side.diagnosis, side.session)} for side in sides]
     rows = [
         (name if side is sides[0] else "", side.label.lower(), *_points(series.get(name)))

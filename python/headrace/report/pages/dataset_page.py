@@ -75,7 +75,7 @@ def _share(share: float | None) -> str | None:
 
 
 def _balance(found: Inspection) -> Html | None:
-    """One bar per class, largest first."""
+    """Return a chart of the records per class, largest first, with at most `MAX_BARS` bars; None without labelled records."""
     counts = sorted(found.records_per_class.values(), reverse=True)
     if not counts or not counts[0]:
         return None

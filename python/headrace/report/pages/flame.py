@@ -61,5 +61,5 @@ def _bar(bar: FlameBar, cwd: str) -> Html:
 
 
 def _place(file: str, line: int, cwd: str) -> str:
-    """File and line, relative to the folder of the command where the file lies below it."""
+    """Return "FILE:LINE"; FILE is relative to `cwd`, the folder of the command, if it lies below."""
     return f"{file.removeprefix(cwd.rstrip('/') + '/') if cwd else file}:{line}"

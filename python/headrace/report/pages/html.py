@@ -195,7 +195,7 @@ def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:
 
 
 def _predicted(line: FixLine, now: float | None, greatest: float) -> Html:
-    """The predicted rate with gain and interval, in numbers and as a drawing."""
+    """Return the predicted rate of a fix with gain and interval, in numbers and as a drawing."""
     fix = line.fix
     if fix.predicted_img_s is None:
         return tag("span", "not predicted", class_="absent")
@@ -206,7 +206,7 @@ def _predicted(line: FixLine, now: float | None, greatest: float) -> Html:
 
 
 def _notes(screen: FirstScreen) -> Html | None:
-    """What is no cause of lost time, such as a loss that does not move."""
+    """Return the section of notes, which are no causes of lost time, such as a loss that does not move; None without notes."""
     if not screen.notes:
         return None
     entries = (tag("li", no_break(f"{capitalised(note)}.")) for note in screen.notes)
@@ -228,7 +228,7 @@ def _foot(screen: FirstScreen) -> Html:
 
 
 def _hover_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The data of the read-out under the pointer: numbers of five digits, cores averaged."""
+    """Return the data of the read-out under the pointer: numbers of five digits, cores averaged."""
     return {"steps": _steps(diagnosis.timeline), "heat": _heat(diagnosis.heat_map)}
 
 

@@ -66,7 +66,7 @@ def _startup(diagnosis: Diagnosis) -> Html | None:
 
 
 def _settings(diagnosis: Diagnosis) -> Html | None:
-    """Settings that cost speed whatever the verdict is, each with its evidence and its fix."""
+    """Return the settings that cost speed whatever the verdict is, each with evidence and fix; None if there are none."""
     found = []
     for finding in diagnosis.configuration:
         text = _sentences(finding)
@@ -80,7 +80,7 @@ def _settings(diagnosis: Diagnosis) -> Html | None:
 
 
 def _others(diagnosis: Diagnosis) -> Html | None:
-    """The findings other than the verdict, each with its evidence."""
+    """Return the findings other than the verdict, each with its evidence; None if there are none."""
     found = []
     for finding in diagnosis.findings:
         if finding.kind == diagnosis.verdict:
@@ -92,10 +92,10 @@ def _others(diagnosis: Diagnosis) -> Html | None:
 
 
 def _sentences(finding: Finding) -> str:
-    """The summary and the evidence of a finding as sentences."""
+    """Return the summary and the evidence of a finding as sentences."""
     return no_break(" ".join(_sentence(clause) for clause in (finding.summary, *finding.evidence) if clause))
 
 
 def _sentence(clause: str) -> str:
-    """A clause with a capital letter and a full stop. Code at its start, such as `next()`, keeps its letters."""
+    """Return a clause with a capital letter and a full stop. Code at its start, such as `next()`, keeps its letters."""
     return f"{capitalised(clause).rstrip('.')}."

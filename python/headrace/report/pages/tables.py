@@ -59,7 +59,7 @@ def table(
 
 
 def _whole(cell: str) -> str:
-    """Text whose numbers stay on one line with their units."""
+    """Return the text of a cell with numbers that stay on one line with their units."""
     return cell if isinstance(cell, Html) else no_break(cell)
 
 

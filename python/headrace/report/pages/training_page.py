@@ -160,7 +160,7 @@ def _figures(steps: Sequence[Row], scores: Sequence[Row]) -> Html:
 
 
 def _diagnosis(diagnosis: Diagnosis | None, folder: Path) -> Html | None:
-    """The verdict on the last process of the run, with a link to its report."""
+    """Return the verdict on the last process of the run, with a link to its report; None without a diagnosis."""
     if diagnosis is None:
         return None
     steps = f" Measured over {count_text(diagnosis.steps, 'step')} of the last process."
@@ -178,7 +178,7 @@ def _diagnosis(diagnosis: Diagnosis | None, folder: Path) -> Html | None:
 
 
 def _saved_options(folder: Path) -> dict[str, object]:
-    """The options that the run saved in config.toml; empty where the file is missing or damaged."""
+    """Return the options that the run saved in config.toml; empty where the file is missing or damaged."""
     try:
         return parse_toml(read_regular(folder / "config.toml", limit=MOST_BYTES).decode())
     except (OSError, ValueError):
@@ -186,7 +186,7 @@ def _saved_options(folder: Path) -> dict[str, object]:
 
 
 def _configuration(options: Mapping[str, object] | None) -> Html | None:
-    """All options; defaults are dimmed."""
+    """Return a section with all options of the run, defaults dimmed; None without options."""
     if not options:
         return None
     pairs = [(name.replace("_", " "), _option(value), DEFAULTS.get(name) == value) for name, value in options.items()]
@@ -244,7 +244,7 @@ def _curve(
     from_zero: bool = False,
     second: tuple[str, Sequence[Row]] | None = None,
 ) -> Html | None:
-    """One value over the steps, or None where there are fewer than two values. `second`: a dashed line's name and rows."""
+    """Return the curve of `field` over the steps; None for fewer than two values. `second`: name and rows of a dashed line."""
     points = _points(rows, field)
     if len(points) < 2:
         return None
@@ -268,14 +268,14 @@ def _curve(
 
 
 def _points(rows: Sequence[Row], field: str) -> list[tuple[int, float]]:
-    """(step, value) of at most MAX_POINTS + 1 rows that have a value, the last one included."""
+    """Return (step, value) of at most MAX_POINTS + 1 rows that have a value, the last one included."""
     points = [(row["step"], row[field]) for row in rows if isinstance(row.get(field), int | float)]
     stride = math.ceil(len(points) / MAX_POINTS) or 1
     return points[::stride] + ([points[-1]] if (len(points) - 1) % stride else [])
 
 
 def _smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Moving mean over a twentieth of the points."""
+    """Return the moving mean over a twentieth of the points."""
     half_width = max(1, len(points) // 40)
     parts = [points[max(0, index - half_width) : index + half_width + 1] for index in range(len(points))]
     return [(step, sum(value for _, value in part) / len(part)) for (step, _), part in zip(points, parts, strict=True)]

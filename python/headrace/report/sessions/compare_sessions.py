@@ -128,7 +128,7 @@ def _word(change: float | None, noise: float | None) -> str:
 
 
 def _noise(before: Session, after: Session) -> float | None:
-    """Relative half-width of the 95 % interval of the ratio of two mean rates."""
+    """Return the half-width of the 95 % interval of the ratio of two mean rates, as a share of it; None for too few steps."""
     errors = [_relative_error(session) for session in (before, after)]
     known = [error for error in errors if error is not None]
     # Twice the standard error; the errors of a quotient add in quadrature.
@@ -136,7 +136,7 @@ def _noise(before: Session, after: Session) -> float | None:
 
 
 def _relative_error(session: Session) -> float | None:
-    """Standard error of the mean step time over the mean. The means of stretches are used, because they include slow drift."""
+    """Return the standard error of the mean step time as a share of the mean, from means of stretches, which include drift."""
     steps = [step.step_s for step in session.steps][1:]  # the first step waits for the first batch
     size = len(steps) // BLOCKS
     if size < MIN_STEPS_PER_BLOCK:
@@ -154,7 +154,7 @@ PER_IMAGES = "1,000 images"
 
 
 def _images(diagnosis: Diagnosis) -> float | None:
-    """Images per step of the whole job."""
+    """Return the images per step of the whole job; None where not measured."""
     return None if diagnosis.img_s is None or diagnosis.step_s is None else diagnosis.img_s * diagnosis.step_s
 
 

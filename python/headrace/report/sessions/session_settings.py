@@ -76,7 +76,7 @@ def settings(session: Session) -> Settings:
 
 
 def _without_address(value: object) -> object:
-    """A description without addresses: `<Own object at 0x7f31>` is the same transform at another place in the next run."""
+    """Return a description without memory addresses, which differ from run to run: `<Own object at 0x7f31>`."""
     return ADDRESS.sub("", value) if isinstance(value, str) else value
 
 

@@ -46,7 +46,7 @@ def without_places(session: Session, diagnosis: Diagnosis) -> tuple[Session, Dia
 
 
 def _strip(value: T, names: list[str]) -> T:
-    """The value with every string in it stripped, through dataclasses, mappings, tuples and lists."""
+    """Return the value with every string in it stripped, through dataclasses, mappings, tuples and lists."""
     result: Any = value
     if isinstance(value, str):
         result = _strip_text(value, names)

@@ -190,7 +190,7 @@ def _kind(diagnosis: Diagnosis) -> VerdictKind:
 
 
 def _ceiling_words(diagnosis: Diagnosis) -> str:
-    """What the ceiling assumes. A fix that also shortens computing, such as `threads=N`, can exceed it: the words say so."""
+    """Return in words what the ceiling assumes, and whether the best fix exceeds it, as `threads=N` can: it shortens computing."""
     best = next((fix for fix in diagnosis.fixes if fix.id == diagnosis.reachable_fix), None)
     reached, limit = diagnosis.reachable_img_s, (diagnosis.ceiling_img_s or math.inf) * ROUNDING
     if best is None or reached is None or reached <= limit:
@@ -201,7 +201,7 @@ def _ceiling_words(diagnosis: Diagnosis) -> str:
 
 
 def _reachable_words(diagnosis: Diagnosis) -> str:
-    """The gain of the best fix, with the word predicted or measured."""
+    """Return the gain of the best fix as text, with the word predicted or measured; "" without a fix."""
     fix = next((fix for fix in diagnosis.fixes if fix.id == diagnosis.reachable_fix), None)
     if fix is None:
         return ""
@@ -222,7 +222,7 @@ def simulated_note(diagnosis: Diagnosis, session: Session | None = None) -> str 
 
 
 def _command(argv: Sequence[str]) -> str:
-    """The command as typed; an interpreter's path is shortened to its name."""
+    """Return the command as typed, with the path of Python shortened to its name, cut after `MOST_COMMAND` characters."""
     if not argv:
         return "(command unknown)"
     first = PurePath(argv[0]).name if PurePath(argv[0]).name.startswith("python") else argv[0]
@@ -230,7 +230,7 @@ def _command(argv: Sequence[str]) -> str:
 
 
 def _shortened(command: str, most: int) -> str:
-    """The begin of a long command, and its length."""
+    """Return the command; of one longer than `most` characters, its beginning and its length."""
     return command if len(command) <= most else f"{command[:most]}… ({len(command):,} characters)"
 
 
@@ -252,14 +252,14 @@ def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str
 
 
 def _explanation(diagnosis: Diagnosis, headline: str) -> str:
-    """The verdict in a clause; empty where the headline says nearly the same."""
+    """Return the verdict in a clause; empty where the headline says nearly the same."""
     clause = diagnosis.summary or _kind(diagnosis).summary
     alike = difflib.SequenceMatcher(None, clause.lower(), headline.lower()).ratio()
     return "" if alike > 0.75 else clause
 
 
 def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Extent of the session: steps, ranks, duration, and how the command ended if it failed."""
+    """Return the extent of the session in words: steps, ranks, duration, and how the command ended if it failed."""
     known = diagnosis.steps or diagnosis.verdict == "INSUFFICIENT_DATA"  # a finished job has a verdict without steps
     found = [count_text(diagnosis.steps, "step")] if known else []
     if diagnosis.ranks:
@@ -274,7 +274,7 @@ def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _quality(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Noise, cost of measuring, and time to the verdict."""
+    """Return in words the noise, the cost of measuring, and the time to the verdict, as far as they were measured."""
     found = []
     if diagnosis.noise:
         found.append(f"noise {diagnosis.noise}")
@@ -286,7 +286,7 @@ def _quality(diagnosis: Diagnosis) -> tuple[str, ...]:
 
 
 def _parts(diagnosis: Diagnosis) -> tuple[tuple[StepPart, ...], tuple[str, ...]]:
-    """The parts of the bar in order, which sum to 1 (with `other`), and the labels of parts that were not measured."""
+    """Return the parts of the bar in order, `other` included, and the labels of the parts that were not measured."""
     given = {key: share for key, share in diagnosis.share_of_step.items() if math.isfinite(share) and share > 0}
     if not given.keys() - {"other"}:  # a bar of `other` alone says nothing
         return (), tuple(SHARES.values()) if diagnosis.share_of_step else ()
@@ -332,5 +332,5 @@ def _no_gain(lines: Sequence[FixLine]) -> str:
 
 
 def _bottleneck_label(name: str) -> str:
-    """The label of a verdict kind. Other text is returned as it is."""
+    """Return the label of a verdict kind; other text unchanged."""
     return verdict_kind(name).label if name.isupper() else name

@@ -62,7 +62,7 @@ def slow_steps(timeline: Timeline, *, limit: int = MAX_SLOW_STEPS) -> tuple[Slow
 
 
 def _cause(timeline: Timeline, index: int, step_s: float, excess_s: float, wait_excess_s: float) -> str:
-    """The longest pause within the step, else the part (wait or compute) in which the excess time lies."""
+    """Return in words the longest pause within the step, else the part (wait or compute) in which the excess time lies."""
     start_s = timeline.start_s[index]
     end_s = start_s + step_s * timeline.stride
     overlapping = [event for event in timeline.events if event.start_s < end_s and event.start_s + event.duration_s > start_s]

@@ -104,7 +104,7 @@ def _evidence(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
 
 
 def _money(screen: FirstScreen, width: int) -> list[Text]:
-    """Rate now, rate with the best fix, the ceiling, and the hours that the fix saves: one line, or more on a narrow screen."""
+    """Return the rates now and with the best fix, the ceiling and the hours saved: one line, or more on a narrow screen."""
     line = Text()
     if screen.img_s is None:
         line.append(f"images per second: {numbers.NOT_MEASURED}")
@@ -165,7 +165,7 @@ def _legend(parts: Sequence[StepPart], width: int) -> list[Text]:
 
 
 def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]:
-    """One row per fix with its command below, cut after `command_lines` lines.
+    """Return the lines of the fixes: one row per fix with its command below, cut after `command_lines` lines.
 
     With more than one command line, a change that is wider than its column is wrapped instead of cut.
     """
@@ -219,7 +219,7 @@ def _measured(line: FixLine) -> str:
 
 
 def _notes(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
-    """Each note on one line, or on two where that leaves room for the others."""
+    """Return at most `limit` lines of notes: each on one line, or on two where that leaves room for the others."""
     lines: list[Text] = []
     for number, note in enumerate(screen.notes):
         room = min(2, limit - len(lines) - (len(screen.notes) - number - 1))

@@ -54,7 +54,7 @@ class Threshold:
 
 
 def thresholds() -> list[Threshold]:
-    """Return every numeric constant of the diagnosis. Shares are 0 to 1; a name ends with its unit.
+    """Return name, value and note of each numeric constant of the diagnosis. Shares are 0 to 1; a name ends with its unit.
 
     Notes are empty where headrace is installed without its source files.
     """
@@ -80,7 +80,7 @@ def _constants(module: ModuleType) -> Iterator[tuple[str, str]]:
 
 
 def _note(statement: ast.stmt | None) -> str:
-    """The first paragraph of a text that stands alone as a statement."""
+    """Return the first paragraph of a statement that is only a text, without its backquotes; "" for any other statement."""
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
         return ""
     return " ".join(str(statement.value.value).split("\n\n")[0].split()).replace("`", "")

@@ -27,15 +27,15 @@ def make_cache_folder(folder: Path) -> Path:
     facts = os.lstat(folder)
     if stat.S_ISLNK(facts.st_mode):
         if facts.st_uid not in (os.geteuid(), 0):
-            raise _refused(folder, f"is a link made by {user_text(facts.st_uid)}")
+            raise _untrusted_cache(folder, f"is a link made by {user_text(facts.st_uid)}")
         facts = folder.stat()
     if facts.st_uid not in (os.geteuid(), 0):
-        raise _refused(folder, f"belongs to {user_text(facts.st_uid)}")
+        raise _untrusted_cache(folder, f"belongs to {user_text(facts.st_uid)}")
     if writable_by_others(facts) and not facts.st_mode & stat.S_ISVTX:
-        raise _refused(folder, f"may be written by other users (mode {stat.S_IMODE(facts.st_mode):04o})")
+        raise _untrusted_cache(folder, f"may be written by other users (mode {stat.S_IMODE(facts.st_mode):04o})")
     found = foreign_part(folder.absolute())
     if found is not None:
-        raise _refused(folder, f"lies in {found.path}, which belongs to {user_text(found.user)}")
+        raise _untrusted_cache(folder, f"lies in {found.path}, which belongs to {user_text(found.user)}")
     return folder
 
 
@@ -48,7 +48,8 @@ def owned_file(path: Path) -> bool:
     return stat.S_ISREG(facts.st_mode) and facts.st_uid in (os.geteuid(), 0)
 
 
-def _refused(folder: Path, why: str) -> SourceError:
+def _untrusted_cache(folder: Path, why: str) -> SourceError:
+    """Return the error for a cache folder that another user owns or may write into."""
     return SourceError(
         f"the cache folder {folder} {why}: what it holds cannot be trusted",
         hint="use a folder of your own (HEADRACE_CACHE=FOLDER; cache='disk:FOLDER:SIZE'), or take it:  chmod 700, chown",

@@ -25,7 +25,7 @@ def parse_json(document: bytes) -> Any:
     try:
         return json.loads(document)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("the JSON is nested too deeply") from error
 
 
 def check_values(document: bytes) -> None:
@@ -36,4 +36,5 @@ def check_values(document: bytes) -> None:
     # A value stands first in its list, object or line, or after a comma.
     values = sum(map(document.count, (b",", b"[", b"{", b"\n")))
     if values > most:
-        raise ValueError(f"it holds up to {values:,} values, more than the limit of {most:,} ({RECORD_LIMIT}=SIZE raises it)")
+        limit = f"the limit of {most:,} ({RECORD_LIMIT}=SIZE raises it)"
+        raise ValueError(f"the JSON holds up to {values:,} values, more than {limit}")

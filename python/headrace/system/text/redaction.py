@@ -216,7 +216,7 @@ def redact_words(words: Sequence[str]) -> list[str]:
 
 
 def _takes_attached_passwords(words: Sequence[str]) -> bool:
-    """Whether a program in the command line takes `-pPASSWORD`. The value of an option is no program: `--storage mysql`."""
+    """Return whether a program of the command line takes `-pPASSWORD`. An option's value is no program: `--storage mysql`."""
     started = (word for before, word in zip(["", *words], words, strict=False) if not before.startswith("-"))
     return any(_ATTACHING.fullmatch(word) for word in started) or ("login" in words and bool({"docker", "podman"} & {*words}))
 
@@ -244,7 +244,7 @@ def _ends_password(word: str) -> bool:
 
 
 def _redact_word(word: str) -> str:
-    """A word of a command line; one that is a JSON object or list is masked field by field."""
+    """Return a word of a command line without secrets; a JSON object or list is masked field by field."""
     whole = _ASSIGNMENT.fullmatch(word)
     if whole is not None and whole["value"][0] not in "{[" and _is_secret(whole["name"].lstrip("-"), whole["value"]):
         return f"{whole['name']}={MASK}"  # a password may hold commas, semicolons, brackets and quotes
@@ -265,7 +265,7 @@ def _redact_word(word: str) -> str:
 
 
 def _redact_json(value: Any, secret: str = "") -> Any:
-    """The value with every string masked that stands under a secret's name, however deep; JSON in strings too."""
+    """Return the value with every string masked that stands under a secret's name, however deep; JSON in strings too."""
     if isinstance(value, dict):
         named = next((item for name, item in value.items() if name.lower() in _NAME_FIELDS and isinstance(item, str)), "")
         if _is_secret_name(named):
@@ -393,7 +393,7 @@ def _has_letter_and_digit(text: str) -> bool:
 
 
 def _is_mixed(text: str) -> bool:
-    """Whether a word has small and capital letters and digits, and nothing else but - and _: words of a language seldom do."""
+    """Return whether a word has small letters, capitals and digits, besides them only - and _: few words of a language do."""
     plain = text.replace("-", "").replace("_", "")
     kinds = (any(c.islower() for c in plain), any(c.isupper() for c in plain), any(c.isdigit() for c in plain))
     return len(plain) >= _LEAST_MIXED and plain.isalnum() and all(kinds)

@@ -58,7 +58,7 @@ def _blur_output(module: Any, given: tuple[torch.Tensor, ...], found: torch.Tens
 
 
 def _blurred(images: torch.Tensor, kernel: torch.Tensor, stride: Any) -> torch.Tensor:
-    """Filter each channel, with zeros beyond the border."""
+    """Return each channel convolved with `kernel`, with zeros beyond the border."""
     from torch.nn.functional import conv2d
 
     channels = images.shape[1]

@@ -88,7 +88,7 @@ class MachineMeter:
         )
 
     def _arrived_bytes(self) -> int | None:
-        """Bytes read from storage by this process, and bytes that the machine received from outside."""
+        """Return the bytes that this process read from storage plus those that the machine received; None if not readable."""
         network = procfs.network_counters(self._proc)
         try:
             lines = (self._proc / "self/io").read_text().splitlines()

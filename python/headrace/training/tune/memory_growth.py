@@ -1,4 +1,4 @@
-"""The memory that a batch of some size will need, from the sizes measured so far."""
+"""Predict the RAM that training on the CPU takes with a larger batch, from the batch sizes measured so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMAGE_VALUE_BYTES = 3  # bytes of one pixel in a uint8 batch
 
 
 def predicted_bytes(trials: Sequence[ComputeRate], size: int, options: Options, processes: int) -> int | None:
-    """Predict the memory of all ranks together with batches of `size`; None where nothing was measured yet.
+    """Return the predicted RAM in bytes of all ranks together with batches of `size` images; None before a first measurement.
 
     The steepest growth between two measured sizes (from a process without a batch to the first) is assumed to go on from the
     largest one. The loader's batches of the training come on top.

@@ -113,7 +113,7 @@ def _is_switch(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """A number that torch and the pages can compute with; NaN is one, as a loss may be."""
+    """Return whether a value is a number of at most 1e300 in size; NaN is one, as a loss may be."""
     return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > 1e300
 
 

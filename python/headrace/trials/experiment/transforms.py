@@ -50,7 +50,7 @@ def headrace_transform(transform: str, load: int, *, validation: bool, fixed: bo
 
 
 def _geometry(T: Any, transform: str, load: int, validation: bool, fixed: bool) -> list[Any]:
-    """The operations on pixels. `T`: torchvision's transforms or headrace's, which have the same names and arguments."""
+    """Return the operations on pixels. `T`: torchvision's transforms or headrace's; names and arguments are the same."""
     # No box of this area and shape fits an image that is not square: after ten tries both take the same box in its middle.
     crop = T.RandomResizedCrop(SIDE, scale=(1.0, 1.0), ratio=(1.0, 1.0)) if fixed else T.RandomResizedCrop(SIDE)
     share = 1.0 if fixed else 0.5

@@ -34,7 +34,7 @@ def write_container(form: str, tree: Path, target: Path) -> Path:
 
 
 def _images(tree: Path) -> Iterator[tuple[int, str, bytes]]:
-    """Label, key and bytes of each image, in an order that mixes the classes."""
+    """Yield label, key and bytes of each image, in an order that mixes the classes."""
     classes = sorted(entry.name for entry in tree.iterdir() if entry.is_dir())
     files = [(label, file) for label, name in enumerate(classes) for file in (tree / name).iterdir()]
     for number, (label, file) in enumerate(sorted(files, key=lambda item: item[1].name)):

@@ -170,7 +170,7 @@ def _own_cpu_s() -> float:
 
 
 def _ended_cpu_s() -> float:
-    """CPU time of child processes that ended: a DataLoader's workers end with their pass."""
+    """Return the CPU seconds of child processes that have ended: a DataLoader's workers end with their pass."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

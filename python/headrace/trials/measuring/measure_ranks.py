@@ -31,7 +31,7 @@ BATCHES = 4
 
 
 def shared_batches(digests: list[list[str]]) -> int:
-    """Return the number of batches that two or more ranks have in common. digests: digests[rank][step] of each batch."""
+    """Return the number of steps in which two or more ranks got the same batch. `digests[rank][step]`: of each batch."""
     return sum(len(set(step)) < len(step) for step in zip(*digests, strict=False))
 
 

@@ -30,7 +30,7 @@ def open_peer(cell: Cell, source: Source) -> Iterable[Any]:
 
 
 def _dali(cell: Cell, source: Source) -> Iterable[Any]:
-    """Files → decode → load × (flips, rotation) → crop → normalise."""
+    """Return DALI's loader: files → decode → load × (flips, rotation) → crop → normalise."""
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali import math as math_of_dali
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
@@ -90,7 +90,7 @@ class _Repeatable:
 
 
 def _torchvision_gpu(cell: Cell, source: Source) -> Iterable[Any]:
-    """nvJPEG decodes a batch of files, then torchvision's v2 transforms run on the GPU, image by image."""
+    """Yield batches that nvJPEG decodes and torchvision's v2 transforms augment on the GPU, image by image."""
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg, read_file
     from torchvision.transforms import InterpolationMode, v2
@@ -128,7 +128,7 @@ def _torchvision_gpu(cell: Cell, source: Source) -> Iterable[Any]:
 
 
 def _tfdata(cell: Cell, source: Source) -> Iterable[Any]:
-    """tf.data: read → decode → load × (flips, rotation) → crop and resize → normalise, with `num_parallel_calls` workers."""
+    """Return tf.data's loader: read → decode → load × (flips, rotation) → crop and resize → normalise, in parallel."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 

@@ -97,7 +97,7 @@ def charts_of(rows: Sequence[Row], compare: str) -> list[Chart]:
 
 
 def _of_trainings(rows: Sequence[Row], compare: str) -> list[Chart]:
-    """Loss and accuracy over epochs, accuracy over time, and the rate of the last epoch."""
+    """Return the charts of trainings: loss and accuracy over epochs, accuracy over time, rate of the last epoch."""
     by_cell: dict[str, list[Row]] = {}
     for row in rows:
         by_cell.setdefault(training_name(row), []).append(row)

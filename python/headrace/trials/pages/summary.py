@@ -70,7 +70,7 @@ def _validation(run: Run) -> list[str]:
 
 
 def _load_ratios(rows: Sequence[Row]) -> list[str]:
-    """CPU time of the heaviest load over that of the lightest, for each loader."""
+    """Return a sentence per loader: the CPU time of the heaviest load over that of the lightest."""
     by_loader: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
         if row.cpu_ms:
@@ -84,7 +84,7 @@ def _load_ratios(rows: Sequence[Row]) -> list[str]:
 
 
 def _trainings(rows: Sequence[Row]) -> list[str]:
-    """Time of each training to nine tenths of the best accuracy, the fastest first, and those that do not reach it."""
+    """Return sentences on the time of each training to nine tenths of the best accuracy, and on those that do not reach it."""
     trained = [row for row in rows if row.top1 is not None and row.elapsed_s is not None]
     if not trained:
         return []
@@ -112,7 +112,7 @@ def _price(row: Row) -> str:
 
 
 def _ranks(rows: Sequence[Row]) -> list[str]:
-    """Efficiency of several ranks: their rate over that of as many single ones."""
+    """Return sentences on the efficiency of several ranks: their rate over that of as many single ranks."""
     last = {(row.ranks, row.loader): row for row in rows if row.img_s and row.epoch is not None}
     sentences = []
     for (ranks, loader), row in last.items():
@@ -130,7 +130,7 @@ def _ranks(rows: Sequence[Row]) -> list[str]:
 
 
 def _next_fix(rows: Sequence[Row]) -> list[str]:
-    """The predicted effect of `headrace run` beside the measured row."""
+    """Return sentences that compare the predicted rate of `headrace run` with the measured rate."""
     ratios = []
     for row in rows:
         if row.next_fix != "headrace_run" or not row.predicted_img_s:
@@ -207,7 +207,7 @@ def _how_long(run: Run) -> str:
 
 
 def _recording(run: Run) -> list[str]:
-    """What the recording for the diagnosis costs, as a median of all cells."""
+    """Return a sentence on the cost of recording for the diagnosis, as a median of all cells."""
     models = [found for group in run.groups for found in ((group.result or {}).get("models") or {}).values()]
     ratios = [found["recorded_img_s"] / found["train"]["img_s"] for found in models if found.get("recorded_img_s")]
     if not ratios:
@@ -220,6 +220,6 @@ def _recording(run: Run) -> list[str]:
 
 
 def _rounds(group: Group) -> int:
-    """Rounds of all workers in the shortest training of a group; 0 where none was whole."""
+    """Return the whole rounds (a batch from each worker) in the shortest training of a group."""
     assert group.result is not None
     return min((int(found["train"].get("rounds", 0)) for found in group.result["models"].values()), default=0)

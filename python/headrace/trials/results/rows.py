@@ -143,7 +143,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _pass_s(one: dict[str, Any], images: int) -> float:
-    """Seconds of a pass over `images`: its start, and the rest at the steady rate."""
+    """Return the seconds of a pass over `images` images: until its first batch, then at the steady rate."""
     return float(one["first_s"]) + images / float(one["img_s"]) if images else 0.0
 
 

@@ -84,7 +84,7 @@ def _warning(rows: Sequence[Row]) -> list[str]:
 
 
 def _fused_load(rows: Sequence[Row]) -> list[str]:
-    """`headrace`: the heaviest load costs hardly more than the lightest."""
+    """Judge the target that `headrace` takes hardly more CPU time at the heaviest load than at the lightest."""
     found = []
     for _, light, heavy in _by_load(rows, "headrace"):
         low, high = light.cpu_ms or 0.0, heavy.cpu_ms or 0.0
@@ -94,7 +94,7 @@ def _fused_load(rows: Sequence[Row]) -> list[str]:
 
 
 def _published_load(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
-    """`pytorch`: CPU time of both passes beside the published ratio, and what differs where it is far from it."""
+    """Compare the CPU time of `pytorch` at both loads with the published ratio; say what differs if it is far from it."""
     if not any(entry.where.get("load") == HEAVY for entry in experiment.published):
         return []
     sentences = []
@@ -121,7 +121,7 @@ def _published_load(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
 
 
 def _expected(rows: Sequence[Row]) -> list[str]:
-    """Rates of more workers, predicted from one."""
+    """Judge the rates of several workers that were predicted from one worker."""
     pairs = [(row, row.expected_img_s, row.img_s) for row in rows if row.expected_img_s and row.img_s]
     if not pairs:
         return []
@@ -140,13 +140,13 @@ def _expected(rows: Sequence[Row]) -> list[str]:
 
 
 def _verdicts(rows: Sequence[Row], verdict: str) -> list[str]:
-    """Every cell has the verdict."""
+    """Judge the target that every cell has the verdict."""
     having = sum(row.verdict == verdict for row in rows)
     return [_said(f"verdict {verdict}", having == len(rows), f"{having} of {count_text(len(rows), 'cell')}")] if rows else []
 
 
 def _reached(rows: Sequence[Row]) -> list[str]:
-    """Cells whose input alone is fast enough train as fast as computing alone."""
+    """Judge the target that cells whose input alone is fast enough train as fast as computing alone."""
     able = [row for row in rows if (row.ingest_img_s or 0) >= FAST_ENOUGH * (row.compute_img_s or 0) > 0 and row.img_s]
     if not able:
         return []
@@ -169,7 +169,7 @@ def _reach(row: Row) -> float:
 
 
 def _beside_gpu_loaders(rows: Sequence[Row]) -> list[str]:
-    """On a GPU: an epoch is no longer than with the loaders that decode there, in every cell of equal work."""
+    """Judge the target that an epoch on a GPU takes no longer than with other GPU loaders, in every cell of equal work."""
     real = [row for row in rows if _on_gpu(row) and row.mode == "corrected" and row.seconds_per_epoch]
     found = []
     for peer in GPU_PEERS:
@@ -194,7 +194,7 @@ def _ratio(row: Row, other: Row) -> float:
 
 
 def _fed(rows: Sequence[Row]) -> list[str]:
-    """On a GPU: the larger models train as fast as computing alone even at the heaviest load."""
+    """Judge the target that the larger models train on a GPU as fast as computing alone at the heaviest load."""
     heavy = [row for row in rows if row.model in LARGE and row.load == HEAVY and row.img_s]
     cells = [row for row in heavy if _on_gpu(row) and row.loader in JUDGED]
     if any({row.model for row in cells if row.loader == own} != set(LARGE) for own in JUDGED):
@@ -228,7 +228,7 @@ def _span(values: Sequence[float], form: str) -> str:
 
 
 def _projected(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
-    """How near the projection comes to the published cells of the CPU side, and why it misses the others."""
+    """Say how near the projection comes to the published cells of the CPU side, and why it misses the others."""
     cells = [row for row in rows if row.projected_s and row.published_s and row.loader == "pytorch"]
     if not cells:
         return []
@@ -266,12 +266,12 @@ def _times_of(rows: Sequence[Row]) -> str:
 
 
 def _computing_s(experiment: Experiment, row: Row) -> float:
-    """Seconds of computing alone in a training and a validation pass."""
+    """Return the seconds of computing alone in a training and a validation pass."""
     return (experiment.train_images + FORWARD_SHARE * experiment.validation_images) / (row.compute_img_s or 1.0)
 
 
 def _other_side(experiment: Experiment, bound: Sequence[Row]) -> list[str]:
-    """The published side B of the same cells over the floor of computing: its input does not wait for the CPU."""
+    """Compare the published side B of the same cells with the floor of computing: its input does not wait for the CPU."""
     sides = [
         entry.seconds_per_epoch / _computing_s(experiment, row)
         for row in bound
@@ -288,7 +288,7 @@ def _other_side(experiment: Experiment, bound: Sequence[Row]) -> list[str]:
 
 
 def _within_the_score(rows: Sequence[Row]) -> list[str]:
-    """How many published cells lie within what the uncertainty of the processor's score allows."""
+    """Say how many published cells lie within the interval that the uncertain score of the processor allows."""
     known = [row for row in rows if row.projected_low_s is not None and row.projected_high_s is not None]
     if not known:
         return []
@@ -308,7 +308,7 @@ def _by_load(rows: Sequence[Row], loader: str) -> Iterable[tuple[str, Row, Row]]
 
 
 def _passes_s(experiment: Experiment, row: Row) -> float:
-    """CPU seconds of a training and a validation pass over the published numbers of images."""
+    """Return the CPU seconds of a training and a validation pass over the published numbers of images."""
     return (experiment.train_images * (row.cpu_ms or 0.0) + experiment.validation_images * (row.val_cpu_ms or 0.0)) / 1000
 
 

@@ -170,6 +170,7 @@ class _Reader:
             raise self._broken(at, str(error)) from error
 
     def _broken(self, at: int, what: str) -> FormatError:
+        """Return the error for a damaged record, which begins at byte `at`."""
         return FormatError(f"{self.path}: the record at byte {at:,} {what}", hint="copy the file again, or make it again")
 
 
