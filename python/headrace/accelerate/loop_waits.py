@@ -83,7 +83,7 @@ def follow(iterator: Any, waits: LoopWaits, look: Callable[[bool], bool] | None 
 
 
 def waits_of(dataset: str, loader: Any) -> LoopWaits:
-    """Return what was counted of the loaders of this dataset and batch size: batches, images, seconds looped and waited.
+    """Return the counts of all loaders of this dataset and batch size: batches, images, seconds looped and waited.
 
     `dataset`: its description (`folders.describe`). The counts begin at 0.
     """

@@ -276,7 +276,7 @@ class Placement:
         return self.augment_refusal is None and (self.mode != "gpu" or self.refusal is not None)
 
     def _measure_crop(self) -> None:
-        """Compare the CPU's rate with that before the last change of `augmented`: it tells what decoding and cropping take."""
+        """Update `crop_share`, the CPU time left where the GPU augments, from the CPU's rates before and after a change."""
         known, now = self._known, self._median("cpu_img_s")
         if self._whole is None or known is None or now is None:
             return
@@ -351,7 +351,7 @@ class Placement:
         return self._known
 
     def _with_costs(self, rates: Rates, compute: float, measured: set[str]) -> Rates:
-        """Return the rates with what the window tells of the GPU's work. compute: seconds of the step, with that work."""
+        """Return the rates with those of the GPU updated from the window. compute: seconds of a step, the GPU's work included."""
         decoder, augmenter = self._median("decoder_img_s"), self._median("augmenter_img_s")
         if decoder is not None:
             measured.add("decoder")

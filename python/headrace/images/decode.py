@@ -159,6 +159,6 @@ def _index(one: Index | bytes | None) -> Index | None:
 
 
 def reason(status: int) -> str:
-    """Return what a status number of `decode_into` means, in words."""
+    """Return the meaning of a status number of `decode_into` in words, such as the reason of a failure."""
     names = status_names()
     return names[status][1] if 0 <= status < len(names) else f"unknown status {status}"

@@ -192,7 +192,7 @@ class _ShardCheck:
         return found
 
     def _check_record(self, row: int, key: str, data: memoryview) -> str | None:
-        """Return what is wrong with one record, or None."""
+        """Return in words the first fault of one record; None if it is intact."""
         offset, size = int(self.columns.offset[row]), int(self.columns.size[row])
         image = bytes(data[offset : offset + size])
         if crc32c(image) != int(self.columns.crc32c[row]):

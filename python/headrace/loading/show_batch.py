@@ -88,7 +88,7 @@ def _row_of_record(dataset: Dataset, row: int) -> _Row:
 
 
 def _scale_of(loader: Loader[Any]) -> _Scale | None:
-    """Return what maps the loader's values back to 0 to 1: its table of values is linear in the pixel."""
+    """Return the offset and factor per channel that map the loader's values back to 0 to 1; None for uint8 pixels."""
     table = loader.pipeline.table
     if table is None:
         return None

@@ -230,7 +230,7 @@ def _check_finite(run: TrainingRun, copies: Mapping[str, torch.Tensor]) -> None:
 
 
 def _identity(run: TrainingRun) -> dict[str, Any]:
-    """Return what must be equal for a resumed run to be the same run. The keys are part of the checkpoint format."""
+    """Return the settings that a resumed run must share with its checkpoint. The keys are part of the checkpoint format."""
     options = run.options
     return {
         "model": options.model,

@@ -71,7 +71,7 @@ class Pipeline:
     hash: str  # changes when the pipeline changes; guards resumed states
 
     def store(self) -> Store:
-        """Return what the native engine does with resampled pixels; with functions it leaves them uint8 [H, W, 3]."""
+        """Return how the native engine stores resampled pixels: layout and value table; with functions uint8 [H, W, 3]."""
         if self.functions:
             return Store("hwc", None)
         return Store(self.layout, None if self.table is None else encode(self.table, self.dtype).reshape(-1))

@@ -115,7 +115,7 @@ class _SetAside:
 
 
 def reduced_by_torch(tensor: DeferredTensor) -> tuple[Any, ...]:
-    """Return what torch's queue would pickle for the plain tensor with the same values."""
+    """Return the reduced form (`__reduce__`) in which torch's queue pickles the plain tensor with the same values."""
     plain = real(tensor)
     reducer = ForkingPickler._extra_reducers.get(type(plain))  # type: ignore[attr-defined]
     return reducer(plain) if reducer is not None else plain.__reduce_ex__(2)  # type: ignore[no-any-return]

@@ -44,15 +44,13 @@ from headrace.system.hardware.machine import cores
 __all__ = ["ComputedItems", "DeferredItems", "with_deferred_items"]
 
 POLL_S = 5.0
-"""A thread that waits for batches checks this often whether the loader has ended. The end of a loader wakes it at once anyway.
-"""
+"""Seconds after which a waiting thread checks again whether the loader has ended. The end of a loader also wakes it at once."""
 
 ALIGNMENT = 64
 """Tensors that share a block of memory begin at multiples of this many bytes."""
 
 BATCHES_AHEAD = 3
-"""Decode at least this many batches ahead, and more while they take fewer than `BYTES_AHEAD` bytes. Later batches wait encoded.
-"""
+"""Decode at least this many batches ahead, and more while these take fewer than `BYTES_AHEAD` bytes. The rest stay encoded."""
 
 BYTES_AHEAD = 128 << 20
 """Decode more than `BATCHES_AHEAD` batches ahead while the decoded ones take fewer bytes than this. More takes more memory."""
@@ -252,7 +250,7 @@ def _pinned_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Ahead:
-    """Number and bytes of the batches that are decoded, or being decoded, and that torch has not taken yet."""
+    """Number and bytes of the batches that are decoded, or being decoded, and that torch's iterator has not taken yet."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

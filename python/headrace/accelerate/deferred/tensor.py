@@ -50,7 +50,7 @@ class DescribedImage(NamedTuple):
 
 
 Part: TypeAlias = DescribedImage | torch.Tensor
-"""One image [3, height, width] of a deferred tensor: undecoded, or a tensor."""
+"""One image [3, height, width] of a deferred tensor: the description of an undecoded image, or the decoded tensor."""
 
 
 class State:
@@ -188,7 +188,7 @@ def keeps_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _from_metadata(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return what an operation on shape, strides and dtype alone returns."""
+    """Return the result of an operation that needs only shape, strides and dtype; `NotImplemented` for other arguments."""
     if not is_deferred(args[0]) or len(args) + len(kwargs) > 2:
         return NotImplemented
     with _subclass_off():

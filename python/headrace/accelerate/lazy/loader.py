@@ -60,13 +60,13 @@ class Extension(Protocol):
         """Return a context manager under which each batch is made."""
 
     def finish(self, batch: Any) -> Any:
-        """Return the batch, or what replaces it."""
+        """Return the finished batch, or an object that is passed on in its place."""
 
     def cost_s(self, batch: Any) -> float | None:
-        """Return the CPU time in seconds that the batch takes in another process. None: it cannot be measured."""
+        """Return the CPU seconds that the batch will take in the training process; None if they cannot be measured."""
 
     def handed_over(self, batch: Any) -> Any:
-        """Return what the process passes on in place of a batch, lazy or not."""
+        """Return the object that is passed on in place of a batch, which was made with lazy images or without."""
 
 
 def with_lazy_images(loader: Any, extension: Extension | None = None) -> PartlyNative:

@@ -134,7 +134,7 @@ def _pixels(data: Any, shape: tuple[int, int], channels: str) -> Any:
 
 
 def _imread(filename: Any = None, *arguments: Any, **options: Any) -> Decoded | None:
-    """`cv2.imread(filename[, flags])`."""
+    """Do `cv2.imread(filename[, flags])` natively. None: the call is OpenCV's."""
     filename = options.pop("filename", filename)
     flags = _flags(arguments, options, _COLOUR)
     if flags is None or not (type(filename) is str or isinstance(filename, PurePath)):
@@ -144,7 +144,7 @@ def _imread(filename: Any = None, *arguments: Any, **options: Any) -> Decoded | 
 
 
 def _imdecode(buf: Any = None, *arguments: Any, **options: Any) -> Decoded | None:
-    """`cv2.imdecode(buf, flags)`."""
+    """Do `cv2.imdecode(buf, flags)` natively. None: the call is OpenCV's."""
     buf = options.pop("buf", buf)
     flags = _flags(arguments, options, None)
     if flags is None or type(buf) is not np.ndarray or buf.dtype != np.uint8:
@@ -213,7 +213,7 @@ def _file_bytes(path: str) -> bytes | None:
 def _decode_op(
     data: Any = None, mode: Any = 0, apply_exif_orientation: Any = False, *rest: Any, **options: Any
 ) -> Decoded | None:
-    """`torch.ops.image.decode_jpeg` and `decode_image` (data, mode, apply_exif_orientation)."""
+    """Do `torch.ops.image.decode_jpeg` or `decode_image` (data, mode, apply_exif_orientation) natively. None: torchvision's."""
     torch: Any = sys.modules["torch"]
     if rest or options or type(mode) is not int or mode not in _IMAGE_READ_MODES or type(apply_exif_orientation) is not bool:
         return None

@@ -19,7 +19,7 @@ from headrace.accelerate.lazy.native_work import WORK
 __all__ = ["ENOUGH_ITEMS", "FEWEST_TO_DIVIDE", "Trial", "TrialState"]
 
 ENOUGH_ITEMS = 24
-"""Decide once this many lazy and this many ordinary items are measured, if one kind clearly costs less (`CLEAR`)."""
+"""Decide once this many lazy and this many ordinary items are measured, if lazy items clearly save CPU time (`CLEAR`)."""
 
 MOST_ITEMS = 96
 """Decide in any case once this many lazy and this many ordinary items are measured."""
@@ -76,7 +76,7 @@ class Trial:
 
     @property
     def state(self) -> TrialState:
-        """The decision so far."""
+        """The decision on lazy images so far."""
         return TrialState(self._state.value)
 
     def ordinary_items(self, items: int) -> int:
@@ -163,7 +163,7 @@ class Trial:
         return self._share_of(self._values)
 
     def _share_of(self, values: Any) -> float:
-        """Return the measured cost of a lazy item as a share of an ordinary item's."""
+        """Return the CPU time of a lazy item over that of an ordinary item, in all processes; NaN until both are measured."""
         plain_s, plain_items, lazy_s, lazy_items = _sums(values)
         if not plain_s or not lazy_items:
             return float("nan")
@@ -171,7 +171,7 @@ class Trial:
         return (lazy_s / lazy_items + lazy_received_s) / (plain_s / plain_items + plain_received_s)
 
     def _received_s(self) -> tuple[float, float]:
-        """Return what an ordinary and a lazy item cost the training process, in seconds. Zeros unless both are known."""
+        """Return the CPU seconds of an ordinary and of a lazy item in the training process; zeros until both are measured."""
         plain_s, plain_batches, lazy_s, lazy_batches = self._received
         items, batches = sum(_sums(self._values)[1::2]), sum(self._batches)
         if not (plain_batches and lazy_batches and batches):
@@ -196,7 +196,7 @@ class Trial:
 
 
 def _sums(values: Any) -> list[float]:
-    """Return (CPU time, number) of ordinary items, and of lazy ones, over all processes."""
+    """Return CPU seconds and number of ordinary items, then of lazy items, summed over all processes."""
     return [sum(values[field::_FIELDS]) for field in range(_FIELDS)]
 
 

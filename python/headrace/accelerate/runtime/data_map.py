@@ -103,7 +103,7 @@ READING = frozenset({"r", "rb", "rt", "br", "tr"})
 
 
 def _for_reading(file: Any) -> Any:
-    """Return what to open in place of `file`: the mapped path as the same type, or `file` itself."""
+    """Return the path to open in place of `file`: the mapped path as the same type, or `file` itself."""
     if not isinstance(file, str | bytes | os.PathLike):
         return file  # a descriptor
     path = os.fspath(file)

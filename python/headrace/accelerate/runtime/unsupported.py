@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 __all__ = ["Refusal", "RefusalKind", "Unsupported", "attempt", "no_equivalent", "required"]
 
 RefusalKind = Literal["rule", "code"]
-"""What a refusal is about.
+"""Cause of a refusal: code that headrace does not know, or a rule.
 
 "code": a dataset, image loader, transform, target or collate function that is not a known library class. Its items may still
 be understood as code. "rule": anything else.
@@ -59,7 +59,7 @@ def attempt(make: Callable[[], Result]) -> Result | Refusal:
 
 
 def required(found: Result | Refusal) -> Result:
-    """Return what was found. Raise `Unsupported` if it is a refusal."""
+    """Return the result `found`. Raise `Unsupported` if it is a refusal."""
     if isinstance(found, Refusal):
         raise Unsupported(found.text, found.remedy, found.kind)
     return found

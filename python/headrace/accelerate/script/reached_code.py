@@ -59,7 +59,7 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 def _parts(thing: Any) -> list[Any]:
-    """Return what an object refers to: elements, attributes and class; of a class its methods and bases."""
+    """Return the objects that an object refers to: elements, attributes and class; of a class its methods and bases."""
     if is_instance(thing, types.FunctionType):
         return [cell.cell_contents for cell in thing.__closure__ or () if _is_filled(cell)]
     if is_instance(thing, type):

@@ -116,7 +116,7 @@ class _Instructions:
         return True
 
     def _after(self, one: dis.Instruction, loaded: Any) -> Any:
-        """Return the value after an instruction: a module, a function or `_UNKNOWN`; this object if it is not allowed."""
+        """Return the value after an instruction: a module, a function or `_UNKNOWN`; `self` if the value is not allowed."""
         name = one.opname
         if name in ("LOAD_GLOBAL", "LOAD_DEREF"):
             return self._named(one.argval, is_cell=name != "LOAD_GLOBAL")
@@ -137,12 +137,12 @@ class _Instructions:
         return loaded if name in ("PUSH_NULL", "PRECALL", "NOP", "RESUME") else _UNKNOWN
 
     def _module(self, name: str, *, takes_names: bool) -> Any:
-        """Return what `import name` loads: its first part, or the module itself in `from name import …`."""
+        """Return the module that `import name` loads, its first part without `takes_names`; `self` if it is not allowed."""
         module = sys.modules.get(name if takes_names else name.partition(".")[0])
         return module if name in MODULES and module is not None and self._is_known(module) else self
 
     def _named(self, name: str, *, is_cell: bool) -> Any:
-        """Return the value of a global or captured variable; this object if it is not allowed."""
+        """Return the value of a global or captured variable; `self` if the value is not allowed."""
         if is_cell:
             names, cells = self._function.__code__.co_freevars, self._function.__closure__ or ()
             try:

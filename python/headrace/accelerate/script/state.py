@@ -114,7 +114,7 @@ def _is_plain(container: Any) -> bool:
 
 
 def _of_class(kind: type) -> list[Any]:
-    """Return what the script's classes of an object hold: variables, and the global variables that their methods name."""
+    """Return the class variables of the script's own classes in `kind`, and the global variables that their methods name."""
     found: list[Any] = []
     for one in kind.__mro__:
         if one.__module__.partition(".")[0] in _LIBRARIES or one.__module__ in ("builtins", "typing", "abc"):
@@ -154,7 +154,7 @@ def _slot(member: types.MemberDescriptorType, thing: Any) -> Any:
 
 
 def _named(function: types.FunctionType) -> list[Any]:
-    """Return what a function of the script captures, and the global variables that it names."""
+    """Return the variables that a function of the script captures, and the global variables that it names."""
     if str(function.__module__).partition(".")[0] in _LIBRARIES:
         return []
     names = function.__code__.co_names

@@ -16,13 +16,13 @@ from headrace.accelerate.script.library_code import is_installed
 __all__ = ["module_with", "modules_beside"]
 
 LONGEST_TEXT = 1 << 20
-"""Do not search larger files, in bytes: they hold data."""
+"""Do not search files of more bytes than this: they hold data."""
 
 _known: set[str] = set()
 """Names of the modules that have been examined."""
 
 _own: dict[str, Path] = {}
-"""The script's own modules among them, with the paths of their files."""
+"""The examined modules that are the script's own, with the paths of their files."""
 
 _without: dict[re.Pattern[str], set[str]] = {}
 """For each pattern the modules of the script that do not contain it, which are not searched again."""

@@ -479,7 +479,7 @@ def _with_probability() -> dict[str, dict[str, Callable[[Any], float]]]:
 #: Numbers of transforms that are applied with a probability, and have the names and arguments of torchvision's.
 _SOMETIMES = _with_probability()
 COLOURS_WITH_PROBABILITY = tuple(name for name in _SOMETIMES if NATIVE_TRANSFORMS[name].operation in CHANGES_COLOUR)
-"""Those of them that change colours."""
+"""Names of the transforms in `_SOMETIMES` that change colours."""
 #: Those for which `torchvision.transforms` compares the random tensor itself with the probability.
 _COMPARED_AS_TENSORS = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip", "RandomGrayscale"})
 _MOVES_PIXELS_ONLY = frozenset({"RandomHorizontalFlip", "RandomVerticalFlip"})

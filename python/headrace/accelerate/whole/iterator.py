@@ -242,7 +242,7 @@ class NativeIterator(_BaseDataLoaderIter):
         return batch
 
     def _raised(self, error: Exception | SystemExit, worker: int) -> ExceptionWrapper:
-        """Return what the script gets for an error that its code would have raised in a worker."""
+        """Return the error object that the script gets for an error that its code would have raised in a worker."""
         if not isinstance(error, SystemExit):
             return worker_error(error, worker)
         self._drop_jobs()

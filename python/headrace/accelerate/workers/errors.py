@@ -16,7 +16,7 @@ __all__ = ["Interrupted", "exited", "worker_error"]
 
 
 def worker_error(error: Exception, worker: int) -> ExceptionWrapper:
-    """Return what a worker would send for this error. Its `reraise` raises what the script would get.
+    """Return the wrapper that a worker would send for this error. Its `reraise` raises the error that the script would get.
 
     Call `reraise` outside of `except`: otherwise Python prints the worker's error before it.
     """
@@ -35,7 +35,7 @@ class _Exited(ExceptionWrapper):
 
 
 def exited() -> ExceptionWrapper:
-    """Return what the script gets when its code ends the worker (`sys.exit`). The process id is that of this process."""
+    """Return the error wrapper for code that ends its worker (`sys.exit`). The process id is that of this process."""
     return _Exited()
 
 

@@ -68,7 +68,7 @@ def run_finished_job(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if args.sagemaker_job is not None and args.from_files is not None:
-        raise UsageError("--sagemaker-job and --from-files name one job each", hint="give one of them")
+        raise UsageError("--sagemaker-job and --from-files cannot be given together", hint="give one of them")
     if args.instance is not None:
         raise UsageError(
             "--instance is for a command to run: the description of a finished job names its instance type",

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _mapping_line(source: str, copy: str) -> str:
-    """Return what a pair of `--data-map` does to the pixels. Raises `UsageError` for no folder and for an unfinished copy."""
+    """Return a line on the pixels under a pair of `--data-map`. Raises `UsageError` for no folder or an unfinished copy."""
     for folder in (source, copy):
         if not Path(folder).is_dir():
             raise UsageError(f"--data-map: {folder} is not a folder", hint="--data-map A=B needs two folders")

@@ -150,7 +150,7 @@ def _file() -> Path:
 
 
 def _kept(place: Path) -> dict[str, Any]:
-    """Return what is kept; a file that cannot be read counts as empty when factors are used, and is replaced by `calibrate`."""
+    """Return the stored factors and runs. A file that cannot be read counts as empty, and `calibrate` replaces it."""
     try:
         document = json.loads(place.read_text(encoding="utf-8"))
         return {"factors": dict(document["factors"]), "runs": list(document["runs"])}

@@ -49,7 +49,7 @@ class WatchedCost:
     fixes: tuple[FixEffect, ...]
 
     def lines(self) -> list[str]:
-        """Return what the job costs now, then what it costs and saves with each fix: one sentence each."""
+        """Return one sentence on the present cost of the job, and one on the cost and saving with each fix."""
         now = (
             f"The watched job, {self.img_s:,.0f} img/s on {self.machine} at ${self.usd_per_hour:,.3f} an hour: "
             f"${self.usd_per_epoch:,.2f} an epoch, ${self.usd_run:,.2f} the run."
@@ -58,7 +58,7 @@ class WatchedCost:
 
 
 def watched_cost(diagnosis: Diagnosis, *, images: int, epochs: float, usd_per_hour: float, machine: str) -> WatchedCost | None:
-    """Return what a watched job costs with each of its fixes; None where its rate was not measured.
+    """Return the cost in USD of a watched job now and with each of its fixes; None where its rate was not measured.
 
     images: of an epoch. usd_per_hour: price of the machine that the session ran on.
     """

@@ -138,7 +138,7 @@ def _refusal(job: Job, mode: InputMode, instance: Instance, service: Service) ->
 
 
 def _storage_usd(job: Job, hours: float, instance: Instance, prices: Mapping[str, Any], runs: int) -> tuple[float, str]:
-    """Return what requests, volumes or file systems cost one run, and the arithmetic in words."""
+    """Return the USD that requests, volumes or file systems cost one run, and the arithmetic in words."""
     gigabytes, objects = (job.dataset_bytes or 0.0) / 1e9, job.objects or 0
     if job.input_mode == "efs":
         read = gigabytes * job.epochs * prices["efs_read_usd_per_gb"]["value"]

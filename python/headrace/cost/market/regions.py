@@ -25,7 +25,7 @@ REGIONS = tuple(f"{area}-{place}" for area, places in _BY_AREA.items() for place
 
 
 def region_hint(region: str) -> str:
-    """Return what to do about a region whose prices are not in the table.
+    """Return a hint for a region whose prices are not in the table: the command to run, or regions of similar names.
 
     >>> region_hint("us-eest-1").partition(";")[0]
     'near names: us-west-1, us-east-1, us-west-2'

@@ -56,7 +56,7 @@ class Keys(Sequence[str]):
         i = int(index)
         i += len(self) if i < 0 else 0
         if not 0 <= i < len(self):
-            raise IndexError(f"record {index} of {len(self)}")
+            raise IndexError(f"there is no record {index}: the dataset has {len(self)}")
         return self.blob[self.start[i] : self.start[i + 1]].tobytes().decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:

@@ -92,7 +92,7 @@ class SidecarFiles:
         return dict(zip(self.names, np.bincount(self.name, minlength=len(self.names)).tolist(), strict=True))
 
     def problem(self) -> str | None:
-        """Return what is inconsistent in columns read from a file, or None."""
+        """Return in words the first inconsistency in columns read from a file; None if there is none."""
         members = len(self.offset)
         if len(self.size) != members or len(self.name) != members:
             return "the columns of the extra members differ in length"

@@ -204,7 +204,7 @@ def _mapped(path: Path) -> Mapping[str, npt.NDArray[Any]]:
 
 
 def _problem(arrays: Mapping[str, npt.NDArray[Any]]) -> str | None:
-    """Return what is wrong with shapes, types or the key table, or None. Rows are not checked: this is cheap."""
+    """Return in words the first fault in shapes, types or the key table; None if there is none. Rows are not checked."""
     for name, kind in _KNOWN.items():
         if name not in arrays and name not in _EXPECTED:
             continue

@@ -223,7 +223,7 @@ def _pieces(pipe: Path, stop: threading.Event) -> Iterator[bytes]:
 
 
 class _Wait:
-    """A wait that began now, and that a line on stderr names if it lasts."""
+    """A wait from now on. `say_once` names it in a line on stderr if it lasts longer than `_NOTICE_S` seconds."""
 
     def __init__(self, awaited: str) -> None:
         self._awaited, self._began_s, self._is_said = awaited, time.monotonic(), False
@@ -243,7 +243,7 @@ def _in_training_job() -> bool:
 
 
 def _read_from_sender(descriptor: int, pipe: Path) -> bytes | None:
-    """Return what has come meanwhile, None for nothing. Raise SourceError if no process has the pipe open for writing."""
+    """Return the bytes that have come since the last call; None if none. Raise SourceError if no process has the pipe open."""
     try:
         piece = os.read(descriptor, _READ)  # without a sender it ends at once
     except BlockingIOError:

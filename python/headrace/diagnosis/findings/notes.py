@@ -80,7 +80,7 @@ SQUARE_ROOT_OPTIMIZERS = ("Adam", "Lamb", "LAMB", "Adagrad", "RMSprop", "Lion", 
 
 
 def batch_size_notes(job: MeasuredJob, fixes: Sequence[Fix]) -> tuple[str, ...]:
-    """Return what the proposed batch size does to the steps of an epoch and to the learning rate, if a fix proposes one."""
+    """Return notes on the steps of an epoch and the learning rate with the batch size that a fix proposes; () without one."""
     fix = next((fix for fix in fixes if fix.id.startswith("batch_size=")), None)
     rank = job.rank
     if fix is None or not rank.items:

@@ -38,7 +38,7 @@ def share_of_step(job: MeasuredJob) -> dict[str, float]:
 
 
 def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
-    """Return what the wait for input goes into, in seconds per step; the parts sum to `waiting_s`.
+    """Return the parts of the wait for input (on a core, blocked …) in seconds per step; they sum to `waiting_s`.
 
     With workers, the wait is split as the time that a worker takes for a batch, after the hand-over and the time in which
     the training thread queues for a core. A training thread that makes the batches itself queues as part of making them.

@@ -32,7 +32,7 @@ class WorkerLimit:
     place: str
 
     def needs(self, workers: int) -> str:
-        """Return what `workers` workers need, in words: "3.2 GB of memory"."""
+        """Return the memory that `workers` workers need, in words: "3.2 GB of memory"."""
         return f"{size_text(workers * self.each_bytes)} of {self.place}"
 
 

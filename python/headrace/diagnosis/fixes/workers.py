@@ -61,7 +61,7 @@ def _more_workers(job: MeasuredJob) -> Fix | None:
 
 
 def _bound_words(job: MeasuredJob, count: int, wanted: int, limits: list[WorkerLimit]) -> str:
-    """Return what holds the number back, and what it needs: a job may ask for more workers than it has cores or memory."""
+    """Return a clause on the limit of the number of workers (memory, cores), or on its need of more than there are."""
     model, cores = job.model, job.machine.cores
     if limits and count == limits[0].workers < wanted:
         return f", no more: {limits[0].bound}"

@@ -309,7 +309,7 @@ def net_wait_s(step: Step) -> float:
 
 
 def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: ObservedLoader) -> float:
-    """Return what `next()` takes when the batch is ready (unpickling, mapping shared memory, re-ordering), in seconds.
+    """Return the seconds that `next()` takes for a ready batch (unpickling, mapping shared memory, re-ordering).
 
     Measured on ready batches. With fewer than five of them, measured from the end of a worker's batch to the return of the
     `next()` that waited for it, sending included. The shortest waits are an upper bound.

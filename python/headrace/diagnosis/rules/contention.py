@@ -284,7 +284,7 @@ def _workers_of(job: MeasuredJob) -> list[Process]:
 
 
 def _in_workers(job: MeasuredJob) -> Contention | None:
-    """Return what the pools of the workers cost: of OpenCV, Numba, or PyTorch where the script raised a worker's threads."""
+    """Return the contention of thread pools in the workers: OpenCV, Numba, or PyTorch with more than one thread per worker."""
     rank, cost, cores = job.rank, job.rank.batch_cost, job.machine.cores
     threads, library = _largest_pool(_workers_of(job))
     if cost is None or not cores or threads < 2 or cost.cpu_s is None or cost.queue_s is None or job.model is None:

@@ -120,5 +120,5 @@ class _Tail:
         self._thread.join(LEFT_OVER_S)
 
     def text(self) -> str:
-        """Return what was kept."""
+        """Return the end of stderr as text."""
         return self._kept.decode(errors="replace")

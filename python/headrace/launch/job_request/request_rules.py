@@ -215,7 +215,7 @@ def spot(request: Request) -> Iterator[Mistake]:
 
 
 def _inside_data(request: Request, *field: str) -> Iterator[Mistake]:
-    """Yield a mistake if `field`, where the job writes, lies inside the data of a channel: it would be read, or replace them."""
+    """Yield a mistake if `field`, where the job writes, lies inside the data of a channel, which it would change."""
     where = (_get(request, *field) or "").rstrip("/")
     for at, channel, _ in _channels(request):
         uri = (_get(channel, "DataSource", "S3DataSource", "S3Uri") or "").rstrip("/")

@@ -225,7 +225,7 @@ class _LogTail:
 
 
 def finished_job(found: Mapping[str, Any], table: PriceTable, expected: ExpectedCost | Prediction | None = None) -> FinishedJob:
-    """Return what DescribeTrainingJob says about a job that has ended, with its price."""
+    """Return status, times and cost of a job that has ended, from its DescribeTrainingJob and the price table."""
     training, billable = found.get("TrainingTimeInSeconds"), found.get("BillableTimeInSeconds")
     transitions = found.get("SecondaryStatusTransitions") or []
     seconds: dict[str, float] = {}

@@ -232,7 +232,7 @@ class Feed:
         return _BatchMemory(self, final, owner, raw, masks)
 
     def _fill(self, batch: IndexBatch, memories: Sequence[_BatchMemory], epoch: int, other: Program | None = None) -> Job:
-        """Start filling memories. other: what is done in place of the pipeline's program."""
+        """Start filling the memories of a batch natively; return the job. other: program to run in place of the pipeline's."""
         (program, store, seed, pixels, masks), *further = (memory.feed._native_view(memory) for memory in memories)
         return self._running_engine().submit(
             self._table, other or program, store, seed, epoch, batch.records, batch.draws, pixels, batch.data, masks, further

@@ -273,7 +273,7 @@ class GpuDecoding:
         return _Made() if made is None else _Made(made, sound, len(sound) / (time.perf_counter() - began))
 
     def _checked(self) -> CheckedOperations | None:
-        """Return what augments, or None if the GPU gives other pixels or is full: these images are then the CPU's."""
+        """Return the operations that augment; None if the GPU gives other pixels or is full: the CPU then takes these images."""
         if self._operations is None:
             self._operations = _tried(self._device)
             if self._operations is None:
@@ -514,7 +514,7 @@ def gpu_decoding(
 
 @dataclass(frozen=True, slots=True)
 class _Usable:
-    """The decoder, or why there is none; and what was tried of augmentation."""
+    """The decoder or, as `refusal`, why there is none; and the operations that augment, if they were tried already."""
 
     refusal: str | None = None
     decoder: CudaJpegDecoder | None = None
@@ -552,7 +552,7 @@ def _usable(
 
 
 def _tried(device: str) -> CheckedOperations | None:
-    """Return what augments on a device; None if it is out of memory: it is tried again with the next images."""
+    """Return the checked operations that augment on a device; None if it is out of memory: they are tried again later."""
     import torch
 
     try:

@@ -190,7 +190,7 @@ def _kind(diagnosis: Diagnosis) -> VerdictKind:
 
 
 def _ceiling_words(diagnosis: Diagnosis) -> str:
-    """Return in words what the ceiling assumes, and whether the best fix exceeds it, as `threads=N` can: it shortens computing."""
+    """Return in words what the ceiling assumes, and whether the best fix exceeds it (`threads=N` also shortens computing)."""
     best = next((fix for fix in diagnosis.fixes if fix.id == diagnosis.reachable_fix), None)
     reached, limit = diagnosis.reachable_img_s, (diagnosis.ceiling_img_s or math.inf) * ROUNDING
     if best is None or reached is None or reached <= limit:

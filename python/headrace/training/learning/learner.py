@@ -101,7 +101,7 @@ class Learner:
             self.scaler.load_state_dict(state)
 
     def _copy_statistics(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return what a forward pass changes (running means and variances), each with a copy."""
+        """Return the buffers that a forward pass changes (running means and variances), each with a copy."""
         return [(buffer, buffer.clone()) for buffer in self.model.buffers() if buffer.is_floating_point()]
 
     def _loss(self, scores: torch.Tensor, labels: torch.Tensor, partners: torch.Tensor, share: float) -> torch.Tensor:

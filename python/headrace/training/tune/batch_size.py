@@ -58,7 +58,7 @@ class BatchSizeChoice:
 
 
 def batch_words(options: Options, images: int, processes: int) -> str:
-    """Return what the batch size of `options` means for a training: steps of an epoch, learning rate, warm-up.
+    """Return in words the steps of an epoch, learning rate and warm-up that follow from the batch size of `options`.
 
     images: of the dataset. processes: ranks, whose batches add up.
     """

@@ -137,7 +137,7 @@ def measure_compute_rate(
     memory_limit_bytes: int | None = None,
     timeout_s: float = math.inf,
 ) -> ComputeRate:
-    """Return what `run_steps` measures in a process of its own, or in `processes` ranks on this machine.
+    """Return the rate that `run_steps` measures in a process of its own, or in `processes` ranks on this machine.
 
     `memory_limit_bytes`: of each process; allocations beyond it fail. A batch that does not fit gives a ComputeRate without
     rate. Raises OutOfTime after `timeout_s`, CommandError when the measurement fails otherwise.

@@ -414,7 +414,7 @@ def _name(cells: Sequence[Cell]) -> str:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """Return what is kept of a group; None where there is nothing, or what no run wrote: it is measured again."""
+    """Return the stored result of a group; None where there is no valid one, so that the group is measured again."""
     try:
         document: dict[str, Any] = parse_json(read_regular(file))
         _verdicts(document)

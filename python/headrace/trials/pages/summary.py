@@ -192,7 +192,7 @@ def notes_of(run: Run, rows: Sequence[Row], projection_source: str | None) -> li
 
 
 def _how_long(run: Run) -> str:
-    """Return what one row is a measurement of."""
+    """Return sentences that say what one row measures, and for how long."""
     if run.experiment.kind == "training":
         return (
             "Each row is one epoch of one training, with its evaluation; the first epoch holds the start of threads. "

@@ -80,7 +80,7 @@ def _row(run: Run, group: Group, cell: Cell, counts: tuple[int, int], projection
 
 
 def _empty(run: Run, group: Group, cell: Cell) -> Row:
-    """Return a cell's row with what is known before it is measured, and why there is no result."""
+    """Return the row of a cell without a result: its settings, and why it was not measured."""
     published = run.experiment.published_of(cell)
     return Row(
         loader=cell.loader,

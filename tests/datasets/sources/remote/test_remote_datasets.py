@@ -202,7 +202,7 @@ def test_a_packed_dataset_on_a_plain_web_server(image_folder: Callable[..., Path
     assert pack(url, tmp_path / "again", shard_size=70_000).records == 12
     with pytest.raises(SourceError, match=r"s3://b/none"):
         headrace.verify("s3://b/none")
-    with pytest.raises(SourceError, match=f"nothing in {url}/none"):
+    with pytest.raises(SourceError, match=f"no object in {url}/none"):
         headrace.verify(f"{url}/none")
 
 

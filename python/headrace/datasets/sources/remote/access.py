@@ -57,7 +57,7 @@ def access_options(url: str) -> dict[str, Any]:
 
 
 def credentials_hint(url: str) -> str | None:
-    """Return what to do without credentials for a store; None for stores that need none."""
+    """Return a hint on how to give credentials for a store; None for stores that need none."""
     return _HINTS.get(url.partition("://")[0].lower())
 
 

@@ -39,7 +39,7 @@ def mirror(
     """
     objects = bucket.list() if objects is None else objects
     if not objects:
-        raise SourceError(f"nothing in {bucket.url}", hint="check the address: it is a prefix that ends between two slashes")
+        raise SourceError(f"no object in {bucket.url}", hint="check the address: it is a prefix that ends between two slashes")
     listing = "".join(f"{entry.path}\0{entry.size}\0{entry.tag}\0" for entry in objects)
     entry = cache / hashlib.sha256(f"{bucket.url}\0{listing}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     make_cache_folder(entry)

@@ -52,7 +52,7 @@ def with_retries(
     permanent: Callable[[Exception], Exception | None],
     exhausted: Callable[[Exception], Exception],
 ) -> T:
-    """Return what `action` returns, tried as often as `policy` allows.
+    """Return the result of `action()`, which is called again after a failure as often as `policy` allows.
 
     permanent: returns the error to raise at once for a failure that no further try can mend, or None.
     exhausted: returns the error to raise after the last try.

@@ -193,7 +193,7 @@ class Bucket:
             self._request(lambda: self._library.delete(self._store, path), path)
 
     def _request(self, action: Callable[[], T], what: str) -> T:
-        """Return what `action` returns, with retries. `what`: the object's path, for messages."""
+        """Return the result of `action()`, after retries if needed. `what`: the object's path, for messages."""
         _start_client(self._library, self.url)
         try:
             result = with_retries(action, self._policy, self._permanent, lambda error: self._exhausted(error, what))
