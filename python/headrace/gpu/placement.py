@@ -351,7 +351,7 @@ class Placement:
         return self._known
 
     def _with_costs(self, rates: Rates, compute: float, measured: set[str]) -> Rates:
-        """Return the rates with those of the GPU updated from the window. compute: seconds of a step, the GPU's work included."""
+        """Return the rates with those of the GPU updated from the window. compute: seconds of a step with the GPU's work."""
         decoder, augmenter = self._median("decoder_img_s"), self._median("augmenter_img_s")
         if decoder is not None:
             measured.add("decoder")

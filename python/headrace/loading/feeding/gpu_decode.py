@@ -273,7 +273,7 @@ class GpuDecoding:
         return _Made() if made is None else _Made(made, sound, len(sound) / (time.perf_counter() - began))
 
     def _checked(self) -> CheckedOperations | None:
-        """Return the operations that augment; None if the GPU gives other pixels or is full: the CPU then takes these images."""
+        """Return the operations that augment; None if the GPU gives other pixels or is full: the CPU takes these images."""
         if self._operations is None:
             self._operations = _tried(self._device)
             if self._operations is None:

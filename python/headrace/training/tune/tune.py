@@ -294,7 +294,7 @@ def _is_no_overlap(ingest: InputRate, together: CombinedRate) -> bool:
 
 
 def _what_binds_input(ingest: InputRate) -> tuple[str, str]:
-    """Return the limit of the input (CPU, other programs, storage, unknown) and advice, from its threads' CPU time and bytes."""
+    """Return the limit of the input (CPU, other programs, storage, unknown) and advice, from CPU time and bytes."""
     use = ingest.use
     cpu = "input: CPU", "decoding binds: use more cores, or smaller images (headrace pack --short-side)"
     storage = "input: storage", "the threads wait for data: pack it (headrace pack), or put it on a faster disk"
