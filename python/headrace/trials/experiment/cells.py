@@ -313,7 +313,7 @@ def _product(table: Mapping[str, Any], where: str) -> list[Cell]:
             if key in choices and item not in choices[key]:
                 near = difflib.get_close_matches(str(item), choices[key], n=1)
                 raise UsageError(
-                    f"{where}: there is no {key} named {item!r}",
+                    f"{where}: there is no {key} {item!r}",
                     hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(choices[key])}",
                 )
         lists.append(values)
