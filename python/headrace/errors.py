@@ -37,7 +37,7 @@ __all__ = [
 
 
 class HeadraceError(Exception):
-    """Base of all errors that headrace raises. `hint`: what to do next, or None. The command line prints it on its own line."""
+    """Base of all errors that headrace raises. `hint`: what to do next, or None; it stands below the message in tracebacks."""
 
     hint: str | None
     mask: Callable[[str], str] = staticmethod(str)
@@ -46,6 +46,8 @@ class HeadraceError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(self.mask(message))
         self.hint = None if hint is None else self.mask(hint)
+        if self.hint:
+            self.add_note(f"hint: {self.hint}")  # below the message in tracebacks, notebooks and logs
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.args, self.__dict__))

@@ -1,0 +1,47 @@
+"""The hint of an error stands in its traceback, wherever that is printed."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import pickle
+import traceback
+
+import headrace as hr
+import pytest
+from headrace.errors import HeadraceError, MissingDependencyError, UsageError
+
+
+def test_a_traceback_ends_with_the_hint() -> None:
+    with pytest.raises(HeadraceError) as raised:
+        hr.open("/data/nowhere")
+    assert traceback.format_exception(raised.value)[-1] == f"hint: {raised.value.hint}\n"
+
+
+def test_a_log_has_the_hint(caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise UsageError("batch_size is 0", hint="pass 1 or more")
+    except UsageError:
+        logging.getLogger("job").exception("stopped")
+    assert caplog.text.endswith("UsageError: batch_size is 0\nhint: pass 1 or more\n")
+
+
+def test_an_error_without_a_hint_has_no_further_line() -> None:
+    assert traceback.format_exception(UsageError("wrong")) == ["headrace.errors.UsageError: wrong\n"]
+
+
+def test_an_error_from_another_process_has_its_hint_once() -> None:
+    error = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(MissingDependencyError("no torch", hint="install it")))))
+    assert traceback.format_exception(error)[-1] == "hint: install it\n" and error.__notes__ == ["hint: install it"]
+    with multiprocessing.get_context("fork").Pool(1) as pool, pytest.raises(UsageError) as raised:
+        pool.apply(_refuse)
+    assert raised.value.__notes__ == ["hint: pass 1 or more"]
+
+
+def test_secrets_of_a_hint_are_masked_in_its_line() -> None:
+    error = UsageError("wrong", hint="try https://user:secret-word@host/x")
+    assert "secret-word" not in "".join(traceback.format_exception(error))
+
+
+def _refuse() -> None:
+    raise UsageError("batch_size is 0", hint="pass 1 or more")
