@@ -64,7 +64,7 @@ _waits: dict[tuple[str, int | None], LoopWaits] = {}
 
 
 def install(after_pass: Callable[[], None], at_exit: Callable[[], None]) -> None:
-    """Count batches and waits: wrap `_BaseDataLoaderIter.__next__`, once in a process.
+    """Wrap `_BaseDataLoaderIter.__next__` to count the batches and waits of iterators passed to `follow`. Call it only once.
 
     `after_pass`: called after each pass. `at_exit`: called when the process ends.
     """

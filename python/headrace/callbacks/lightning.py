@@ -39,11 +39,11 @@ class HeadraceCallback(Callback):
             self._watch.start()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Diagnose, after the last step."""
+        """End the session after the fit, and diagnose it: `diagnosis` is set."""
         if stage == "fit" and self._watch is not None:
             self._watch.stop()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Diagnose a fit that failed."""
+        """End the session of a fit that raised, and diagnose it as failed."""
         if self._watch is not None:
             self._watch.stop(failed=True)

@@ -40,7 +40,7 @@ class HeadraceCallback(TrainerCallback):
         atexit.register(self._end_failed)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Diagnose, after the last step."""
+        """End the session after the training, and diagnose it: `diagnosis` is set."""
         atexit.unregister(self._end_failed)
         if self._watch is not None:
             self._watch.stop()

@@ -46,7 +46,7 @@ class VerbWords:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the verb."""
+    """Add the argument of `headrace completion`: the name of a shell."""
     parser.add_argument("shell", choices=sorted(_SCRIPTS), help="the shell that reads the script")
 
 

@@ -113,7 +113,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: that of the process, which ends afterwards) and return the exit code."""
+    """Run the command line `argv` and return the exit code. None: run that of this process, then ignore Ctrl-C for good."""
     if argv is not None:
         return _main(list(argv))
     keep_pillow_silent()

@@ -226,7 +226,7 @@ class Placement:
         self.augment_refusal, self.augmented, self._before = reason, 0.0, None
 
     def refuse(self, reason: str) -> None:
-        """Stop decoding on the GPU, for good. reason: for `explain`."""
+        """Leave all images to the CPU from now on. reason: why, as `explain` then says."""
         self.refusal, self.share, self._before = reason, 0.0, None
 
     def fail(self, reason: str) -> bool:

@@ -1,4 +1,4 @@
-"""The check of a folder copy (`pack --layout folder`): every file that its record names, its size, its CRC-32C, its pixels."""
+"""The check of a folder copy (`pack --layout folder`): size and CRC-32C of each listed file, decoding of changed JPEGs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def verify_folder(
     with opened_record(path) as (header, entries):
         if not header["complete"]:
             raise SourceError(
-                f"{path} holds an unfinished copy", hint="give the same `headrace pack` command again: it continues"
+                f"{path} is an unfinished copy, made by `headrace pack`",
+                hint="give the same `headrace pack` command again: it continues",
             )
         files = CopiedFiles.of(counted(entries, on_listed))
     tree = SourceTree(path)
@@ -73,7 +74,7 @@ def verify_folder(
 
 
 def _unknown(tree: SourceTree, files: CopiedFiles, on_listed: OnListed | None) -> Iterator[Problem]:
-    """Yield a problem for each file of the tree that the record does not name."""
+    """Yield a problem for each file of the tree that is not in the copy's list of files (`RECORD`)."""
     why = {True: "is a link that leads out of the copy", False: "is not in the record"}
     found = tree_files(tree, on_listed)
     while some := list(islice(found, _CHUNK)):

@@ -54,7 +54,7 @@ class CopiedFile:
     error: str | None = None
 
     def as_fields(self) -> dict[str, str | int | None]:
-        """Return the values by name, as a line of the record has them."""
+        """Return the fields by name: the JSON object of this file's line in the copy's list (`RECORD`)."""
         return {name: getattr(self, name) for name in _TYPES}
 
 
@@ -115,12 +115,12 @@ class CopiedFiles:
         return np.flatnonzero(np.isin(self._kind, [_KINDS.index(kind) for kind in kinds or _KINDS[1:]]))
 
     def copied(self) -> Iterator[CopiedFile]:
-        """Yield the files that have been copied, in order."""
+        """Yield the files that are in the copy by now, in the order of the rows."""
         return (self[int(row)] for row in self.rows())
 
     @staticmethod
     def of(entries: Iterable[CopiedFile]) -> CopiedFiles:
-        """Store the files of a record, in its order."""
+        """Return the files that the record of a copy lists, in its order."""
         kinds, crc32c, errors = array("B"), array("I"), dict[int, str]()
         size, source_size, changed_ns = array("q"), array("q"), array("q")
 

@@ -441,7 +441,7 @@ def owners(processes: Sequence[Process]) -> dict[int, int]:
 
 
 def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, ...]:
-    """Return the loaders. What is known of them only later stands in lines of its own."""
+    """Return the loaders, joined with what later lines say: the format of batches, and whether `headrace run` takes over."""
     later: dict[tuple[int, int], dict[str, Any]] = {}
     for line in by_kind.get("batch_format", []):
         later.setdefault((line["pid"], line["loader"]), {})["batch_format"] = line["format"]

@@ -335,7 +335,7 @@ class _Packing:
 
     @property
     def values(self) -> list[Any]:
-        """The dtype and bytes of each value table."""
+        """The value tables of the batch, each as (dtype, bytes): what `deferred.values.from_bytes` takes."""
         return [values.to_bytes() for values in self._values]
 
     def target(self, state: State) -> Target | torch.Tensor:

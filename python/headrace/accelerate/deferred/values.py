@@ -130,7 +130,7 @@ def _key(operand: Any) -> Any:
 
 @functools.cache
 def unchanged() -> Values:
-    """Return the table that keeps uint8 pixels as they are."""
+    """Return the value table of the identity: each uint8 value of a pixel becomes itself."""
     return Values(torch.arange(256, dtype=torch.uint8).expand(3, 1, 256).contiguous())
 
 
@@ -142,5 +142,5 @@ def unit_floats(dtype: torch.dtype) -> Values:
 
 @functools.lru_cache(64)
 def from_bytes(dtype: torch.dtype, data: bytes) -> Values:
-    """Return the table that `to_bytes` wrote."""
+    """Return the value table of this dtype from the bytes that `Values.to_bytes` returned."""
     return Values(torch.frombuffer(bytearray(data), dtype=dtype).view(_SHAPE))

@@ -13,7 +13,7 @@ __all__ = ["AwaitedLine"]
 
 
 class AwaitedLine:
-    """The delayed line of one loader.
+    """The line of `headrace run` on one loader, printed once it is measured whether lazy images are faster.
 
     `taken_over` and `left_alone` report the decision: they are given what is native, or why nothing is.
     """

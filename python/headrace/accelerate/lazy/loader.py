@@ -57,16 +57,16 @@ class Extension(Protocol):
     """Hooks around the making of each batch with lazy images, used by `deferred.loader`. Must be picklable."""
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context manager under which each batch is made."""
+        """Return a context manager, which is entered while a batch is made with lazy images."""
 
     def finish(self, batch: Any) -> Any:
-        """Return the finished batch, or an object that is passed on in its place."""
+        """Return the batch that was made, finished, or an object that goes to the training process in its place."""
 
     def cost_s(self, batch: Any) -> float | None:
         """Return the CPU seconds that the batch will take in the training process; None if they cannot be measured."""
 
     def handed_over(self, batch: Any) -> Any:
-        """Return the object that is passed on in place of a batch, which was made with lazy images or without."""
+        """Return what goes to the training process for a batch, made with lazy images or without: the batch or a stand-in."""
 
 
 def with_lazy_images(loader: Any, extension: Extension | None = None) -> PartlyNative:

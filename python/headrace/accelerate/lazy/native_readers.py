@@ -106,7 +106,7 @@ class Reader:
         return expected
 
     def compare_again(self) -> None:
-        """Compare the next results with the library's again."""
+        """Compare the first results from now on with the library's again, as at the start: in a forked worker."""
         self._first.compare_again()
 
 

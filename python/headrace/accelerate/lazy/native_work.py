@@ -14,7 +14,7 @@ _counts = dict.fromkeys(WORK, 0)
 
 
 def note_native(name: str) -> None:
-    """Increase one of the counters in `WORK`."""
+    """Add 1 to this process's counter `name`, one of `WORK`."""
     _counts[name] += 1
 
 

@@ -50,7 +50,7 @@ _FIELDS = 4
 
 
 class TrialState(enum.IntEnum):
-    """The decision on lazy images for one loader."""
+    """Whether the images of one loader are opened lazily: still being measured, yes, or no for one of two reasons."""
 
     MEASURING = 0
     LAZY = 1
@@ -76,7 +76,7 @@ class Trial:
 
     @property
     def state(self) -> TrialState:
-        """The decision on lazy images so far."""
+        """The decision so far: `MEASURING`, `LAZY`, or why images are opened as usual (`NOT_FASTER`, `NO_JPEG`)."""
         return TrialState(self._state.value)
 
     def ordinary_items(self, items: int) -> int:
@@ -129,12 +129,12 @@ class Trial:
         return state
 
     def note(self, work: Iterable[str]) -> None:
-        """Record names of `native_work.WORK` that a process has made natively."""
+        """Record that a process has done these kinds of work (names in `native_work.WORK`) natively."""
         for name in work:
             self._work[WORK.index(name)] = 1
 
     def work(self) -> set[str]:
-        """Return the names of `native_work.WORK` that any process has made natively."""
+        """Return the kinds of work (names in `native_work.WORK`) that any process has done natively."""
         return {name for name, noted in zip(WORK, self._work, strict=True) if noted}
 
     def hand_over(self, line: str) -> None:

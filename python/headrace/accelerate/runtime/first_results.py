@@ -23,7 +23,7 @@ class FirstResults:
         self._compared: dict[Hashable, int] = {}
 
     def wants(self, way: Hashable = None) -> bool:
-        """Return whether to compare the next result of a way."""
+        """Return whether fewer than `count` results that were made in this way (such as a filter) have been compared."""
         return self._compared.get(way, 0) < self._count
 
     def note(self, equal: bool, way: Hashable = None, what: object = None) -> None:

@@ -148,7 +148,7 @@ class _Image:
     __eq__ = __ne__ = __hash__ = __str__ = __repr__ = __format__ = __array__ = _refuse
 
     def after(self, *steps: NativeTransform) -> _Image:
-        """Return the stand-in after further steps."""
+        """Return a stand-in to which `steps` are applied after those of this one."""
         return _Image((*self.steps, *steps))
 
 
@@ -182,11 +182,11 @@ class _Drawn:
         return min(self._low, self._high), max(self._low, self._high)
 
     def numbers(self) -> tuple[float, ...]:
-        """Return generator and arithmetic, for `DrawPlan`."""
+        """Return the number of the generator, then the codes and operands of the arithmetic, for `DrawPlan`."""
         return (self._generator, *self._arithmetic)
 
     def item(self) -> _Drawn:
-        """Return the Python number of a tensor."""
+        """Return the stand-in for `tensor.item()`: the same draw as a Python number."""
         bounds = (self._low, self._high)
         return _Drawn(self._way, self._generator, bounds, self._arithmetic, root=self.root)
 

@@ -56,7 +56,7 @@ class CompiledLoader:
 
     @property
     def views(self) -> tuple[CompiledView, ...]:
-        """The views of an item: one, the image."""
+        """How each image tensor of an item is made: a tuple of one, as an item of a folder has one image."""
         return (self.view,)
 
 

@@ -35,7 +35,7 @@ class FirstTransform:
 
     @property
     def applied(self) -> Any:
-        """The script's object that is applied natively."""
+        """The transform that is applied natively: the first, or the second if the first makes a tensor (`resized` is False)."""
         return self.operations[0 if self.resized else 1]
 
     @property

@@ -255,7 +255,7 @@ class Jobs:
         return self._jobs[self._random].streams_before(image)
 
     def cancel(self) -> None:
-        """Cancel all jobs."""
+        """Cancel the decoding of this batch's images, as `Job.cancel` does."""
         for job in self._jobs:
             job.cancel()
 

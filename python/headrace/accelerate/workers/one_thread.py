@@ -16,7 +16,7 @@ __all__ = ["one_thread"]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Context manager: torch computes with one thread."""
+    """Context manager: let torch compute with one thread, and restore its number of threads at the end."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -67,7 +67,7 @@ class WorkerSettings:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context manager: the process has these settings."""
+        """Context manager: apply these settings to the process, with torch on one thread; restore its own at the end."""
         folder, before = current_folder(), [(setting, setting[0]()) for setting in _settings()]
         moves = self.folder is not None and folder is not None and self.folder != folder
         _set(self._values)

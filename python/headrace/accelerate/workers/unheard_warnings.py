@@ -42,7 +42,7 @@ class unheard_warnings:
 
     @property
     def given(self) -> int:
-        """Number of warnings given so far."""
+        """How many warnings this thread has issued in the `with` block so far; none of them is shown."""
         return self._category.given
 
     def __enter__(self) -> unheard_warnings:

@@ -307,9 +307,10 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
     """Run the job on this machine; return 0 if it completed."""
     if args.interrupt and not request.get("EnableManagedSpotTraining"):
         raise UsageError("--interrupt is for spot jobs: a job on demand keeps its machines", hint="add --spot")
-    if args.send and (args.store or not (args.request or args.bucket)):
-        problem = "--store is a folder in place of S3" if args.store else "the request names no bucket of yours"
-        raise UsageError(f"--send: {problem}", hint="leave out --store" if args.store else "--bucket NAME, or --request FILE")
+    if args.send and args.store:
+        raise UsageError("--send writes to S3, and --store puts a folder in its place", hint="leave out --store")
+    if args.send and not (args.request or args.bucket):
+        raise UsageError("--send needs a bucket, and the request names none of yours", hint="--bucket NAME, or --request FILE")
     folder: Path = args.out or Path(request["TrainingJobName"])
     store = LocalStore(args.store or folder / "s3", _folders(args, request), sends=args.send)
     _ask_for_code(args, request)

@@ -25,7 +25,7 @@ _SHOWN = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the options of `headrace inspect`."""
     parser.add_argument(
         "path", metavar="PATH", help="packed dataset, image folder, .tar, .rec, .tfrecord, .lst, .csv, .parquet"
     )

@@ -36,7 +36,7 @@ _PASSED_TOO = ("train_ratio", "test_ratio", "unlabeled", "undecodable", "duplica
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the options of `headrace pack`."""
     parser.add_argument(
         "src",
         metavar="SRC",

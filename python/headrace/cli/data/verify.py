@@ -17,7 +17,7 @@ _SHOWN = 20  # print at most this many problems; --json lists all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the options of `headrace verify`."""
     parser.add_argument("path", metavar="PATH", help="folder of a packed dataset")
     parser.add_argument("--decode", action="store_true", help="decode every image completely")
     parser.add_argument("--workers", type=int, metavar="N", help="threads (one for each core)")

@@ -21,7 +21,7 @@ STYLES = {"problem": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments."""
+    """Add the options of `headrace doctor`."""
     parser.add_argument("--path", type=Path, metavar="FOLDER", help="storage to measure (default: this folder)")
     parser.add_argument(
         "--url", metavar="URL", help="also probe an object store: s3://, gs:// or az://bucket/prefix, or https://…"

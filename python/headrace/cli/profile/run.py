@@ -107,7 +107,10 @@ def _mapping_line(source: str, copy: str) -> str:
     except FileNotFoundError:
         return f"{words}, which has no record of a copy: that its files are the same is not checked"
     if not header["complete"]:
-        raise UsageError(f"{copy} holds an unfinished copy", hint="give the same `headrace pack` command again: it continues")
+        raise UsageError(
+            f"--data-map: {copy} is an unfinished copy, made by `headrace pack`",
+            hint="give the same `headrace pack` command again: it continues",
+        )
     return f"{words}: " + (f"{count_text(reduced, 'JPEG')} reduced, so other pixels" if reduced else "the same pixels")
 
 

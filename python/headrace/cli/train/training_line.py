@@ -42,7 +42,7 @@ class TrainingLine:
         self._rate: float | None = None
 
     def update(self, words: str, *, images: int, left: int, rate: float | None) -> None:
-        """As in `TrainingMeter`."""
+        """Count `images` more as trained, and set the rate and the images left."""
         self._updated_s = self._clock()
         if self._trains_s is None:
             self._trains_s = self._updated_s
@@ -50,7 +50,7 @@ class TrainingLine:
         self._done += images
 
     def begin(self, phase: str) -> None:
-        """As in `TrainingMeter`."""
+        """Show the activity `phase` until the next `update`."""
         self._phase, self._phase_s = phase, self._clock()
         if self._trains_s is None:
             self._trains_s = self._phase_s
@@ -84,7 +84,7 @@ class TrainingLine:
 
 
 class _Log:
-    """The same as plain lines."""
+    """The progress of a training run as plain lines in a log."""
 
     def __init__(self, bar: output.ProgressBar) -> None:
         self._bar, self._words = bar, ""

@@ -76,7 +76,7 @@ class Keys(Sequence[str]):
             yield from (data[begin:end] for begin, end in pairwise(places))
 
     def chunks(self) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
-        """Yield blob and starts of successive keys."""
+        """Yield the keys in order, some at a time: their bytes joined (`blob`), and where each begins in them (`start`)."""
         for begin in range(0, len(self), _CHUNK):
             part = self.part(begin, begin + _CHUNK)
             yield part.blob, part.start
@@ -87,7 +87,7 @@ class Keys(Sequence[str]):
         return Keys(self.blob[start[0] : start[-1]], start - start[0])
 
     def selected(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> Keys:
-        """Return some keys, in this order."""
+        """Return the keys at the positions `rows`, in the order of `rows`."""
         sizes = self.start[rows + 1] - self.start[rows]
         start = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum(sizes, out=start[1:])
@@ -114,7 +114,7 @@ class Keys(Sequence[str]):
 
 
 def repeated_values(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Return the rows whose value occurs more than once."""
+    """Return the positions, ascending, of all values that occur more than once."""
     order = np.sort(values)
     twice = order[1:][order[1:] == order[:-1]]
     if not len(twice):

@@ -61,7 +61,7 @@ class RecordFetcher(Protocol):
         """Announce records that will be read soon, to be fetched after all begun ones. Return at once."""
 
     def read(self, record: int, offset: int, size: int, /) -> bytes | None:
-        """Return bytes of the file that holds a record, or None if the table's file now holds them."""
+        """Return `size` bytes at `offset` of a record's file; None: the table's own file, on local disk, holds them by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class StreamRecord:
 
 
 class StreamPass(Protocol):
-    """One pass over a stream."""
+    """The records of one pass over a stream, to iterate over once."""
 
     def __iter__(self) -> Iterator[StreamRecord]: ...
 
@@ -92,7 +92,7 @@ class Stream(Protocol):
         """Return the number of records of one pass. Raise UnknownLengthError if nothing states it before the data."""
 
     def read(self) -> StreamPass:
-        """Begin the next pass."""
+        """Begin the next pass over the stream, and return it."""
 
 
 class Tabled(Protocol):
@@ -113,4 +113,4 @@ class Tabled(Protocol):
         """Return the name of a class, "" without a label."""
 
     def read(self, record: int) -> bytes:
-        """Return the bytes of a record."""
+        """Return the encoded image of a record."""

@@ -143,7 +143,7 @@ class _Tar:
         self._parts: dict[str, bytes] = {}  # image, label and JSON of the sample
 
     def blank(self, count: int) -> None:
-        """Take `count` zero bytes: two blocks of them end an archive."""
+        """Count zero bytes that were read between members: two blocks of them end the archive."""
         self._zeros += count
         if self._zeros >= 2 * BLOCK:
             self.open = False
@@ -186,7 +186,7 @@ class _Tar:
         return True
 
     def finished(self) -> Iterator[StreamRecord]:
-        """Yield the current sample, whose members are complete."""
+        """Yield the current sample as a record if it has an image, and forget its members: all of them have been read."""
         key, parts = self._key, self._parts
         self._key, self._ends, self._parts = None, set(), {}
         image = next((data for end, data in parts.items() if is_image(end)), None)

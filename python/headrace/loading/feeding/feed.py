@@ -415,7 +415,7 @@ class _EpochWork:
             self.feed._gpu.clock.back()
 
     def end(self) -> None:
-        """Record the end of the pass."""
+        """Tell the feed that its pass has ended."""
         self.feed.pass_ended()
 
 

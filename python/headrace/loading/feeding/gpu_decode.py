@@ -119,7 +119,7 @@ class GpuJob:
         self._future.cancel()
 
     def found(self) -> _Found:
-        """Return the finished images. Call after `wait`."""
+        """Return the images that the GPU has made, and which it left to the CPU. Raise the error that ended its work."""
         return self._future.result()
 
 

@@ -47,7 +47,7 @@ class FeedStats:
     closed: dict[str, int] = field(default_factory=dict)  # native counters of engines that were closed, summed
 
     def skip(self, key: str, reason: str) -> None:
-        """Count a substituted record, and list it if there is room."""
+        """Count a bad record that was substituted, and add it to `skipped` unless that is full."""
         self.skipped_count += 1
         if len(self.skipped) < _MAX_LISTED:
             self.skipped.append(SkippedRecord(key, reason))

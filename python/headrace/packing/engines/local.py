@@ -45,7 +45,7 @@ class LocalEngine:
         work: WorkFolder,
         on_progress: OnProgress,
     ) -> None:
-        """See Engine."""
+        """Pack the units one after the other, their records in a pool of threads. Arguments as in `Engine`."""
         with (
             ThreadPoolExecutor(self.workers, thread_name_prefix="headrace-pack") as pool,
             ThreadPoolExecutor(1, thread_name_prefix="headrace-digest") as digester,
@@ -81,7 +81,7 @@ class LocalEngine:
 
 
 def chunks(listing: Listing, begin: int, end: int) -> Iterator[range]:
-    """Yield the positions from `begin` to `end` in chunks of similar work."""
+    """Yield the positions from `begin` to `end` in ranges of `_CHUNK` records or about `_CHUNK_BYTES` source bytes."""
     ends = np.cumsum(listing.sizes[begin:end])
     at, count = 0, end - begin
     while at < count:

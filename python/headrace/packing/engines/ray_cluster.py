@@ -104,7 +104,7 @@ class RayEngine:
         work: WorkFolder,
         on_progress: OnProgress,
     ) -> None:
-        """See Engine."""
+        """Pack each unit in a Ray actor, and store its shard from this process. Arguments as in `Engine`."""
         if not units:
             return
         make = self._ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=3)(_Worker)

@@ -72,17 +72,17 @@ class Listing:
 
     @property
     def rows(self) -> OrderedColumn:
-        """Rows of `dataset.table`."""
+        """The row of each record in `dataset.table`, in packing order."""
         return OrderedColumn(self.columns.rows, self.order)
 
     @property
     def keys(self) -> OrderedKeys:
-        """The records' keys."""
+        """The key of each record, in packing order."""
         return OrderedKeys(self.columns.keys, self.order)
 
     @property
     def sizes(self) -> OrderedColumn:
-        """Bytes in the source."""
+        """Bytes of each record's image in the source."""
         return OrderedColumn(self.columns.sizes, self.order)
 
     @property
@@ -92,7 +92,7 @@ class Listing:
 
     @property
     def labels(self) -> OrderedColumn:
-        """Indices into `classes`."""
+        """The label of each record, an index into `classes`."""
         return OrderedColumn(self.columns.labels, self.order)
 
     def sidecar_counts(self) -> Mapping[str, int]:

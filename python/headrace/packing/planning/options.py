@@ -76,7 +76,7 @@ class PackOptions:
 
     @property
     def splits(self) -> bool:
-        """Return True if DST gets several datasets: train, val, test."""
+        """Return True if `pack` writes a dataset for each split into DST: train, and val, test or both."""
         return self.train_ratio < 1 or self.test_ratio > 0
 
     def for_manifest(self) -> Mapping[str, Any]:

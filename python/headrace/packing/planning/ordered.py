@@ -13,13 +13,13 @@ from headrace.datasets.records.keys import Keys
 __all__ = ["OrderedColumn", "OrderedKeys", "Positions"]
 
 Positions = npt.NDArray[np.int64] | npt.NDArray[np.int32]
-"""Positions in a column."""
+"""Positions in a column, counted from 0."""
 
 _CHUNK = 1 << 16  # values that are added up together
 
 
 class OrderedColumn:
-    """A column of numbers in an order; a slice or an array of positions gives an array."""
+    """A column of numbers in the order `order` (None: as stored), without a copy. A slice or positions give an array."""
 
     __slots__ = ("column", "order")
 
@@ -43,7 +43,7 @@ class OrderedColumn:
 
 
 class OrderedKeys:
-    """Keys in an order; a slice gives a list."""
+    """The keys in the order `order` (None: as stored), without a copy. `[i]` is a str, a slice gives a list of str."""
 
     __slots__ = ("keys", "order")
 

@@ -71,7 +71,7 @@ class MLflow:
         self._mlflow.log_metrics(dict(values), step=step)
 
     def close(self) -> None:
-        """End the run."""
+        """End MLflow's run."""
         self._mlflow.end_run()
 
 
@@ -88,7 +88,7 @@ class WandB:
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """End the run."""
+        """End W&B's run, and write what is still buffered."""
         self._run.finish()
 
 

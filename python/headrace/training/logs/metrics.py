@@ -47,7 +47,7 @@ class Metrics:
                 file.truncate(begin + end)
 
     def write(self, **facts: object) -> None:
-        """Append one line with these facts."""
+        """Append a line of JSON with these facts and the seconds since the start."""
         line = {"seconds": round(time.monotonic() - self._started_s, 3), **facts}
         text = (utf8_text(json.dumps(line, allow_nan=False, ensure_ascii=False)) + "\n").encode()
         try:

@@ -125,7 +125,7 @@ class OptimizationOptions:
         return _rounded(image_size * (self.start_scale + (1 - self.start_scale) * grown), at_most=image_size)
 
     def test_size(self, image_size: int) -> int:
-        """Return the pixels of validation images."""
+        """Return the side of validation images in pixels."""
         return image_size if self.test_scale == 1 else _rounded(image_size * self.test_scale)
 
 

@@ -34,6 +34,6 @@ class Deadline:
         return self.left_s <= 0
 
     def left_out(self, what: str) -> str:
-        """Add `what` to `not_measured`, and return a line of text that says so."""
+        """Record that there is no time to measure `what` (`not_measured`), and return a line of text that says so."""
         self.not_measured.append(what)
         return f"{what}: not measured, the {self.seconds or 0:.0f} s of --time-limit are over"

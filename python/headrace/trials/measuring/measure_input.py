@@ -228,7 +228,7 @@ class _Job:
 
     @property
     def fewest(self) -> int:
-        """Batches of the shortest pass: four or more, two for each worker."""
+        """The least number of batches that a pass takes: two for each worker, at least four."""
         return max(4, 2 * self.together)
 
     def epochs(self, split: str, images: int) -> Iterator[Iterable[Any]]:
@@ -241,7 +241,7 @@ class _Job:
             yield loader
 
     def prepared(self, split: str, images: int) -> Iterator[Iterable[Any]]:
-        """Return `epochs`, with the data made before the clock runs."""
+        """Return `epochs(split, images)`, after making the files it reads, so that no measurement includes that."""
         self.materials.path(self.cell, split, min(images, self.longest_epoch))
         return self.epochs(split, images)
 

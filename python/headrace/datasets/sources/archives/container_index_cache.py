@@ -28,7 +28,7 @@ _VERSION = 8  # increase it when the scanners find something else than before
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The records of a set of containers. `columns.shard` numbers the containers, then `extra` if there is one.
+    """Where the records of a set of containers lie. `columns.shard` numbers the containers, then `extra` if there is one.
 
     `extra` holds records that their container stores in several pieces; it becomes a file of the cache.
     """
@@ -49,7 +49,7 @@ def cache_folder() -> Path:
 
 
 def cached_scan(kind: str, files: Sequence[Path], build: Callable[[], Scan]) -> tuple[Scan, str]:
-    """Return the scan of `files`, from the cache if possible, and the path of the file that holds `extra` ("": none).
+    """Return the scan of `files`, cached or new, and the path of the cache file with its `Scan.extra` ("" if that is empty).
 
     Raises what `build` raises, and SourceError if a file cannot be read or `extra` cannot be stored.
     """

@@ -150,7 +150,7 @@ def _names(parts: Sequence[ContainerRecords]) -> dict[int, str]:
 def numbered(
     labels: Sequence[int | str | None], names: dict[int, str], records: int | None = None
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], tuple[str, ...]]:
-    """Return labels as class indices (-1: none), and class names as UTF-8 (`utf8_name`).
+    """Return the class index of each label (-1 for None), and the class names as UTF-8 (`utf8_name`).
 
     Where any label is a name, all are, numbered in sorted order; else a number is its own class index.
     records: how many records have these labels together (default: one each).

@@ -32,7 +32,7 @@ class Readahead:
                 os.close(descriptor)
 
     def begin(self, records: npt.NDArray[np.int64]) -> _Announced:
-        """Announce records to the kernel. The result has nothing to wait for."""
+        """Ask the kernel to read records into the page cache, and return at once. `wait` of the result does nothing."""
         table = self._table
         with contextlib.suppress(OSError):  # reading the record reports what is wrong with its file
             for shard, offset, size in zip(

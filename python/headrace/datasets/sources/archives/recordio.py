@@ -100,7 +100,7 @@ class _Reader:
         self.joined_bytes = 0  # of the records in several parts so far; sound ones take their room in the file once
 
     def walk(self) -> Iterator[tuple[int | None, int]]:
-        """Yield the offset of each record."""
+        """Yield (None, offset) of each record, from the start of the file: as `_listed` does, without keys."""
         at = 0
         while at < self.end:
             yield None, at
@@ -112,7 +112,7 @@ class _Reader:
                     break
 
     def record(self, at: int, found: ContainerRecords) -> int:
-        """Add the record at byte `at`; return the id in its header."""
+        """Append the record at byte `at` to `found`; return the id in its header."""
         flag, data, length = self._part(at)
         if flag not in (_WHOLE, _FIRST):
             raise self._broken(at, "is the middle of a record")

@@ -38,7 +38,7 @@ def has_manifest(folder: Path) -> bool:
 
 
 def open_shards(folder: Path, *, part: bool = False) -> Dataset:
-    """Open a packed dataset; with `part`, the shards that are present.
+    """Open a packed dataset. `part`: open the shards that are in the folder, even if others of the manifest are missing.
 
     Raises FormatError if manifest, index and shards contradict each other, SourceError if the pack is unfinished or `folder`
     holds several datasets. The bytes of the shards are not read: `headrace verify` checks them.

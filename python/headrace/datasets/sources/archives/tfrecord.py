@@ -133,7 +133,7 @@ class _Feature:
         return self.data[at : at + size].decode("utf-8", "replace")
 
     def number(self) -> int:
-        """Return the first value of an int64_list."""
+        """Return the first value of an int64_list. Raise ValueError if the feature holds none."""
         for field, _, begin, end in _fields(self.data, self.begin, self.end):
             if field == 3:  # int64_list
                 for inner, wire, at, _ in _fields(self.data, begin, end):

@@ -95,12 +95,12 @@ class ShardCache:
         return unread
 
     def forget_announced(self) -> None:
-        """End the protection of all records: the epoch that wanted them was left."""
+        """Allow all records to be evicted, announced ones too: the epoch that would have read them ended early."""
         self._announced = np.empty(0, dtype=np.int64)
         self._wanted[:] = False
 
     def mark_read(self, records: list[int]) -> None:
-        """End the protection of records that were read: an epoch reads each record once."""
+        """Allow records that were read to be evicted: an epoch reads each record once."""
         self._wanted[records] = False
 
     @contextlib.contextmanager
@@ -130,7 +130,7 @@ class ShardCache:
         return data
 
     def intact(self, data: bytes, record: int) -> bool:
-        """Return whether `data` has the CRC-32C of the record's image."""
+        """Return whether `data` is the record's image unchanged, by the CRC-32C in the index."""
         return crc32c(data) == int(self.columns.crc32c[record])
 
     def store(self, shard: int, begin: int, data: bytes, records: list[int], reservation: Reservation | None = None) -> bool:

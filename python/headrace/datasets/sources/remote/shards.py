@@ -163,7 +163,7 @@ class RemoteShards:
         return _reopened, (self.bucket.url, self.folder)  # in a spawned process: same cache, own threads
 
     def begin(self, records: Records) -> Fetch:
-        """Start fetching the records that are not cached."""
+        """Start to fetch those of `records` that are not cached, in threads. `wait` of the result waits for them."""
         self._after_fork()
         # A batch is a few dozen requests. To hand them out takes 0.3 ms of Python, which the thread that trains need not spend.
         if self.allowance is None:
