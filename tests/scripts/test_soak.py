@@ -77,6 +77,7 @@ def test_bars_and_our_own_lines_are_left_out() -> None:
     assert lines(coloured + "\x1b[1mkept\x1b[0m\n") == (["kept"], [])
 
 
+@pytest.mark.matrix(keep=8)
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_is_the_same_each_time_and_its_images_open(tmp_path: Path, name: str) -> None:
