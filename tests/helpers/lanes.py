@@ -1,7 +1,7 @@
 """The lanes of tests: which cells of a large matrix the short lane runs, and shares of a long lane.
 
 `@pytest.mark.matrix` stands above the parameters of a test with many cells. The short lane (`make test`) runs so many of them
-that each value of each axis occurs in one, and with `matrix(keep=N)` at least N, spread over all. The others get the mark `slow`.
+that each value of each axis occurs in one, and with `matrix(keep=N)` at least N, spread over all. The others are marked `slow`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _values(cell: pytest.Function) -> list[Hashable]:
     """Return what a cell has on each axis: of each parameter its number, of a named tuple each field."""
     found: list[Hashable] = []
     for name, value in cell.callspec.params.items():
-        found += value if hasattr(value, "_fields") else [cell.callspec.indices[name]]
+        found.extend(value if isinstance(value, tuple) and hasattr(value, "_fields") else [cell.callspec.indices[name]])
     return found
 
 
