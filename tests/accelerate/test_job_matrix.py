@@ -36,7 +36,7 @@ def require_equal(job: Job, folder: Path, request: pytest.FixtureRequest) -> lis
     return lines
 
 
-@pytest.mark.matrix(keep=16)
+@pytest.mark.matrix
 @pytest.mark.parametrize("job", cases(150, SEED), ids=name)
 def test_nothing_differs(job: Job, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     require_equal(job, tmp_path, request)

@@ -48,10 +48,10 @@ def mark_matrices(items: Sequence[pytest.Item]) -> None:
 
 
 def _values(cell: pytest.Function) -> list[Hashable]:
-    """Return what a cell has on each axis: of each parameter its number, of a named tuple each field."""
+    """Return what a cell has on each axis: of each parameter its object's identity, of a named tuple each field."""
     found: list[Hashable] = []
-    for name, value in cell.callspec.params.items():
-        found.extend(value if isinstance(value, tuple) and hasattr(value, "_fields") else [cell.callspec.indices[name]])
+    for value in cell.callspec.params.values():
+        found.extend(value if isinstance(value, tuple) and hasattr(value, "_fields") else [id(value)])
     return found
 
 

@@ -86,6 +86,7 @@ def test_a_slow_thread_of_the_script_is_cpu_prep(tmp_path: Path, capfd: pytest.C
     assert any("the script's own code makes" in words for words in preparation.evidence)
 
 
+@pytest.mark.slow
 def test_batches_made_in_the_training_thread_are_no_overlap(tmp_path: Path) -> None:
     found = diagnose(watched(tmp_path, GENERATOR))
     assert found.verdict in ("NO_OVERLAP", "EXTERNAL_CPU")  # the latter on a machine that others keep busy
