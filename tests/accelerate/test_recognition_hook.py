@@ -100,7 +100,7 @@ def watched(script: Path, root: Path, kind: str, workers: int = 0) -> tuple[Sess
 LAZY_ONLY = "the decode, crop and resize of JPEGs that Pillow opens only: "
 
 
-@pytest.mark.matrix(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "take_over", "part", "reason"),
     [
