@@ -22,6 +22,7 @@ TIMING = (
     rf"['\"]?\s*[:=(]*\s*{NUMBER}(?:\s*\(\s*{NUMBER}\s*\))?(?:\s*(?:ms|s|sec|min|h)\b)?",
     rf"(?i){NUMBER}\s*(?:s|sec|secs|seconds?|ms|msec|min|mins|minutes?|hours?|h|us)\b(?!\.)",
     rf"(?i){NUMBER}\s*(?:(?:it|img|imgs|images?|samples?|ex|examples?|batch|batches|steps?|iter|iters)\s*/\s*s(?:ec|econd)?|s/(?:it|img|iter|batch|epoch|step))\b",
+    r"\b(?:\d+(?:D|h|m|s|ms)){2,}\b",
     r"0x[0-9a-f]{6,}",
     r"(?i)\b(?:pid|process)[ =:]*\d+",
     r"(?i)\b(?:max mem|mem|memory)\w*['\"]?\s*[:=]?\s*[\d.]+\s*[MG]?B?",

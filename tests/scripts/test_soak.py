@@ -33,6 +33,11 @@ def test_equal_runs_do_not_differ() -> None:
     assert differences(left[:2], left[2]) == []
 
 
+def test_a_duration_in_several_units_is_a_time() -> None:
+    left = [outcome(out=f"Step: {each} | Tot: 1m{each}") for each in ("988ms", "1s2ms", "2D3h")]
+    assert differences(left[:2], left[2]) == []
+
+
 @pytest.mark.parametrize(
     ("other", "what"),
     [
