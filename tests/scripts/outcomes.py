@@ -14,6 +14,7 @@ from pathlib import Path
 
 NUMBER = r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?"
 TIMING = (
+    r"\b(?:\d+(?:D|h|m|s|ms)){2,}\b",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?",
     r"\d{4}[-_]?\d\d[-_]?\d\d[-_T ]\d\d[-_:]?\d\d(?:[-_:]?\d\d)?",
     r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\w* (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w* +\d+.*\d{4}",
@@ -22,7 +23,6 @@ TIMING = (
     rf"['\"]?\s*[:=(]*\s*{NUMBER}(?:\s*\(\s*{NUMBER}\s*\))?(?:\s*(?:ms|s|sec|min|h)\b)?",
     rf"(?i){NUMBER}\s*(?:s|sec|secs|seconds?|ms|msec|min|mins|minutes?|hours?|h|us)\b(?!\.)",
     rf"(?i){NUMBER}\s*(?:(?:it|img|imgs|images?|samples?|ex|examples?|batch|batches|steps?|iter|iters)\s*/\s*s(?:ec|econd)?|s/(?:it|img|iter|batch|epoch|step))\b",
-    r"\b(?:\d+(?:D|h|m|s|ms)){2,}\b",
     r"0x[0-9a-f]{6,}",
     r"(?i)\b(?:pid|process)[ =:]*\d+",
     r"(?i)\b(?:max mem|mem|memory)\w*['\"]?\s*[:=]?\s*[\d.]+\s*[MG]?B?",
