@@ -69,6 +69,13 @@ _CPU_FIXES = ("num_workers", "headrace_run", "pre_resize", "gpu_decode")
 
 _VERDICTS = (
     VerdictKind(
+        "HANG",
+        summary="training stands still",
+        headline="Training stands still.",
+        label="standstill",
+        advice="See where each process stands (py-spy dump), and what the log of each says last.",
+    ),
+    VerdictKind(
         "COMPUTE_BOUND",
         summary="the model's own computation sets the pace; the input keeps up",
         headline="{Device} is kept busy. The input keeps up.",
