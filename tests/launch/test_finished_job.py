@@ -519,7 +519,9 @@ COMMANDS = [line.partition("#")[0] for block in BLOCKS for line in block.splitli
 def test_the_commands_of_the_page_work(aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "aws_client", lambda service, region: aws.clients[service])
-    assert len(COMMANDS) == 3
+    assert len(COMMANDS) == 6
+    for name, fixture in (("job-a", "slow-store"), ("job-b", "healthy")):
+        shutil.copytree(HERE / fixture, tmp_path / name)
     for line in COMMANDS:
         if "--sagemaker-job" in line:
             found = description()

@@ -69,13 +69,6 @@ _CPU_FIXES = ("num_workers", "headrace_run", "pre_resize", "gpu_decode")
 
 _VERDICTS = (
     VerdictKind(
-        "HANG",
-        summary="training stands still",
-        headline="Training stands still.",
-        label="standstill",
-        advice="See where each process stands (py-spy dump), and what the log of each says last.",
-    ),
-    VerdictKind(
         "COMPUTE_BOUND",
         summary="the model's own computation sets the pace; the input keeps up",
         headline="{Device} is kept busy. The input keeps up.",
@@ -263,6 +256,13 @@ _VERDICTS = (
         label="memory growth",
         advice="Keep numbers of past steps, not tensors (loss.item(), .detach()); look for lists and caches that grow.",
         is_loss=False,
+    ),
+    VerdictKind(
+        "HANG",
+        summary="no training step comes any more: a worker, a rank or the training thread waits for ever",
+        headline="Training stands still.",
+        label="standstill",
+        without_fix="No fix of the steps before makes the next one come: look at the place named above.",
     ),
     VerdictKind(
         "INSUFFICIENT_DATA",

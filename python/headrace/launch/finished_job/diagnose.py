@@ -339,10 +339,7 @@ def _saved(description: Mapping[str, Any]) -> list[str]:
         return []
     if checkpoints:
         return [f"the job {ended} without a model; checkpoints, if its script wrote any, are in {checkpoints}"]
-    return [
-        f"the job {ended} and saved nothing: it has no model, and no CheckpointConfig, so its work is lost; "
-        "with one, what the script writes to /opt/ml/checkpoints outlives the job"
-    ]
+    return [f"the job {ended} and saved nothing: no model, and no CheckpointConfig that keeps what its script writes"]
 
 
 def _notes(documents: JobDocuments, times: JobTimes, uses: Sequence[HostUse], steady: Steady) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def find_findings(
         found.append(pace)
         confidence[pace.kind] = sure
     if steady.standstill is not None:  # how the job ended comes before what was slow until then
-        found.sort(key=lambda one: -(one.share or 0.0))
+        found = [replace(one, fixes=()) for one in sorted(found, key=lambda one: -(one.share or 0.0))]
         hang, sure = _hang(documents.description, times, steady, steady.standstill)
         return [hang, *found], sure
     if not found:
@@ -101,12 +101,8 @@ def _hang(description: Mapping[str, Any], times: JobTimes, steady: Steady, found
     did += [] if found.cores is None else [f"{found.cores:.2f} cores worked"]
     how = "all curves stayed at one value to the digit" if found.spins else "nothing worked any more"
     evidence = [
-        f"for the last {time_text(found.seconds)} of training {how}: {', '.join(did)}",
-        f"before, nothing of the kind had lasted longer than {time_text(found.longest_before_s)}"
-        if found.worked
-        else "no GPU had worked before"
-        if steady.gpus != 0
-        else "nothing had worked before",
+        f"{how}: {', '.join(did)}",
+        _before_words(steady, found),
         _ended_by(description),
     ]
     if found.spins:
@@ -116,8 +112,15 @@ def _hang(description: Mapping[str, Any], times: JobTimes, steady: Steady, found
     sure = 0.35 if found.spins and not found.worked else 0.45 if found.spins or not found.worked else 0.55
     if found.worked and found.seconds >= 10 * max(found.longest_before_s, 600.0):
         sure += 0.1
-    suspected = "training seems to have stood still until it was ended: a suspected hang"
+    suspected = f"a suspected hang: training stood still for its last {time_text(found.seconds)}"
     return replace(_finding("HANG", share, evidence), summary=suspected), sure
+
+
+def _before_words(steady: Steady, found: Standstill) -> str:
+    if not found.worked:
+        return "nothing had worked before" if steady.gpus == 0 else "no GPU had worked before"
+    longest = found.longest_before_s
+    return f"the longest time like this before lasted {time_text(longest)}" if longest else "no time like this came before"
 
 
 def _ended_by(description: Mapping[str, Any]) -> str:

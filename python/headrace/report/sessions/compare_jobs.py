@@ -39,7 +39,10 @@ class JobFigure:
         if self.unit == "%":
             points = round(self.after) - round(self.before)
             return "none" if points == 0 else f"{'+' if points > 0 else '−'}{abs(points)} points"
-        return numbers.gain(self.after / self.before) if self.before > 0 else ""
+        if self.before <= 0:
+            return ""
+        percent = round(100 * (self.after / self.before - 1))
+        return "±0 %" if percent == 0 else f"{'+' if percent > 0 else '−'}{abs(percent):,} %"
 
 
 def finished_job_of(session: Session) -> Mapping[str, Any] | None:
