@@ -133,6 +133,17 @@ def test_work_that_ends_long_before_the_job_is_a_suspected_hang(gpu: Curve, cpu:
     assert ("to the digit" in text) == (gpu is not IDLE)
 
 
+def test_a_machine_without_a_gpu_hangs_too() -> None:
+    cpu = until(CORES, 3600, noisy(lambda time: 0.01, 0.005))
+    resources = {"InstanceType": "ml.m5.xlarge", "InstanceCount": 1}
+    for end, kind in (("Completed", "INSUFFICIENT_DATA"), ("MaxRuntimeExceeded", "HANG")):
+        drawn = job_with_curves(7200, IDLE, cpu, interval_s=60.0, mean=False, status=end, ResourceConfig=resources)
+        metrics = {host: {name: one for name, one in all_.items() if "GPU" not in name} for host, all_ in drawn.metrics.items()}
+        found = found_in(JobDocuments(drawn.description, metrics))
+        assert found.diagnosis.verdict == kind
+    assert "nothing had worked" not in " ".join(found.diagnosis.findings[0].evidence)
+
+
 @pytest.mark.parametrize("level", [0.0, 1.0])
 def test_a_job_whose_first_batch_never_comes_is_a_suspected_hang(level: float) -> None:
     documents = job_with_curves(

@@ -19,7 +19,7 @@ from headrace.launch.finished_job.work import ACTIVE_LEAST, work_level
 
 __all__ = ["Standstill", "find_standstill"]
 
-QUIET_S, SPIN_S = 600.0, 1800.0
+QUIET_S, SPIN_S = 600.0, 1200.0
 """Suspect a hang where nothing works for so long before the end; the second if curves stay constant, or no GPU had worked."""
 
 LEAST_POINTS = 5
@@ -47,7 +47,7 @@ class Standstill:
 
     since_s: Unix time of its begin. seconds: until the end of the curves. spins: whether something kept running, equally.
     gpu, cores: use meanwhile, of a host. longest_before_s: the longest such time before. first: the host that stood first,
-    where hosts differ. worked: whether a GPU had worked before.
+    where hosts differ. worked: whether a GPU had worked before, a core where there is no GPU.
     """
 
     since_s: float
@@ -70,6 +70,11 @@ class _Point:
     stands: bool
     is_quiet: bool
 
+    @property
+    def works(self) -> bool:
+        """Whether a GPU worked, or a core where there is no GPU."""
+        return not self.is_quiet if self.gpu is None else self.gpu >= ACTIVE_LEAST
+
 
 def find_standstill(uses: Sequence[HostUse], times: JobTimes, *, ended_by_itself: bool) -> Standstill | None:
     """Return the standstill at the end of the last attempt; None if there is none, or the curves cannot tell."""
@@ -86,9 +91,7 @@ def find_standstill(uses: Sequence[HostUse], times: JobTimes, *, ended_by_itself
     since_s = moments[-1] + interval_s if moments else attempt[0]
     tails = [[one for one in points if one.time_s >= since_s] for points in hosts.values()]
     spins = any(2 * sum(one.is_quiet for one in tail) < len(tail) for tail in tails)
-    worked_s = min(
-        (one.time_s for points in hosts.values() for one in points if (one.gpu or 0.0) >= ACTIVE_LEAST), default=None
-    )
+    worked_s = min((one.time_s for points in hosts.values() for one in points if one.works), default=None)
     earlier = [time for time in moments if worked_s is None or time >= worked_s]
     longest_s = max((after - before - interval_s for before, after in itertools.pairwise(earlier)), default=0.0)
     worked = worked_s is not None and worked_s < since_s
