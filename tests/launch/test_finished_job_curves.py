@@ -100,10 +100,18 @@ def test_validation_on_the_cpu_is_a_phase_and_training_is_judged_without_it(reso
     assert rules["gpu_low_cpu_high"] is False and rules["all_low"] is False
 
 
+def test_bursts_that_sparse_points_miss_make_no_phase() -> None:
+    """Bursts of seven seconds about every 45, of which points of five seconds miss some for minutes."""
+    missed = bursts(7, 45)
+    found = curve(1800, lambda time: 0.0 if time % 600 > 440 else missed(time), LOW, (5.0, False))
+    assert kinds(found) == ["STORAGE_LATENCY"]
+
+
 def test_short_phases_of_a_slow_job_do_not_become_the_headline() -> None:
     gpu = phases(bursts(1, 4), IDLE, 3400, 200)
     found = curve(14_400, gpu, FULL)
     assert found.diagnosis.verdict == "CPU_SATURATED" and "PERIODIC_STALL" not in kinds(found)
+    assert any("stood idle in 4 phases" in note for note in found.diagnosis.notes)
 
 
 # Standstills

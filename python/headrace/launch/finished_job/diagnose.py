@@ -24,7 +24,7 @@ from headrace.launch.finished_job.rules import RuleAnswer, apply_job_rules
 from headrace.launch.finished_job.steady import Steady, steady_use
 from headrace.launch.finished_job.times import JobTimes, job_times
 from headrace.launch.finished_job.use import HostUse, instance_types, uses_of
-from headrace.launch.finished_job.verdict import find_findings, input_wait_share
+from headrace.launch.finished_job.verdict import LEAST_PAUSES, find_findings, input_wait_share
 from headrace.launch.sagemaker.follow import ENDED, usd_per_hour_of
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import Session
@@ -361,6 +361,8 @@ def _notes(documents: JobDocuments, times: JobTimes, uses: Sequence[HostUse], st
             f"the upload took {percent_text(upload / times.billed_s)} of the billed time; "
             "OutputDataConfig.CompressionType NONE saves the packing"
         )
+    if 0 < steady.pauses_s < LEAST_PAUSES * times.billed_s:
+        found.append(f"the GPU stood idle in {count_text(len(steady.pauses), 'phase')}, {steady.pauses_s:,.0f} s together")
     if steady.idle_gpus:
         found.append(f"{count_text(steady.idle_gpus, 'GPU')} never worked: the script uses the others only")
     busy = {use.name: sum(value for _, value in use.cpu) / len(use.cpu) for use in uses if use.cpu}

@@ -23,7 +23,7 @@ from headrace.launch.finished_job.times import JobTimes
 from headrace.report.text.numbers import seconds as time_text
 from headrace.system.text.sizes import count_text, percent_text
 
-__all__ = ["MOST_CONFIDENCE", "find_findings", "input_wait_share"]
+__all__ = ["LEAST_PAUSES", "MOST_CONFIDENCE", "find_findings", "input_wait_share"]
 
 MOST_CONFIDENCE = 0.7
 """No verdict on curves is surer than this. Watched runs reach 0.95."""

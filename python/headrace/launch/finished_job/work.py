@@ -26,8 +26,11 @@ TEST_PART, TEST_POINTS = 0.05, 2
 TEST_GAP_S, TEST_GAP = 120.0, 1.5
 """And if the time without work after them lasts so long, and this many times longer than any other."""
 
-PAUSE_S, PAUSE_POINTS, PAUSE_GAPS = 120.0, 3, 5.0
+PAUSE_S, PAUSE_POINTS, PAUSE_GAPS = 120.0, 3, 8.0
 """Time without work is a phase of its own if it lasts so long, so many points, and so many usual gaps between its moments."""
+
+USUAL = 0.8
+"""The usual gap is this percentile of those between moments of work: most may lie within bursts."""
 
 PHASE_S, PHASE_POINTS = 60.0, 3
 """Phases of work last so long, and so many points. Shorter ones are bursts: the time between them belongs to the work."""
@@ -71,7 +74,9 @@ def find_work(use: HostUse, times: JobTimes) -> Work:
         start_s += moment - begin
         attempts.append((moment, moments, end))
     gaps = [after - before for _, moments, _ in attempts for before, after in itertools.pairwise(moments)]
-    least_s = max(PAUSE_S, PAUSE_POINTS * use.interval_s, PAUSE_GAPS * (median(gaps) or 0.0))
+    least_s = max(
+        PAUSE_S, PAUSE_POINTS * use.interval_s, PAUSE_GAPS * (percentile(gaps, USUAL) - use.interval_s) if gaps else 0.0
+    )
     spans, pauses = _phases(attempts, use.interval_s, least_s)
     lengths = [end - begin for begin, end in spans]
     if (median(lengths) or 0.0) < max(PHASE_S, PHASE_POINTS * use.interval_s):
