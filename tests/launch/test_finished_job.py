@@ -207,7 +207,7 @@ def test_fail_if_decides_the_exit_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--from-files", "FOLDER", "--sagemaker-job", "x"], "one job each"),
+        (["--from-files", "FOLDER", "--sagemaker-job", "x"], "cannot be given together"),
         (["--from-files", "FOLDER", "--verify"], "needs a command"),
         (["--from-files", "FOLDER", "--instance", "g5.xlarge"], "names its instance type"),
         (["--from-files", "FOLDER", "--", "python", "train.py"], "takes no command"),
