@@ -51,7 +51,7 @@ ROOMS = {
     "cost": ["market", "estimates"],
     "datasets": ["records", "shards", "sources"],
     "datasets.sources": ["folders", "archives", "remote"],
-    "diagnosis": ["result", "measure", "rules", "fixes", "findings"],
+    "diagnosis": ["result", "measure", "rules", "fixes", "endings", "findings"],
     "gpu": ["preparation", "decoder", "augmentation"],
     "launch": ["sagemaker", "job_request", "in_container", "local", "finished_job"],
     "loading": ["statistics", "order", "feeding", "batches"],
