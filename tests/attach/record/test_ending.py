@@ -22,6 +22,8 @@ SCRIPTS = {
     "arguments": "import argparse\np = argparse.ArgumentParser('t')\np.add_argument('--a')\np.parse_args(['--b'])\n",
     "caught": "import sys\ntry: sys.exit(4)\nexcept SystemExit as e: print(e.code, e.__traceback__.tb_next is None)\n",
     "interrupted": "raise KeyboardInterrupt\n",
+    "interrupted under hooks": "import os\ntry:\n    from headrace.attach.record import ending, recorder\n"
+    "    ending.install(recorder.recorder())\nexcept KeyError: pass\ntry: {}['a']\nexcept KeyError: raise KeyboardInterrupt\n",
     "wrong call": "import sys\ntry: sys.exit(1, 2)\nexcept TypeError as e: print(e)\n",
     "well": "print('done')\n",
     "thread": "import sys, threading\nt = threading.Thread(target=sys.exit, args=(5,)); t.start(); t.join()\n",
@@ -45,7 +47,7 @@ def test_output_and_exit_code_are_those_of_the_script(tmp_path: Path, name: str)
     plain, watched = (run(tmp_path, SCRIPTS[name], session=session) for session in (False, True))
     assert (watched.stdout, watched.stderr, watched.returncode) == (plain.stdout, plain.stderr, plain.returncode)
     ends = ends_of(tmp_path)
-    if name in ("well", "thread", "wrong call"):
+    if name in ("well", "thread", "wrong call", "interrupted"):
         assert ends == ()
         return
     (end,) = ends
@@ -58,7 +60,7 @@ def test_output_and_exit_code_are_those_of_the_script(tmp_path: Path, name: str)
         "handled": ("exit", 1, [("KeyError", "'a'", 2, "<module>")], 3),
         "arguments": ("exit", 2, [], 4),
         "caught": ("exit", 4, [], 2),
-        "interrupted": ("exception", None, [("KeyboardInterrupt", "", 1, "<module>")], None),
+        "interrupted under hooks": ("exception", None, [("KeyboardInterrupt", "", 7, "<module>")], None),
     }[name]
 
 

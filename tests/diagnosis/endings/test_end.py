@@ -22,8 +22,8 @@ UNEXPECTED = RaisedError("RuntimeError", f"DataLoader worker (pid(s) {WORKER}) e
 KILLED = RaisedError("RuntimeError", f"DataLoader worker (pid {WORKER}) is killed by signal: Killed.")
 BUS = RaisedError(
     "RuntimeError",
-    f"DataLoader worker (pid {WORKER}) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared "
-    "memory. Please try to raise your shared memory limit.",
+    f"DataLoader worker (pid {WORKER}) is killed by signal: Bus error. It is possible that dataloader's workers are out of "
+    "shared memory. Please try to raise your shared memory limit.",
 )
 
 
@@ -61,7 +61,7 @@ def test_a_worker_killed_for_memory_names_limit_kills_process_and_the_memory_of_
     words = " ".join(found.evidence)
     assert "killed 1 process for memory in the control group" in words
     assert f"worker 0 (pid {WORKER}) 460.8 MiB, training process (pid {MAIN_PID}) 614.4 MiB, worker 1" in words
-    assert "4.0 GiB of 1.5 GiB, at most 1.5 GiB" in words
+    assert "memory in use: at most 1.5 GiB of 1.5 GiB" in words
     assert found.advice is not None and "fewer workers" in found.advice
 
 
@@ -70,6 +70,8 @@ def test_a_training_process_killed_for_memory(code: int) -> None:
     found = end_of(job(code=code, job_end=memory(2)))
     assert found.kind == "memory"
     assert found.text.startswith(f"the kernel killed the training process (pid {MAIN_PID}) for memory after 120 steps")
+    alone = end_of(Session(exit_code=code, job_end=memory(1)))
+    assert "the command for memory before the first step" in alone.text and "workers" not in (alone.advice or "")
 
 
 def test_sigkill_without_a_counted_kill_is_not_called_memory() -> None:

@@ -22,7 +22,7 @@ from headrace.attach.record.unseen_frames import OWN_FOLDERS, drop_own_frames
 if TYPE_CHECKING:
     from headrace.attach.record.recorder import Recorder
 
-__all__ = ["described", "install", "note_error", "start"]
+__all__ = ["described", "install", "note_children", "note_error", "start"]
 
 MOST_ERRORS = 4
 """Describe an exception and at most this many in all with those behind it."""
@@ -35,8 +35,9 @@ _STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 -- runs in eve
 _FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
 _LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
-_state: dict[str, Any] = {"pid": 0, "exit": None, "recorder": None}
-"""pid: the process whose end is noted already. exit: the last `sys.exit`. recorder: of a process with hooks of torch."""
+_state: dict[str, Any] = {"pid": 0, "exit": None, "recorder": None, "children": frozenset()}
+"""pid: the process whose end is noted already. exit: the last `sys.exit`. recorder: of a process with hooks of torch. children:
+of multiprocessing, at the last error that left a loader."""
 
 
 def start() -> None:
@@ -72,18 +73,24 @@ def note_error(recorder: Recorder, error: BaseException | None) -> None:
     recorder.line("ended", time_s=time.monotonic(), how=how, code=code, errors=errors, children=children, **place)
 
 
-def _failed_children() -> list[tuple[int, int]]:
-    """Return pid and exit code of the children of multiprocessing that have failed: a killed worker shows as many errors."""
+def note_children() -> None:
+    """Remember the children of multiprocessing when an error leaves a loader: at the exit, its workers are joined first."""
     process: Any = sys.modules.get("multiprocessing.process")
+    _state["children"] = {*_state["children"], *getattr(process, "_children", ())}
+
+
+def _failed_children() -> list[tuple[int, int]]:
+    """Return pid and exit code of the children that have failed: a killed worker shows as many different errors."""
+    note_children()
     found = []
-    for child in list(getattr(process, "_children", ())):
+    for child in _state["children"]:
         try:
             code = child.exitcode
         except Exception:  # another process's child, after a fork
             continue
         if code:
             found.append((child.pid, code))
-    return found
+    return sorted(found)
 
 
 def _note_end() -> None:
@@ -96,6 +103,8 @@ def _note_end() -> None:
         is_known = recorder is not None and recorder.role == "main"
         if error is None and not is_known and (exited is None or not exited["code"]):
             return
+        if recorder is None and isinstance(error, KeyboardInterrupt):
+            return  # see `described`; the exit code says it
         _state["pid"] = os.getpid()
         if recorder is None:
             from headrace.attach.record.recorder import recorder as recorder_of_process
@@ -118,23 +127,25 @@ def _noted_exit(original: Any) -> Any:
 
     def exit(*args: Any) -> None:
         try:
-            if threading.current_thread() is not threading.main_thread():
-                raise LookupError  # it ends its thread only
-            handled = sys.exc_info()[1]
-            caller = _own_caller(sys._getframe(1))
-            code = _exit_code(args[0] if args else None)
-            errors = described(handled) if handled is not None and code else []
-            _state["exit"] = {"pid": os.getpid(), "code": code, "errors": errors, **caller}
-        except Exception:
-            _state["exit"] = None
-        try:
             original(*args)
         except BaseException as error:
+            if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+                _note_exit(error, sys._getframe(1))
             drop_own_frames(error)
             raise
 
     exit.__module__, exit.__qualname__, exit.__doc__ = "sys", "exit", original.__doc__
     return exit
+
+
+def _note_exit(error: SystemExit, caller: FrameType) -> None:
+    """Remember an exit. Another thread's ends only that thread."""
+    try:
+        code = _exit_code(error.code)
+        errors = described(_handled(error)) if code else []
+        _state["exit"] = {"pid": os.getpid(), "code": code, "errors": errors, **_own_caller(caller)}
+    except Exception:
+        _state["exit"] = None
 
 
 def _exit_code(status: Any) -> int:
@@ -151,7 +162,11 @@ def described(error: BaseException | None) -> list[dict[str, Any]]:
     """Return type, message and place of an exception, then of those that caused it, without secrets.
 
     A message that holds a traceback (from a worker, or from another rank) is followed by the exception in that traceback.
+    Of a KeyboardInterrupt nothing else is described: Python forgets that it has to end by SIGINT where text is compiled
+    meanwhile, and modules that are imported do that.
     """
+    if isinstance(error, KeyboardInterrupt):
+        return [{"type": "KeyboardInterrupt", **_place(error.__traceback__)}]
     found: list[dict[str, Any]] = []
     seen: set[int] = set()
     while error is not None and id(error) not in seen and len(found) < MOST_ERRORS:
@@ -176,6 +191,8 @@ def _type_name(error: BaseException) -> str:
 
 def _clean(text: str) -> str:
     """Return the message on one line, cut and without secrets."""
+    if not text:
+        return ""
     from headrace.system.text.redaction import redact_text
 
     line = " ".join(text.split())

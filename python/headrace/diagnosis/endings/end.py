@@ -167,8 +167,12 @@ def _memory(facts: _Facts) -> End | None:
     verb = "killed" if is_counted else "probably killed"
     text = f"the kernel {verb} {who} for memory{_after(facts)}: {memory_limit_words(session)}"
     evidence = memory_evidence(session, victim.pid if victim else None)
-    advice = "fewer workers, a smaller prefetch_factor or a smaller batch; paths and labels in arrays instead of Python lists"
-    return End("memory", text, (*evidence, *_cause_words(facts)), victim.pid if victim else None, f"{advice}, or more memory")
+    advice = "less data in memory at once, or more memory"
+    if any(process.worker_id is not None for process in session.processes):
+        advice = (
+            "fewer workers, a smaller prefetch_factor or batch, paths and labels in arrays instead of lists, or more memory"
+        )
+    return End("memory", text, (*evidence, *_cause_words(facts)), victim.pid if victim else None, advice)
 
 
 def _shared_memory(facts: _Facts) -> End | None:

@@ -39,11 +39,9 @@ def memory_evidence(session: Session, victim: int | None) -> tuple[str, ...]:
     if seen is None:
         return ()
     facts = []
-    used = [sample.memory_used_bytes for sample in session.samples[-1:] if sample.memory_used_bytes is not None]
     limit = seen.memory_limit_bytes or session.host.memory_bytes
-    if used and limit:
-        peak = f", at most {size_text(seen.memory_peak_bytes)}" if seen.memory_peak_bytes else ""
-        facts.append(f"memory in use at the last sample: {size_text(used[0])} of {size_text(limit)}{peak}")
+    if seen.memory_peak_bytes and limit:
+        facts.append(f"memory in use: at most {size_text(seen.memory_peak_bytes)} of {size_text(limit)}")
     if seen.oom_kills is not None:
         kills = f"{count_text(seen.oom_kills, 'process')} for memory" if seen.oom_kills else "none for memory"
         facts.append(f"the kernel killed {kills} in the control group meanwhile (oom_kill)")
