@@ -93,6 +93,9 @@ def test_an_exception_passes_through_and_sets_the_exit_code(tmp_path: Path) -> N
     assert "KeyError: 'mine'" in done.stderr
     assert Session.load(tmp_path / "s").exit_code == 1
     assert steps_of(tmp_path / "s") >= 18
+    said = json.loads((tmp_path / "s/diagnosis.json").read_text())["end"]
+    assert said["kind"] == "exception" and said["text"].startswith("the training raised KeyError: 'mine' (train.py:")
+    assert f"headrace.watch: {said['text']}" in done.stderr
     again = run(tmp_path, 'with headrace.watch("s"): pass\n')
     assert "already holds a session" in again.stderr
 

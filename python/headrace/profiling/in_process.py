@@ -63,7 +63,8 @@ class Watch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop(failed=error is not None, error=error)
+        is_well = error is None or (isinstance(error, SystemExit) and not error.code)
+        self.stop(failed=not is_well, error=error)
 
     def start(self) -> None:
         """Start recording without a `with` block. Raises `UsageError` when the folder already holds a session."""

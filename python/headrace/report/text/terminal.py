@@ -80,7 +80,8 @@ def _end(screen: FirstScreen, width: int) -> list[Text]:
     """How the command ended, on the first line, and what shows it: at most `MOST_END_LINES` lines."""
     if not screen.end:
         return []
-    lines = [Text(line, style="bold color(208)") for line in textwrap.wrap(f"{capitalised(screen.end)}.", width)[:2]]
+    wrapped = textwrap.wrap(f"{capitalised(screen.end)}.", width, max_lines=4, placeholder=" …")
+    lines = [Text(line, style="bold color(208)") for line in wrapped]
     for sentence in screen.end_evidence:
         wrapped = textwrap.wrap(capitalised(sentence), width - 2)
         if len(lines) + len(wrapped) > MOST_END_LINES:
