@@ -78,11 +78,13 @@ def test_a_scaled_loss_is_recorded_before_it_is_scaled(tmp_path: Path) -> None:
     assert all(0 < loss.value < 8 for loss in session.losses)
 
 
-def test_a_loss_that_is_no_number_is_noted_with_its_step(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_to_the_end_is_the_end_with_its_step(tmp_path: Path) -> None:
     session, _ = trained(tmp_path, "nan", 0.1)
-    (note,) = diagnose(session).notes
-    step = int(note.partition("from step ")[2].partition(" ")[0])
-    assert note.startswith("the loss is NaN from step") and 120 <= step <= 130
+    diagnosis = diagnose(session)
+    assert diagnosis.end is not None and diagnosis.end.kind == "nan" and not diagnosis.notes
+    text = diagnosis.end.text
+    step = int(text.partition("from step ")[2].partition(" ")[0])
+    assert text.startswith("the loss is NaN from step") and 120 <= step <= 130
     assert math.isnan(session.losses[-1].value)
 
 

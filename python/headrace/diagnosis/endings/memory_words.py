@@ -56,7 +56,8 @@ def memory_evidence(session: Session, victim: int | None) -> tuple[str, ...]:
 
 
 def _held_words(one: ProcessMemory, names: Mapping[int, str]) -> str:
-    return f"{names.get(one.pid, one.name)} (pid {one.pid}) {size_text(one.memory_bytes)}"
+    name = names.get(one.pid) or ("a worker" if one.name == "pt_data_worker" else one.name)
+    return f"{name} (pid {one.pid}) {size_text(one.memory_bytes)}"
 
 
 def _names(session: Session) -> dict[int, str]:
