@@ -88,7 +88,6 @@ def diagnose(session: Session) -> Diagnosis:
         foreign_programs=machine.foreign_programs,
         command=session.command,
         exit_code=session.exit_code,
-        end=how_it_ended(session),
         time_limit_s=session.facts.get("time_limit_s"),
         duration_s=session.duration_s,
         terms_s=model.terms_s if model is not None else {},
@@ -103,16 +102,17 @@ def diagnose(session: Session) -> Diagnosis:
         flame_charts=flame_charts(session),
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
     )
-    return _with_notes(job, with_reachable(found))
+    return _with_end_and_notes(job, with_reachable(found))
 
 
 def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:
     return (provisional_words(rank.all_steps, rank.steps),) if provisional else ()
 
 
-def _with_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
-    losses = () if found.end is not None and found.end.kind == "nan" else loss_notes(job.session, job.rank)
-    return replace(found, notes=(*losses, *batch_size_notes(job, found.fixes)))
+def _with_end_and_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
+    end = how_it_ended(job.session)
+    losses = () if end is not None and end.kind == "nan" else loss_notes(job.session, job.rank)
+    return replace(found, end=end, notes=(*losses, *batch_size_notes(job, found.fixes)))
 
 
 def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:
