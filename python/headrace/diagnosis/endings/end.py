@@ -122,7 +122,11 @@ def _after(facts: _Facts) -> str:
     count = counts[known] if known is not None else max(counts.values(), default=0)
     if count >= MOST_COUNTED:
         return ""
-    return f" after {count_text(count, 'step')}" if count else " before the first step was complete"
+    if not count:
+        return " before the first step was complete"
+    # A killed process loses the steps of its last half second, which were not written yet.
+    is_least = facts.victim is not None and known is not None and facts.victim.pid == known
+    return f" after {'at least ' if is_least else ''}{count_text(count, 'step')}"
 
 
 def _steps_before(session: Session, time_s: float, pid: int) -> int:
@@ -243,7 +247,7 @@ def _exception(facts: _Facts) -> End | None:
     elif error.lost_rank is not None and len(facts.errors) > 1:  # the traceback of a rank, which its launcher shows
         who, error = f"rank {error.lost_rank} (pid {error.lost_pid})", facts.errors[1]
     evidence = []
-    if facts.first.how == "exit":
+    if facts.first.how == "exit" and "-packages" not in (facts.first.file or ""):  # `torch.multiprocessing` calls it, too
         evidence.append(f"the script then called sys.exit({facts.first.code}){_at(facts.first)}")
     if error is facts.errors[0] and len(facts.errors) > 1 and not evidence:
         evidence.append(f"behind it: {_last_line(facts.errors[1])}")
