@@ -59,6 +59,43 @@ def test_a_request_for_any_number_of_hosts_is_refused(tmp_path: Path, capsys: py
     assert "more than an account can have" in error(words, capsys)
 
 
+ALGORITHM: dict[str, Any] = REQUEST["AlgorithmSpecification"]
+RESOURCES: dict[str, Any] = {"InstanceType": "ml.g5.xlarge", "InstanceCount": 1, "VolumeSizeInGB": 50}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"AlgorithmSpecification": ALGORITHM | {"MetricDefinitions": [{"Name": "a", "Regex": "(a{9999999999})"}]}}, "Regex"),
+        ({"AlgorithmSpecification": ALGORITHM | {"MetricDefinitions": [{"Name": "a", "Regex": "(" * 9000}]}}, "at most 500"),
+        ({"AlgorithmSpecification": ALGORITHM | {"TrainingImage": "." * 30_000 + " "}}, "at most 255"),
+        ({"ResourceConfig": RESOURCES | {"VolumeSizeInGB": -(10**400)}}, "below the least"),
+        ({"ResourceConfig": RESOURCES | {"InstanceType": "ml." + "a" * 900_000}}, "not one of the allowed values"),
+        ({"Unknown": json.loads("[" * 900 + "]" * 900)}, "there is no such field"),
+        ({f"Unknown{place}": 1 for place in range(50_000)}, "there is no such field"),
+        ({"Environment": {"A": "\0"}}, "zero byte"),
+        ({"HyperParameters": {"a": "\ud800"}}, "half a character"),
+        ({"ResourceConfig": None, "ServerlessJobConfig": {}}, "ServerlessJobConfig"),
+    ],
+)
+def test_wrong_values_of_a_request(
+    change: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pattern of 30,000 dots took 90 s; others ended in tracebacks."""
+    request = {name: value for name, value in (REQUEST | {"ResourceConfig": RESOURCES} | change).items() if value is not None}
+    (tmp_path / "job.json").write_text(json.dumps(request))
+    began_s = time.process_time()
+    printed = error(["launch", "local", "--request", str(tmp_path / "job.json"), "--out", str(tmp_path / "job")], capsys)
+    assert words in printed
+    assert len(printed) < 100_000
+    assert time.process_time() - began_s < 10
+
+
+def test_a_request_larger_than_any_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(REQUEST | {"Environment": {"A": "x" * (1 << 20)}}))
+    assert "1 MiB" in error(["launch", "local", "--request", str(tmp_path / "job.json")], capsys)
+
+
 @pytest.mark.parametrize(
     "change",
     [

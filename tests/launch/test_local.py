@@ -570,6 +570,19 @@ PLANTED: dict[str, dict[str, Any]] = {
     "model=net:make": {"HyperParameters": {"model=net:make": "x"}},
     "sagemaker_program": {"HyperParameters": {"sagemaker_program": "../x.py"}},
     "out": {"HyperParameters": {"model": "resnet18", "out": "/home/victim"}},
+    "data": {"HyperParameters": {"model": "resnet18", "data": "/home/victim/photos"}},
+    # Words of options in a value: `--tf32` takes none, so the value is the next option of the training.
+    "tf32=--out": {"HyperParameters": {"model": "resnet18", "tf32": "--out=/home/victim"}},
+    "tf32=--model": {"HyperParameters": {"tf32": "--model=net:make"}},
+    "compile={": {"HyperParameters": {"model": "resnet18", "compile": '{"--config": "/tmp/x.toml"}'}},
+    'model="net': {"HyperParameters": {"model": '"net\\u003amake"'}},
+    "20 hosts": {"ResourceConfig": {"InstanceType": "ml.m5.xlarge", "InstanceCount": 20, "VolumeSizeInGB": 1}},
+    # A mask would hide what is agreed to.
+    "masked": {
+        "AlgorithmSpecification": {
+            "TrainingImage": "image", "TrainingInputMode": "File", "ContainerEntrypoint": ["sh", "-c", "TOKEN='x;touch RAN'"],
+        }
+    },
 }  # fmt: skip
 
 
@@ -583,7 +596,7 @@ def test_code_of_a_foreign_request_is_shown_and_needs_yes(
     words = ["launch", "local", "--request", str(foreign_request(tmp_path, **PLANTED[name])), "--channel", f"train={data}"]
     assert main(words) == 2
     printed = capsys.readouterr().err
-    assert name.partition("=")[0] in printed or "touch RAN" in printed
+    assert name in printed or name.partition("=")[0] in printed or "touch RAN" in printed
     assert "--yes" in printed
     assert not started
     with pytest.raises(ZeroDivisionError):
@@ -601,6 +614,7 @@ def test_a_request_that_names_no_code_needs_no_yes(tmp_path: Path) -> None:
     [
         ({"OutputDataConfig": {"S3OutputPath": "s3://bucket/a/../../../x"}}, "S3OutputPath"),
         ({"OutputDataConfig": {"S3OutputPath": "s3://local/train/here"}}, "inside the data"),
+        ({"OutputDataConfig": {"S3OutputPath": "s3://local//train/here"}}, "inside the data"),
         ({"CheckpointConfig": {"S3Uri": "s3://bucket/../../x", "LocalPath": "/opt/ml/checkpoints"}}, "S3Uri"),
         ({"CheckpointConfig": {"S3Uri": "s3://local/train/../x", "LocalPath": "/opt/ml/checkpoints"}}, "S3Uri"),
     ],

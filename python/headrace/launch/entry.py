@@ -48,7 +48,7 @@ def main() -> int:
         command, program = container_command(container, os.environ, gpus=_gpus())
         environment = {**os.environ, **sagemaker_variables(container, gpus=_gpus(), program=program)}
         ended = run_first(command, environment)
-    except (OSError, HeadraceError) as error:
+    except (OSError, ValueError, HeadraceError) as error:  # ValueError: a hyperparameter that no variable can be called
         return _fail(container, f"{error}", 1)
     if program == "headrace":
         _keep_results(container)

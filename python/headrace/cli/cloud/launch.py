@@ -60,6 +60,9 @@ LOCAL_ROLE, LOCAL_INSTANCE = "arn:aws:iam::000000000000:role/local", "ml.m5.xlar
 WHEEL = re.compile(r"[A-Za-z0-9_.]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
 """Name, version, build, Python, ABI, platform: PEP 427."""
 
+MOST_BYTES = 1 << 20
+"""Largest request that is read: with every field at its longest, one has less."""
+
 PAIR = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 
 
@@ -311,6 +314,9 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
         raise UsageError("--send writes to S3, and --store puts a folder in its place", hint="leave out --store")
     if args.send and not (args.request or args.bucket):
         raise UsageError("--send needs a bucket, and the request names none of yours", hint="--bucket NAME, or --request FILE")
+    resources = request.get("ResourceConfig") or {}
+    if "AlgorithmSpecification" not in request or not (resources.get("InstanceGroups") or resources.get("InstanceType")):
+        raise UsageError("a local job needs AlgorithmSpecification, and InstanceType or InstanceGroups in ResourceConfig")
     folder: Path = args.out or Path(request["TrainingJobName"])
     store = LocalStore(args.store or folder / "s3", _folders(args, request), sends=args.send)
     _ask_for_code(args, request)
@@ -461,7 +467,7 @@ def _work(args: argparse.Namespace) -> Work:
 
 def _read(path: Path) -> Any:
     try:
-        return parse_json(read_regular(path))
+        return parse_json(read_regular(path, limit=MOST_BYTES))
     except (OSError, ValueError) as reason:
         raise UsageError(f"cannot read a request from {path}: {reason}") from None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 
-__all__ = ["Container", "read_container", "sagemaker_variables", "script_arguments"]
+__all__ = ["Container", "decoded", "read_container", "sagemaker_variables", "script_arguments"]
 
 BASE_VARIABLE = "SAGEMAKER_BASE_DIR"
 RESERVED = "sagemaker_"
@@ -94,8 +94,7 @@ def read_container(environment: Mapping[str, str] | None = None) -> Container:
     base = Path((os.environ if environment is None else environment).get(BASE_VARIABLE) or "/opt/ml")
     config = base / "input" / "config"
     texts = _read(config / "hyperparameters.json")
-    hyperparameters = {name: _decoded(value) for name, value in texts.items()}
-    return Container(base, hyperparameters, _read(config / "inputdataconfig.json"), _read(config / "resourceconfig.json"))
+    return Container(base, decoded(texts), _read(config / "inputdataconfig.json"), _read(config / "resourceconfig.json"))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -110,8 +109,12 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
+def decoded(texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that hyperparameters' texts stand for, as the toolkit does: `"[1, 2]"` is a list, `"abc"` is text."""
+    return {name: _decoded(value) for name, value in texts.items()}
+
+
 def _decoded(value: Any) -> Any:
-    """Return the value that a hyperparameter's text stands for, as the toolkit does: `"[1, 2]"` is a list, `"abc"` is text."""
     try:
         return json.loads(value)
     except (RecursionError, TypeError, ValueError):

@@ -7,9 +7,11 @@ program of somebody else.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from headrace.launch.in_container.container import Container, decoded, script_arguments
 from headrace.system.text.redaction import redact_words
 
 __all__ = ["chosen_code", "container_words", "own_entry"]
@@ -17,8 +19,13 @@ __all__ = ["chosen_code", "container_words", "own_entry"]
 _ENTRY = "headrace.launch.entry"
 _SCRIPTS = ("HEADRACE_SCRIPT", "HEADRACE_TORCHRUN")
 """Environment variables in headrace's own requests: the name of the script, and whether torchrun starts it."""
-_CHOOSING = ("config", "out", "checkpoint_url", "resume", "sagemaker_program", "sagemaker_submit_directory")
-"""Hyperparameters that name a script, or files of this machine that training reads options from or writes."""
+_CHOOSING = frozenset({"config", "out", "checkpoint_url", "resume", "pretrained", "data", "val"})
+"""Options of training that name places of this machine or in a store, to read or to write."""
+_OF_TOOLKIT = frozenset({"sagemaker_program", "sagemaker_submit_directory"})
+"""Hyperparameters that name a script, and are no options."""
+_HOSTS_UNASKED = 8
+"""Start so many hosts without a question. Each is at least two processes here, and a request may name thousands."""
+_MASKED = " (a part that looks like a secret is masked: read it in the file)"
 
 
 def container_words(request: Mapping[str, Any]) -> list[str]:
@@ -38,14 +45,35 @@ def chosen_code(request: Mapping[str, Any], *, script: bool) -> list[str]:
 
     script: whether the command line names a script, which takes the place of that of the request.
     """
-    found = [] if own_entry(request) else [f"ContainerEntrypoint: {shlex.join(redact_words(container_words(request)))}"]
+    found = [] if own_entry(request) else [_shown("ContainerEntrypoint", container_words(request), shlex.join)]
+    if (hosts := _hosts(request)) > _HOSTS_UNASKED:
+        found.append(f"ResourceConfig: {hosts:,} hosts, each with processes of its own on this machine")
     for name, value in (request.get("Environment") or {}).items():
         if name not in _SCRIPTS or (name == "HEADRACE_SCRIPT" and not script):
-            found.append(f"Environment: {redact_words([f'{name}={value}'])[0]}")
+            found.append(_shown("Environment", [f"{name}={value}"]))
     for key, value in (request.get("HyperParameters") or {}).items():
-        # A key may hold an assignment itself: training gets both as words of its command line.
-        name, _, rest = f"{key}={value}".partition("=")
-        plain = name.strip("-").replace("-", "_")
-        if (plain == "model" and ":" in rest) or (plain in _CHOOSING and not (plain == "sagemaker_program" and script)):
-            found.append(f"HyperParameters: {redact_words([f'{key}={value}'])[0]}")
+        if _chooses(key, value) or (key in _OF_TOOLKIT and not (key == "sagemaker_program" and script)):
+            found.append(_shown("HyperParameters", [f"{key}={value}"]))
     return found
+
+
+def _chooses(key: str, value: str) -> bool:
+    """Return whether a hyperparameter is an option that names code or a place, in the words that training gets.
+
+    Both key and value can be one: `tf32` takes no value, so with the value `--out=/x` training gets two options.
+    """
+    words = script_arguments(Container(Path(), decoded({key: value}), {}, {}))
+    names = {word.partition("=")[0].strip("-").replace("-", "_") for word in words if word.startswith("-")}
+    return not names.isdisjoint(_CHOOSING) or ("model" in names and any(":" in word for word in words))
+
+
+def _hosts(request: Mapping[str, Any]) -> int:
+    resources = request.get("ResourceConfig") or {}
+    groups = resources.get("InstanceGroups") or [resources]
+    return sum(group.get("InstanceCount") or 0 for group in groups)
+
+
+def _shown(field: str, words: Sequence[str], join: Callable[[Sequence[str]], str] = " ".join) -> str:
+    """Return a line with words that others wrote. A mask may hide code, which is run all the same, so the line says so."""
+    clean = redact_words(words)
+    return f"{field}: {join(clean)}{'' if clean == [*words] else _MASKED}"

@@ -33,6 +33,9 @@ TYPES: dict[str, tuple[type, ...]] = {
 WORDS = {"string": "a string", "integer": "a whole number", "long": "a whole number", "boolean": "true or false",
          "structure": "an object", "map": "an object", "list": "a list"}  # fmt: skip
 
+NOT_TEXT = re.compile(r"[\0\ud800-\udfff]")
+"""What neither an environment variable nor a word of a command line can hold; a service's pattern may allow it."""
+
 
 @functools.cache
 def request_shape(operation: str = "CreateTrainingJob") -> Any:
@@ -44,9 +47,9 @@ def request_shape(operation: str = "CreateTrainingJob") -> Any:
     return session.get_service_model("sagemaker").operation_model(operation).input_shape
 
 
-def field_mistakes(request: Any) -> list[Mistake]:
-    """Return the mistakes in the fields of a CreateTrainingJob request, each field checked by itself."""
-    return list(_check(request, request_shape(), ""))
+def field_mistakes(request: Any) -> Iterator[Mistake]:
+    """Yield the mistakes in the fields of a CreateTrainingJob request, each field checked by itself."""
+    return _check(request, request_shape(), "")
 
 
 def _check(value: Any, shape: Any, at: str) -> Iterator[Mistake]:
@@ -76,7 +79,7 @@ def _wrong_type(value: Any, shape: Any, at: str) -> Mistake:
     remedy = f"write {json.dumps(str(value))[:60]}" if shape.type_name == "string" and not isinstance(value, dict | list) else (
         f"write {wanted} in its place"
     )  # fmt: skip
-    return Mistake(at or "request", f"{shown} is not {wanted}", remedy, wrong_type=True)
+    return Mistake(at or "request", f"{shown} is not {wanted}", remedy, unfit=True)
 
 
 def _structure(value: dict[str, Any], shape: Any, at: str) -> Iterator[Mistake]:
@@ -88,12 +91,18 @@ def _structure(value: dict[str, Any], shape: Any, at: str) -> Iterator[Mistake]:
             yield from _check(inner, shape.members[name], _join(at, str(name)))
         else:
             near = difflib.get_close_matches(str(name), shape.members, n=1, cutoff=0.6)
-            yield Mistake(_join(at, str(name)), "there is no such field", f"write {near[0]}" if near else "remove it")
+            remedy = f"write {near[0]}" if near else "remove it"
+            # Its value may be nested to any depth, for nothing says what it should be.
+            yield Mistake(_join(at, str(name)), "there is no such field", remedy, unfit=isinstance(inner, dict | list))
 
 
 def _string(value: str, shape: Any, at: str) -> Iterator[Mistake]:
+    if NOT_TEXT.search(value):
+        yield Mistake(at, "holds a zero byte or half a character", "write it without: no command line can hold it", unfit=True)
+        return
     allowed = shape.metadata.get("enum")
     if allowed and value not in allowed:
+        value = value[:80]
         near = difflib.get_close_matches(value, allowed, n=3, cutoff=0.5) or difflib.get_close_matches(
             f"ml.{value}", allowed, n=3
         )
@@ -116,10 +125,12 @@ def _string(value: str, shape: Any, at: str) -> Iterator[Mistake]:
 def _bounds(size: float, shape: Any, at: str, unit: str) -> Iterator[Mistake]:
     low, high = shape.metadata.get("min"), shape.metadata.get("max")
     words = f" {unit}" if unit else ""
+    shown = f"{min(max(size, -1e300), 1e300):g}"  # a whole number of JSON may be larger than any float
     if low is not None and size < low:
-        yield Mistake(at, f"{size:g}{words} is below the least, {low:g}", f"give at least {low:g}{words}")
+        yield Mistake(at, f"{shown}{words} is below the least, {low:g}", f"give at least {low:g}{words}")
     if high is not None and size > high:
-        yield Mistake(at, f"{size:g}{words} is above the most, {high:g}", f"give at most {high:g}{words}")
+        remedy = f"give at most {high:g}{words}"
+        yield Mistake(at, f"{shown}{words} is above the most, {high:g}", remedy, unfit=bool(unit))
 
 
 @functools.cache

@@ -110,7 +110,7 @@ def metrics(request: Request) -> Iterator[Mistake]:
         at = f"AlgorithmSpecification.MetricDefinitions[{place}]"
         try:
             groups = re.compile(metric.get("Regex", "")).groups
-        except re.error as reason:
+        except (re.error, OverflowError, RecursionError) as reason:
             yield Mistake(f"{at}.Regex", f"is no regular expression: {reason}", "correct it")
             continue
         if groups < 1:
@@ -141,7 +141,7 @@ def resources(request: Request) -> Iterator[Mistake]:
         elif count is not None and count < 1:
             yield Mistake(at, f"{count} instances cannot train", "give 1 or more")
         elif count is not None and count > MOST_INSTANCES:
-            yield Mistake(at, f"{count:,} instances are more than an account can have", "give fewer")
+            yield Mistake(at, f"{min(count, 10**18):,} instances are more than an account can have", "give fewer")
     for name in _repeated(one.get("InstanceGroupName") for one in groups or []):
         yield Mistake("ResourceConfig.InstanceGroups", f"two groups are called {name!r}", "rename one")
 
@@ -216,11 +216,16 @@ def spot(request: Request) -> Iterator[Mistake]:
 
 def _inside_data(request: Request, *field: str) -> Iterator[Mistake]:
     """Yield a mistake if `field`, where the job writes, lies inside the data of a channel, which it would change."""
-    where = (_get(request, *field) or "").rstrip("/")
+    where = _folder(_get(request, *field) or "")
     for at, channel, _ in _channels(request):
-        uri = (_get(channel, "DataSource", "S3DataSource", "S3Uri") or "").rstrip("/")
+        uri = _folder(_get(channel, "DataSource", "S3DataSource", "S3Uri") or "")
         if where and uri and f"{where}/".startswith(f"{uri}/"):
             yield Mistake(".".join(field), f"lies inside the data of {at}", "use a prefix of its own")
+
+
+def _folder(uri: str) -> str:
+    """The address as a local store maps it to a folder, where `a//b` is `a/b`."""
+    return re.sub("/+", "/", uri).rstrip("/")
 
 
 def channels(request: Request) -> Iterator[Mistake]:

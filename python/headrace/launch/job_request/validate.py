@@ -6,6 +6,7 @@ for mistake in check_request(request):
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,15 +18,18 @@ from headrace.system.text.redaction import redact_text
 
 __all__ = ["check_request", "refuse_mistakes"]
 
+MOST_MISTAKES = 100
+"""List no more mistakes of single fields: a stranger's request may hold a million."""
+
 
 def check_request(request: Any, *, region: str | None = None) -> list[Mistake]:
     """Return the mistakes in a CreateTrainingJob request: first in single fields, then between fields.
 
     region: where the request is sent; None leaves out what depends on it. Rules between fields are applied once every
-    field has the right type.
+    field has the right type and length. Of more than `MOST_MISTAKES` mistakes in single fields, the first are returned.
     """
-    fields = field_mistakes(request)
-    if any(mistake.wrong_type for mistake in fields):  # the rules would trip over it
+    fields = list(itertools.islice(field_mistakes(request), MOST_MISTAKES))
+    if len(fields) == MOST_MISTAKES or any(mistake.unfit for mistake in fields):
         return fields
     return [*fields, *rule_mistakes(request, region=region)]
 
