@@ -15,7 +15,7 @@ from headrace.cli.main import main
 from headrace.cost.market.prices import PriceTable
 from headrace.errors import HeadraceError
 from headrace.launch.job_request.request import Channel, TrainingJob, build_request
-from headrace.launch.sagemaker.follow import Prediction, finished_job, follow, recorded_prediction, stop, submit
+from headrace.launch.sagemaker.follow import MOST_PAGES, Prediction, finished_job, follow, recorded_prediction, stop, submit
 from headrace.launch.sagemaker.plan import Work, expected_cost
 
 boto3 = pytest.importorskip("boto3")
@@ -151,7 +151,7 @@ class Flaky:
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
-        self.created = 0
+        self.created = self.asked = 0
 
     def create_training_job(self, **request: Any) -> dict[str, str]:
         self.created += 1
@@ -160,6 +160,7 @@ class Flaky:
         raise exceptions.ClientError({"Error": {"Code": "ResourceInUse", "Message": "exists"}}, "CreateTrainingJob")
 
     def describe_training_job(self, TrainingJobName: str) -> dict[str, Any]:
+        self.asked += 1
         if self.errors:
             raise self.errors.pop(0)
         return described("Completed", "Completed", STEPS)
@@ -202,6 +203,33 @@ def test_the_log_of_all_hosts_is_shown_once() -> None:
         follow(Flaky(), logs, "job-1", table=PriceTable.load(), sleep=lambda s: None, log=lines.append)
         answers.assert_no_pending_responses()
     assert [line for line in lines if line.startswith("  host")] == ["  host 1 epoch 1", "  host 2 epoch 1"]
+
+
+class Endless:
+    """A log whose pages never end."""
+
+    pages = 0
+
+    def describe_log_streams(self, **_: Any) -> dict[str, Any]:
+        return {"logStreams": [{"logStreamName": "job-1/algo-1"}]}
+
+    def get_log_events(self, **_: Any) -> dict[str, Any]:
+        self.pages += 1
+        return {"events": [{"message": "x"}], "nextForwardToken": f"f/{self.pages}"}
+
+
+def test_a_log_without_end_is_shown_as_it_comes() -> None:
+    """All pages were kept in memory before the first line was shown, and the job's status was not asked for."""
+    asked, lines = Flaky(), list[str]()
+
+    def log(line: str) -> None:
+        lines.append(line)
+        if len(lines) > 10 * MOST_PAGES:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(asked, Endless(), "job-1", table=PriceTable.load(), sleep=lambda s: None, log=log)
+    assert asked.asked > 1
 
 
 def test_a_log_that_may_not_be_read_is_one_line() -> None:

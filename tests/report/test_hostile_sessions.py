@@ -125,6 +125,19 @@ def test_wrong_values_in_a_session_end_no_page_and_no_trace(kind: str, name: str
         assert main(["report", str(folder), *words]) == 0
 
 
+def test_a_link_in_a_session_is_no_folder_to_write_to(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stranger's folder may hold `tensorboard` as a link to a folder of the reader's."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (folder / "tensorboard").symlink_to(elsewhere)
+    assert main(["report", str(folder), "--tensorboard"]) == 1
+    assert "is a link, which is not followed" in capsys.readouterr().err
+    assert not list(elsewhere.iterdir())
+    assert main(["report", str(folder), "--tensorboard", "--out", str(elsewhere)]) == 0
+
+
 def with_stacks(folder: Path, stacks: list[Any]) -> None:
     """Write a session without a diagnosis that holds these stacks only."""
     (folder / DIAGNOSIS_FILE).unlink()

@@ -14,6 +14,7 @@ import pytest
 import torch
 from headrace import pack
 from headrace.cli.main import main
+from headrace.cli.train.evaluate import _counted, _per_class
 from headrace.errors import HeadraceError, StateError
 from headrace.training.loop import Options, train
 from headrace.training.settings.optimization import OptimizationOptions
@@ -195,6 +196,20 @@ def test_evaluate_reports_classes_and_confusion(trained: Path, tmp_path: Path, c
     assert rows[0] == ["class", *COLOURS] and sum(int(count) for row in rows[1:] for count in row[1:]) == 15
     assert main([*words, "--per-class"]) == 0
     assert "mistaken for" in capsys.readouterr().out
+
+
+def test_the_confusion_of_many_classes_takes_memory_for_the_images_only(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A matrix of 100,000 classes has 80 GB: weights and data of one stranger ask for as many."""
+    pairs = torch.tensor([[99_999, 3], [99_999, 3], [99_999, 2], [5, 5]])
+    found = _per_class(tuple(map(str, range(100_000))), _counted(pairs))
+    assert found[99_999] == {"class": "99999", "images": 3, "top1": 0.0, "mistaken_for": "3"}
+    assert found[5] == {"class": "5", "images": 1, "top1": 1.0, "mistaken_for": None}
+    assert found[6] == {"class": "6", "images": 0, "top1": None, "mistaken_for": None}
+    monkeypatch.setattr("headrace.cli.train.evaluate.MOST_CLASSES", 2)
+    words = ["evaluate", str(trained / "run"), "--data", str(trained / "val"), "--device", "cpu"]
+    assert main([*words, "--confusion", str(tmp_path / "c.csv")]) == 2
 
 
 def test_loading_a_folder_without_weights_raises(tmp_path: Path) -> None:

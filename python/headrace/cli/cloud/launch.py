@@ -469,7 +469,8 @@ def _read(path: Path) -> Any:
     try:
         return parse_json(read_regular(path, limit=MOST_BYTES))
     except (OSError, ValueError) as reason:
-        raise UsageError(f"cannot read a request from {path}: {reason}") from None
+        words = (reason.strerror or reason) if isinstance(reason, OSError) else reason
+        raise UsageError(f"cannot read a request from {path}: {words}") from None
 
 
 def _write(path: Path, request: dict[str, Any]) -> None:

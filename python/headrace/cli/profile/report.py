@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     if args.share:
         session, diagnosis = without_places(session, diagnosis)
     path = args.out or (_beside(args.session, FILES[args.kind]) if args.kind in FILES else None)
+    if args.kind == "tensorboard" and args.out is None and path is not None and path.is_symlink():
+        raise SessionError(f"{path} is a link, which is not followed", hint="--out FOLDER names the folder to write")
     if path is None:
         output.emit(args, document(diagnosis), lambda: _show(diagnosis, session, args))
         return 0

@@ -7,6 +7,7 @@ import csv
 import io
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Column, Table
@@ -24,8 +25,14 @@ from headrace.training.models.factory import SMALL_IMAGE
 from headrace.training.weights.evaluation import Scores, evaluate
 from headrace.training.weights.trained_weights import load_model
 
+if TYPE_CHECKING:
+    import torch
+
 SUMMARY = "measure top-1 and top-5 accuracy of trained weights on a dataset, every image counted once"
 EXAMPLE = "headrace evaluate runs/one/final.safetensors --data /data/imagenet/val"
+
+MOST_CLASSES = 30_000
+"""Write a confusion matrix of at most so many classes: ImageNet-21k's has a gigabyte."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,10 +72,12 @@ def run(args: argparse.Namespace) -> int:
     if data.classes != weights.classes:
         what = f"the classes of {args.data} ({len(data.classes)}) are not those of {weights.path} ({len(weights.classes)})"
         raise SourceError(what, hint="give data with the class folders that the training had")
+    if args.confusion is not None and len(data.classes) > MOST_CLASSES:
+        raise UsageError(f"--confusion: a matrix of {len(data.classes):,} classes has no reader", hint="--json has each class")
     import torch
 
     size = args.image_size or weights.test_size
-    confusion = torch.zeros(len(data.classes), len(data.classes), dtype=torch.int64, device=device.torch_name)
+    pairs: list[torch.Tensor] = []
     began_s = time.monotonic()
     small = weights.image_size <= SMALL_IMAGE
     with evaluation_loader(data, size, small=small, batch_size=args.batch_size, device=device, threads=args.threads) as loader:
@@ -77,11 +86,11 @@ def run(args: argparse.Namespace) -> int:
             loader,
             device=device.torch_name,
             flip=weights.flip_test if args.flip is None else args.flip,
-            confusion=confusion,
+            pairs=pairs,
         )
     assert scores is not None  # it is not stopped on the way
     img_s = scores.images / (time.monotonic() - began_s)
-    counts: list[list[int]] = confusion.tolist()
+    counts = _counted(torch.cat(pairs))
     if args.confusion is not None:
         _write_confusion(args.confusion, data.classes, counts)
     document = {
@@ -99,25 +108,40 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _per_class(classes: tuple[str, ...], counts: list[list[int]]) -> list[dict[str, object]]:
-    """Return for each class its images, its accuracy, and the class it is most often mistaken for."""
-    found: list[dict[str, object]] = []
-    for label, (name, row) in enumerate(zip(classes, counts, strict=True)):
-        images = sum(row)
-        wrong = [(count, -other) for other, count in enumerate(row) if other != label and count]
-        mistaken = classes[-max(wrong)[1]] if wrong else None
-        found.append(
-            {"class": name, "images": images, "top1": row[label] / images if images else None, "mistaken_for": mistaken}
-        )
+Counts = dict[int, dict[int, int]]
+"""Images by label and predicted class. A matrix of all classes would take gigabytes for the weights of strangers."""
+
+
+def _counted(pairs: torch.Tensor) -> Counts:
+    """Count the images of each pair of label and predicted class, [images, 2]."""
+    found: Counts = {}
+    different, counts = pairs.unique(dim=0, return_counts=True)
+    for (label, predicted), count in zip(different.tolist(), counts.tolist(), strict=True):
+        found.setdefault(label, {})[predicted] = count
     return found
 
 
-def _write_confusion(path: Path, classes: tuple[str, ...], counts: list[list[int]]) -> None:
+def _per_class(classes: tuple[str, ...], counts: Counts) -> list[dict[str, object]]:
+    """Return for each class its images, its accuracy, and the class it is most often mistaken for."""
+    found: list[dict[str, object]] = []
+    for label, name in enumerate(classes):
+        row = counts.get(label, {})
+        images = sum(row.values())
+        wrong = [(count, -other) for other, count in row.items() if other != label]
+        mistaken = classes[-max(wrong)[1]] if wrong else None
+        top1 = row.get(label, 0) / images if images else None
+        found.append({"class": name, "images": images, "top1": top1, "mistaken_for": mistaken})
+    return found
+
+
+def _write_confusion(path: Path, classes: tuple[str, ...], counts: Counts) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     names = [cell_text(name) for name in classes]
     writer.writerow(["class", *names])
-    writer.writerows([name, *row] for name, row in zip(names, counts, strict=True))
+    for label, name in enumerate(names):
+        row = counts.get(label, {})
+        writer.writerow([name, *(row.get(predicted, 0) for predicted in range(len(names)))])
     write_output(path, text.getvalue())
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,10 +55,9 @@ class Calibration:
 
     def lines(self) -> list[str]:
         """Return the calibration in words: one line for each kind of machine, the median error, and the file."""
-        found = []
+        found, counts = [], Counter(run.kind for run in self.runs)
         for kind, value in sorted(self.factors.items()):
-            count = sum(run.kind == kind for run in self.runs)
-            found.append(f"{kind}: {count} runs took {value:.2f} × the predicted time")
+            found.append(f"{kind}: {counts[kind]} runs took {value:.2f} × the predicted time")
         if self.median_error is not None:
             found.append(f"each run predicted from the others: median error {100 * self.median_error:.1f} %")
         return [*found, f"kept in {self.file}"]
@@ -71,10 +71,15 @@ def factor(runs: Iterable[FinishedRun]) -> float:
 
 def leave_one_out(runs: Sequence[FinishedRun]) -> list[float]:
     """Return for each run the relative error of its prediction with the factor of the other runs of its kind."""
+    logs: dict[str, list[float]] = {}
+    for run in runs:
+        logs.setdefault(run.kind, []).append(math.log(run.ratio))
+    sums = {kind: (math.fsum(found), len(found)) for kind, found in logs.items()}
     errors = []
-    for at, run in enumerate(runs):
-        others = [other for place, other in enumerate(runs) if place != at and other.kind == run.kind]
-        errors.append(abs(run.predicted_s * factor(others) / run.observed_s - 1))
+    for run in runs:
+        total, count = sums[run.kind]
+        others = math.exp((total - math.log(run.ratio)) / (count - 1)) if count > 1 else 1.0
+        errors.append(abs(run.predicted_s * others / run.observed_s - 1))
     return errors
 
 
@@ -87,8 +92,10 @@ def calibrate(files: Sequence[Path]) -> Calibration:
             entry = {"kind": run.kind, "predicted_s": run.predicted_s, "observed_s": run.observed_s, "file": path.name}
             kept[_identity(entry)] = entry
     runs = tuple(FinishedRun(entry["kind"], entry["predicted_s"], entry["observed_s"]) for entry in kept.values())
-    kinds = sorted({run.kind for run in runs})
-    found = {kind: factor(run for run in runs if run.kind == kind) for kind in kinds}
+    by_kind: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        by_kind.setdefault(run.kind, []).append(run)
+    found = {kind: factor(of_kind) for kind, of_kind in sorted(by_kind.items())}
     place.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"factors": found, "runs": list(kept.values())}, indent=1)
     atomic_write(place, text.encode(), private=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,6 +31,9 @@ __all__ = [
 ENDED = frozenset({"Completed", "Failed", "Stopped"})
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 EVERY_S = 10.0
+
+MOST_PAGES = 20
+"""Pages of a host's log that are read before the status is asked for again: a page has 1 MB or 10,000 lines at most."""
 
 CAPACITY = "CapacityError"
 """The FailureReason begins with this text if AWS had no machines for the job."""
@@ -183,6 +185,8 @@ def follow(
         shown = len(transitions)
         for line in tail.new_lines():
             log(f"  {line}")
+        if tail.is_behind:
+            continue
         if found["TrainingJobStatus"] in ENDED:
             return finished_job(found, table, expected)
         sleep(every_s)
@@ -194,34 +198,34 @@ class _LogTail:
     def __init__(self, client: Any | None, name: str) -> None:
         self._client, self._name = client, name
         self._tokens: dict[str, str] = {}
+        self.is_behind = False  # whether there were more pages than are read at once
 
-    def new_lines(self) -> list[str]:
-        """Return the new lines of all hosts; none while the log is not there or cannot be read: it is not the job."""
+    def new_lines(self) -> Iterator[str]:
+        """Yield the new lines of all hosts; none while the log is not there or cannot be read: it is not the job."""
+        self.is_behind = False
         if self._client is None:
-            return []
-        found: list[str] = []
+            return
         try:
             streams = self._client.describe_log_streams(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{self._name}/")
             for stream in streams.get("logStreams", []):
-                found += self._lines(stream["logStreamName"])
+                yield from self._lines(stream["logStreamName"])
         except Exception as error:  # botocore has a class for each error
             if not is_passing(error) and error_code(error) != "ResourceNotFoundException":
                 self._client = None
-                return ["the log cannot be read: the credentials may lack logs:GetLogEvents"]
-        return found
+                yield "the log cannot be read: the credentials may lack logs:GetLogEvents"
 
-    def _lines(self, stream: str) -> list[str]:
-        found: list[str] = []
-        for _ in itertools.count():
+    def _lines(self, stream: str) -> Iterator[str]:
+        """Yield the lines of the next pages. A job may log faster than pages come, and its status has to be asked for, too."""
+        for _ in range(MOST_PAGES):
             token = self._tokens.get(stream)
             more = {"nextToken": token} if token else {}
             assert self._client is not None
             answer = self._client.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream, startFromHead=True, **more)
             self._tokens[stream] = answer["nextForwardToken"]
-            found += [event["message"].rstrip("\n") for event in answer["events"]]
+            yield from (event["message"].rstrip("\n") for event in answer["events"])
             if not answer["events"] or answer["nextForwardToken"] == token:
-                return found
-        return found
+                return
+        self.is_behind = True
 
 
 def finished_job(found: Mapping[str, Any], table: PriceTable, expected: ExpectedCost | Prediction | None = None) -> FinishedJob:

@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from headrace.system.text.size_limits import record_limit, too_large
+from headrace.system.text.size_limits import larger_than, record_limit, too_large
 
 __all__ = ["check_regular", "kind_of_file", "open_regular", "read_regular", "regular_opener"]
 
@@ -68,15 +68,15 @@ def regular_opener(path: str, flags: int) -> int:
 
 def read_regular(path: Path, *, limit: int | None = None) -> bytes:
     """Return the bytes of a regular file. Raises OSError, also for more than `limit` bytes (default: `record_limit`)."""
-    most = record_limit() if limit is None else limit
+    most, words = (record_limit(), too_large) if limit is None else (limit, larger_than)
     with open(path, "rb", opener=regular_opener) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise OSError(errno.EFBIG, too_large(size, most), os.fspath(path))
+            raise OSError(errno.EFBIG, words(size, most), os.fspath(path))
         pieces, total = [file.read(size)], size
         while piece := file.read(_PIECE):  # it grows, or states no size, as files of /proc do
             pieces.append(piece)
             total += len(piece)
             if total > most:
-                raise OSError(errno.EFBIG, too_large(total, most), os.fspath(path))
+                raise OSError(errno.EFBIG, words(total, most), os.fspath(path))
         return b"".join(pieces)

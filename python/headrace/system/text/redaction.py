@@ -9,6 +9,7 @@ Standard library only: the session writer inside the user's process uses this mo
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
 import re
@@ -110,44 +111,59 @@ _QUERY = re.compile(
 )
 
 _SHAPES = tuple(
-    re.compile(shape)
-    for shape in (
-        r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
-        r"\b(?:AKIA|ASIA|AROA|AIDA|AGPA|ANPA|ABIA|ACCA)[A-Z2-7]{16}\b",  # AWS: IAM unique identifiers
-        r"\b(?:AQoD|FQoG|FwoG|IQoJ)[A-Za-z0-9/+=]{60,}",  # AWS: session tokens
-        r"\bgh[pousr]_[A-Za-z0-9]{20,}",  # GitHub
-        r"\bgithub_pat_\w{20,}",
-        r"\bgl(?:pat|rt|cbt|dt|ft|imt|oas|ptt|soat|agent)-[\w-]{16,}",  # GitLab
-        r"\b(?:hf_(?:oauth_|jwt_)?|api_org_)[A-Za-z0-9]{16,}",  # Hugging Face
-        r"\b(?:sk|pk|rk)[-_](?:live|test|proj|ant|or|svcacct)?[-_]?[\w-]{20,}",  # OpenAI, Anthropic, Stripe
-        r"\b(?:xox[abeoprs]|xapp)-[\w-]{10,}",  # Slack
-        r"https://hooks\.slack\.com/services/[\w/]+",
-        r"(?<!\d)\d{8,12}:AA[\w-]{25,}",  # Telegram
-        r"https://(?:\w+\.)?discord(?:app)?\.com/api/webhooks/[\w/-]+",
-        r"\bAIza[\w-]{30,}",  # Google
-        r"\bya29\.[\w-]{20,}",
-        r"\bGOCSPX-[\w-]{20,}",
-        r"\beyJ[\w-]{8,1024}+\.[\w-]{8,}(?:\.[\w-]*)?",  # JSON Web Token (RFC 7519)
-        r"\bnpm_[A-Za-z0-9]{30,}",
-        r"\bpypi-[\w-]{30,}",
-        r"\bdckr_pat_[\w-]{20,}",
-        r"\bnvapi-[\w-]{20,}",  # NVIDIA
-        r"\b[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,}",
-        r"\bSG\.[\w-]{16,}\.[\w-]{16,}",  # SendGrid
-        r"\bdop_v1_[0-9a-f]{32,}",
-        r"\bdapi[0-9a-f]{32}\b",  # Databricks
-        r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}",  # Shopify
-        r"\b(?:gsk|r8|whsec|ntn|lin_api|wandb_v1|rpa|pcsk|xai|tgp_v1)_[A-Za-z0-9_]{20,}",  # Groq, Replicate, Notion, W&B, …
-        r"\btskey-[a-z]+-[\w-]{16,}",  # Tailscale
-        r"https://[\w.-]*office(?:365)?\.com/webhook[\w/@.-]+",
-        r"\bhv[sbr]\.[\w-]{20,}",  # HashiCorp Vault
-        r"\bAGE-SECRET-KEY-1[A-Z0-9]{40,}",  # age
-        r"\bkey-[0-9a-f]{32}\b",  # Mailgun
-        r"\b[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}\b",
-        r"\bSK[0-9a-f]{32}\b",  # Twilio
-        r"\b[MNO][\w-]{22,27}\.[\w-]{6}\.[\w-]{27,}",  # Discord: the token of a bot
+    (tuple(literals.split()), re.compile(shape))
+    for literals, shape in (
+        ("KEY-----", r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"),
+        (
+            "AKIA ASIA AROA AIDA AGPA ANPA ABIA ACCA",
+            r"\b(?:AKIA|ASIA|AROA|AIDA|AGPA|ANPA|ABIA|ACCA)[A-Z2-7]{16}\b",
+        ),  # AWS: IAM unique identifiers
+        ("AQoD FQoG FwoG IQoJ", r"\b(?:AQoD|FQoG|FwoG|IQoJ)[A-Za-z0-9/+=]{60,}"),  # AWS: session tokens
+        ("ghp_ gho_ ghu_ ghs_ ghr_", r"\bgh[pousr]_[A-Za-z0-9]{20,}"),  # GitHub
+        ("github_pat_", r"\bgithub_pat_\w{20,}"),
+        (
+            "glpat- glrt- glcbt- gldt- glft- glimt- gloas- glptt- glsoat- glagent-",
+            r"\bgl(?:pat|rt|cbt|dt|ft|imt|oas|ptt|soat|agent)-[\w-]{16,}",
+        ),  # GitLab
+        ("hf_ api_org_", r"\b(?:hf_(?:oauth_|jwt_)?|api_org_)[A-Za-z0-9]{16,}"),  # Hugging Face
+        (
+            "sk- sk_ pk- pk_ rk- rk_",
+            r"\b(?:sk|pk|rk)[-_](?:live|test|proj|ant|or|svcacct)?[-_]?[\w-]{20,}",
+        ),  # OpenAI, Anthropic, Stripe
+        ("xox xapp-", r"\b(?:xox[abeoprs]|xapp)-[\w-]{10,}"),  # Slack
+        ("https://hooks.slack.com/", r"https://hooks\.slack\.com/services/[\w/]+"),
+        (":AA", r"(?<!\d)\d{8,12}:AA[\w-]{25,}"),  # Telegram
+        ("/api/webhooks/", r"https://(?:\w+\.)?discord(?:app)?\.com/api/webhooks/[\w/-]+"),
+        ("AIza", r"\bAIza[\w-]{30,}"),  # Google
+        ("ya29.", r"\bya29\.[\w-]{20,}"),
+        ("GOCSPX-", r"\bGOCSPX-[\w-]{20,}"),
+        ("eyJ", r"\beyJ[\w-]{8,1024}+\.[\w-]{8,}(?:\.[\w-]*)?"),  # JSON Web Token (RFC 7519)
+        ("npm_", r"\bnpm_[A-Za-z0-9]{30,}"),
+        ("pypi-", r"\bpypi-[\w-]{30,}"),
+        ("dckr_pat_", r"\bdckr_pat_[\w-]{20,}"),
+        ("nvapi-", r"\bnvapi-[\w-]{20,}"),  # NVIDIA
+        (".atlasv1.", r"\b[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,}"),
+        ("SG.", r"\bSG\.[\w-]{16,}\.[\w-]{16,}"),  # SendGrid
+        ("dop_v1_", r"\bdop_v1_[0-9a-f]{32,}"),
+        ("dapi", r"\bdapi[0-9a-f]{32}\b"),  # Databricks
+        ("shpat_ shpca_ shppa_ shpss_", r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}"),  # Shopify
+        (
+            "gsk_ r8_ whsec_ ntn_ lin_api_ wandb_v1_ rpa_ pcsk_ xai_ tgp_v1_",
+            r"\b(?:gsk|r8|whsec|ntn|lin_api|wandb_v1|rpa|pcsk|xai|tgp_v1)_[A-Za-z0-9_]{20,}",
+        ),  # Groq, Replicate, Notion, W&B, …
+        ("tskey-", r"\btskey-[a-z]+-[\w-]{16,}"),  # Tailscale
+        (".com/webhook", r"https://[\w.-]*office(?:365)?\.com/webhook[\w/@.-]+"),
+        ("hvs. hvb. hvr.", r"\bhv[sbr]\.[\w-]{20,}"),  # HashiCorp Vault
+        ("AGE-SECRET-KEY-1", r"\bAGE-SECRET-KEY-1[A-Z0-9]{40,}"),  # age
+        ("key-", r"\bkey-[0-9a-f]{32}\b"),  # Mailgun
+        ("-", r"\b[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}\b"),
+        ("SK", r"\bSK[0-9a-f]{32}\b"),  # Twilio
+        (".", r"\b[MNO][\w-]{22,27}\.[\w-]{6}\.[\w-]{27,}"),  # Discord: the token of a bot
     )
 )
+"""Published formats of tokens. Each is searched for only in a text that holds one of the words before it, as any match does:
+a search for a word takes a hundredth of that for a shape.
+"""
 _ENCODED = re.compile(r"(?<![\w/+.=-])e[yw][A-Za-z0-9+/_-]{60,}+={0,2}(?![\w/+.-])")
 _ENCODED_SECRET = re.compile(rb"private_key|service_account|password|secret|token", re.IGNORECASE)
 """A JSON object in base64 (`ey…` and `ew…` are `{` and what follows it): a service account, but not a list of hosts."""
@@ -287,34 +303,50 @@ def redact_text(text: str) -> str:
     >>> redact_text("s3 from https://me:pass@host/x?sig=abc with WANDB_API_KEY=123456")
     's3 from https://me:***@host/x?sig=*** with WANDB_API_KEY=***'
     """
-    for shape in _SHAPES:
-        text = shape.sub(MASK, text)
-    text = _ENCODED.sub(lambda found: MASK if _is_encoded_secret(found[0]) else found[0], text)
-    text = _COOKIES_OF_CURL.sub(lambda found: found["start"] + MASK, text)
-    text = _WANDB_KEY.sub(lambda found: found["start"] + MASK, text)
+    small = _small(text)
+    for literals, shape in _SHAPES:
+        if _holds(text, *literals):
+            text = shape.sub(MASK, text)
+    if _holds(text, "ey", "ew"):
+        text = _ENCODED.sub(lambda found: MASK if _is_encoded_secret(found[0]) else found[0], text)
+    if "curl" in text:
+        text = _COOKIES_OF_CURL.sub(lambda found: found["start"] + MASK, text)
+    if "wandb" in small:
+        text = _WANDB_KEY.sub(lambda found: found["start"] + MASK, text)
     if "@" in text:
         text = _USERINFO.sub(_without_password, text)
         text = _BARE_USERINFO.sub(lambda found: f"{found['start']}{MASK}@", text)
-    text = _COOKIE.sub(lambda found: found["start"] + MASK, text)
-    text = _NAME_AND_VALUE.sub(lambda found: found["start"] + MASK if _is_secret_pair(found) else found[0], text)
-    text = _QUERY.sub(lambda found: found["name"] + MASK, text)
-    text = _BEARER.sub(
-        lambda found: (
-            f"{found[1] or ''}{found[2]} {MASK}"
-            if found[1] or (found[2].lower() == "bearer" and len(found[3]) >= 8)
-            else found[0]
-        ),
-        text,
-    )
-    text = _USER_OPTION.sub(lambda found: found["start"] + MASK, text)
-    text = _ATTACHED.sub(lambda found: found["start"] + MASK, text)
+    if "cookie:" in small:
+        text = _COOKIE.sub(lambda found: found["start"] + MASK, text)
+    if "value" in small:
+        text = _NAME_AND_VALUE.sub(lambda found: found["start"] + MASK if _is_secret_pair(found) else found[0], text)
+    if _holds(small, "=", "%3d") and _holds(text, "?", "&", ";", "#"):
+        text = _QUERY.sub(lambda found: found["name"] + MASK, text)
+    if _holds(small, "bearer", "basic", "token"):
+        text = _BEARER.sub(_without_bearer, text)
+    if "-" in text:
+        text = _without_options(text)
     text = _without_assigned(text)
-    text = _PAIR.sub(lambda found: f"{found['start']}{found['mark']}{MASK}{found['mark']}" if _names(found) else found[0], text)
-    text = _OPTION.sub(_without_argument, text)
-    text = _PASSWORD_IN_WORDS.sub(
-        lambda found: found["start"] + MASK if _has_letter_and_digit(found["value"]) else found[0], text
-    )
+    if "," in text:
+        text = _PAIR.sub(
+            lambda found: f"{found['start']}{found['mark']}{MASK}{found['mark']}" if _names(found) else found[0], text
+        )
+    if "-" in text:
+        text = _OPTION.sub(_without_argument, text)
+    if "pass" in small:
+        text = _PASSWORD_IN_WORDS.sub(
+            lambda found: found["start"] + MASK if _has_letter_and_digit(found["value"]) else found[0], text
+        )
     return _RANDOM.sub(lambda found: MASK if _is_random(found[0]) else found[0], text)
+
+
+def _small(text: str) -> str:
+    """The text for `in`, where a pattern ignores case: patterns take the letters İ, ı, ſ and K for i, s and k, too."""
+    return text.lower() if text.isascii() else text.casefold().replace("\u0307", "").replace("\u0131", "i")
+
+
+def _holds(text: str, *words: str) -> bool:
+    return any(word in text for word in words)
 
 
 def without_url_secrets(text: str) -> str:
@@ -327,7 +359,11 @@ def without_url_secrets(text: str) -> str:
 
 
 def _is_secret_name(name: str) -> bool:
-    end = name[-_LONGEST_NAME:]
+    return _ends_as_secret(name[-_LONGEST_NAME:])
+
+
+@functools.lru_cache(4096)  # a log or a document repeats its names
+def _ends_as_secret(end: str) -> bool:
     return bool(_NAMED.search(end)) and not _NOT_SECRET.search(end)
 
 
@@ -364,13 +400,27 @@ def _without_password(found: re.Match[str]) -> str:
     return f"{found['scheme']}{user}{':' + MASK if found['password'] is not None else ''}@"
 
 
+def _without_bearer(found: re.Match[str]) -> str:
+    is_secret = found[1] or (found[2].lower() == "bearer" and len(found[3]) >= 8)
+    return f"{found[1] or ''}{found[2]} {MASK}" if is_secret else found[0]
+
+
+def _without_options(text: str) -> str:
+    """Mask the passwords of options of known programs: `curl -u me:password`, `mysql -ppassword`."""
+    if _holds(text, "-u", "-U", "--login"):
+        text = _USER_OPTION.sub(lambda found: found["start"] + MASK, text)
+    if "-p" in text and _holds(text, "mysql", "mariadb", "sshpass", "7z", "docker", "podman"):
+        text = _ATTACHED.sub(lambda found: found["start"] + MASK, text)
+    return text
+
+
 def _without_assigned(text: str) -> str:
     """Mask the values that are assigned to secrets' names. A value may itself hold an assignment: `arguments: --token=abc`."""
     parts, done, position = [], 0, 0
     while (found := _ASSIGNED.search(text, position)) is not None:
         position = found.end()
         name = found["name"].lstrip("-")
-        word = _KEY_VALUE.match(text, position) if re.split(r"[-_.]", name)[-1] == "key" else None
+        word = _KEY_VALUE.match(text, position) if name.endswith(("-key", "_key", ".key")) or name == "key" else None
         is_key = word is not None and _is_mixed(word["word"])
         value = _VALUE.match(text, position) if is_key or _is_secret_name(name) else None
         if value is None or not (is_key or _is_secret(name, value[0])) or value[0].lower() in _SCHEMES:

@@ -18,6 +18,7 @@ __all__ = [
     "LONGEST_LINE",
     "PIXEL_LIMIT",
     "RECORD_LIMIT",
+    "larger_than",
     "lines_of",
     "max_pixels",
     "record_limit",
@@ -71,7 +72,12 @@ def max_pixels() -> int:
 
 def too_large(size: int, limit: int) -> str:
     """Return the clause of an error about `size` bytes above `limit`, and how to raise the limit."""
-    return f"has {size_text(size)}, more than the limit of {size_text(limit)} ({RECORD_LIMIT}=SIZE raises it)"
+    return f"{larger_than(size, limit)} ({RECORD_LIMIT}=SIZE raises it)"
+
+
+def larger_than(size: int, limit: int) -> str:
+    """Return the clause of an error about `size` bytes above a `limit` that is fixed."""
+    return f"has {size_text(size)}, more than the limit of {size_text(limit)}"
 
 
 def lines_of(file: IO[AnyStr]) -> Iterator[AnyStr]:

@@ -40,14 +40,14 @@ def evaluate(
     device: str,
     autocast: torch.dtype | None = None,
     flip: bool = False,
-    confusion: torch.Tensor | None = None,
+    pairs: list[torch.Tensor] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Scores | None:
     """Return the model's scores over one pass of `loader`. The model keeps its mode (training or evaluation).
 
     Under torch.distributed every rank evaluates its part, and all return the scores of the whole set. If `stopped` returns True
-    on any rank, all return None. `flip`: see `model_scores`. `confusion`, int64 [classes, classes] on the device, counts this
-    rank's images: row is the label, column the predicted class.
+    on any rank, all return None. `flip`: see `model_scores`. `pairs` gets, for each batch of this rank, int64
+    [images, 2] on the device: the label and the predicted class of each image.
     """
     import torch
 
@@ -71,9 +71,8 @@ def evaluate(
             loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
             totals[:3] += torch.stack([ranked[:, 0].sum(), ranked.sum(), loss])
             totals[3] += real
-            if confusion is not None:
-                pairs = labels * confusion.shape[1] + scores.argmax(1)
-                confusion += torch.bincount(pairs, minlength=confusion.numel()).view_as(confusion)
+            if pairs is not None:
+                pairs.append(torch.stack([labels, scores.argmax(1)], 1))
     model.train(was_training)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(totals)

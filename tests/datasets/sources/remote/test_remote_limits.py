@@ -45,3 +45,15 @@ def test_a_claimed_size_of_a_record_is_not_allocated(packed: Path, bucket: Bucke
             open_bucket("s3://b/data").read_range("shard-000000.tar", 0, 1 << 40)
         with pytest.raises(SourceError):
             open_bucket("s3://b/data").read_range("shard-000000.tar", 0, 1 << 30)
+
+
+@needs_obstore
+def test_a_listing_without_end_is_refused(packed: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", str(64 * (len(bucket.objects) - 1)))
+    with pytest.raises(SourceError, match="lists more than .* objects, the limit"):
+        open_bucket("s3://b").list()
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "1KiB")  # the limit of the names counts, too
+    bucket.objects["data/" + "x" * 900 + "1"] = bucket.objects["data/" + "y" * 900 + "2"] = b""
+    bucket.objects["data/" + "z" * 900 + "3"] = b""
+    with pytest.raises(SourceError, match="lists more than"):
+        open_bucket("s3://b").list()

@@ -23,13 +23,14 @@ from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy,
 from headrace.errors import MissingDependencyError, SourceError
 from headrace.system.processes.scheduling import yield_to_running_threads
 from headrace.system.text.foreign_errors import first_line, public_cause
-from headrace.system.text.size_limits import DOCUMENT_BYTES, record_limit, too_large
+from headrace.system.text.size_limits import DOCUMENT_BYTES, RECORD_LIMIT, record_limit, too_large
 from headrace.system.text.sizes import size_text
 
 __all__ = ["Bucket", "RemoteObject", "is_url", "is_web", "open_bucket"]
 
 _PIECE = 1 << 16  # bytes; least piece in which a document is received
 _PART = 64 << 20  # bytes of one request of a large range
+_BYTES_OF_OBJECT = 64  # the limit of a record, divided by this, is that of the objects of a listing: 16 million
 
 _SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
 
@@ -69,15 +70,28 @@ class Bucket:
         self._answered = False  # whether the store has answered a request, so that it knows our credentials
 
     def list(self) -> list[RemoteObject]:
-        """Return all objects below the URL, sorted by path. Raise SourceError if listing fails or a path leads out."""
-        found: list[RemoteObject] = []
-        for page in self._request(lambda: list(self._library.list(self._store, chunk_size=1000)), "list"):
-            found += [RemoteObject.of(entry, entry["path"]) for entry in page]
+        """Return all objects below the URL, sorted by path.
+
+        Raise SourceError if listing fails, for a path that leads out, and for more objects than the limit.
+        """
+        found = self._request(self._listed, "list")
         for entry in found:
             parts = PurePosixPath(entry.path).parts
             if entry.path.startswith("/") or ".." in parts or "\0" in entry.path:
                 raise SourceError(f"{self.url} holds an object with the name {entry.path!r}, which leads out of a folder")
         return sorted((entry for entry in found if not entry.path.endswith("/")), key=lambda entry: entry.path)
+
+    def _listed(self) -> Sequence[RemoteObject]:
+        """Return the objects of all pages. A server may name a next page for ever, so their number and names have a limit."""
+        found: list[RemoteObject] = []
+        limit, names = record_limit(), 0
+        for page in self._library.list(self._store, chunk_size=1000):
+            found += [RemoteObject.of(entry, entry["path"]) for entry in page]
+            names += sum(len(entry.path) + len(entry.tag) for entry in found[len(found) - len(page) :])
+            if len(found) > limit // _BYTES_OF_OBJECT or names > 2 * limit:
+                words = f"lists more than {len(found) - 1:,} objects, the limit ({RECORD_LIMIT}=SIZE raises it)"
+                raise SourceError(f"{self.url} {words}", hint="check the address: name the folder of the dataset")
+        return found
 
     def list_some(self, count: int) -> Sequence[RemoteObject]:
         """Return at most `count` objects below the URL, with one request."""
