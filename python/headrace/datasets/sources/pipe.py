@@ -9,10 +9,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import functools
 import os
 import re
 import select
-import shutil
 import sys
 import threading
 import time
@@ -30,6 +30,7 @@ from headrace.datasets.sources.fifo import check_pipe
 from headrace.datasets.sources.stream import ByteStream, stream_records
 from headrace.errors import SourceError, UnknownLengthError
 from headrace.system.files.private_cache import make_cache_folder
+from headrace.system.files.scratch_folder import scratch_folder
 from headrace.system.text.printable import printable
 
 __all__ = ["PipeStream", "copy_pipe", "open_pipe"]
@@ -134,10 +135,10 @@ def copy_pipe(pipe: Path) -> Dataset:
     facts = pipe.stat()
     key = (str(pipe), facts.st_dev, facts.st_ino)
     if key not in _copies:
-        folder = _own_folder()
+        folder = cache_folder() / "pipe"
         try:
             make_cache_folder(folder)
-            _copies[key] = _stored(pipe, folder / f"{len(_copies)}-{pipe.name}")
+            _copies[key] = _stored(pipe, _own_folder(folder, os.getpid()) / f"{len(_copies)}-{pipe.name}")
         except OSError as error:
             raise SourceError(
                 f"cannot keep the stream of {pipe} in {folder}: {error.strerror}",
@@ -172,19 +173,16 @@ def _stored(pipe: Path, target: Path) -> Dataset:
     return Dataset(str(pipe), "pipe", table, classes, fingerprint(keys, size, label))
 
 
-def _own_folder() -> Path:
-    """Return this process's folder for copies of streams; delete those of processes that were killed.
+@functools.cache
+def _own_folder(base: Path, process: int) -> Path:
+    """Return the folder in `base` for the copies of this process, which has the number `process`.
 
-    Nothing on disk tells a pipe from the one of an earlier job, so copies are not shared and are deleted at exit.
+    Nothing on disk tells a pipe from the one of an earlier job, so copies are not shared and are deleted at exit. Two
+    containers with one cache have processes of the same number, so a lock, not the number, says which folder is in use.
     """
-    base = cache_folder() / "pipe"
-    own = base / str(os.getpid())
-    with contextlib.suppress(FileNotFoundError):
-        for other in base.iterdir():
-            if other != own and not Path(f"/proc/{other.name}").exists():
-                shutil.rmtree(other, ignore_errors=True)
-    atexit.register(shutil.rmtree, own, ignore_errors=True)
-    return own
+    stack = contextlib.ExitStack()
+    atexit.register(lambda: stack.close() if os.getpid() == process else None)  # not in a fork, whose parent goes on
+    return stack.enter_context(scratch_folder("pipe", base))
 
 
 def _pieces(pipe: Path, stop: threading.Event) -> Iterator[bytes]:

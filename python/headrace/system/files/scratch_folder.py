@@ -22,15 +22,18 @@ LEAST_AGE_S = 60.0
 
 
 @contextmanager
-def scratch_folder(purpose: str) -> Iterator[Path]:
+def scratch_folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
     """Context manager: yield a new private folder `headrace-PURPOSE-…` for temporary files, and remove it afterwards.
+
+    parent: where it is made (default: the folder for temporary files).
 
     Folders of the same purpose that killed processes of this user left behind are removed first.
 
         with scratch_folder("run") as folder: ...
     """
-    _remove_abandoned(Path(tempfile.gettempdir()), purpose)
-    folder = Path(tempfile.mkdtemp(prefix=f"headrace-{purpose}-"))
+    parent = parent or Path(tempfile.gettempdir())
+    _remove_abandoned(parent, purpose)
+    folder = Path(tempfile.mkdtemp(prefix=f"headrace-{purpose}-", dir=parent))
     lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with suppress(OSError):  # a file system without locks: after a minute the folder may be taken for abandoned
