@@ -91,6 +91,21 @@ def test_wrong_values_of_a_request(
     assert time.process_time() - began_s < 10
 
 
+def test_a_request_to_send_shows_what_runs_with_which_rights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(REQUEST | {"ResourceConfig": RESOURCES}))
+    printed = error(["launch", "sagemaker", "--request", str(tmp_path / "job.json")], capsys)
+    assert "image:1 runs with the rights of arn:aws:iam::123456789012:role/r" in printed
+    assert "results: s3://bucket/out" in printed
+
+
+@pytest.mark.parametrize("verb", ["train", "tune"])
+def test_options_of_a_stranger_start_no_thousand_processes(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.toml").write_text(f'model = "resnet18"\ndata = "{tmp_path}"\nprocesses = 100000\n')
+    assert "--processes must be from 1 to" in error([verb, "--config", str(tmp_path / "own.toml")], capsys)
+
+
 def test_a_request_larger_than_any_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.json").write_text(json.dumps(REQUEST | {"Environment": {"A": "x" * (2 << 20)}}))
     assert "2.0 MiB, more than the limit of 1.0 MiB" in error(["launch", "local", "--request", str(tmp_path / "job.json")], capsys)

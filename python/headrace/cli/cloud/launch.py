@@ -264,6 +264,10 @@ def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) 
     """Show plan and cost, and ask unless `--yes` is given. Raises `UsageError` where nobody can be asked, or says no."""
     for line in _plan_lines(request, cost):
         output.log(line)
+    if args.request:  # somebody else may have chosen what runs with a role of the user, and where the results go
+        image = request.get("AlgorithmSpecification", {}).get("TrainingImage") or "an algorithm"
+        output.log(f"  {image} runs with the rights of {request['RoleArn']}")
+        output.log(f"  results: {request['OutputDataConfig']['S3OutputPath']}")
     if args.yes:
         return
     if not sys.stdin.isatty():

@@ -23,15 +23,20 @@ __all__ = ["rank_count", "run_processes"]
 
 LOOPBACK = "lo"
 POLL_S = 0.05
+RANKS_ANYWHERE = 16  # ranks that a machine of any size may run: each takes the memory of a Python with torch
 GRACE_S = 20.0  # seconds that the other processes have to end after one has failed
 FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 def rank_count(wanted: int | None, device: str | None) -> int:
-    """Return how many ranks this machine runs: `wanted`, else one for each visible GPU. Raises UsageError if `wanted` < 1."""
+    """Return how many ranks this machine runs: `wanted`, else one for each visible GPU.
+
+    Raises UsageError if `wanted` < 1, or far more than the machine has cores: a stranger's file of options may ask for any.
+    """
     if wanted is not None:
-        if wanted < 1:
-            raise UsageError(f"--processes must be at least 1, not {wanted}")
+        most = max(RANKS_ANYWHERE, os.cpu_count() or 1)
+        if not 1 <= wanted <= most:
+            raise UsageError(f"--processes must be from 1 to {most} on this machine, not {wanted}", hint="one for each GPU")
         return wanted
     if device not in (None, "cuda"):
         return 1
