@@ -108,7 +108,9 @@ def test_options_of_a_stranger_start_no_thousand_processes(
 
 def test_a_request_larger_than_any_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.json").write_text(json.dumps(REQUEST | {"Environment": {"A": "x" * (2 << 20)}}))
-    assert "2.0 MiB, more than the limit of 1.0 MiB" in error(["launch", "local", "--request", str(tmp_path / "job.json")], capsys)
+    assert "2.0 MiB, more than the limit of 1.0 MiB" in error(
+        ["launch", "local", "--request", str(tmp_path / "job.json")], capsys
+    )
 
 
 @pytest.mark.parametrize(

@@ -125,9 +125,7 @@ def test_wrong_values_in_a_session_end_no_page_and_no_trace(kind: str, name: str
         assert main(["report", str(folder), *words]) == 0
 
 
-def test_a_link_in_a_session_is_no_folder_to_write_to(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_in_a_session_is_no_folder_to_write_to(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A stranger's folder may hold `tensorboard` as a link to a folder of the reader's."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

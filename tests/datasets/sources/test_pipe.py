@@ -45,9 +45,7 @@ def test_plain_tars_are_copied_to_the_cache(tmp_path: Path) -> None:
     assert stat.S_ISFIFO((tmp_path / "train_0").stat().st_mode)
 
 
-def test_processes_of_one_number_with_one_cache_keep_their_own_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_of_one_number_with_one_cache_keep_their_own_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two containers have a process 7 each. The copy of one took the place of the other's, which then had its images."""
     made = tars(tmp_path)
     feed(tmp_path / "train_0", b"".join(made))

@@ -50,7 +50,7 @@ def test_a_claimed_size_of_a_record_is_not_allocated(packed: Path, bucket: Bucke
 @needs_obstore
 def test_a_listing_without_end_is_refused(packed: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_RECORD_LIMIT", str(64 * (len(bucket.objects) - 1)))
-    with pytest.raises(SourceError, match="lists more than .* objects, the limit"):
+    with pytest.raises(SourceError, match=r"lists more than .* objects, the limit"):
         open_bucket("s3://b").list()
     monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "1KiB")  # the limit of the names counts, too
     bucket.objects["data/" + "x" * 900 + "1"] = bucket.objects["data/" + "y" * 900 + "2"] = b""
