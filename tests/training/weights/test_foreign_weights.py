@@ -204,6 +204,23 @@ def test_wrong_values_of_a_checkpoint_are_errors_that_name_the_field(name: str, 
     assert read_saved_state(Checkpoint({}, STATE, tmp_path)).step == saved_step(Checkpoint({}, STATE, tmp_path)) == 3
 
 
+@pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.TENSORS])
+def test_a_sparse_checkpoint_takes_no_memory(name: str, tmp_path: Path) -> None:
+    """A file of a terabyte takes no disk where nothing is written."""
+    folder = checkpoint.save(tmp_path, 1, {"x": torch.zeros(1)}, STATE)
+    with (folder / name).open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(StateError, match=r"1\.0 TiB, more than the limit"):
+        checkpoint.load(folder)
+
+
+def test_a_small_checkpoint_takes_no_memory_for_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = checkpoint.save(tmp_path, 1, {"x": torch.zeros(1)}, {**STATE, "more": [[]] * 1000})
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "8KiB")
+    with pytest.raises(StateError, match="values, more than the limit"):
+        checkpoint.load(folder)
+
+
 def test_deep_json_in_a_checkpoint_is_an_error(tmp_path: Path) -> None:
     import hashlib
 

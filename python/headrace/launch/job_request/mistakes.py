@@ -12,7 +12,8 @@ class Mistake:
     """One mistake in a request. field: path of the wrong field, such as `InputDataConfig[0].ChannelName`.
 
     `fatal`: whether AWS would refuse the request or the job would fail; False for what wastes time or money.
-    `unfit`: the value has another type than it should have, or is longer than it may be: rules between fields would trip over it.
+    `unfit`: the value has another type than it should have, or is longer than it may be: rules between fields would trip over
+    it.
     """
 
     field: str

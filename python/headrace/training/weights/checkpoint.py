@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError, StateError
 from headrace.system.files.atomic_write import TEMPORARY_PREFIX, atomic_write, sync_folder
 from headrace.system.files.regular_file import read_regular, regular_opener
+from headrace.system.hardware import machine
+from headrace.system.text.json import parse_json
+from headrace.system.text.size_limits import DOCUMENT_BYTES
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +36,7 @@ __all__ = [
     "Writer",
     "candidates",
     "first_whole",
+    "largest",
     "load",
     "newest",
     "parse",
@@ -61,7 +65,13 @@ class Checkpoint:
         return str(self.path).rpartition("/")[2]
 
 
-LARGEST_CHECKPOINT = 1 << 40  # read checkpoints up to this many bytes: in practice memory is the limit
+def largest(name: str) -> int:
+    """Return the most bytes of a checkpoint's file that are read: tensors as many as fit into the memory now.
+
+    A sparse file of a terabyte takes no disk, and a server may announce any size.
+    """
+    memory = machine.memory()
+    return DOCUMENT_BYTES if name == STATE else min(memory.available_bytes, memory.usable_bytes)
 
 
 def save(
@@ -148,7 +158,7 @@ def first_whole(attempts: Iterable[Callable[[], Checkpoint]]) -> tuple[Checkpoin
 def load(path: Path) -> Checkpoint:
     """Read one checkpoint and check every byte. Raise StateError naming the file that is missing, damaged or too new."""
     try:
-        return parse(path, lambda name: read_regular(path / name, limit=LARGEST_CHECKPOINT))
+        return parse(path, lambda name: read_regular(path / name, limit=largest(name)))
     except OSError as error:
         raise StateError(f"cannot read checkpoint {error.filename or path}: {error.strerror}") from error
 
@@ -162,7 +172,7 @@ def parse(path: Path | str, read: Callable[[str], bytes]) -> Checkpoint:
         head, _, text = read(STATE).decode().partition("\n")
         if json.loads(head)["sha256"] != hashlib.sha256(text.encode()).hexdigest():
             raise StateError(f"{path}/{STATE} is damaged: its checksum does not match")
-        document = json.loads(text)
+        document = parse_json(text.encode())
         if document["version"] != VERSION:
             raise StateError(f"{path}: format version {document['version']}, this headrace reads {VERSION}")
         data = read(TENSORS)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headrace.datasets.sources.remote.store import Bucket, open_bucket
 from headrace.errors import HeadraceError, SourceError, StateError
+from headrace.system.text.size_limits import larger_than
 from headrace.training.weights import checkpoint
 from headrace.training.weights.checkpoint import STATE, TENSORS, Checkpoint
 
@@ -122,6 +123,8 @@ def load_remote_checkpoint(bucket: Bucket, name: str) -> Checkpoint:
         size = bucket.size(path)
         if size is None:
             raise StateError(f"{where} is incomplete: {file} is missing", hint="its upload was interrupted, or it was removed")
+        if size > (limit := checkpoint.largest(file)):
+            raise StateError(f"{where}: {file} {larger_than(size, limit)}", hint="choose another checkpoint")
         return b"".join(_pieces(bucket, path, size))
 
     return checkpoint.parse(where, read)
