@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
+from headrace.launch.finished_job.documents import read_documents
 
 DEEP = "[" * 100_000
 JOB: dict[str, Any] = {
@@ -188,6 +189,21 @@ def test_wrong_waits_of_a_finished_job(
     waits = [{"ph": "X", "name": "DataLoaderIter::GetNext", "ts": time_us * place, "dur": wait_us} for place in range(9)]
     file.write_text(json.dumps(waits))
     diagnosed(tmp_path, capsys)
+
+
+def test_links_to_one_file_of_a_finished_job_are_not_read_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of ten thousand links to one file of 100 MB is small."""
+    (tmp_path / "describe.json").write_text(json.dumps(JOB | TRAINED))
+    file = tmp_path / "profiler-output" / "system" / "a.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(event(1)) + "\n")
+    for place in range(20):
+        (file.parent / f"b{place:02}.json").symlink_to("a.json")
+    assert not read_documents(tmp_path).problems
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", str(3 * file.stat().st_size))
+    found = read_documents(tmp_path)
+    assert len(found.cores["algo-1"][0]) == 3
+    assert any("more than the limit" in problem for problem in found.problems)
 
 
 def test_many_trainings_and_points_of_a_finished_job_take_a_moment(tmp_path: Path) -> None:

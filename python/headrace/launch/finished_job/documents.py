@@ -11,6 +11,7 @@ awslabs/sagemaker-debugger.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -26,6 +27,7 @@ from headrace.launch.job_request.request_rules import MOST_INSTANCES
 from headrace.session.typed_json import LARGEST, converter
 from headrace.system.files.regular_file import read_regular
 from headrace.system.text.json import check_values, parse_json
+from headrace.system.text.size_limits import RECORD_LIMIT, record_limit
 
 __all__ = ["METRICS", "InputWait", "JobDocuments", "Series", "host_names", "moment_s", "read_documents"]
 
@@ -88,7 +90,7 @@ def read_documents(folder: Path) -> JobDocuments:
     problems: list[str] = []
     metrics = _read_metrics(folder / "metrics.json", problems)
     system = _System(problems)
-    for file in sorted((folder / "profiler-output").glob("system/**/*.json")):
+    for file in _debugger_files(folder, "system/**/*.json", problems):
         system.read(file)
     return JobDocuments(
         description,
@@ -97,12 +99,25 @@ def read_documents(folder: Path) -> JobDocuments:
         system.gpus("GPUUtilization"),
         system.gpus("GPUMemoryUtilization"),
         system.io_wait(),
-        _read_input_wait(sorted((folder / "profiler-output").glob("framework/**/*pythontimeline.json")), problems),
+        _read_input_wait(_debugger_files(folder, "framework/**/*pythontimeline.json", problems), problems),
         tuple(problems),
     )
 
 
 _HOW = "aws sagemaker describe-training-job --training-job-name NAME > {path}"
+
+
+def _debugger_files(folder: Path, pattern: str, problems: list[str]) -> list[Path]:
+    """Return the Debugger's files, sorted by path, up to the limit of their sizes together: links may name one file often."""
+    found, total, limit = [], 0, record_limit()
+    for file in sorted((folder / "profiler-output").glob(pattern)):
+        with contextlib.suppress(OSError):  # what cannot be read is listed when it is read
+            total += file.stat().st_size
+        if total > limit:
+            problems.append(f"{file.name} and the files after it: together they have more than the limit ({RECORD_LIMIT}=SIZE)")
+            break
+        found.append(file)
+    return found
 
 
 def _document(data: bytes) -> Any:
