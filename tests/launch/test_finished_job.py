@@ -408,6 +408,28 @@ def test_a_job_is_fetched_page_by_page_through_throttling_and_without_secrets(aw
     assert PLANTED not in json.dumps(again_found.diagnosis.to_json()) + (again_found.account.command or "")
 
 
+class Endless:
+    """Services whose pages never end."""
+
+    def describe_training_job(self, **_: Any) -> dict[str, Any]:
+        return description()
+
+    def get_metric_data(self, **_: Any) -> dict[str, Any]:
+        return {"MetricDataResults": [], "NextToken": "more"}
+
+    def list_objects_v2(self, **_: Any) -> dict[str, Any]:
+        return {"Contents": [], "NextContinuationToken": "more"}
+
+
+def test_pages_without_end_are_left_out(tmp_path: Path) -> None:
+    out, server = tmp_path / "out", Endless()
+    missing = fetch_documents(
+        server, "slow-store", out, metrics=server, s3=server, sleep=lambda s: None, log=lambda line: None, region="us-east-1"
+    )
+    assert len(missing) == 2 and all("more than 1000 pages" in line for line in missing)
+    assert read_documents(out).description["TrainingJobName"] == "slow-store"
+
+
 def test_every_host_and_metric_is_asked_for(aws: Aws, tmp_path: Path) -> None:
     found = description()
     found["ResourceConfig"]["InstanceCount"] = 2

@@ -39,6 +39,9 @@ MOST_QUERIES = 500
 MOST_FILES = 600
 """Read at most this many files of the Debugger, spread over the job: it writes one a minute for each host."""
 
+MOST_PAGES = 1000
+"""Read at most this many pages of a listing: 1,000 names each, or 100,800 points. A server may name a next one for ever."""
+
 WANTED = re.compile(r"(system/.+\.json|framework/.+pythontimeline\.json)")
 
 Log = Callable[[str], None]
@@ -150,6 +153,8 @@ def _metrics(client: Any, description: Mapping[str, Any], folder: Path, sleep: S
             token = answer.get("NextToken")
             if not token:
                 break
+            if len(pages) >= MOST_PAGES:
+                raise SourceError(f"they have more than {MOST_PAGES} pages")
     atomic_write(folder / "metrics.json", json.dumps(pages, default=_text), private=True)
     points = sum(len(result["Values"]) for page in pages for result in page["MetricDataResults"])
     return [] if points else ["CloudWatch has no points for this job"]
@@ -184,7 +189,7 @@ def _read(s3: Any, bucket: str, key: str) -> bytes:
 
 def _keys(s3: Any, bucket: str, prefix: str, sleep: Sleep, log: Log) -> Iterator[str]:
     token: str | None = None
-    while True:
+    for _ in range(MOST_PAGES):
         more = {"ContinuationToken": token} if token else {}
         asked = {"Bucket": bucket, "Prefix": prefix, **more}
         answer = patiently(
@@ -194,3 +199,4 @@ def _keys(s3: Any, bucket: str, prefix: str, sleep: Sleep, log: Log) -> Iterator
         token = answer.get("NextContinuationToken")
         if not token:
             return
+    raise SourceError(f"s3://{bucket}/{prefix} lists more than {MOST_PAGES} pages of files")
