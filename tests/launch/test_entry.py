@@ -262,3 +262,15 @@ def test_a_damaged_or_absent_configuration_is_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "resourceconfig.json" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_hyperparameter_that_no_variable_can_be_called_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "input" / "config"
+    config.mkdir(parents=True)
+    (config / "hyperparameters.json").write_text('{"a=b": "1", "model": "resnet18"}')
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
+    assert entry.main() == 1
+    assert capsys.readouterr().err == "headrace: illegal environment variable name\n"
+    assert (tmp_path / "output" / "failure").read_text() == "illegal environment variable name\n"
