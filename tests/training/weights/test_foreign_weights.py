@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import warnings
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -253,6 +254,26 @@ def test_foreign_pt_files_need_a_torch_whose_safe_loading_is_safe(tmp_path: Path
         monkeypatch.setattr(torch, "__version__", version)
         with pytest.raises(KeyboardInterrupt):
             pretrained.load_pretrained(model, str(tmp_path / "weights.pt"), name="resnet20")
+
+
+def test_pt_files_that_unpack_to_more_than_they_hold_are_refused(tmp_path: Path) -> None:
+    """A file of 100 MB took 100 GB: torch.load unpacks entries that torch.save never compresses."""
+    torch.save({"a": torch.zeros(1_000_000)}, tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as plain,
+        zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    model = factory.build_model("resnet20", classes=2, image_size=16)
+    with pytest.raises(StateError, match="is compressed, as"):
+        pretrained.load_pretrained(model, str(tmp_path / "a.pt"), name="resnet20")
+    with pytest.raises(StateError, match="tensors differ"):
+        pretrained.load_pretrained(model, str(tmp_path / "plain.pt"), name="resnet20")
+    with (tmp_path / "plain.pt").open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(StateError, match=r"1\.0 TiB, more than the limit"):
+        pretrained.load_pretrained(model, str(tmp_path / "plain.pt"), name="resnet20")
 
 
 def test_damaged_pt_files_are_errors_in_words(tmp_path: Path) -> None:

@@ -53,6 +53,11 @@ class Memory:
         """The largest amount of memory that this process may hold."""
         return self.total_bytes if self.limit_bytes is None else min(self.total_bytes, self.limit_bytes)
 
+    @property
+    def free_bytes(self) -> int:
+        """The most memory that this process may take now."""
+        return min(self.available_bytes, self.usable_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:

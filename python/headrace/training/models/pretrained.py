@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import MissingDependencyError, StateError, UsageError
 from headrace.system.files.regular_file import check_regular
+from headrace.system.hardware import machine
+from headrace.system.text.size_limits import larger_than
 
 if TYPE_CHECKING:
     import torch
@@ -61,11 +64,12 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     try:
         if path.is_dir():
             raise UsageError(f"--pretrained {path} is a folder", hint=f"{hint}; in a finished run: final.safetensors")
+        size = check_regular(path).st_size
         if path.suffix == ".safetensors":
-            check_regular(path)
             tensors: dict[str, torch.Tensor] = load_file(path)
             return tensors
         _check_safe_loading(torch.__version__, path)
+        _check_unpacked(path, size)
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UsageError(f"cannot read --pretrained {path}: {error.strerror or error}", hint=hint) from error
@@ -88,6 +92,24 @@ def _check_safe_loading(version: str, path: Path) -> None:
             f"{path} is a pickle, which torch {version} cannot read safely: 2.6 is the first that can",
             hint="pip install 'torch>=2.6', or give a .safetensors file",
         )
+
+
+def _check_unpacked(path: Path, size: int) -> None:
+    """Raise StateError for weights that take more memory than the file has bytes, or than there is.
+
+    torch.save stores its entries as they are, but torch.load unpacks compressed ones, too: 100 MB may hold 100 GB.
+    """
+    if size > (limit := machine.memory().free_bytes):
+        raise StateError(f"{path} {larger_than(size, limit)}", hint="a machine with more memory reads it")
+    if not zipfile.is_zipfile(path):
+        return
+    try:
+        with zipfile.ZipFile(path) as packed:
+            entries = packed.infolist()
+    except zipfile.BadZipFile as error:
+        raise StateError(f"{path} is no whole archive of torch.save: {error}", hint="fetch it again") from error
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(one.file_size for one in entries) > size:
+        raise StateError(f"{path} is compressed, as torch.save never does it", hint="load it yourself, and save it again")
 
 
 def _plain(key: str) -> str:

@@ -70,8 +70,7 @@ def largest(name: str) -> int:
 
     A sparse file of a terabyte takes no disk, and a server may announce any size.
     """
-    memory = machine.memory()
-    return DOCUMENT_BYTES if name == STATE else min(memory.available_bytes, memory.usable_bytes)
+    return DOCUMENT_BYTES if name == STATE else machine.memory().free_bytes
 
 
 def save(
