@@ -307,6 +307,54 @@ def test_a_sampler_that_begins_anew_behind_its_end(both: Both, folder: Path) -> 
     both(script)
 
 
+class Reversing:
+    """A batch sampler that changes the dataset when it is asked for an iterator: torch asks twice where there are workers."""
+
+    def __init__(self, data: ImageFolder) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.data.samples[:7] = self.data.samples[6::-1]
+        return iter([[0, 1, 2], [3, int(torch.randint(20, ()))]])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_sampler_that_changes_the_dataset_at_its_beginning(workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        data = ImageFolder(str(folder), transforms.Compose(STEPS))
+        loader = DataLoader(data, batch_sampler=Reversing(data), num_workers=workers)  # type: ignore[arg-type]
+        return [[*batch] for _ in range(2) for batch in loader]
+
+    both(script)
+
+
+class OfNoSize:
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield [0, 1]
+        yield [2]
+
+    @property
+    def batch_size(self) -> int:
+        raise RuntimeError("batches of several sizes")
+
+
+class Compared(DataLoader[Any]):
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Compared) and len(self) == len(other)
+
+
+@pytest.mark.parametrize("kind", [DataLoader, Compared])
+def test_a_batch_sampler_without_a_size_and_a_loader_without_a_hash(kind: Any, both: Both, folder: Path) -> None:
+    data = ImageFolder(str(folder), transforms.Compose(STEPS))
+    both(lambda: [*kind(data, batch_sampler=OfNoSize())])
+
+
 class Subset(Dataset[Any]):
     """A dataset of a script that bears the name of torch's."""
 

@@ -87,7 +87,8 @@ def waits_of(dataset: str, loader: Any) -> LoopWaits:
 
     `dataset`: its description (`folders.describe`). The counts begin at 0.
     """
-    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    held = getattr(getattr(loader, "batch_sampler", None), "__dict__", {})  # a property would run code of the script
+    size = getattr(loader, "batch_size", None) or held.get("batch_size")
     key = dataset, size if type(size) is int else None
     if key not in _waits:
         _waits[key] = LoopWaits(*key)

@@ -379,9 +379,10 @@ def test_an_error_and_an_early_end_within_a_divided_batch(folder: Path, taken_ov
             next(batches)
         assert Image.OPEN["JPEG"] is before and len(next(batches)[1]) == 18
     for length in (20, 30):
-        loader = DataLoader(Stream([path] * length), 18)
-        assert [len(images) for images in loader] == [18, length - 18]
-        assert Image.OPEN["JPEG"] is before
+        for drops in (False, True):
+            loader = DataLoader(Stream([path] * length), 18, drop_last=drops)
+            assert [len(images) for images in loader] == [18] + [length - 18] * (not drops)
+            assert Image.OPEN["JPEG"] is before
 
 
 @pytest.mark.usefixtures("reported_when_known")

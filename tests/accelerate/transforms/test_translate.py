@@ -60,6 +60,13 @@ def hooked() -> Any:
     return v1.Compose([crop, v1.ToTensor()])
 
 
+def resized_to(size: Any) -> Any:
+    """Return a crop whose size the script has set by hand: the shorter side of the cut rectangle."""
+    crop = v1.RandomResizedCrop(32)
+    crop.size = size
+    return v1.Compose([crop, v1.ToTensor()])
+
+
 SUPPORTED = {
     "pytorch examples, train": (
         v1.Compose([v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)]),
@@ -222,6 +229,8 @@ UNSUPPORTED = {
     "max_size": (v1.Compose([v1.Resize(32, max_size=64), v1.ToTensor()]), "max_size"),
     "nearest": (v1.Compose([v1.Resize((8, 8), InterpolationMode.NEAREST), v1.ToTensor()]), "nearest"),
     "hook": (hooked(), "hooks"),
+    "size by hand, a number": (resized_to(24), "size 24"),
+    "size by hand, one number": (resized_to([24]), r"size \[24\]"),
     "bicubic rotation": (v1.Compose([v1.RandomRotation(5, InterpolationMode.BICUBIC), v1.ToTensor()]), "bicubic"),
     "one channel": (v1.Compose([v1.Grayscale(), v1.ToTensor()]), "one channel"),
     "reflected border": (v1.Compose([v1.Pad(3, padding_mode="reflect"), v1.ToTensor()]), "reflect"),

@@ -52,6 +52,18 @@ def both(make: Callable[[], Any]) -> tuple[list[Any], list[Any]]:
     return list(iterator), theirs
 
 
+def drawn_at_once() -> Any:
+    """Return a batch sampler, of an installed package, that draws when it is asked for an iterator."""
+    text = """
+class Drawn:
+    def __len__(self): return 5
+    def __iter__(self): return iter(torch.randperm(20).view(5, 4).tolist())
+"""
+    space: dict[str, Any] = {"torch": torch}
+    exec(compile(text, "/env/site-packages/drawn.py", "exec"), space)
+    return space["Drawn"]()
+
+
 LOADERS: dict[str, Callable[[Any], Any]] = {
     "sequential": lambda data: DataLoader(data, batch_size=6),
     "shuffled": lambda data: DataLoader(data, batch_size=6, shuffle=True),
@@ -66,6 +78,8 @@ LOADERS: dict[str, Callable[[Any], Any]] = {
     "distributed": lambda data: DataLoader(data, 5, sampler=DistributedSampler(data, num_replicas=3, rank=1)),
     "batch sampler": lambda data: DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 3, True)),
     "own batch sampler": lambda data: DataLoader(data, batch_sampler=[[0], [19, 0, 7], [-1, 2]]),
+    "drawn at once": lambda data: DataLoader(data, batch_sampler=drawn_at_once()),
+    "drawn at once, workers": lambda data: DataLoader(data, batch_sampler=drawn_at_once(), num_workers=1),
     "subset": lambda data: DataLoader(Subset(Subset(data, range(2, 18)), [0, 5, 15, -1]), 3),
     "subset by tensor": lambda data: DataLoader(Subset(Subset(data, torch.arange(3, 19)), numpy.array([2, 0, -1])), 2),
     "concatenated": lambda data: DataLoader(ConcatDataset([data, Subset(data, [4, 5])]), 5),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from headrace.accelerate.whole import items as item_loader
 from headrace.accelerate.whole import recognition
 from headrace.accelerate.whole.iterator import NativeIterator
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -104,3 +104,24 @@ def test_only_the_scripts_frames_are_in_the_traceback(folder: Path, taken_over: 
         printed = "".join(traceback.format_exception(raised.value))
         assert "/accelerate/" not in printed.replace(__file__, "") and "in pil_loader" in printed
         assert "During handling" not in printed
+
+
+class NoShard(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        raise ValueError("no shard is left for this worker")
+
+
+def _refusing(worker: int) -> None:
+    raise ValueError("this worker cannot begin")
+
+
+@pytest.mark.parametrize("refuses", ["worker_init_fn", "dataset"])
+def test_only_the_scripts_frames_are_in_the_error_of_a_worker_that_cannot_begin(
+    refuses: str, folder: Path, taken_over: list[str]
+) -> None:
+    data, begin = (NoShard(), None) if refuses == "dataset" else (Own(folder), _refusing)
+    iterator = iter(DataLoader(data, 3, num_workers=1, worker_init_fn=begin))
+    assert "in part" in taken_over[-1]
+    with pytest.raises(ValueError, match="Caught ValueError in DataLoader worker process 0") as raised:
+        next(iterator)
+    assert "/accelerate/" not in str(raised.value).replace(__file__, "") and __file__ in str(raised.value)

@@ -127,13 +127,21 @@ class LazyItems:
     def __call__(self, worker: int) -> None:
         """Make this worker process create a `LazyFetcher` in place of torch's fetcher."""
         if self.own is not None:
-            self.own(worker)
+            try:
+                self.own(worker)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
         follow_installed_pillow()
         create = _DatasetKind.create_fetcher
         info = torch.utils.data.get_worker_info()
 
         def create_fetcher(kind: Any, dataset: Any, *arguments: Any) -> Any:
-            fetcher = create(kind, dataset, *arguments)
+            try:
+                fetcher = create(kind, dataset, *arguments)
+            except BaseException as error:  # of the `__iter__` of an iterable dataset
+                drop_own_frames(error)
+                raise
             if info is None or dataset is not info.dataset:
                 return fetcher  # a loader that the script makes inside its worker
             return LazyFetcher(fetcher, self.trial, worker, self.extension, time.process_time)
@@ -289,20 +297,20 @@ class LazyFetcher:
             self._work = work
 
 
-class _Divided:
-    """Iterates once over the indices of a batch. `begin` is called after the first `ordinary` ones.
+class _Divided(list[Any]):
+    """The list of the indices of a batch, iterated over once. `begin` is called after the first `ordinary` ones.
 
     `made`: the number of items that have been made.
     """
 
     def __init__(self, indices: list[Any], ordinary: int, begin: Callable[[], None]) -> None:
-        self._indices = indices
+        super().__init__(indices)
         self._ordinary = ordinary
         self._begin = begin
         self.made = 0
 
     def __iter__(self) -> Iterator[Any]:
-        for number, index in enumerate(self._indices):
+        for number, index in enumerate(super().__iter__()):
             if number == self._ordinary:
                 self._begin()
             yield index

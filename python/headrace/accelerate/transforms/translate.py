@@ -258,6 +258,13 @@ def _pair(size: Any) -> tuple[int, int]:
     raise no_equivalent(f"size {size!r}")
 
 
+def _size(operation: Any) -> tuple[int, int]:
+    """Return (height, width) of a crop. A size that the script has set since may be one number, which crops take otherwise."""
+    if not isinstance(operation.size, Sequence) or len(operation.size) != 2:
+        raise no_equivalent(f"transform {display_name(operation)} with size {operation.size!r}")
+    return _pair(operation.size)
+
+
 def _random_resized_crop(operation: Any) -> NativeTransform:
     draw: Draw = ("torch_crop", logarithms(operation))
     if full_name(operation).startswith(TIMM):
@@ -265,7 +272,7 @@ def _random_resized_crop(operation: Any) -> NativeTransform:
     return _native(
         "RandomResizedCrop",
         draw,
-        size=_pair(operation.size),
+        size=_size(operation),
         scale=_interval(operation.scale),
         ratio=_interval(operation.ratio),
         interpolation=_interpolations(operation.interpolation),
@@ -317,7 +324,7 @@ def _random_crop(operation: Any) -> NativeTransform:
     if padded and (operation.padding_mode != "constant" or not _is_black(operation.fill)):
         raise no_equivalent("transform RandomCrop with padding that is not black")
     draw: Draw = ("random_crop", (2.0 if is_second(operation) else 1.0,))
-    return _native("RandomCrop", draw, size=_pair(operation.size), padding=padding, pad_if_needed=bool(operation.pad_if_needed))
+    return _native("RandomCrop", draw, size=_size(operation), padding=padding, pad_if_needed=bool(operation.pad_if_needed))
 
 
 def _is_black(fill: Any) -> bool:

@@ -25,10 +25,12 @@ only. Nothing here changes the loader, or calls code of the script that may draw
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import operator
 import pathlib
 import sys
+import types
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,6 +40,7 @@ import numpy as np
 
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.iterator_watchers import looks_at_iterators
+from headrace.accelerate.script.library_code import is_installed
 from headrace.accelerate.script.seeding import only_seeds
 from headrace.accelerate.script_code.calls import has_own_default_collate
 from headrace.accelerate.script_code.deep_copies import is_unchangeable
@@ -281,6 +284,10 @@ def require_batches_of_indices(loader: Any) -> None:
         raise Unsupported("torch's default device is not the CPU", "the default device")
     if loader.batch_sampler is None:
         raise Unsupported("it has batch_size=None and makes no batches", "a batch size")
+    begin = getattr(type(loader.batch_sampler), "__iter__", None)
+    is_own = isinstance(begin, types.FunctionType) and not is_installed(begin.__code__.co_filename)
+    if loader.num_workers > 0 and is_own and not inspect.isgeneratorfunction(begin):  # it may change what workers start with
+        raise Unsupported("the __iter__ of its batch sampler runs code of the script", "an __iter__ that yields")
 
 
 def require_unwatched_iterators() -> None:

@@ -114,8 +114,7 @@ class NativeIterator(_BaseDataLoaderIter):
             for stream, one in zip(self._streams, states, strict=True):
                 stream.restart(one)
         if self._num_workers > 0:
-            self._pull(self._lookahead)
-            self._submit()
+            self._reset(loader, first_iter=True)  # asks the sampler for an iterator again, as torch does
 
     def _prepare(self, compiled: Any) -> None:
         """Store the compiled loader, and copies of the script's objects."""
