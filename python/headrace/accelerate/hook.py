@@ -160,8 +160,9 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     """Decide how the loader's batches are made, print the decision, and return the iterator. `original` makes torch's."""
     if torch.utils.data.get_worker_info() is not None:
         return original(loader)  # a loader inside a worker process
-    if type(loader).__hash__ is not object.__hash__:  # what is known of loaders is kept by their hash
-        _print(Decision(describe(loader.dataset), False, f"class {type(loader).__name__} has its own __hash__"), settings)
+    kind: Any = type(loader)
+    if kind.__hash__ is not object.__hash__:  # what is known of loaders is kept by their hash
+        _print(Decision(describe(loader.dataset), False, f"class {kind.__name__} has its own __hash__"), settings)
         return original(loader)
     if reason := tensors_in_memory(loader.dataset):  # first: an epoch of tensors may take less time than applying the rules
         return _leave_alone(loader, original, reason, settings)
