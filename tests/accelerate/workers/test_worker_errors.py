@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deferred_helpers import always_lazy
 from headrace.accelerate.whole import items as item_loader
 from headrace.accelerate.whole import recognition
 from headrace.accelerate.whole.iterator import NativeIterator
@@ -125,3 +126,19 @@ def test_only_the_scripts_frames_are_in_the_error_of_a_worker_that_cannot_begin(
     with pytest.raises(ValueError, match="Caught ValueError in DataLoader worker process 0") as raised:
         next(iterator)
     assert "/accelerate/" not in str(raised.value).replace(__file__, "") and __file__ in str(raised.value)
+
+
+class OfSeveralSizes(Own):
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.paths[index]).convert("RGB").resize((70 + index, 70))
+        return transforms.ToTensor()(image), index
+
+
+def test_the_error_of_images_of_several_sizes_is_torchs(folder: Path, taken_over: list[str], items_refused: None) -> None:
+    loader = always_lazy(DataLoader(OfSeveralSizes(folder), 3, num_workers=1))
+    texts = []
+    for iterator in (_MultiProcessingDataLoaderIter(loader), iter(loader)):
+        with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size") as raised:
+            next(iterator)
+        texts.append(str(raised.value))
+    assert "in part" in taken_over[-1] and texts[0] == texts[1]
