@@ -355,6 +355,12 @@ def test_a_batch_sampler_without_a_size_and_a_loader_without_a_hash(kind: Any, b
     both(lambda: [*kind(data, batch_sampler=OfNoSize())])
 
 
+def test_a_timeout_without_workers_is_torchs_error(both: Both, folder: Path) -> None:
+    data = ImageFolder(str(folder), transforms.Compose(STEPS))
+    outcome, _ = both(lambda: [*DataLoader(data, 5, timeout=5)])
+    assert outcome[0] is AssertionError
+
+
 class Subset(Dataset[Any]):
     """A dataset of a script that bears the name of torch's."""
 

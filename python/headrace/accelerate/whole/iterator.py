@@ -83,6 +83,8 @@ class NativeIterator(_BaseDataLoaderIter):
     def __init__(self, loader: Any, compiled: Any, log_line: Callable[[str], None]) -> None:
         if loader.num_workers > 0 and not getattr(loader, "in_order", True):
             raise Unsupported("it has in_order=False", "in_order=True")
+        if loader.num_workers == 0 and loader.timeout:  # torch's own iterator raises its error
+            raise Unsupported("it has a timeout and no workers", "no timeout")
         self._num_workers, self._dataset, self._collate_fn = loader.num_workers, loader.dataset, loader.collate_fn
         self._log_line = log_line
         self._worker_settings = WorkerSettings() if self._num_workers > 0 else None
