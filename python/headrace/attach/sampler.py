@@ -25,6 +25,7 @@ from typing import Any
 from headrace.attach.machine import gpu_counters, procfs
 from headrace.attach.machine.foreign_programs import LEAST_FOREIGN_CORES, ForeignPrograms
 from headrace.attach.record.recorder import THINNED_TO
+from headrace.attach.standstill import Standstills
 from headrace.system.files.private_files import private_opener
 from headrace.system.hardware.cgroup import Cgroup, find_cgroup
 from headrace.system.hardware.nvml import NvmlError
@@ -91,6 +92,7 @@ class Sampler:
     not_measured: dict[str, str] = field(default_factory=dict)
     affinity: frozenset[int] = frozenset()
     programs: ForeignPrograms = field(init=False)
+    standstills: Standstills | None = None
     _last: _Counters | None = None
     _joined: set[tuple[int, int]] = field(default_factory=set)  # pid and start time of each rank that is no descendant of `pid`
     # Recording in the session folder → pid and start time of its process; None: a process on another machine.
@@ -144,7 +146,11 @@ class Sampler:
         """Return the counters' changes since the last call, as fields of `Sample`; None at first and when a rank joined."""
         ranks = len(self._joined)
         last, self._last = self._last, self._read(now_s)
-        return None if last is None or len(self._joined) > ranks else self._compare(last, self._last)
+        found = None if last is None or len(self._joined) > ranks else self._compare(last, self._last)
+        if self.standstills is not None:
+            busy = [gpu["busy"] for gpu in (found or {}).get("gpus", ()) if gpu.get("busy") is not None]
+            self.standstills.look(now_s, self._recording(), list(self._last.use.cpu_s), max(busy, default=None))
+        return found
 
     def _job(self) -> list[int]:
         """List the processes of the job: `pid`, others that record into the session, and all below them."""
@@ -332,7 +338,7 @@ def main(arguments: list[str]) -> int:
     folder, pid, launcher = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     with suppress(OSError):
         os.nice(NICENESS)
-    sampler = Sampler(pid, folder, ignored_pids=frozenset({os.getpid(), launcher}))
+    sampler = Sampler(pid, folder, ignored_pids=frozenset({os.getpid(), launcher}), standstills=Standstills(folder))
     sampler.prepare()
     with open(folder / "sampler.jsonl", "a", encoding="utf-8", buffering=1, opener=private_opener) as file:
 

@@ -22,6 +22,7 @@ __all__ = [
     "meminfo",
     "memory_available_bytes",
     "memory_used_bytes",
+    "network_bytes",
     "network_counters",
     "pressure_s",
     "process_cpu",
@@ -219,6 +220,13 @@ def network_counters(proc: Path) -> tuple[int, int] | None:
         else:
             outside += received
     return outside, loopback
+
+
+def network_bytes(proc: Path) -> tuple[int, int] | None:
+    """Return the bytes received and sent so far, without the loopback device."""
+    lines = (read_counters(f"{proc}/net/dev") or "").splitlines()[2:]
+    counters = [words[1].split() for line in lines if len(words := line.split(":")) == 2 and words[0].strip() != "lo"]
+    return (sum(int(each[0]) for each in counters), sum(int(each[8]) for each in counters)) if lines else None
 
 
 def disk_counters(proc: Path) -> tuple[int, float] | None:
