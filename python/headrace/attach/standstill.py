@@ -191,7 +191,7 @@ def _limit_s(values: dict[str, float], scale: float) -> float:
 
 
 def _described(values: dict[str, float]) -> dict[str, Any]:
-    whole = ("loader", "epoch", "batches", "steps", "rank", "world_size", "worker")
+    whole = ("loader", "epoch", "batches", "steps", "rank", "world_size", "worker", "parent_pid")
     times = {name: round(values[name], 3) for name in ("since_s", "longest_s", "begun_s")}
     return {"phase": PHASES[int(values["phase"])], **times, **{name: int(values[name]) for name in whole}}
 
@@ -287,7 +287,7 @@ _ATTACH = f"{os.path.dirname(__file__)}{os.sep}"  # noqa: PTH120
 def parse_stacks(text: str, training_thread: int) -> list[dict[str, Any]]:
     """Return the threads of a dump of faulthandler, the training thread first, each with its frames, outermost first.
 
-    A frame is [function, file, line]. As in `headrace.attach.record.stacks`, the file is absolute in the script's own code only.
+    A frame is [function, file, line]. As in `headrace.attach.record.stacks`, only the script's own files are absolute.
     `lock`: the name of the lock that the innermost own line takes, if it does.
     """
     threads: list[dict[str, Any]] = []

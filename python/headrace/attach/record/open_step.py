@@ -48,7 +48,7 @@ a worker makes a batch, or has none to make. The page holds the position."""
 
 SLOTS = (
     "pid", "descriptor", "thread", "phase", "since_s", "loader", "epoch", "batches", "steps", "longest_s", "begun_s",
-    "rank", "world_size", "worker", "touched_s",
+    "rank", "world_size", "worker", "touched_s", "parent_pid",
 )  # fmt: skip
 """The numbers on the page, in order, each a float64. Times are monotonic seconds.
 
@@ -57,8 +57,8 @@ epoch. steps: batches handed out in all loops. longest_s: the longest time betwe
 first batch, 0 before. worker: the worker's number, else -1. touched_s: the last step of an optimizer.
 """
 
-PID, DESCRIPTOR, THREAD, PHASE, SINCE, LOADER, EPOCH, BATCHES, STEPS, LONGEST, BEGUN, RANK, WORLD, WORKER, TOUCHED = range(
-    len(SLOTS)
+PID, DESCRIPTOR, THREAD, PHASE, SINCE, LOADER, EPOCH, BATCHES, STEPS, LONGEST, BEGUN, RANK, WORLD, WORKER, TOUCHED, PARENT = (
+    range(len(SLOTS))
 )
 WAITS, RUNS, EPOCH_ENDED, MAKES_BATCH, WORKER_IDLE = map(float, range(1, 6))
 
@@ -96,6 +96,7 @@ def _enter_process() -> None:
     page = memoryview(mmap.mmap(descriptor, PAGE_BYTES)).cast("d")
     faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
     page[DESCRIPTOR], page[THREAD], page[WORKER], page[SINCE] = descriptor, threading.get_ident(), -1, _monotonic()
+    page[PARENT] = os.getppid()
     page[PID] = os.getpid()  # last: from now on the sampler may send the signal
     _page = page
 
