@@ -149,8 +149,19 @@ class Sampler:
         found = None if last is None or len(self._joined) > ranks else self._compare(last, self._last)
         if self.standstills is not None:
             busy = [gpu["busy"] for gpu in (found or {}).get("gpus", ()) if gpu.get("busy") is not None]
-            self.standstills.look(now_s, self._recording(), list(self._last.use.cpu_s), max(busy, default=None))
+            self._look(self.standstills, now_s, max(busy, default=None))
         return found
+
+    def _look(self, standstills: Standstills, now_s: float, gpu_busy: float | None) -> None:
+        """Look for a standstill. What goes wrong there ends the looking, and not the sampling."""
+        try:
+            standstills.look(now_s, self._recording(), list(self._last.use.cpu_s) if self._last else [], gpu_busy)
+        except OSError:
+            raise
+        except Exception as error:
+            self.standstills = None
+            with suppress(OSError):
+                print(f"headrace: standstills are no longer noticed: {error!r}", file=sys.stderr, flush=True)
 
     def _job(self) -> list[int]:
         """List the processes of the job: `pid`, others that record into the session, and all below them."""

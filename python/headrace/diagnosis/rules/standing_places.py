@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from headrace.session.standstill import StandingProcess
 
-__all__ = ["Place", "collective_of", "is_idle_worker", "place_of", "place_words"]
+__all__ = ["OWN", "Place", "collective_of", "is_idle_worker", "place_of", "place_words"]
 
 Frame = tuple[str, str, int]
 
@@ -49,6 +49,9 @@ KERNEL_WAITS = (
 )
 """Begin of the kernel's name of a wait, and what the thread then does."""
 
+OWN = ("/", "…/")
+"""Begin of the files of the script: absolute paths, shortened ones in a session for strangers."""
+
 BASES = ("_worker_loop", "_bootstrap", "_bootstrap_inner")
 """Functions in which a worker, a process of multiprocessing or a thread begins its own work."""
 
@@ -85,7 +88,7 @@ def place_of(process: StandingProcess) -> Place | None:
     frames = process.frames[begin + 1 :] or process.frames  # the frames below are those of the process that it was forked from
     if not frames:
         return None
-    own = next((frame for frame in reversed(frames) if frame[1].startswith("/")), frames[-1])
+    own = next((frame for frame in reversed(frames) if frame[1].startswith(OWN)), frames[-1])
     lock = process.threads[0].lock if own == frames[-1] else None
     return Place(frames[-1], own, _what(frames, process, lock), lock)
 
@@ -107,7 +110,7 @@ def _what(frames: Sequence[Frame], process: StandingProcess, lock: str | None) -
     """Return what a thread waits for; empty where nothing tells. Of nested waits, the outermost says most."""
     if lock is not None:
         return f"waits for the lock {lock}"
-    last_own = max((number for number, frame in enumerate(frames) if frame[1].startswith("/")), default=-1)
+    last_own = max((number for number, frame in enumerate(frames) if frame[1].startswith(OWN)), default=-1)
     for function, file, _ in frames[last_own + 1 :]:
         for known, name, words in WAITS:
             if file.startswith(known) and name in ("", function):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.diagnosis.rules.standing_places import collective_of, is_idle_worker, place_of, place_words
+from headrace.diagnosis.rules.standing_places import OWN, collective_of, is_idle_worker, place_of, place_words
 from headrace.session.model import Session
 from headrace.session.standstill import StandingProcess, Standstill, StandstillSample
 from headrace.system.text.sizes import count_text
@@ -297,7 +297,7 @@ def _spins(judged: _Judged, here: Sequence[StandingProcess], culprits: Sequence[
     if len(here) != 1 or len(culprits) != 1 or len(judged.samples) <= LEAST_SAMPLES:
         return False
     places = {one.frames[-1][:2] if one.frames else ("", "") for one in judged.history(culprits[0].pid)}
-    own = len(places) == 1 and places.pop()[1].startswith("/")
+    own = len(places) == 1 and places.pop()[1].startswith(OWN)
     return own and judged.cores([culprits[0].pid]) >= SPIN_CORES and judged.bytes_s() < QUIET_BYTES_S
 
 
