@@ -227,7 +227,7 @@ def test_ranks_that_wait_for_one_that_works_are_no_hang() -> None:
     found = judged(stands(waiting, validates, change=lambda process, number: replace(process, cpu_s=1.9 * number)))
     assert not found.hangs
     quiet = judged(stands(waiting, validates, change=lambda one, number: replace(one, cpu_s=1.9 * number * (one.rank == 0))))
-    assert quiet.hangs and "rank 1 stands at train.py:80 in validate" in quiet.words
+    assert quiet.hangs and "rank 1 ended its loader after 120 batches and stands at train.py:80 in validate" in quiet.words
 
 
 def test_a_loop_that_waits_with_a_full_core_is_suspected() -> None:

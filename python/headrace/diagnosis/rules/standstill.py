@@ -247,7 +247,7 @@ def _clause(judged: _Judged, trainer: StandingProcess, *, several: bool) -> str:
         return f"{rank}: {workers}" if several else workers
     if _waits_for_worker(trainer):
         return f"{rank} waits for a batch, and no worker makes one"
-    return f"{rank} {_where(trainer, judged.cwd, wait_first=True)}"
+    return f"{f'{ended} and' if ended and several else rank} {_where(trainer, judged.cwd, wait_first=True)}"
 
 
 def _where(process: StandingProcess, cwd: str, *, wait_first: bool = False) -> str:
