@@ -156,6 +156,7 @@ class Standstills:
             "scale": self.scale,
             "gpu_busy": gpu_busy,
             "network_bytes": sum(procfs.network_bytes(self.proc) or (0,)),
+            "disk_bytes": procfs.disk_bytes(self.proc),
             "stack_bytes": sum(map(len, dumps.values())),
             "processes": processes,
             "others": others,

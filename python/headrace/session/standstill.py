@@ -70,13 +70,17 @@ class StandingProcess:
 
 @dataclass(frozen=True, slots=True)
 class StandstillSample:
-    """All processes of the job at one time. stack_bytes: what their stacks took, part of the `bytes` of the next sample."""
+    """All processes of the job at one time. network_bytes, disk_bytes: of the machine since its start.
+
+    stack_bytes: what the stacks of the processes took, part of the `bytes` of the next sample.
+    """
 
     time_s: float
     processes: tuple[StandingProcess, ...]
     others: tuple[StandingProcess, ...] = ()
     gpu_busy: float | None = None
     network_bytes: int = 0
+    disk_bytes: int = 0
     stack_bytes: int = 0
 
 

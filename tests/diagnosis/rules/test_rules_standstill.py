@@ -161,6 +161,27 @@ def test_a_first_batch_that_does_not_come_is_told_at_once_and_a_hang_after_two_m
     assert later.verdict == "HANG" and later.share_of_step["standstill"] == 1
 
 
+def test_storage_that_still_writes_for_a_process_is_no_hang() -> None:
+    """`fsync` of a large checkpoint moves no bytes of the process itself."""
+    frames = (("save", "/work/project/train.py", 60),)
+    session = stands(trainer(frames, phase="epoch ended", state="D"))
+    (found,) = session.standstills
+    writes = tuple(replace(sample, disk_bytes=1_000_000 * number) for number, sample in enumerate(found.samples))
+    assert judged(session).hangs
+    assert not judged(replace(session, standstills=(replace(found, samples=writes),))).hangs
+
+
+def test_a_command_that_trains_nothing_is_no_hang_but_ranks_that_do_not_find_each_other_are() -> None:
+    before = {"phase": "nothing", "batches": 0, "steps": 0, "begun_s": None, "longest_s": 0.0, "world_size": 2}
+    serving = stands(trainer((("serve", "/work/project/serve.py", 9),), **before), age_s=200.0)
+    assert not judged(serving).hangs
+    meeting = (("<module>", "/work/project/train.py", 5), ("init_process_group", "torch/distributed/distributed_c10d.py", 1700))
+    agent = trainer((("_invoke_run", "torch/distributed/elastic/agent/server/api.py", 877),), pid=900, **before)
+    found = judged(stands(agent, trainer(meeting, **before), age_s=200.0))
+    assert found.hangs
+    assert found.words == "no step for 200 s: the training thread waits in init_process_group for the other ranks"
+
+
 def test_two_samples_are_too_few() -> None:
     assert not judged(stands(trainer(), worker(0), samples=2)).hangs
 

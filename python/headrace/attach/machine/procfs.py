@@ -18,6 +18,7 @@ __all__ = [
     "core_times",
     "cores_and_runnable",
     "descendants",
+    "disk_bytes",
     "disk_counters",
     "meminfo",
     "memory_available_bytes",
@@ -242,6 +243,12 @@ def disk_counters(proc: Path) -> tuple[int, float] | None:
         bytes_read += int(words[5]) * SECTOR_BYTES
         busy_s = max(busy_s, int(words[12]) * 1e-3)
     return bytes_read, busy_s
+
+
+def disk_bytes(proc: Path) -> int:
+    """Return the bytes read from and written to all whole disks so far; 0 if unknown."""
+    lines = [line.split() for line in (read_counters(f"{proc}/diskstats") or "").splitlines()]
+    return sum(SECTOR_BYTES * (int(words[5]) + int(words[9])) for words in lines if len(words) > 9 and _is_whole_disk(words[2]))
 
 
 def _is_whole_disk(name: str) -> bool:

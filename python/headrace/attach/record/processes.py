@@ -69,5 +69,7 @@ def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None
 def keep_open_step(recorder: Recorder) -> None:
     """Let the sampler see what the training loop of this process does at any time, or record why it cannot."""
     why = open_step.install()
+    rank, _, world_size = rank_from_environment()
+    open_step.note_rank(rank, world_size)
     if why is not None:
         recorder.line("not_measured", what="where a job stands still", why=why)

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from headrace.session.standstill import StandingProcess
 
-__all__ = ["OWN", "Place", "collective_of", "is_idle_worker", "place_of", "place_words"]
+__all__ = ["OWN", "STORAGE_STATE", "Place", "collective_of", "is_idle_worker", "place_of", "place_words"]
 
 Frame = tuple[str, str, int]
 
@@ -64,6 +64,7 @@ COLLECTIVE_WORDS = {
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
     "barrier": "a barrier",
+    "init_process_group": "init_process_group for the other ranks",
 }
 BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
 DDP = "torch/nn/parallel/distributed.py"

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.diagnosis.rules.standing_places import OWN, collective_of, is_idle_worker, place_of, place_words
+from headrace.diagnosis.rules.standing_places import (
+    OWN,
+    STORAGE_STATE,
+    collective_of,
+    is_idle_worker,
+    place_of,
+    place_words,
+)
 from headrace.session.model import Session
 from headrace.session.standstill import StandingProcess, Standstill, StandstillSample
 from headrace.system.text.sizes import count_text
@@ -43,6 +50,8 @@ LONG_S = 60.0
 
 WORKER_PHASES = ("makes a batch", "worker idle")
 SLEEPS = "sleeps"
+STOPPED = ("T", "t")
+LAUNCHERS = ("torch/distributed/elastic", "torch/distributed/launcher", "torch/distributed/run.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,7 @@ class _Judged:
         """Return the training processes in order of rank, those that have ended included."""
         found = [one for one in self.last.processes if one.worker < 0 and one.phase not in ("", *WORKER_PHASES)]
         job = [one for one in found if not one.ended or one.world_size > 1]  # one that trained before is another job
-        begun = [one for one in job if one.phase != "nothing"] or job
+        begun = [one for one in job if one.phase != "nothing"] or [one for one in job if not _launches(one)]
         return sorted(begun, key=lambda one: (one.rank, one.pid))
 
     def workers(self, trainer: StandingProcess) -> list[StandingProcess]:
@@ -115,15 +124,20 @@ class _Judged:
         return used_s / max(1e-6, last.time_s - first.time_s)
 
     def bytes_s(self) -> float:
-        """Return the bytes a second that the job read, wrote and sent, without the stacks that it wrote for the samples."""
+        """Return the bytes a second that the job read, wrote and sent, without the stacks that it wrote for the samples.
+
+        Where a process waits for storage, such as for `fsync`, the kernel writes for it: the machine's disks then count.
+        """
         first, last = self.samples[0], self.last
         before = {one.pid: one.bytes for one in (*first.processes, *first.others)}
         moved = sum(
             max(0, one.bytes - before.get(one.pid, one.bytes)) for one in (*last.processes, *last.others) if not one.ended
         )
         moved -= sum(sample.stack_bytes for sample in self.samples[:-1])
-        network = last.network_bytes - first.network_bytes
-        return (max(0, moved) + max(0, network)) / max(1e-6, last.time_s - first.time_s)
+        outside = last.network_bytes - first.network_bytes
+        if any(one.state == STORAGE_STATE for sample in self.samples for one in sample.processes):
+            outside += last.disk_bytes - first.disk_bytes
+        return (max(0, moved) + max(0, outside)) / max(1e-6, last.time_s - first.time_s)
 
 
 def open_standstill(session: Session) -> OpenStandstill | None:
@@ -198,6 +212,8 @@ def _hangs(
     exchange = any(collective_of(one) is not None for one in here)
     if len(judged.samples) < LEAST_SAMPLES or not (culprits or exchange) or not all(map(judged.stands, culprits)):
         return False
+    if all(one.phase == "nothing" for one in here) and not exchange:
+        return False  # a command that may not train at all, or is still at its preparations
     begun = any(one.begun_s is not None for one in here)
     least_s = LONGEST_GAPS * max(one.longest_s for one in here) if begun else FIRST_STEP_S * judged.scale
     # Ranks that wait in an exchange may use a core and a GPU for that. Those outside must use nothing.
@@ -237,7 +253,8 @@ def _clause(judged: _Judged, trainer: StandingProcess, *, several: bool) -> str:
     exchange = collective_of(trainer)
     if exchange is not None:
         done = max(0, trainer.batches - (trainer.phase == "runs"))
-        return f"{ended} and waits in {exchange}" if ended else f"{rank} waits in {exchange} since step {done:,}"
+        since = f" since step {done:,}" if trainer.phase != "nothing" else ""
+        return f"{ended} and waits in {exchange}" if ended else f"{rank} waits in {exchange}{since}"
     standing = _standing(judged, trainer)
     if standing != [trainer]:
         by_words: dict[str, list[StandingProcess]] = {}
@@ -252,6 +269,8 @@ def _clause(judged: _Judged, trainer: StandingProcess, *, several: bool) -> str:
 
 def _where(process: StandingProcess, cwd: str, *, wait_first: bool = False) -> str:
     """Return the place of a process in words."""
+    if process.state in STOPPED:
+        return "is stopped (SIGSTOP, or a debugger)"
     place = place_of(process)
     return "stands still, its stack is not known" if place is None else place_words(place, cwd, wait_first=wait_first)
 
@@ -299,6 +318,11 @@ def _spins(judged: _Judged, here: Sequence[StandingProcess], culprits: Sequence[
     places = {one.frames[-1][:2] if one.frames else ("", "") for one in judged.history(culprits[0].pid)}
     own = len(places) == 1 and places.pop()[1].startswith(OWN)
     return own and judged.cores([culprits[0].pid]) >= SPIN_CORES and judged.bytes_s() < QUIET_BYTES_S
+
+
+def _launches(process: StandingProcess) -> bool:
+    """Return whether a process only starts the ranks and waits for them (torchrun)."""
+    return any(file.startswith(LAUNCHERS) for _, file, _ in process.frames)
 
 
 def _what(process: StandingProcess) -> str:
