@@ -31,7 +31,11 @@ def write(folder: Path, name: str, *lines: dict[str, Any]) -> None:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Path:
-    write(tmp_path, "launch.jsonl", {"kind": "session", "version": 1, "command": ["python"], "cwd": "/", "monotonic_s": 0.0})
+    write(
+        tmp_path,
+        "launch.jsonl",
+        {"kind": "session", "version": 1, "command": ["python"], "cwd": "/elsewhere", "monotonic_s": 0.0},
+    )
     return tmp_path
 
 
@@ -62,11 +66,12 @@ def test_a_standstill_is_told_then_that_it_is_a_hang_then_that_it_is_over(
 
 
 def test_a_session_without_a_standstill_is_not_read(session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standstill_notice, "POLL_S", 0.01)
     loads: list[Path] = []
-    monkeypatch.setattr(Session, "load", lambda folder: loads.append(folder))
-    with StandstillNotice(session, print):
-        time.sleep(0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(standstill_notice, "POLL_S", 0.01)
+        patch.setattr(Session, "load", lambda folder: loads.append(folder))
+        with StandstillNotice(session, print):
+            time.sleep(0.1)
     assert not loads
 
 

@@ -28,9 +28,9 @@ def with_open_step(found: Diagnosis, standstill: OpenStandstill | None, steps: S
         found,
         share_of_step={name: part * kept for name, part in found.share_of_step.items()} | {"standstill": share},
         img_s=None if found.img_s is None else found.img_s * kept,
-        step_s=whole_s / (len(steps) + 1),
-        step_p95_s=percentile([*(step.step_s for step in steps), standstill.age_s], 0.95),
-        wait_share=(found.wait_share or 0.0) * kept + (share if standstill.in_next else 0.0),
+        step_s=whole_s / (len(steps) + 1) if steps else None,
+        step_p95_s=percentile([*(step.step_s for step in steps), standstill.age_s], 0.95) if steps else None,
+        wait_share=None if found.wait_share is None else found.wait_share * kept,
         percentiles=_percentiles(found.percentiles, standstill, steps),
     )
     if not standstill.hangs:

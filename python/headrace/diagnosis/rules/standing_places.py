@@ -100,7 +100,7 @@ def place_words(place: Place, cwd: str = "", *, wait_first: bool = False) -> str
     cwd: files below this folder are named from there. wait_first: `waits for the lock cache_lock at train.py:12 in save`.
     """
     function, file, line = place.own
-    shown = str(PurePath(file).relative_to(cwd)) if cwd and PurePath(file).is_relative_to(cwd) else file
+    shown = str(PurePath(file).relative_to(cwd)) if len(cwd) > 1 and PurePath(file).is_relative_to(cwd) else file
     where = f"at {shown}:{line} in {function}"
     if wait_first and place.what.startswith("waits"):
         return f"{place.what} {where}"

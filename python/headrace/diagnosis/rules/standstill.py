@@ -19,7 +19,7 @@ from headrace.diagnosis.rules.standing_places import (
 )
 from headrace.session.model import Session
 from headrace.session.standstill import StandingProcess, Standstill, StandstillSample
-from headrace.system.text.sizes import count_text
+from headrace.system.text.sizes import count_text, percent_text
 
 __all__ = ["OpenStandstill", "open_standstill"]
 
@@ -332,7 +332,7 @@ def _what(process: StandingProcess) -> str:
 
 def _use_words(judged: _Judged, session: Session) -> str:
     gpu = _gpu(judged, session)
-    also = f", the GPU {gpu:.0%}" if gpu else ""
+    also = f"; the GPU is used {percent_text(gpu)}" if gpu else ""
     return (
         f"over {len(judged.samples)} samples all processes together use {judged.cores():.2f} cores and move "
         f"{judged.bytes_s() / 1024:.1f} KiB/s{also}"
