@@ -9,8 +9,7 @@ from headrace.diagnosis.measure.enough_steps import PROVISIONAL_CONFIDENCE
 from headrace.diagnosis.measure.series import percentiles
 from headrace.diagnosis.measure.stats import percentile
 from headrace.diagnosis.result.model import Diagnosis, Finding, Percentiles
-from headrace.diagnosis.rules.finding import make_finding
-from headrace.diagnosis.rules.standstill import OpenStandstill
+from headrace.diagnosis.rules.standstill import OpenStandstill, hang
 from headrace.session.model import Step
 
 __all__ = ["with_open_step"]
@@ -43,15 +42,13 @@ def with_open_step(found: Diagnosis, standstill: OpenStandstill | None, steps: S
 
 def _as_verdict(found: Diagnosis, standstill: OpenStandstill, share: float, rest: Sequence[Finding]) -> Diagnosis:
     """Return the diagnosis with the verdict HANG. Nothing is predicted: no fix of the steps before makes the next one come."""
-    evidence = (*standstill.evidence, *((standstill.advice,) if standstill.advice else ()))
-    hang = replace(make_finding("HANG", share, *evidence), summary=standstill.words, confidence=standstill.confidence)
     return replace(
         found,
         verdict="HANG",
         confidence=standstill.confidence,
         provisional=False,
         summary=standstill.words,
-        findings=(hang, *(replace(finding, fixes=(), confidence=None) for finding in rest)),
+        findings=(hang(standstill, share), *(replace(finding, fixes=(), confidence=None) for finding in rest)),
         configuration=tuple(replace(finding, fixes=()) for finding in found.configuration),
         ceiling_img_s=None,
         reachable_img_s=None,

@@ -7,8 +7,10 @@ sampled. It is the verdict HANG only where nothing moves any more, or where a pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from headrace.diagnosis.result.model import Finding
+from headrace.diagnosis.rules.finding import make_finding
 from headrace.diagnosis.rules.standing_places import (
     OWN,
     STORAGE_STATE,
@@ -21,7 +23,7 @@ from headrace.session.model import Session
 from headrace.session.standstill import StandingProcess, Standstill, StandstillSample
 from headrace.system.text.sizes import count_text, percent_text
 
-__all__ = ["OpenStandstill", "open_standstill"]
+__all__ = ["OpenStandstill", "hang", "open_standstill"]
 
 FIRST_STEP_S = 120.0
 """Call a job without any step a hang only after this long: starting, downloading and indexing take their time."""
@@ -152,6 +154,12 @@ def open_standstill(session: Session) -> OpenStandstill | None:
     end_s = min(end_s, float(limit_s)) if limit_s and end_s > float(limit_s) > found.samples[-1].time_s else end_s
     judged = _Judged(_same_places(found), end_s - found.since_s, found.scale, session.cwd)
     return _judge(judged, session)
+
+
+def hang(found: OpenStandstill, share: float) -> Finding:
+    """Return the finding of a standstill that is a hang. share: of the step, 0 to 1."""
+    evidence = (*found.evidence, *((found.advice,) if found.advice else ()))
+    return replace(make_finding("HANG", share, *evidence), summary=found.words, confidence=found.confidence)
 
 
 def _last_s(session: Session) -> float:
