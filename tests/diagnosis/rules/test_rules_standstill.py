@@ -96,9 +96,9 @@ def test_a_worker_that_holds_the_batch_back_is_named_with_file_line_and_function
 
 
 def test_a_lock_that_a_forked_worker_waits_for_is_named() -> None:
-    found = judged(stands(trainer(), worker(0, lock="cache_lock"), worker(1, lock="cache_lock")))
+    found = judged(stands(trainer(), worker(1, lock="cache_lock"), worker(0, lock="cache_lock")))
     assert found.words.endswith(
-        "each of workers 0 and 1 (1001, 1002) stands at data/images.py:12 in __getitem__ (waits for the lock cache_lock)"
+        "workers 0 and 1 (1001, 1002) stand at data/images.py:12 in __getitem__ (waits for the lock cache_lock)"
     )
     assert found.advice is not None and "held cache_lock" in found.advice
 

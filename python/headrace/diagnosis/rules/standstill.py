@@ -268,7 +268,7 @@ def _clause(judged: _Judged, trainer: StandingProcess, *, several: bool) -> str:
         by_words: dict[str, list[StandingProcess]] = {}
         for one in standing:
             by_words.setdefault(_where(one, judged.cwd), []).append(one)
-        workers = ", ".join(f"{_worker_words(ones)} {words}" for words, ones in by_words.items())
+        workers = ", ".join(_workers_words(ones, words) for words, ones in by_words.items())
         return f"{rank}: {workers}" if several else workers
     if _waits_for_worker(trainer):
         return f"{rank} waits for a batch, and no worker makes one"
@@ -288,13 +288,15 @@ def _waits_for_worker(trainer: StandingProcess) -> bool:
     return any(frame[0] in ("_get_data", "_try_get_data") for frame in trainer.frames)
 
 
-def _worker_words(workers: Sequence[StandingProcess]) -> str:
+def _workers_words(workers: Sequence[StandingProcess], where: str) -> str:
+    """Return where one or several workers stand: `workers 0 and 1 (4018, 4019) stand at train.py:12 in __getitem__`."""
+    workers = sorted(workers, key=lambda one: one.worker)
     if len(workers) == 1:
         number = f"worker {workers[0].worker}" if workers[0].worker >= 0 else "a worker"
-        return f"{number} ({workers[0].pid})"
+        return f"{number} ({workers[0].pid}) {where}"
     numbers = [str(one.worker) if one.worker >= 0 else "?" for one in workers]
     pids = ", ".join(str(one.pid) for one in workers[:4]) + (", …" if len(workers) > 4 else "")
-    return f"each of workers {', '.join(numbers[:-1])} and {numbers[-1]} ({pids})"
+    return f"workers {', '.join(numbers[:-1])} and {numbers[-1]} ({pids}) {where.replace('stands', 'stand', 1)}"
 
 
 def _proof(judged: _Judged, trainers: Sequence[StandingProcess]) -> str | None:
