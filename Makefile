@@ -23,10 +23,10 @@ test: setup
 test-fast: setup # under 90 seconds on two cores: quick tests of every part
 	$(PY) -m pytest -n $(JOBS) -q $$(grep -v '^#' tests/fast_lane.txt)
 
-test-long: setup # the tests that take more than ten seconds each: the guides' commands, killed jobs, several ranks, all layouts
-	$(PYTEST) -m slow
+test-long: setup # the slow tests: the guides' commands, killed jobs, several ranks, all layouts, all cells; SHARE=2/6: a sixth of them
+	$(PYTEST) -m slow $(if $(SHARE),--share $(SHARE))
 
-test-frameworks: setup # with TensorFlow, JAX, Lightning, Hugging Face, fastai, albumentations and MONAI, in .venv-frameworks
+test-frameworks: setup # with TensorFlow, JAX, Lightning, Hugging Face, fastai, …, in .venv-frameworks; SHARE=1/2: a half of each group
 	@scripts/frameworks.sh
 	@scripts/test_frameworks.sh
 

@@ -12,6 +12,7 @@ import pytest
 from diagnosis_checks import check_agreement
 from headrace.errors import SessionError
 from headrace.session.model import Session
+from lanes import mark_matrices, share_of
 from sample_images import data_folder, jpeg
 
 
@@ -42,8 +43,22 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several processes none is left with a slow test at the end: those come first (see `make test`)."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", metavar="K/N", default="1/1", help="run each Nth of the selected tests, from the Kth")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Mark the slow cells of matrices before `-m` selects tests, and take the share of those that are selected.
+
+    Of several processes none is left with a slow test at the end: those come first (see `make test`).
+    """
+    mark_matrices(items)
+    yield
+    kept = share_of(items, config.getoption("share", "1/1"))
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[*{*items} - {*kept}])
+        items[:] = kept
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 

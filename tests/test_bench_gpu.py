@@ -68,6 +68,7 @@ def test_without_time_left_nothing_is_begun_and_that_is_said(tmp_path: Path, ima
     assert run.stderr.count("no time left; --resume goes on") == len(names())
 
 
+@pytest.mark.slow
 def test_a_measurement_that_fails_or_hangs_gives_a_reason(tmp_path: Path) -> None:
     program = f"""
 import argparse
@@ -84,6 +85,7 @@ for limit_s in (100, 0.1):
     assert late.startswith("took longer than")
 
 
+@pytest.mark.slow
 def test_rows_of_a_measurement_that_runs_out_of_time_are_kept_and_rendered(tmp_path: Path) -> None:
     program = f"""
 import argparse
@@ -130,6 +132,7 @@ print(np.abs(found.astype(int) - wanted).max(), _peer(Run("cuda", True, Path()),
 """
 
 
+@pytest.mark.slow
 def test_crops_of_the_peers_decoders_are_those_of_the_cpu_up_to_rounding() -> None:
     """torchvision decodes on the CPU here, by libjpeg-turbo; torchcodec is not there."""
     paths = os.pathsep.join([str(BENCHMARKS), str(Path(__file__).parent / "helpers"), os.environ.get("PYTHONPATH", "")])
@@ -140,6 +143,7 @@ def test_crops_of_the_peers_decoders_are_those_of_the_cpu_up_to_rounding() -> No
     assert int(difference) <= 1 and "torchcodec" in reason
 
 
+@pytest.mark.slow
 def test_every_declared_measurement_exists() -> None:
     program = "import gpu.measures, gpu.feed, gpu.job_measures, gpu.measurements as m\n" + (
         "have = {n for module in (gpu.measures, gpu.feed, gpu.job_measures) for n in module.__all__}\n"
@@ -195,6 +199,7 @@ print(gpu_trials.render(json.loads(target.read_text())))
 """
 
 
+@pytest.mark.slow
 def test_the_matrix_on_a_gpu_goes_on_where_its_time_ended(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", STUB, str(tmp_path)], cwd=BENCHMARKS, capture_output=True, text=True, check=True

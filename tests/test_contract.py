@@ -26,12 +26,22 @@ INTERNAL = {"residency"}
 
 
 @pytest.fixture(scope="module")
-def today(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Documents and the loader of the tree under test, from the same small runs."""
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Documents of the tree under test, from the same small runs."""
     pytest.importorskip("torchvision")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("contract"))
-        return {"documents": contract.documents(), "loader": contract.loader()}
+        return contract.documents()
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The loader of the tree under test, of a pack like that of the documents."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("contract"))
+        contract.images(Path("images"))
+        contract.document_of(["pack", "images", "packed", "--json"])
+        return contract.loader()
 
 
 @pytest.mark.parametrize("verb", RECORDED["verbs"])
@@ -104,9 +114,10 @@ def parent(path: str) -> str:
     return path.rpartition(".")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDED["documents"])
-def test_every_json_field_of_before_is_there(name: str, today: dict[str, Any]) -> None:
-    now, before = set(today["documents"][name]), RECORDED["documents"][name]
+def test_every_json_field_of_before_is_there(name: str, documents: dict[str, Any]) -> None:
+    now, before = set(documents[name]), RECORDED["documents"][name]
     filled = {parent(path) for path in now}  # a list may be empty in this run: then it says nothing about its fields
     missing = [path for path in before if path not in now and parent(path) in filled and not path.startswith(MEASURED)]
     assert not missing
@@ -115,6 +126,6 @@ def test_every_json_field_of_before_is_there(name: str, today: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("part", RECORDED["loader"])
-def test_a_loader_has_every_field_of_before(part: str, today: dict[str, Any]) -> None:
-    now, before = set(today["loader"][part]), set(RECORDED["loader"][part]) - INTERNAL
+def test_a_loader_has_every_field_of_before(part: str, loader: dict[str, Any]) -> None:
+    now, before = set(loader[part]), set(RECORDED["loader"][part]) - INTERNAL
     assert before <= now, sorted(before - now)

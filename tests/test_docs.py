@@ -202,7 +202,7 @@ def test_the_fast_lane_lists_files_without_slow_tests() -> None:
     lines = (REPOSITORY / "tests/fast_lane.txt").read_text(encoding="utf-8").splitlines()
     listed = [line for line in lines if not line.startswith("#")]
     assert listed == sorted(set(listed))
-    marked = re.compile(r"^@pytest\.mark\.slow", re.MULTILINE)
+    marked = re.compile(r"\bmark\.(slow|matrix)\b")
     assert not [name for name in listed if marked.search((REPOSITORY / name).read_text(encoding="utf-8"))]
 
 

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "aws sagemaker": "needs AWS; tests/launch/test_finished_job.py reads such files",
     "docker": "no container engine: tests/setup/test_install.py checks the Dockerfile",
     "pip install": "scripts/setup.sh installs the same requirements for these tests",
+    "headrace compare a b": "tests/launch/test_finished_job.py",
     "headrace cost refresh": "asks AWS: tests/cost/market/test_live_prices.py runs it against recorded answers",
     "headrace diagnose -- python train_keras.py": "needs TensorFlow: tests/diagnosis/fixes/test_tensorflow.py",
     "headrace diagnose --from-files": "tests/launch/test_finished_job.py",

@@ -51,7 +51,7 @@ ROOMS = {
     "cost": ["market", "estimates"],
     "datasets": ["records", "shards", "sources"],
     "datasets.sources": ["folders", "archives", "remote"],
-    "diagnosis": ["result", "measure", "rules", "fixes", "findings"],
+    "diagnosis": ["result", "measure", "rules", "fixes", "endings", "findings"],
     "gpu": ["preparation", "decoder", "augmentation"],
     "launch": ["sagemaker", "job_request", "in_container", "local", "finished_job"],
     "loading": ["statistics", "order", "feeding", "batches"],
@@ -82,10 +82,15 @@ def modules() -> dict[str, Path]:
     return names
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path) -> set[str]:
     """Own modules that a file imports, inside functions and for a type checker too."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "headrace":
             base = node.module.removeprefix("headrace").removeprefix(".")
             for alias in node.names:
@@ -160,7 +165,7 @@ def test_dotted_names_in_strings_exist() -> None:
     """`sys.modules.get("headrace.…")` becomes None after a move, and nothing else tells."""
     named = re.compile(r"headrace(\.[a-z_]+)+")
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and named.fullmatch(node.value):
                 name = node.value.removeprefix("headrace.")
                 known = name in modules() or name in OTHER_NAMES or name.split(".")[0] == "_native"
@@ -170,7 +175,7 @@ def test_dotted_names_in_strings_exist() -> None:
 def test_nothing_imports_the_package_face() -> None:
     """`from headrace import X` runs the face, the top of the staircase; only users do that."""
     for name, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ImportFrom):
                 assert node.module != "headrace", f"headrace.{name}, line {node.lineno}: import from the module that defines it"
             elif isinstance(node, ast.Import):
@@ -197,7 +202,7 @@ def test_modules_and_functions_stay_short() -> None:
     for name, path in modules().items():
         text = path.read_text()
         assert text.count("\n") <= LONGEST_MODULE, f"headrace.{name}: {text.count(chr(10))} lines; split it by concept"
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 assert length <= LONGEST_FUNCTION, f"headrace.{name}.{node.name}: {length} lines; split it by step"
@@ -213,7 +218,7 @@ def test_what_runs_in_the_users_process_imports_the_standard_library_only() -> N
     assert {"system.hardware.cgroup", "system.hardware.gpm", "system.hardware.nvml"} <= used
     assert {target.split(".")[0] for target in used} <= {"attach", "session", "system", "errors"}, used
     for path in own:
-        for node in ast.parse(path.read_text()).body:
+        for node in tree(path).body:
             names = (
                 [alias.name for alias in node.names]
                 if isinstance(node, ast.Import)
@@ -231,11 +236,10 @@ def test_exported_names_are_complete_sorted_and_exist() -> None:
     for name in headrace.__all__:
         assert getattr(headrace, name) is not None
     for name, path in modules().items():
-        tree = ast.parse(path.read_text())
         exported = next(
             (
                 ast.literal_eval(node.value)
-                for node in tree.body
+                for node in tree(path).body
                 if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
             ),
             None,
@@ -243,7 +247,7 @@ def test_exported_names_are_complete_sorted_and_exist() -> None:
         if exported is not None:
             defined = {
                 target
-                for node in ast.walk(tree)
+                for node in ast.walk(tree(path))
                 for target in (
                     [node.name]
                     if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)

@@ -164,6 +164,7 @@ class Used(OwnImages):
         return self.use(self.transform(Image.open(self.paths[index]).convert("RGB")), index)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("transform", "use"),
     [

@@ -1,6 +1,7 @@
 """Loaders × datasets × transforms × collate functions: with lazy images and deferred items nothing differs from plain loading.
 
-Values, targets, types, strides and the states of all generators are compared. `slow` runs ten times as many combinations.
+Values, targets, types, strides and the states of all generators are compared. `make test` runs some of the combinations, `slow`
+all others and ten times as many.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ def name(case: Case) -> str:
     return f"{case.loader}-{case.dataset}-{case.transform}-{case.collate}"
 
 
+@pytest.mark.matrix(keep=30)
 @pytest.mark.parametrize("case", cases(160, SEED), ids=name)
 def test_nothing_differs(case: Case, images: Path) -> None:
     assert found(case, images, in_part) == found(case, images, own_iterator)

@@ -416,6 +416,7 @@ def test_a_mode_of_torch_that_is_there_when_a_pass_begins(mode: Any, workers: in
     assert all("under a mode of torch" in line for line in both(script)[1])
 
 
+@pytest.mark.matrix(keep=4)
 @pytest.mark.parametrize("route", ["folder", "items", "lazy"])
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("mode", [DoubledStacks, DoubledQuotients])

@@ -1,7 +1,8 @@
 """Whole jobs under the hook of `headrace run`, beside the same jobs without it: nothing that a script can see differs.
 
 Axes: pairs of loaders and the order in which they are read, generators, start methods and seeds of workers, files that change
-or are odd, targets with state or with reducers, the identity of workers, warnings as errors. `slow` runs many more.
+or are odd, targets with state or with reducers, the identity of workers, warnings as errors. `make test` runs some of the jobs,
+`slow` all others and many more.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def require_equal(job: Job, folder: Path, request: pytest.FixtureRequest) -> lis
     return lines
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("job", cases(150, SEED), ids=name)
 def test_nothing_differs(job: Job, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     require_equal(job, tmp_path, request)

@@ -100,6 +100,7 @@ def watched(script: Path, root: Path, kind: str, workers: int = 0) -> tuple[Sess
 LAZY_ONLY = "the decode, crop and resize of JPEGs that Pillow opens only: "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "take_over", "part", "reason"),
     [
@@ -136,6 +137,7 @@ def test_watching_changes_no_draw(script: Path, image_folder: Callable[..., Path
     assert len(printed.split()) == 4
 
 
+@pytest.mark.slow
 def test_a_loader_whose_gain_only_its_items_tell_gets_no_prediction(script: Path, image_folder: Callable[..., Path]) -> None:
     watched(script, image_folder(classes=10, per_class=12), "own")
     session, diagnosis = finish(script.with_name("session-own-0"), log=print, report=False)
@@ -150,6 +152,7 @@ def lines(session: Path, kind: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["kind"] == kind]
 
 
+@pytest.mark.slow
 def test_each_loader_is_asked_about_once(script: Path, image_folder: Callable[..., Path]) -> None:
     watched(script, image_folder(classes=4, per_class=5), "whole", workers=1)
     (line,) = lines(script.with_name("session-whole-1"), "take_over")
@@ -166,6 +169,7 @@ def test_asking_takes_little_cpu_time(image_folder: Callable[..., Path]) -> None
     assert time.thread_time() - begin_s < 0.5
 
 
+@pytest.mark.slow
 def test_loaders_that_a_script_makes_for_each_epoch_are_merged(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     script = tmp_path / "train.py"
     remade = SCRIPT.replace("for images, labels in loader:", "for images, labels in DataLoader(data, batch_size=4):")
@@ -175,6 +179,7 @@ def test_loaders_that_a_script_makes_for_each_epoch_are_merged(tmp_path: Path, i
     assert [loader.remade for loader in merge_recreated_loaders(session).loaders] == [8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "workers"), [("whole", "0"), ("whole", "2"), ("own", "0"), ("own", "2")])
 def test_a_script_under_run_is_timed_and_not_asked_again(
     script: Path, image_folder: Callable[..., Path], kind: str, workers: str
@@ -197,6 +202,7 @@ recognition.collate_kind = fail
 """
 
 
+@pytest.mark.slow
 def test_a_failing_recogniser_is_recorded_and_costs_the_job_nothing(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(FAILING) + SCRIPT)

@@ -86,6 +86,7 @@ def test_an_error_of_a_sampler_is_the_scripts(workers: int, both: Both, folder: 
     assert both(script)[0] == (ValueError, "not yet")
 
 
+@pytest.mark.slow
 def test_the_warning_of_too_many_workers_is_given_in_each_pass(both: Both, folder: Path) -> None:
     def script() -> Any:
         with warnings.catch_warnings(record=True) as caught:

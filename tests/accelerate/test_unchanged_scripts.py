@@ -196,6 +196,7 @@ for batch in lying:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["run", "diagnose"])
 def test_a_watched_script_prints_the_same_warnings(tmp_path: Path, folder: Path, verb: str) -> None:
     script = tmp_path / "train.py"
@@ -269,6 +270,7 @@ STAND_IN = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [False, True])
 def test_diagnose_times_a_stand_in_or_says_that_its_hook_failed(tmp_path: Path, folder: Path, broken: bool) -> None:
     script = tmp_path / "train.py"

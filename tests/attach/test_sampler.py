@@ -14,7 +14,7 @@ import pytest
 from headrace.attach.machine import procfs
 from headrace.attach.machine.foreign_programs import ForeignPrograms
 from headrace.attach.record.recorder import Recorder
-from headrace.attach.sampler import Sampler
+from headrace.attach.sampler import Sampler, start
 from headrace.diagnosis.measure import measure_machine
 from headrace.session.machine import ForeignProgram, Sample
 from headrace.session.model import Session
@@ -270,3 +270,56 @@ def test_the_sampler_knows_the_process_that_a_real_recorder_names(tmp_path: Path
         pids = Sampler(job.pid, tmp_path)._job()
         job.communicate(b"\n")
     assert {job.pid, os.getpid()} <= set(pids)
+
+
+def test_the_end_of_a_job_has_kills_limit_and_the_last_memory_of_each_process(tmp_path: Path) -> None:
+    """The worker is killed between two samples; its last memory stays known, also while it is a zombie without any."""
+    group = "sys/fs/cgroup/job"
+    put(tmp_path / "proc", machine((10.0, 10.0), 50.0, own_s=1.0))
+    put(tmp_path, {
+        "proc/100/cgroup": "0::/job\n",
+        "proc/vmstat": "nr_free_pages 1\noom_kill 7\n",
+        "sys/fs/cgroup/cgroup.controllers": "cpu memory",
+        f"{group}/memory.max": str(500 * 1024),
+        f"{group}/memory.current": str(300 * 1024),
+        f"{group}/memory.events": "oom_kill 3\n",
+        f"{group}/memory.peak": "900",
+    })  # fmt: skip
+    sampler = Sampler(100, proc=tmp_path / "proc", sys=tmp_path / "sys")
+    sampler.prepare()
+    sampler.sample(10.0)
+    put(tmp_path, {f"{group}/memory.current": str(490 * 1024)})
+    put(tmp_path / "proc", {f"{pid}/smaps_rollup": f"Rss: 400 kB\nPss:   {pid} kB\n" for pid in (100, 101)})
+    sampler.sample(11.0)  # memory is short: the shares of shared pages are read
+    put(tmp_path, {
+        "proc/101/statm": "0 0 0 0 0 0 0",
+        "proc/101/smaps_rollup": "",
+        "proc/vmstat": "oom_kill 8\n",
+        f"{group}/memory.events": "oom_kill 4\n",
+        f"{group}/memory.peak": str(500 * 1024),
+    })  # fmt: skip
+    put(tmp_path / "proc", {"101/stat": (tmp_path / "proc/101/stat").read_text().replace(" 500 ", " 0 ")})
+    sampler.sample(12.0)
+    end = sampler.job_end(12.5)
+    assert (end["oom_kills"], end["machine_oom_kills"]) == (1, 1)
+    assert end["memory_limit_bytes"] == end["memory_peak_bytes"] == 500 * 1024
+    assert {one["pid"]: (one["memory_bytes"], one["seen_s"], one["is_proportional"]) for one in end["processes"]} == {
+        100: (100 * 1024, 0.5, True),
+        101: (101 * 1024, 1.5, True),
+    }
+
+
+def test_a_sampler_that_is_told_to_end_writes_the_end(tmp_path: Path) -> None:
+    process = start(tmp_path, os.getpid())
+    try:
+        deadline_s = time.monotonic() + 60
+        while not (tmp_path / "sampler.jsonl").exists() or '"sample"' not in (tmp_path / "sampler.jsonl").read_text():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+    seen = Session.load(tmp_path).job_end
+    assert seen is not None and os.getpid() in {one.pid for one in seen.processes}

@@ -84,6 +84,7 @@ def test_forked_workers_two_loaders_and_pauses_are_recorded(tmp_path: Path, capf
     assert session.samples or session.not_measured
 
 
+@pytest.mark.slow
 def test_spawned_workers_are_recorded(tmp_path: Path) -> None:
     session, code = watched(tmp_path, "1", "spawn")
     assert code == 0
@@ -92,6 +93,7 @@ def test_spawned_workers_are_recorded(tmp_path: Path) -> None:
     assert session.loaders[0].start_method == "spawn"
 
 
+@pytest.mark.slow
 def test_without_workers_the_training_process_makes_the_batches(tmp_path: Path) -> None:
     session, code = watched(tmp_path, "0", "-")
     assert code == 0
@@ -110,6 +112,7 @@ for epoch in range(3):
 """
 
 
+@pytest.mark.slow
 def test_persistent_workers_give_the_steps_of_each_epoch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     session, code = watched(tmp_path, script=PERSISTENT)
     assert code == 0
@@ -117,6 +120,7 @@ def test_persistent_workers_give_the_steps_of_each_epoch(tmp_path: Path, capfd: 
     assert [sum(step.epoch == epoch for step in session.steps) for epoch in range(3)] == [3, 2, 3]
 
 
+@pytest.mark.slow
 def test_crash_leaves_a_session_and_the_scripts_own_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     session, code = watched(tmp_path, "1", "-", "crash")
     assert code == 1
@@ -125,6 +129,7 @@ def test_crash_leaves_a_session_and_the_scripts_own_error(tmp_path: Path, capfd:
     assert session.exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_killed_job_leaves_the_flushed_steps(tmp_path: Path) -> None:
     session, code = watched(tmp_path, "1", "-", "kill")
     assert code == -signal.SIGKILL
@@ -168,6 +173,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_the_slower_of_two_ranks_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     for attempt in range(3):
@@ -194,6 +200,7 @@ def test_the_time_limit_ends_the_job_and_leaves_the_session(tmp_path: Path) -> N
     assert Session.load(tmp_path / "session").exit_code == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_overrides_change_only_the_loader_that_matches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_OVERRIDES", '{"match": {"batch_size": 4, "num_workers": 2}, "set": {"num_workers": 1}}')
     file = tmp_path / "train.py"
@@ -208,6 +215,7 @@ def test_overrides_change_only_the_loader_that_matches(tmp_path: Path, monkeypat
     ]
 
 
+@pytest.mark.slow
 def test_headraces_own_loader_is_timed(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     script = """
         import sys, torch

@@ -55,6 +55,7 @@ def check(*words: str | Path) -> None:
     json.dumps(json.loads(document), ensure_ascii=False).encode()  # no lone surrogate
 
 
+@pytest.mark.slow
 def test_pack_verify_and_inspect(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out\x1b[2J"
     check("pack", folder, out)
@@ -142,6 +143,7 @@ def test_keys_of_a_tar_are_escaped_once(tmp_path: Path, ends: tuple[str, str]) -
     assert list(open_dataset(tmp_path / "out").table.keys) == expected
 
 
+@pytest.mark.slow
 def test_commands_to_copy_are_quoted_and_lines_about_loaders_are_one_line(tmp_path: Path) -> None:
     photos = tmp_path / "two words\nand a line" / "photos"
     for number in range(4):

@@ -67,6 +67,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.
     return folder / "s", done
 
 
+@pytest.mark.slow
 def test_no_secret_reaches_a_file_or_the_output(watched: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     session, done = watched
     document = json.loads(done.stdout)

@@ -24,6 +24,7 @@ def test_the_script_is_plain_torchvision() -> None:
         assert word in text, word
 
 
+@pytest.mark.slow
 def test_the_script_trains_and_writes_its_measurements(tmp_path: Path) -> None:
     for index in range(8):
         (tmp_path / "data" / f"class{index % 2}").mkdir(parents=True, exist_ok=True)

@@ -64,6 +64,7 @@ def test_the_list_of_examples_is_complete() -> None:
     assert all(f'"{name}"' in tested for name, _ in listed)
 
 
+@pytest.mark.slow
 def test_own_loop_continues_after_a_stop(photos: Path, tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     words = ["--data", photos, "--checkpoint", tmp_path / "last.pt", "--checkpoint-steps", 1, *SMALL]
@@ -74,6 +75,7 @@ def test_own_loop_continues_after_a_stop(photos: Path, tmp_path: Path) -> None:
     assert "continues at step 6, epoch 2" in second and "epoch 3 of 3 done" in second and "3 batches" in second
 
 
+@pytest.mark.slow
 def test_ddp_shares_the_records_between_ranks(photos: Path) -> None:
     pytest.importorskip("torchvision")
     launcher = [
@@ -128,6 +130,7 @@ def test_segmentation_trains_on_masks(photos: Path, tmp_path: Path) -> None:
         assert drawn.width > drawn.height > 100
 
 
+@pytest.mark.slow
 def test_object_store_packs_and_streams(photos: Path, tmp_path: Path) -> None:
     if reason := missing("moto"):
         pytest.skip(reason)
@@ -158,6 +161,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pytest.skip("no loopback network, which Jupyter's kernels need")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # Jupyter's packages warn of their own dependencies
 @needs("nbclient", "ipykernel", "matplotlib", "torchvision")
 def test_the_notebook_runs_and_shows_pictures(photos: Path, kernel: None) -> None:

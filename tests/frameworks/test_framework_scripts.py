@@ -1,8 +1,9 @@
 """Scripts for popular frameworks, unmodified, with and without headrace: the same exit code, batches and random generators.
 
-`make test-frameworks` installs the frameworks and runs this file. Each script of scripts/ prints a name for every batch, made
-from its values, types, shapes and strides. Where `run` takes a loader over whole, the random draws of its augmentation are
-headrace's own: then only the batches without such draws are compared here, and `--check` compares the others.
+`make test-frameworks` installs the frameworks and runs this file; timm and torchvision are in .venv, and `make test-long` runs
+their scripts. Each script of scripts/ prints a name for every batch, made from its values, types, shapes and strides. Where
+`run` takes a loader over whole, the random draws of its augmentation are headrace's own: then only the batches without such
+draws are compared here, and `--check` compares the others.
 """
 
 from __future__ import annotations

@@ -29,12 +29,14 @@ def outcomes_of(layouts: Iterable[Any], write: Callable[[Any], bytes]) -> Counte
     return found
 
 
+@pytest.mark.slow
 def test_png_of_every_layout_is_pillows() -> None:
     found = outcomes_of(png_layouts(), png_file)
     assert {seen for _, seen in found} == {"equal"}
     assert found.total() > 2000
 
 
+@pytest.mark.slow
 def test_gif_of_every_layout_is_pillows() -> None:
     found = outcomes_of(gif_layouts(), gif_file)
     refused = {kind for kind, seen in found if seen != "equal"}
@@ -42,6 +44,7 @@ def test_gif_of_every_layout_is_pillows() -> None:
     assert found.total() > 2500
 
 
+@pytest.mark.slow
 def test_webp_of_every_layout_is_pillows() -> None:
     found = outcomes_of(webp_layouts(), webp_file)
     assert {seen for _, seen in found} == {"equal"}

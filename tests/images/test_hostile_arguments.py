@@ -601,6 +601,7 @@ def test_every_name_of_the_module_is_called_with_hostile_arguments() -> None:
     assert names - {"provoke_panic"} == set(HOSTILE)
 
 
+@pytest.mark.matrix(keep=1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_hostile_arguments_raise_ordinary_exceptions(seed: int) -> None:
     result = subprocess.run(

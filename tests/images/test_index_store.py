@@ -303,6 +303,7 @@ for round in range(10**6):
 """
 
 
+@pytest.mark.slow
 def test_killed_writers_leave_no_wrong_index(tmp_path: Path) -> None:
     """Writers are killed at random moments; whatever they left, all pixels are right, and new indexes are stored and found."""
     path = tmp_path / "indexes"

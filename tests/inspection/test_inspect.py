@@ -63,6 +63,7 @@ def test_a_sample_is_spread_over_the_dataset(image_folder: Callable[..., Path]) 
         inspect_dataset(image_folder(name="other"), sample=0)
 
 
+@pytest.mark.slow
 def test_the_cost_is_that_of_a_crop_and_a_pack_is_cheaper_than_its_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

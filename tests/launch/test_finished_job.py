@@ -101,8 +101,10 @@ def test_the_account_adds_up_to_the_billed_time_and_prices_the_idle_part() -> No
 def test_proposed_commands_name_the_jobs_own_script_options_and_folders() -> None:
     fixes = {name: {fix.id: fix for fix in found_in(name).diagnosis.fixes} for name in NAMES}
     saturated, download = fixes["cpu-saturated"], fixes["long-download"]
-    shrink = "headrace pack --short-side 256 s3://my-bucket/photos s3://my-bucket/photos-256"
-    assert saturated["pre_resize"].command == shrink
+    fetch, shrink, send = (saturated["pre_resize"].command or "").split(" && ")
+    assert fetch == "aws s3 sync s3://my-bucket/photos photos" and send == "aws s3 sync photos-256 s3://my-bucket/photos-256"
+    assert shrink == "headrace pack --short-side 256 --layout folder photos photos-256"  # which any script reads, unlike shards
+    assert saturated["pre_resize"].effort == "one pass, no edit"
     assert (saturated["headrace_run"].command or "").startswith("headrace run -- python job.py --gpu-ms 5.0 ")
     assert "if headrace run takes its loader over" in saturated["headrace_run"].change  # nobody could ask its recogniser
     assert download["pack"].command == "headrace pack s3://my-bucket/photos s3://my-bucket/photos-packed"
@@ -205,7 +207,7 @@ def test_fail_if_decides_the_exit_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--from-files", "FOLDER", "--sagemaker-job", "x"], "one job each"),
+        (["--from-files", "FOLDER", "--sagemaker-job", "x"], "cannot be given together"),
         (["--from-files", "FOLDER", "--verify"], "needs a command"),
         (["--from-files", "FOLDER", "--instance", "g5.xlarge"], "names its instance type"),
         (["--from-files", "FOLDER", "--", "python", "train.py"], "takes no command"),
@@ -517,7 +519,9 @@ COMMANDS = [line.partition("#")[0] for block in BLOCKS for line in block.splitli
 def test_the_commands_of_the_page_work(aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "aws_client", lambda service, region: aws.clients[service])
-    assert len(COMMANDS) == 3
+    assert len(COMMANDS) == 6
+    for name, fixture in (("job-a", "slow-store"), ("job-b", "healthy")):
+        shutil.copytree(HERE / fixture, tmp_path / name)
     for line in COMMANDS:
         if "--sagemaker-job" in line:
             found = description()

@@ -454,6 +454,7 @@ class _OwnError(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_7_an_error_of_the_users_function_arrives_and_nothing_is_left(root: Path) -> None:
     def fail(image: Any) -> Any:
         raise _OwnError("the function's own words")
@@ -467,6 +468,7 @@ def test_7_an_error_of_the_users_function_arrives_and_nothing_is_left(root: Path
         data.close()
 
 
+@pytest.mark.slow
 @few
 @given(
     stop=st.integers(0, 5),

@@ -109,6 +109,7 @@ def test_a_repeated_copy_does_nothing_and_a_changed_original_is_copied_again(tre
     assert headrace.verify(tmp_path / "copy", decode=True).ok
 
 
+@pytest.mark.slow
 def test_a_killed_copy_continues_to_the_same_bytes(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
@@ -337,6 +338,7 @@ def test_the_copy_of_another_user_is_refused(tree: Path, tmp_path: Path) -> None
         pack(tree, tmp_path / "copy", layout="folder")
 
 
+@pytest.mark.slow
 def test_the_files_of_a_copy_take_at_most_150_bytes_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Listed, copied, recorded, and found again in the record of a copy that was stopped."""
     count = 20_000
@@ -362,6 +364,7 @@ def test_the_files_of_a_copy_take_at_most_150_bytes_each(tmp_path: Path, monkeyp
     assert again.rows_of(["train/other.JPEG", "train/n00000003/n00000003_3.JPEG"]) == [None, 3]
 
 
+@pytest.mark.slow
 def test_the_check_of_a_copy_takes_at_most_150_bytes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 20_000
     for module in (record_keys, verify_folder):  # what is worked on at a time is as small a share as in a large copy

@@ -157,6 +157,7 @@ assert diagnosis is not None and diagnosis.steps and diagnosis.report is not Non
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "session"),
     [(IN_PROCESS, "session"), (AS_HEADRACE_TRAIN, "sessions/from-000000000")],
@@ -176,6 +177,7 @@ def test_a_job_watched_from_inside_has_its_images_measured(
     assert found.facts["image_benchmark"]["plain_s"] > 0
 
 
+@pytest.mark.slow
 def test_headrace_watch_measures_the_jobs_images(
     tmp_path: Path, image_folder: Callable[..., Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +190,7 @@ def test_headrace_watch_measures_the_jobs_images(
     assert found.facts["image_benchmark"]["plain_s"] > 0
 
 
+@pytest.mark.slow
 def test_a_diagnosis_that_fails_does_not_fail_the_script(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     pytest.importorskip("torchvision")
     broken = "from headrace.report.pages import html\nhtml.write = None\n"

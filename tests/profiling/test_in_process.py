@@ -66,6 +66,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_block_records_only_what_runs_inside_it(tmp_path: Path) -> None:
     done = run(tmp_path, TWO_BLOCKS)
     assert done.returncode == 0, done.stderr
@@ -86,15 +87,20 @@ def test_a_block_records_only_what_runs_inside_it(tmp_path: Path) -> None:
     assert not (tmp_path / "inner").exists()
 
 
+@pytest.mark.slow
 def test_an_exception_passes_through_and_sets_the_exit_code(tmp_path: Path) -> None:
     done = run(tmp_path, 'with headrace.watch("s"):\n    train(DataLoader(Data(), batch_size=4))\n    raise KeyError("mine")\n')
     assert "KeyError: 'mine'" in done.stderr
     assert Session.load(tmp_path / "s").exit_code == 1
     assert steps_of(tmp_path / "s") >= 18
+    said = json.loads((tmp_path / "s/diagnosis.json").read_text())["end"]
+    assert said["kind"] == "exception" and said["text"].startswith("the training raised KeyError: 'mine' (train.py:")
+    assert f"headrace.watch: {said['text']}" in done.stderr
     again = run(tmp_path, 'with headrace.watch("s"): pass\n')
     assert "already holds a session" in again.stderr
 
 
+@pytest.mark.slow
 def test_under_diagnose_a_block_does_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, 'with headrace.watch("s"): pass\nprint("went on")\n', HEADRACE_SESSION_DIR=str(tmp_path / "outer"))
     assert "went on" in done.stdout
@@ -125,6 +131,7 @@ assert callback.diagnosis.steps > 8
 }
 
 
+@pytest.mark.matrix(keep=1)
 @pytest.mark.parametrize("package", CALLBACKS)
 def test_a_callback_diagnoses_the_training(tmp_path: Path, package: str) -> None:
     stub = tmp_path / "stubs" / f"{package}.py"
@@ -148,6 +155,7 @@ raise KeyError("mine")
 """
 
 
+@pytest.mark.slow
 def test_a_training_that_raises_is_diagnosed_when_the_process_ends(tmp_path: Path) -> None:
     """The real Trainer does not call `on_train_end` when a training raises."""
     stub = tmp_path / "stubs/transformers.py"
@@ -214,6 +222,7 @@ def test_a_callback_of_a_real_trainer_diagnoses_the_training(tmp_path: Path, pac
     assert steps_of(tmp_path / "s") in (38, 39, 40)
 
 
+@pytest.mark.slow
 def test_a_block_under_headrace_run_records_its_steps(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     root = image_folder(per_class=20)
     text = f"""

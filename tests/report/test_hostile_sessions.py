@@ -63,6 +63,7 @@ def changed_documents(value: Any, wrong: Any, levels: int = 3) -> list[Any]:
     return found
 
 
+@pytest.mark.matrix(keep=3)
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_wrong_values_in_a_diagnosis_are_errors_in_words_or_harmless(wrong: Any, folder: Path) -> None:
     from headrace.report.exports import openmetrics
@@ -83,6 +84,7 @@ def test_wrong_values_in_a_diagnosis_are_errors_in_words_or_harmless(wrong: Any,
     assert refused
 
 
+@pytest.mark.matrix(keep=3)
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
 def test_wrong_values_in_a_session_are_errors_in_words_or_harmless(wrong: Any, folder: Path) -> None:
     (folder / DIAGNOSIS_FILE).unlink()

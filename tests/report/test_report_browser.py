@@ -121,6 +121,7 @@ def in_a_frame(page: Path, folder: Path, *, width: int) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_labels_of_an_axis_end_where_the_plot_ends(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     for name, page in plotted_pages(tmp_path, image_folder(per_class=3)).items():
         text = re.sub(r"<meta[^>]*Content-Security-Policy[^>]*>", "", page.read_text(encoding="utf-8"), flags=re.IGNORECASE)

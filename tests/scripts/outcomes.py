@@ -14,6 +14,7 @@ from pathlib import Path
 
 NUMBER = r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?"
 TIMING = (
+    r"\b(?:\d+(?:D|h|m|s|ms)){2,}\b",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?",
     r"\d{4}[-_]?\d\d[-_]?\d\d[-_T ]\d\d[-_:]?\d\d(?:[-_:]?\d\d)?",
     r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\w* (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\w* +\d+.*\d{4}",

@@ -33,6 +33,11 @@ def test_equal_runs_do_not_differ() -> None:
     assert differences(left[:2], left[2]) == []
 
 
+def test_a_duration_in_several_units_is_a_time() -> None:
+    left = [outcome(out=f"Step: {each} | Tot: 1m{each}") for each in ("988ms", "1s2ms", "2D3h")]
+    assert differences(left[:2], left[2]) == []
+
+
 @pytest.mark.parametrize(
     ("other", "what"),
     [
@@ -77,6 +82,7 @@ def test_bars_and_our_own_lines_are_left_out() -> None:
     assert lines(coloured + "\x1b[1mkept\x1b[0m\n") == (["kept"], [])
 
 
+@pytest.mark.matrix(keep=8)
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_is_the_same_each_time_and_its_images_open(tmp_path: Path, name: str) -> None:

@@ -161,6 +161,7 @@ profiler.export_chrome_trace(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_trace_of_a_real_profiler_is_diagnosed(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     file = tmp_path / "real.json"

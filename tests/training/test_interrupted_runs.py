@@ -147,6 +147,7 @@ print(json.dumps({"raised": raised, "kept": kept, "resumed": result.resumed_from
 """
 
 
+@pytest.mark.slow
 def test_a_run_on_a_full_disk_resumes_from_its_last_whole_checkpoint(
     data: Path, tmp_path: Path, child_environment: dict[str, str]
 ) -> None:

@@ -57,6 +57,7 @@ def large_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FAST = ("--device", "sim:20000", "--image-size", "64", "--epochs", "40", "--batch-size", "8")
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_for_images_has_its_fixes_predicted(large_images: Path, tmp_path: Path, capsys) -> None:
     assert main(words(large_images, tmp_path / "run", *FAST)) == 0
     document = json.loads(capsys.readouterr().out)
@@ -138,6 +139,7 @@ def test_all_ranks_are_in_one_session(two_colours: Path, tmp_path: Path, child_e
     assert {process.rank for process in session.processes if process.role == "main"} == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_process_that_holds_its_pipes(
     two_colours: Path, tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_killed_run_leaves_no_process_that_holds_its_pipes(
     assert process.returncode == -9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_step", [14, 15])
 def test_a_stop_during_the_operator_profile_exits_with_the_signals_code(
     two_colours: Path,

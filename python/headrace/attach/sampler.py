@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from typing import Any
 
 from headrace.attach.machine import gpu_counters, procfs
 from headrace.attach.machine.foreign_programs import LEAST_FOREIGN_CORES, ForeignPrograms
+from headrace.attach.machine.process_memory import ProcessMemories
 from headrace.attach.record.recorder import THINNED_TO
 from headrace.attach.standstill import Standstills
 from headrace.system.files.private_files import private_opener
@@ -92,6 +94,7 @@ class Sampler:
     not_measured: dict[str, str] = field(default_factory=dict)
     affinity: frozenset[int] = frozenset()
     programs: ForeignPrograms = field(init=False)
+    memories: ProcessMemories = field(init=False)
     standstills: Standstills | None = None
     _last: _Counters | None = None
     _joined: set[tuple[int, int]] = field(default_factory=set)  # pid and start time of each rank that is no descendant of `pid`
@@ -99,13 +102,18 @@ class Sampler:
     _writers: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     _cpu_s: dict[int, float] = field(default_factory=dict)
     _ended_cpu_s: float = 0.0
+    _began: dict[str, int | None] = field(default_factory=dict)  # counters of memory when the sampling began
+    _most_used_bytes: int | None = None
+    _least_shared_free_bytes: int | None = None
 
     def __post_init__(self) -> None:
         self.programs = ForeignPrograms(self.proc)
+        self.memories = ProcessMemories(self.proc)
 
     def prepare(self) -> None:
         """Find out what can be measured on this machine; `not_measured` then holds what cannot, with the reason."""
         self.cgroup = find_cgroup(self.pid, proc=self.proc, sys=self.sys)
+        self._began = self._memory_counters()
         with suppress(OSError):
             self.affinity = frozenset(os.sched_getaffinity(self.pid)) if self.proc == Path("/proc") else frozenset()
         if self.cgroup is None:
@@ -163,6 +171,29 @@ class Sampler:
             with suppress(OSError):
                 print(f"headrace: standstills are no longer noticed: {error!r}", file=sys.stderr, flush=True)
 
+    def job_end(self, now_s: float) -> dict[str, Any]:
+        """Return what is left to know of memory when the job has ended, as fields of `JobEnd`."""
+        now, began = self._memory_counters(), self._began
+        peak = now["peak"] if now["peak"] != began.get("peak") else None  # else it is older than the job
+        values = {
+            "time_s": now_s,
+            "oom_kills": _count_since(began.get("own"), now["own"]),
+            "machine_oom_kills": _count_since(began.get("machine"), now["machine"]),
+            "memory_limit_bytes": self.cgroup.memory_limit_bytes() if self.cgroup else None,
+            "memory_peak_bytes": max((each for each in (peak, self._most_used_bytes) if each is not None), default=None),
+            "shared_memory_bytes": _shared_memory(0),
+            "shared_memory_least_free_bytes": self._least_shared_free_bytes,
+            "processes": self.memories.as_json(now_s),
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _memory_counters(self) -> dict[str, int | None]:
+        return {
+            "own": self.cgroup.oom_kills() if self.cgroup else None,
+            "machine": procfs.oom_kills(self.proc),
+            "peak": self.cgroup.memory_peak_bytes() if self.cgroup else None,
+        }
+
     def _job(self) -> list[int]:
         """List the processes of the job: `pid`, others that record into the session, and all below them."""
         pids = procfs.descendants(self.pid, self.proc)
@@ -195,6 +226,7 @@ class Sampler:
         # The last known CPU time of an ended process stays in the sum, so that the sum never falls.
         self._ended_cpu_s += sum(cpu_s for pid, cpu_s in self._cpu_s.items() if pid not in use.cpu_s)
         self._cpu_s = use.cpu_s
+        self._note_memory(now_s, use)
         cores, runnable = procfs.cores_and_runnable(self.proc)
         return _Counters(
             time_s=now_s,
@@ -207,6 +239,16 @@ class Sampler:
             disk=procfs.disk_counters(self.proc),
             network=procfs.network_counters(self.proc),
         )
+
+    def _note_memory(self, now_s: float, use: procfs.TreeUse) -> None:
+        """Remember each process's memory, the most that was in use, and the least that was free in /dev/shm."""
+        left, used = self._memory_left_bytes(), self._memory_used_bytes()
+        limit = (self.cgroup.memory_limit_bytes() if self.cgroup else None) or procfs.meminfo(self.proc).get("MemTotal")
+        self.memories.note(now_s, use.names, use.memory_of, left / limit if left is not None and limit else None)
+        self._most_used_bytes = max((each for each in (used, self._most_used_bytes) if each is not None), default=None)
+        free = _shared_memory(2)
+        known = (each for each in (free, self._least_shared_free_bytes) if each is not None)
+        self._least_shared_free_bytes = min(known, default=None)
 
     def _compare(self, old: _Counters, new: _Counters) -> dict[str, Any]:
         passed_s = max(1e-6, new.time_s - old.time_s)
@@ -238,7 +280,7 @@ class Sampler:
             "disk_busy": disk[1],
             "network_receive_bytes_s": network[0],
             "loopback_receive_bytes_s": network[1],
-            "shared_memory_free_bytes": _shared_memory_free_bytes(),
+            "shared_memory_free_bytes": _shared_memory(2),
             "major_faults_s": max(0.0, (new.use.major_faults - old.use.major_faults) / passed_s),
             "processes": len(new.use.cpu_s),
             "workers": sum(name in WORKER_NAMES for name in new.use.names.values()),
@@ -309,11 +351,16 @@ def _rates(
     return _rate(old[0], new[0], passed_s), _rate(old[1], new[1], passed_s)
 
 
-def _shared_memory_free_bytes() -> int | None:
+def _shared_memory(part: int) -> int | None:
+    """Return size (part 0) or free space (part 2) of /dev/shm."""
     try:
-        return shutil.disk_usage(SHARED_MEMORY).free
+        return shutil.disk_usage(SHARED_MEMORY)[part]
     except OSError:
         return None
+
+
+def _count_since(began: int | None, now: int | None) -> int | None:
+    return None if began is None or now is None else max(0, now - began)
 
 
 def _listed(folder: Path) -> list[str]:
@@ -361,6 +408,8 @@ def main(arguments: list[str]) -> int:
             write("not_measured", {"what": what, "why": why})
         next_s, samples = time.monotonic(), 0
         start = procfs.start_ticks(pid, sampler.proc)
+        # SIGTERM ends the sampling, not the process: a block of `headrace.watch` is over, and its process goes on.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         # A zombie has ended: its parent may first read a pipe to the end that this process holds open.
         while start is not None and procfs.start_ticks(pid, sampler.proc) == start:
             sample = sampler.sample(time.monotonic())
@@ -369,7 +418,9 @@ def main(arguments: list[str]) -> int:
             samples += 1
             interval_s = INTERVAL_S if samples <= MOST_SAMPLES else THINNED_TO * INTERVAL_S
             next_s = max(next_s + interval_s, time.monotonic() + INTERVAL_S / 4)
-            time.sleep(max(0.0, next_s - time.monotonic()))
+            if signal.sigtimedwait({signal.SIGTERM}, max(0.0, next_s - time.monotonic())) is not None:
+                break
+        write("job_end", sampler.job_end(time.monotonic()))
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.attach.batches import bare_loops, fetch, other_loaders, steps
-from headrace.attach.record import load_hooks, open_step, stacks
+from headrace.attach.record import ending, load_hooks, open_step, stacks
 from headrace.attach.record.device_clock import CudaClock, DeviceClock
 from headrace.attach.record.processes import keep_open_step
 from headrace.attach.record.recorder import recorder
@@ -33,6 +33,7 @@ def install() -> None:
         ("timing of other loaders", lambda: other_loaders.install(step_recorder)),
         ("reading of the model's settings", lambda: model_settings.install(target)),
         ("reading of the loss", lambda: loss.install(target)),
+        ("noting of the end", lambda: ending.install(target)),
         ("timing of pauses", lambda: pauses.install(target)),
         ("timing of ranks", ranks.install),
         ("timing of loops without a loader", lambda: bare_loops.install(step_recorder)),
@@ -45,10 +46,15 @@ def install() -> None:
             load_hooks.disable(name)
 
 
-def pause() -> None:
-    """End the session in this process, which goes on: write the buffers, then record nothing until `resume`."""
+def pause(error: BaseException | None = None) -> None:
+    """End the session in this process, which goes on: write the buffers, then record nothing until `resume`.
+
+    `error`: the exception that ended the training, if one did.
+    """
     stacks.pause()
     open_step.stop()
+    for step_recorder in steps.STEP_RECORDERS[:1]:
+        ending.note_error(step_recorder.recorder, error)
     for step_recorder in steps.STEP_RECORDERS:
         step_recorder.operators.cancel()
         step_recorder.step_clock.drain()

@@ -46,4 +46,4 @@ class HeadraceCallback(Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End the session of a fit that raised, and diagnose it as failed."""
         if self._watch is not None:
-            self._watch.stop(failed=True)
+            self._watch.stop(failed=True, error=exception)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,4 +49,4 @@ class HeadraceCallback(TrainerCallback):
     def _end_failed(self) -> None:
         """Diagnose a training that raised, when the process ends."""
         if self._watch is not None:
-            self._watch.stop(failed=True, exiting=True)
+            self._watch.stop(failed=True, exiting=True, error=getattr(sys, "last_value", None))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from headrace.diagnosis.endings.end import how_it_ended
 from headrace.diagnosis.findings.confidence import confidence_of, noise_words
 from headrace.diagnosis.findings.gpu_settings import find_gpu_settings
 from headrace.diagnosis.findings.not_measured import missing_sources, why_no_steps
@@ -27,7 +28,7 @@ from headrace.diagnosis.measure.series import heat_map, stages, timeline
 from headrace.diagnosis.measure.stats import percentile
 from headrace.diagnosis.measure.step_model import build_model
 from headrace.diagnosis.result.kinds import KINDS
-from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding, command_ended
+from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding
 from headrace.diagnosis.rules.finding import make_finding
 from headrace.diagnosis.rules.order import find_causes
 from headrace.diagnosis.rules.standstill import open_standstill
@@ -103,15 +104,17 @@ def diagnose(session: Session) -> Diagnosis:
         flame_charts=flame_charts(session),
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
     )
-    return with_open_step(_with_notes(job, with_reachable(found)), open_standstill(session), rank.steps)
+    return with_open_step(_with_end_and_notes(job, with_reachable(found)), open_standstill(session), rank.steps)
 
 
 def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:
     return (provisional_words(rank.all_steps, rank.steps),) if provisional else ()
 
 
-def _with_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
-    return replace(found, notes=(*loss_notes(job.session, job.rank), *batch_size_notes(job, found.fixes)))
+def _with_end_and_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
+    end = how_it_ended(job.session)
+    losses = () if end is not None and end.kind == "nan" else loss_notes(job.session, job.rank)
+    return replace(found, end=end, notes=(*losses, *batch_size_notes(job, found.fixes)))
 
 
 def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:
@@ -157,10 +160,8 @@ def _for_all_ranks(found: Finding, ranks: int) -> Finding:
 
 def _insufficient(session: Session, machine: Machine) -> Diagnosis:
     """Return the diagnosis of a session with too few steps, with the reason and what to do."""
-    evidence = [why_no_steps(session)]
-    ended = command_ended(session.exit_code) if session.exit_code and not session.facts.get("time_limit_s") else ""
-    if ended and ended not in evidence[0]:
-        evidence.append(ended)
+    end = how_it_ended(session)
+    evidence = [why_no_steps(session, end)]
     standstill = open_standstill(session)
     if standstill is not None and not standstill.hangs:
         evidence.insert(0, standstill.words)
@@ -178,6 +179,7 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
         noise=noise_words(machine),
         command=session.command,
         exit_code=session.exit_code,
+        end=end,
         time_limit_s=session.facts.get("time_limit_s"),
         duration_s=session.duration_s,
         environment=environment(session),

@@ -81,6 +81,8 @@ def watch(
     with suppress(SessionError):  # on a full disk, the command's exit code and what was recorded are still worth having
         if finished.timed_out:
             add_fact(folder, "time_limit_s", time_limit_s)
+        if finished.stopped_by is not None:
+            add_fact(folder, "stopped_by", finished.stopped_by)
         end_session(folder, finished.returncode, finished.ended_s)
     return finished
 
@@ -159,9 +161,10 @@ def _unwritable(folder: Path, error: OSError) -> SessionError:
 
 
 def end_sampler(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
-    """Wait `patience_s` seconds for the sampler, which ends by itself after the process it follows; then terminate it."""
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(patience_s)
-        return
-    process.terminate()
+    """Wait `patience_s` seconds for the sampler, which ends by itself after the process it follows; then tell it to end."""
+    for ask, wait_s in ((process.terminate, patience_s), (process.kill, SAMPLER_END_S)):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+            return
+        ask()
     process.wait()

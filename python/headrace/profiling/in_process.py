@@ -63,7 +63,8 @@ class Watch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stop(failed=error is not None)
+        is_well = error is None or (isinstance(error, SystemExit) and not error.code)
+        self.stop(failed=not is_well, error=error)
 
     def start(self) -> None:
         """Start recording without a `with` block. Raises `UsageError` when the folder already holds a session."""
@@ -87,14 +88,15 @@ class Watch:
         """Whether the loop is being recorded: `start` was called, `stop` or `end` was not."""
         return self._active
 
-    def stop(self, *, failed: bool = False, exiting: bool = False) -> Diagnosis | None:
+    def stop(self, *, failed: bool = False, exiting: bool = False, error: BaseException | None = None) -> Diagnosis | None:
         """Stop recording, diagnose and report. Return None on other ranks, and where `start` found an outer session.
 
-        `failed`: the training raised. `exiting`: the interpreter ends and can start no thread, so the read sweep is left out.
+        `failed`: the training raised, `error` if it is known. `exiting`: the interpreter ends and can start no thread, so the
+        read sweep is left out.
         A diagnosis that fails is logged and costs the script nothing: None is returned.
         """
         try:
-            if not self.end(failed=failed):
+            if not self.end(failed=failed, error=error):
                 return None
             _, self.diagnosis = finish(self.folder, log=log.log_line, report=self._report, threads_allowed=not exiting)
         except Exception as error:  # the script goes on: its model may not be saved yet
@@ -104,12 +106,12 @@ class Watch:
             log.log_line(_summary(self.diagnosis))
         return self.diagnosis
 
-    def end(self, *, failed: bool = False) -> bool:
+    def end(self, *, failed: bool = False, error: BaseException | None = None) -> bool:
         """Only stop recording. Return whether this process is the one to diagnose the session: the first rank of a machine."""
         if not self._active:
             return False
         self._active = False
-        torch_hooks.pause()
+        torch_hooks.pause(error)
         ended_s = time.monotonic()
         for name, value in self._environment.items():
             if value is None:
@@ -135,9 +137,11 @@ class Watch:
 
 
 def _summary(diagnosis: Diagnosis) -> str:
-    """Two or three lines: the verdict, the best fix, the path of the report."""
+    """A few lines: how the training ended if it failed, the verdict, the best fix, the path of the report."""
     rate = f", {diagnosis.img_s:,.0f} img/s" if diagnosis.img_s is not None else ""
-    lines = [f"headrace.watch: {diagnosis.verdict}: {diagnosis.summary}{rate} (confidence {diagnosis.confidence_word})"]
+    ended = diagnosis.end
+    lines = [f"headrace.watch: {ended.text}"] if ended is not None and ended.is_failure else []
+    lines += [f"headrace.watch: {diagnosis.verdict}: {diagnosis.summary}{rate} (confidence {diagnosis.confidence_word})"]
     best = next((fix for fix in diagnosis.fixes if (fix.gain or 0.0) > 1.0), None)
     if best is not None:
         lines.append(f"headrace.watch: {best.change} ({numbers.gain(best.gain or 1.0)} predicted)")

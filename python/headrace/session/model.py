@@ -8,9 +8,9 @@ started.
 A value that was not measured is None, never 0; `not_measured` says why.
 
 Lines, by their `kind`: `session`, `exit` (the launcher), `recording` (the first of a process's file: pid, host name, start),
-`process`, `loader`, `steps`, `batches`, `event`, `stacks`, `losses` (attached processes), `host`, `sample`, `standstill`,
-`standstill_over` (the sampler), `not_measured`. Unknown kinds and fields are ignored, so that an older headrace reads a newer
-session.
+`process`, `loader`, `steps`, `batches`, `event`, `stacks`, `losses`, `ended` (attached processes), `host`, `sample`,
+`standstill`, `standstill_over`, `job_end` (the sampler), `not_measured`. Unknown kinds and fields are ignored, so that an older
+headrace reads a newer session.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.errors import SessionError
+from headrace.session.endings import JobEnd, ProcessEnd
 from headrace.session.machine import ForeignProgram, GpuProperties, GpuSample, Host, Sample
 from headrace.session.standstill import Standstill, read_standstills, standstill_lines
 from headrace.session.typed_json import converter, field_converters
@@ -289,8 +290,9 @@ BATCH_FIELDS = tuple(item.name for item in fields(Batch) if item.name not in ("p
 class Session:
     """Everything that one run recorded. Times are seconds since the command was started; `started_at` is Unix time.
 
+    ends, job_end: how its Python processes ended, and the machine at the end; None while the command runs.
     facts: single values by name, such as `configuration` (settings of the training process), `image_benchmark`, `read_sweep`,
-        `replay`, `time_limit_s`.
+        `replay`, `time_limit_s`, `stopped_by` (the signal that asked to stop the command).
     """
 
     command: tuple[str, ...] = ()
@@ -308,6 +310,8 @@ class Session:
     losses: tuple[Loss, ...] = ()
     samples: tuple[Sample, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
+    ends: tuple[ProcessEnd, ...] = ()
+    job_end: JobEnd | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     version: int = SESSION_VERSION
     standstills: tuple[Standstill, ...] = ()
@@ -435,6 +439,8 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         samples=tuple(sorted((_sample(line, zero_s) for line in by_kind.get("sample", [])), key=lambda s: s.time_s)),
         standstills=read_standstills(by_kind.get("standstill", []), by_kind.get("standstill_over", []), zero_s),
         not_measured=tuple(dict.fromkeys(_build(NotMeasured, line) for line in by_kind.get("not_measured", []))),
+        ends=_ends(by_kind.get("ended", []), zero_s),
+        job_end=next((_shifted(JobEnd, line, zero_s, "time_s") for line in by_kind.get("job_end", [])[-1:]), None),
         version=header.get("version", SESSION_VERSION),
     )
 
@@ -475,6 +481,10 @@ def _losses(lines: list[dict[str, Any]], zero_s: float) -> Iterator[Loss]:
     for line in lines:
         for time_s, value in line["rows"]:
             yield Loss(_field(Loss, "pid", line["pid"]), _field(Loss, "time_s", time_s) - zero_s, float(value))
+
+
+def _ends(lines: list[dict[str, Any]], zero_s: float) -> tuple[ProcessEnd, ...]:
+    return tuple(sorted((_shifted(ProcessEnd, line, zero_s, "time_s") for line in lines), key=lambda end: end.time_s))
 
 
 def _shifted(kind: type[Fact], line: dict[str, Any], zero_s: float, time: str) -> Fact:
@@ -530,6 +540,8 @@ def _to_lines(session: Session) -> Iterator[dict[str, Any]]:
         ("event", session.events),
         ("sample", session.samples),
         ("not_measured", session.not_measured),
+        ("ended", session.ends),
+        ("job_end", () if session.job_end is None else (session.job_end,)),
     ):
         for fact in facts:
             yield {"kind": name, **asdict(fact)}

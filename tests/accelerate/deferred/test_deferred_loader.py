@@ -105,6 +105,7 @@ def in_a_class(items: list[Any]) -> Any:
     return Sample(*by_hand(items))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["pair", "bytes", "views", "dict", "batched", "noisy"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_kind_of_item(kind: str, workers: int, folder: Path, taken_over: list[str]) -> None:
@@ -127,6 +128,7 @@ def test_each_kind_of_collate_function(collate: Any, folder: Path, taken_over: l
     assert described([[(batch.images, batch.labels) for batch in batches]]) == both_ways(plain)[0][0]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "transform", [V2_STACK, V2_IMAGE, v2.ToImage(), v1.Compose([v1.RandomCrop(32), v1.PILToTensor()]), v1.ToTensor()]
 )
@@ -179,6 +181,7 @@ class Repainting:
         return tensor
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "then",
     [
@@ -436,6 +439,7 @@ def resident_bytes(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 def test_memory_and_files_of_workers_and_main_process_do_not_grow_over_fifty_epochs(
     folder: Path, taken_over: list[str]
 ) -> None:

@@ -88,6 +88,7 @@ def stack_all(items: list[Any]) -> Any:
 KINDS = ["path", "with", "bytes", "threads", "views", "array", "stays an image"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_batch_equals_the_scripts_own(kind: str, workers: int, folder: Path, taken_over: list[str]) -> None:
@@ -107,7 +108,7 @@ def test_each_batch_equals_the_scripts_own(kind: str, workers: int, folder: Path
     assert "taken over in part: the decode, crop and resize of JPEGs" in taken_over[0], taken_over
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_of_each_start_method_and_of_later_epochs(context: str, folder: Path, taken_over: list[str]) -> None:
     seeded: list[int] = []
     loader = DataLoader(
@@ -428,6 +429,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 def test_memory_and_open_files_do_not_grow_over_fifty_epochs(folder: Path, taken_over: list[str]) -> None:
     loader = DataLoader(Images(paths_of(folder), "views"), 5)
     for _ in range(10):

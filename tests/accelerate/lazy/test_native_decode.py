@@ -54,6 +54,7 @@ STACKS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("name", STACKS)
 def test_each_item_equals_the_scripts_own(

@@ -167,6 +167,7 @@ def test_a_block_larger_than_memory_is_an_error() -> None:
         batch_block((1 << 63) - 1, 3)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "deferred"])
 def test_epochs_share_memory_and_a_batch_that_is_kept_never_changes(

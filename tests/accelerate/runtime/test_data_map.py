@@ -59,6 +59,7 @@ def trees(tmp_path: Path) -> tuple[Path, Path]:
     return source, copy
 
 
+@pytest.mark.slow
 def test_reading_goes_to_the_copy_and_writing_does_not(trees: tuple[Path, Path], tmp_path: Path) -> None:
     source, copy = trees
     (tmp_path / "script.py").write_text(SCRIPT)

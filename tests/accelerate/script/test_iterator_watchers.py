@@ -65,6 +65,7 @@ def alive(batches):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", ["in the script", "in a module of it"])
 def test_a_script_that_looks_inside_its_iterator_finds_torchs_own(tmp_path: Path, folder: Path, look: str) -> None:
     text = SCRIPT

@@ -133,6 +133,7 @@ def without(loader: Any) -> Any:
     return (_MultiProcessingDataLoaderIter if loader.num_workers else _SingleProcessDataLoaderIter)(loader)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", [1, 4])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(

@@ -214,6 +214,7 @@ def ours_and_theirs(make: Callable[[], Any]) -> tuple[list[Any], list[Any]]:
     return list(iterator), theirs
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("name", DATASETS)
 def test_batches_equal_the_scripts_own(name: str, workers: int, folder: Path, taken_over: list[str]) -> None:
@@ -428,6 +429,7 @@ class Fields:
         return torch.tensor([item[self.label] for item in items])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("collate", [stacked, zipped, as_tuples, filtered, Fields(0, 1), Fields(0, 1).labels])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_collate_function_that_rearranges_items_is_run(

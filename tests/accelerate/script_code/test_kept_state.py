@@ -239,14 +239,15 @@ def without(loader: Any) -> Any:
     return loader._iterator
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("workers", "persistent"),
+    [(0, False), (2, False), (2, True), pytest.param(0, True, marks=pytest.mark.skip("no workers"))],
+)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_reaches_the_items_that_it_reaches_without(
     change: Any, workers: int, persistent: bool, folder: Path, taken_over: list[str], restored: Any
 ) -> None:
-    if persistent and not workers:
-        pytest.skip("no workers")
     found = []
     for walk in (without, iter):
         restored()

@@ -196,6 +196,7 @@ def test_other_blurs_are_left_to_the_script(name: str) -> None:
         translate(v2.Compose(steps))
 
 
+@pytest.mark.slow
 def test_a_child_that_is_forked_while_weights_are_given_can_give_some_itself() -> None:
     ended = threading.Event()
     weights = bytes(4 * 63 * 63)

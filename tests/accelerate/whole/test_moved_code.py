@@ -150,6 +150,7 @@ def lines_of(loader: DataLoader[Any], taken_over: list[str]) -> str:
     return taken_over[-1]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["target", "item"])
 @pytest.mark.parametrize("name", UNPROVEN)
 def test_code_that_may_differ_in_a_worker_stays_there(name: str, kind: str, folder: Path, taken_over: list[str]) -> None:
@@ -179,6 +180,7 @@ PROVEN: dict[str, Any] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", PROVEN)
 def test_targets_that_only_depend_on_the_data_stay_whole(name: str, workers: int, folder: Path, taken_over: list[str]) -> None:

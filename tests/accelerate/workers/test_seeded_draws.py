@@ -148,6 +148,7 @@ STACKS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", STACKS)
 def test_each_transform_draws_as_in_plain(name: str, workers: int, folder: Path) -> None:
@@ -260,6 +261,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.matrix(keep=4)
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", RANGES)
 def test_many_images_draw_as_in_plain(name: str, small: Path) -> None:

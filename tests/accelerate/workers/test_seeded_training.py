@@ -72,6 +72,7 @@ def losses(root: Path, workers: int, *, persistent: bool) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker")
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True), (3, False), (3, True)])
 def test_the_losses_are_the_same(workers: int, persistent: bool, small_images: Path, request: pytest.FixtureRequest) -> None:

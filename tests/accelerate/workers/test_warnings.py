@@ -90,6 +90,7 @@ def test_one_noisy_file_costs_only_its_own_item(folder: Path, taken_over: list[s
     assert opened == [path]
 
 
+@pytest.mark.slow
 def test_a_large_image_gives_pillows_warning(folder: Path, taken_over: list[str]) -> None:
     (folder / "class_2" / "large.png").write_bytes(large_png(9500, 9500))
     loader = DataLoader(ImageFolder(str(folder), WHOLE), 10)

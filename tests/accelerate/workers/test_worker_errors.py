@@ -64,6 +64,7 @@ def outcomes(batches: Any) -> list[tuple[Any, ...]]:
             found.append((type(error), type(error.args[0]), text, getattr(error, "errno", None), repr(error.__context__)))
 
 
+@pytest.mark.matrix(keep=6)
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
 @pytest.mark.parametrize("collate", [None, _key, _two])
 @pytest.mark.parametrize("kind", ["folder", "items"])

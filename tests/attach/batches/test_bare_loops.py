@@ -71,6 +71,7 @@ def watched(folder: Path, script: str) -> Session:
     return Session.load(folder / "session")
 
 
+@pytest.mark.slow
 def test_a_slow_thread_of_the_script_is_cpu_prep(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     session = watched(tmp_path, THREAD)
     assert "headrace" not in capfd.readouterr().err
@@ -85,6 +86,7 @@ def test_a_slow_thread_of_the_script_is_cpu_prep(tmp_path: Path, capfd: pytest.C
     assert any("the script's own code makes" in words for words in preparation.evidence)
 
 
+@pytest.mark.slow
 def test_batches_made_in_the_training_thread_are_no_overlap(tmp_path: Path) -> None:
     found = diagnose(watched(tmp_path, GENERATOR))
     assert found.verdict in ("NO_OVERLAP", "EXTERNAL_CPU")  # the latter on a machine that others keep busy
@@ -93,6 +95,7 @@ def test_batches_made_in_the_training_thread_are_no_overlap(tmp_path: Path) -> N
     assert found.ceiling_img_s > 2 * found.img_s
 
 
+@pytest.mark.slow
 def test_a_known_loader_turns_the_timing_off(tmp_path: Path) -> None:
     session = watched(tmp_path, LOADER)
     assert {loader.family for loader in session.loaders} == {"torch"}
@@ -110,6 +113,7 @@ train(iter(batches.get, None))
 """
 
 
+@pytest.mark.slow
 def test_a_loader_iterated_by_another_thread_is_recorded(tmp_path: Path) -> None:
     session = watched(tmp_path, PUMP)
     assert [event.detail for event in session.events if event.name == "iterated_elsewhere"] == ["loader 0"]

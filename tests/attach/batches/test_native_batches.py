@@ -32,6 +32,7 @@ while time.monotonic() < ends:
 """
 
 
+@pytest.mark.slow
 def test_batches_of_the_own_loader_have_a_cost_and_sample_paths(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     photos = image_folder(per_class=20)
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -40,6 +40,7 @@ raise SystemExit("a replay must not come to the end")
 """
 
 
+@pytest.mark.slow
 def test_the_loop_gets_one_batch_at_several_sizes_and_settings(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(SCRIPT)

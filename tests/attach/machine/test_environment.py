@@ -43,6 +43,7 @@ def test_only_imported_libraries_have_a_version(monkeypatch: pytest.MonkeyPatch)
     assert "cv2" not in found and "timm" not in found
 
 
+@pytest.mark.slow
 def test_a_watched_process_records_both(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     file = tmp_path / "train.py"

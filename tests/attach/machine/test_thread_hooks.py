@@ -49,6 +49,7 @@ def watched(folder: Path, *arguments: str, **options: object) -> Session:
     return Session.load(folder / "session")
 
 
+@pytest.mark.slow
 def test_settings_of_main_process_and_workers_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     session = watched(tmp_path, "1")
@@ -79,6 +80,7 @@ for batch in DataLoader(Data(), batch_size=1, num_workers=1, collate_fn=collate,
 """
 
 
+@pytest.mark.slow
 def test_the_thread_that_hands_batches_over_is_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It copies each batch into shared memory while the worker makes the next one: 16 MB of work, not spinning."""
     monkeypatch.setitem(globals(), "SCRIPT", HANDING_OVER)

@@ -119,6 +119,7 @@ def test_a_blurring_worker_is_named_with_its_line_and_share(
     assert flame_charts(session)[0].name == "batch"
 
 
+@pytest.mark.slow
 def test_a_slow_collate_function_is_named(tmp_path: Path) -> None:
     session = sampled(tmp_path, "collate", 1)
     (words,) = hot_words(session, "collate")
@@ -129,6 +130,7 @@ def test_a_slow_collate_function_is_named(tmp_path: Path) -> None:
     assert hot["burn"].self_share > 0.8
 
 
+@pytest.mark.slow
 def test_a_slow_training_loop_is_named(tmp_path: Path) -> None:
     session = sampled(tmp_path, "loop", 1)
     hot = {one.function: one for one in hot_functions(session) if one.role == "step"}
@@ -139,6 +141,7 @@ def test_a_slow_training_loop_is_named(tmp_path: Path) -> None:
     assert chart.bars[0].share == 1
 
 
+@pytest.mark.slow
 def test_the_environment_turns_sampling_off(tmp_path: Path) -> None:
     session = sampled(tmp_path, "loop", 1, env={stacks.STACKS_VARIABLE: "0"})
     assert len(session.steps) > 50
@@ -305,6 +308,7 @@ for epoch in range(40):
 """
 
 
+@pytest.mark.slow
 def test_the_stacks_of_validation_are_not_those_of_training(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(VALIDATION)

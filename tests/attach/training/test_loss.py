@@ -54,6 +54,7 @@ def trained(folder: Path, what: str, rate: float) -> tuple[Session, str]:
     return Session.load(folder / "session"), text
 
 
+@pytest.mark.slow
 def test_a_rate_of_zero_is_noted_and_no_finding(tmp_path: Path) -> None:
     session, _ = trained(tmp_path, "plain", 0.0)
     assert len(session.losses) > 24
@@ -63,26 +64,31 @@ def test_a_rate_of_zero_is_noted_and_no_finding(tmp_path: Path) -> None:
     assert not any("loss" in sentence for finding in found.findings for sentence in finding.evidence)
 
 
+@pytest.mark.slow
 def test_a_loss_that_falls_is_not_noted(tmp_path: Path) -> None:
     session, _ = trained(tmp_path, "plain", 0.1)
     assert session.losses[-1].value < 0.7 * session.losses[0].value
     assert diagnose(session).notes == ()
 
 
+@pytest.mark.slow
 def test_a_scaled_loss_is_recorded_before_it_is_scaled(tmp_path: Path) -> None:
     session, _ = trained(tmp_path, "scaled", 0.1)
     assert len(session.losses) > 24
     assert all(0 < loss.value < 8 for loss in session.losses)
 
 
-def test_a_loss_that_is_no_number_is_noted_with_its_step(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_to_the_end_is_the_end_with_its_step(tmp_path: Path) -> None:
     session, _ = trained(tmp_path, "nan", 0.1)
-    (note,) = diagnose(session).notes
-    step = int(note.partition("from step ")[2].partition(" ")[0])
-    assert note.startswith("the loss is NaN from step") and 120 <= step <= 130
+    diagnosis = diagnose(session)
+    assert diagnosis.end is not None and diagnosis.end.kind == "nan" and not diagnosis.notes
+    text = diagnosis.end.text
+    step = int(text.partition("from step ")[2].partition(" ")[0])
+    assert text.startswith("the loss is NaN from step") and 120 <= step <= 130
     assert math.isnan(session.losses[-1].value)
 
 
+@pytest.mark.slow
 def test_watching_leaves_the_result_of_the_script_as_it_is(tmp_path: Path) -> None:
     import subprocess
 

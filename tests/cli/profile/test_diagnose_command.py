@@ -118,6 +118,7 @@ def test_a_command_that_cannot_be_started_leaves_no_session(tmp_path: Path) -> N
     assert not [path for path in tmp_path.rglob("*") if path.name != "headrace-sessions"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_session_and_not_the_job(tmp_path: Path) -> None:
     """A limit on the size of files stands in for the disk: the rows of the steps do not fit, nor does the report."""
     pytest.importorskip("torch")

@@ -58,6 +58,7 @@ def document(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_script_sees_the_same_labels_and_values(script: Path, image_folder: Callable[..., Path]) -> None:
     command = [sys.executable, str(script), str(image_folder()), "0"]
     plain = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
@@ -96,6 +97,7 @@ for _ in tqdm(DataLoader(data, 4)): pass
 """
 
 
+@pytest.mark.slow
 def test_log_lines_stand_above_the_scripts_progress_bar(tmp_path: Path, image_folder: Callable[..., Path]) -> None:
     pytest.importorskip("tqdm")
     (tmp_path / "bars.py").write_text(BARS)
@@ -134,6 +136,7 @@ for images in DataLoader(torch.utils.data.TensorDataset(torch.zeros(90)), 1): ti
 """
 
 
+@pytest.mark.slow
 def test_what_came_of_the_run_is_that_of_the_longest_loop_that_is_taken_over(
     tmp_path: Path, image_folder: Callable[..., Path]
 ) -> None:
@@ -151,6 +154,7 @@ def test_what_came_of_the_run_is_that_of_the_longest_loop_that_is_taken_over(
         assert found["item_cpu_share"] is found["measured_items"] is None
 
 
+@pytest.mark.slow
 def test_headrace_off_leaves_the_script_alone(script: Path, image_folder: Callable[..., Path]) -> None:
     result = headrace("--json", "--", sys.executable, str(script), str(image_folder()), "0", HEADRACE="off")
     assert result.returncode == 0
@@ -164,6 +168,7 @@ def test_a_command_without_loaders(tmp_path: Path) -> None:
     assert "no torch.utils.data.DataLoader" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_before_loading_gets_no_advice_about_loaders() -> None:
     result = headrace("--", sys.executable, "-c", "import torch; raise SystemExit(3)")
     assert result.returncode == 3
@@ -188,6 +193,7 @@ for epoch in range(10**9):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_end_the_script(tmp_path: Path, image_folder: Callable[..., Path], number: int, code: int) -> None:
     script = tmp_path / "endless.py"

@@ -47,6 +47,7 @@ def test_watch_updates_while_the_command_runs_and_reports_at_the_end(
     assert "step 59" not in out
 
 
+@pytest.mark.slow
 def test_a_failing_command_is_reported_with_the_end_of_its_output(
     tmp_path: Path, script: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,6 +129,7 @@ assert "headrace" in before[1].__module__ and "headrace" not in after[1].__modul
 """
 
 
+@pytest.mark.slow
 def test_settings_of_a_real_job_are_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -87,6 +87,7 @@ def test_a_compiled_decoder_is_cached(cache: Path, monkeypatch: pytest.MonkeyPat
             nvrtc.cubin_for("sm_90")
 
 
+@pytest.mark.matrix(keep=1)
 @pytest.mark.parametrize("damage", ["truncated", "changed", "empty"])
 def test_a_damaged_cache_file_is_compiled_again(cache: Path, damage: str) -> None:
     first = nvrtc.cubin_for("sm_80")

@@ -97,6 +97,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 def test_the_triton_kernel_equals_its_torch_twin() -> None:
     pytest.importorskip("triton")
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parent)}

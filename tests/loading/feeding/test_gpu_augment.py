@@ -84,6 +84,7 @@ class Epoch:
         )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fuse", ["geometry", "off"])
 @pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.parametrize("augmented", [0.3, 1.0])

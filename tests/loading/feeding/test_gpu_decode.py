@@ -64,6 +64,7 @@ def are_equal(left: list[Any], right: list[Any]) -> bool:
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("decode", ["auto", "cpu", "gpu", "split"])
 @pytest.mark.parametrize("name", [name for name in TRANSFORMS if name != "normalized"])
 def test_batches_are_those_of_the_cpu(
@@ -88,6 +89,7 @@ def test_normalized_floats_are_those_of_the_cpu(image_folder: MakeFolder, monkey
         torch.testing.assert_close(images, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
 @pytest.mark.parametrize(
     "steps",

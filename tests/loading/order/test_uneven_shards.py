@@ -138,6 +138,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_ranks_exchange_sizes_and_a_silent_rank_is_an_error(tmp_path: Path, hosts: list[Path]) -> None:
     """Two ranks on one host and one on another, through gloo."""
     pytest.importorskip("torch")

@@ -48,6 +48,7 @@ class Fuse:
         return burning
 
 
+@pytest.mark.slow
 def test_a_pack_resumes_after_a_crash_at_any_disk_step(
     image_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +185,7 @@ def test_an_array_job_keeps_the_shards_of_other_jobs(tmp_path: Path) -> None:
     assert file_digests(tmp_path / "out") == file_digests(tmp_path / "undisturbed")
 
 
+@pytest.mark.slow
 def test_a_pack_killed_during_the_commit_resumes(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", 100)
     whole = pack(source, tmp_path / "undisturbed", shard_size=SHARD_SIZE)

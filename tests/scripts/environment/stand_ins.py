@@ -71,6 +71,8 @@ class _Nothing:
 def before_imports():
     """Seed Python's generator, and put back names that the standard library has dropped."""
     random.seed(0)
+    # tensorboard would import it: its LLVM and that of PyTorch's compiler exclude each other.
+    sys.modules.setdefault("tensorflow", None)
     for name in ("Iterable", "Mapping", "MutableMapping", "Sequence", "Callable", "OrderedDict"):
         if not hasattr(collections, name):
             setattr(collections, name, getattr(collections.abc, name))

@@ -43,6 +43,28 @@ def test_limits_and_counters_of_version_2(tmp_path: Path) -> None:
     assert group.pressure_file("io") is None
 
 
+def test_kills_for_memory_and_the_peak_are_read_in_both_versions(tmp_path: Path) -> None:
+    base = "sys/fs/cgroup"
+    put(tmp_path / "2", {
+        "proc/7/cgroup": "0::/job\n",
+        f"{base}/cgroup.controllers": "memory",
+        f"{base}/job/memory.events": "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n",
+        f"{base}/job/memory.peak": "1000",
+    })  # fmt: skip
+    put(tmp_path / "1", {
+        "proc/7/cgroup": "4:memory:/a\n3:cpu,cpuacct:/a\n",
+        f"{base}/memory/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+        f"{base}/memory/a/memory.max_usage_in_bytes": "1000",
+    })  # fmt: skip
+    for version in ("1", "2"):
+        group = find_cgroup(7, proc=tmp_path / version / "proc", sys=tmp_path / version / "sys")
+        assert group is not None and group.version == int(version)
+        assert (group.oom_kills(), group.memory_peak_bytes()) == (2, 1000)
+    (tmp_path / "2" / base / "job/memory.events").unlink()
+    group = find_cgroup(7, proc=tmp_path / "2/proc", sys=tmp_path / "2/sys")
+    assert group is not None and group.oom_kills() is None
+
+
 def test_limits_and_counters_of_version_1(tmp_path: Path) -> None:
     base = "sys/fs/cgroup"
     put(

@@ -41,6 +41,7 @@ def test_a_process_of_ours_runs_no_module_of_the_current_folder(strange_folder: 
     assert not (strange_folder / "ran").exists()
 
 
+@pytest.mark.slow
 def test_the_versions_for_doctor_are_read_beside_planted_modules(strange_folder: Path) -> None:
     torch, error = read_torch()
     assert torch is not None, error
@@ -62,9 +63,10 @@ def test_every_process_of_ours_is_started_without_the_current_folder() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
                 continue
-            first, rest = ast.unparse(node.elts[0]), [ast.unparse(one) for one in node.elts[1:]]
-            python = first in ("sys.executable", "python", "executable", "'python'", "'python3'")
-            if python and {"'-m'", "'-c'"} & set(rest[:4]):
+            if ast.unparse(node.elts[0]) not in ("sys.executable", "python", "executable", "'python'", "'python3'"):
+                continue
+            rest = [ast.unparse(one) for one in node.elts[1:]]
+            if {"'-m'", "'-c'"} & set(rest[:4]):
                 isolated = "'-I'" in rest or "'-P'" in rest
                 found += [] if isolated else [f"{path.relative_to(PACKAGE)}: {ast.unparse(node)[:80]}"]
     assert not found, found

@@ -312,6 +312,7 @@ LONG = [
 ]
 
 
+@pytest.mark.matrix(keep=10)
 @pytest.mark.parametrize("unit", LONG)
 def test_a_very_long_word_takes_time_in_proportion_to_its_length(unit: str) -> None:
     """CPU time of four times the text: four times as much, where it grows with the square sixteen times."""

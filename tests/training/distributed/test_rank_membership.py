@@ -74,6 +74,7 @@ except module.HeadraceError as error:
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_ranks_of_one_machine_listen_on_the_loopback_interface_only() -> None:
     code, printed = run_processes(2, own_text(_LISTEN))
@@ -87,12 +88,14 @@ def test_ranks_of_one_machine_listen_on_the_loopback_interface_only() -> None:
     assert not Path(found["folder"]).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_process_without_the_secret_is_refused() -> None:
     code, printed = run_processes(2, own_text(_INTRUDER))
     assert "does not belong to this run answers in the place of rank 1" in printed, (code, printed)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_pickle_of_another_rank_is_refused_and_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

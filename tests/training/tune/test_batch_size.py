@@ -131,6 +131,7 @@ def test_the_budget_is_the_least_of_free_memory_and_of_what_each_control_group_l
     assert memory_budget_bytes(tmp_path) == 8 * GIB - int(1.6 * GIB)
 
 
+@pytest.mark.slow
 def test_a_batch_beyond_the_limit_of_its_process_does_not_fit_and_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """4096 images of 256 pixels are 3.2 GB; the process may have 1.5 GiB."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -147,6 +148,7 @@ def test_a_model_that_never_fits_raises() -> None:
         choose_batch_size(OPTIONS, classes=10, images=10**6, try_size=device(lambda n: None))
 
 
+@pytest.mark.slow
 def test_a_compute_rate_is_measured_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))
@@ -156,6 +158,7 @@ def test_a_compute_rate_is_measured_in_a_child_process(monkeypatch: pytest.Monke
     assert found.memory_bytes is None
 
 
+@pytest.mark.slow
 def test_two_ranks_measure_one_rate_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))

@@ -156,6 +156,7 @@ def test_measurements_end_at_the_time_limit_and_the_rest_is_listed(images: Path,
     assert "not measured, the 60 s of --time-limit are over" in lines[-1]
 
 
+@pytest.mark.slow
 def test_tune_of_a_slow_model_speaks_every_three_seconds_and_ends_at_its_limit(images: Path, tmp_path: Path) -> None:
     """A real run: a step takes more than the limit, so compute is not measured; what is chosen is written all the same."""
     (tmp_path / "sleepy.py").write_text(

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from headrace.attach.batches import fetch
-from headrace.attach.record import load_hooks, open_step, stacks
+from headrace.attach.record import ending, load_hooks, open_step, stacks
 from headrace.attach.record.counters import COUNTERS
 from headrace.attach.record.device_clock import DeviceClock, StepClock
 from headrace.attach.record.processes import write_process
@@ -71,8 +71,11 @@ def timed_next(original: Callable[[Any], Any], step_recorder: StepRecorder) -> C
         try:
             data = original(self)
         except BaseException as error:
-            if current is not None and isinstance(error, StopIteration):
-                step_recorder.guarded(step_recorder.epoch_finished, current)
+            if isinstance(error, StopIteration):
+                if current is not None:
+                    step_recorder.guarded(step_recorder.epoch_finished, current)
+            else:
+                step_recorder.guarded(ending.note_children)
             drop_own_frames(error)
             raise
         if current is None:

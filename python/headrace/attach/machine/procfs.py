@@ -25,6 +25,7 @@ __all__ = [
     "memory_used_bytes",
     "network_bytes",
     "network_counters",
+    "oom_kills",
     "pressure_s",
     "process_cpu",
     "start_ticks",
@@ -74,16 +75,21 @@ def cores_and_runnable(proc: Path) -> tuple[list[CoreTimes] | None, int | None]:
 class TreeUse:
     """The CPU time, memory and page faults of a process and all of its descendants.
 
-    `cpu_s` and `names` are by process id. `on_core_s` and `queue_s`: seconds of its threads on a core and waiting for one.
-    `memory_bytes`: private memory now.
+    `cpu_s`, `names` and `memory_of` (private memory now, bytes) are by process id. `on_core_s` and `queue_s`: seconds of its
+    threads on a core and waiting for one.
     """
 
     cpu_s: dict[int, float]
     on_core_s: float | None
     queue_s: float | None
-    memory_bytes: int
+    memory_of: dict[int, int]
     major_faults: int
     names: dict[int, str]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Private memory of all."""
+        return sum(self.memory_of.values())
 
 
 def descendants(root: int, proc: Path) -> list[int]:
@@ -150,7 +156,8 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
     """Sum the CPU time, memory and page faults of these processes, as far as they still exist."""
     cpu_s: dict[int, float] = {}
     names: dict[int, str] = {}
-    on_core_ns = queue_ns = memory = faults = threads = 0
+    memory_of: dict[int, int] = {}
+    on_core_ns = queue_ns = faults = threads = 0
     has_schedstat = False
     for pid in pids:
         found = _stat_with_name(f"{proc}/{pid}/stat")
@@ -159,7 +166,7 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
         names[pid], fields = found
         cpu_s[pid] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
         faults += int(fields[9])
-        memory += _private_bytes(f"{proc}/{pid}/statm", int(fields[21]))
+        memory_of[pid] = _private_bytes(f"{proc}/{pid}/statm", int(fields[21]))
         tasks = f"{proc}/{pid}/task"
         for thread in _listed(tasks):
             threads += 1
@@ -169,7 +176,7 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
                 on_core_ns += int(words[0])
                 queue_ns += int(words[1])
     known = has_schedstat and on_core_ns > 0
-    return TreeUse(cpu_s, on_core_ns * 1e-9 if known else None, queue_ns * 1e-9 if known else None, memory, faults, names)
+    return TreeUse(cpu_s, on_core_ns * 1e-9 if known else None, queue_ns * 1e-9 if known else None, memory_of, faults, names)
 
 
 def _private_bytes(statm: str, resident_pages: int) -> int:
@@ -184,6 +191,14 @@ def meminfo(proc: Path) -> dict[str, int]:
     lines = (read_counters(f"{proc}/meminfo") or "").splitlines()
     words = [line.replace(":", "").split() for line in lines]
     return {line[0]: int(line[1]) * (1024 if len(line) == 3 else 1) for line in words if len(line) >= 2}
+
+
+def oom_kills(proc: Path) -> int | None:
+    """Return how many processes of the machine were killed for memory since it started (`/proc/vmstat`). None: unknown."""
+    for line in (read_counters(f"{proc}/vmstat") or "").splitlines():
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return None
 
 
 def memory_used_bytes(proc: Path) -> int | None:

@@ -39,9 +39,9 @@ def _rank() -> tuple[int, int, int]:
 
 def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None) -> None:
     """Record rank, role and versions of this process, once."""
-    if recorder.process_written:
+    if recorder.role is not None:
         return
-    recorder.process_written = True
+    recorder.role = role
     rank, local_rank, world_size = _rank()
     open_step.note_rank(rank, world_size)
     torch: Any = sys.modules.get("torch")

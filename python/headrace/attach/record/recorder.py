@@ -56,7 +56,7 @@ class Recorder:
         self._flushed_s = time.monotonic()
         self._finalizer_pid: int | None = None
         self.pid = os.getpid()
-        self.process_written = False
+        self.role: str | None = None
 
     def move(self, folder: Path) -> None:
         """Write to another session folder from now on."""

@@ -1,9 +1,9 @@
 # ruff: noqa: PTH100, PTH118, PTH120 -- runs in every Python below the command; pathlib would cost each 5 ms
 """Python itself runs this file in each process of a command that `headrace.attach.launch.spawn` has started.
 
-It removes its folder from `sys.path` (PYTHONPATH keeps it, for child processes), starts `headrace.attach.record.load_hooks`,
-and runs the `sitecustomize` that this file hides, if there is one. The user's Python may be another environment without
-headrace, so the package is then loaded from the folder of this file.
+It removes its folder from `sys.path` (PYTHONPATH keeps it, for child processes), starts `headrace.attach.record.load_hooks`
+and `ending`, and runs the `sitecustomize` that this file hides, if there is one. The user's Python may be another environment
+without headrace, so the package is then loaded from the folder of this file.
 """
 
 import importlib.machinery
@@ -36,9 +36,10 @@ def _start_headrace() -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["headrace"] = module
         spec.loader.exec_module(module)
-    from headrace.attach.record import load_hooks
+    from headrace.attach.record import ending, load_hooks
 
     load_hooks.start()
+    ending.start()
 
 
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]

@@ -30,7 +30,7 @@ def install(recorder: Recorder) -> None:
     import torch
 
     reader = _LossReader(recorder)
-    recorder.before_flush.append(lambda last: reader.guarded(reader.resolve))
+    recorder.before_flush.append(lambda last: reader.guarded(reader.resolve, last))
     torch.Tensor.backward = _noted_backward(torch.Tensor.backward, reader)
     scaler: Any = torch.amp.grad_scaler.GradScaler  # the scaler of torch.cuda.amp is a subclass
     scaler.scale = _noted_scale(scaler.scale, reader)
@@ -118,8 +118,11 @@ class _LossReader:
         event.record()
         self._copied = now_s, buffer, event
 
-    def resolve(self) -> None:
-        """Write the copied value if the device has passed the copy."""
+    def resolve(self, last: bool = False) -> None:
+        """Write the copied value if the device has passed the copy. last: also the mean that is being collected."""
+        if last and self._count:
+            self._write(time.monotonic(), self._sum / self._count)
+            self._sum, self._count = 0.0, 0
         if self._copied is not None and self._copied[2].query():
             now_s, buffer, _ = self._copied
             self._copied = None

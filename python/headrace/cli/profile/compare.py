@@ -71,6 +71,10 @@ def _write_page(
 def _show(found: SessionComparison, page: Path | None) -> None:
     for sentence in found.sentences:
         output.stdout_console.print(_printed(sentence), markup=False, highlight=False)
+    if found.jobs:
+        output.stdout_console.print()
+        jobs = [(one.name, one.text(one.before), one.text(one.after), one.change_words) for one in found.jobs]
+        output.stdout_console.print(_table(("the job", "before", "after", "change"), jobs, whole_values=True))
     if found.moved:
         output.stdout_console.print()
         rows = [

@@ -108,7 +108,8 @@ def _line(diagnosis: Diagnosis) -> str:
     steps, wait = numbers.count(diagnosis.steps), numbers.percent(diagnosis.wait_share)
     rate = numbers.image_rate(diagnosis.img_s)
     noun = "step" if diagnosis.steps == 1 else "steps"
-    return f"{steps} {noun}: {rate} img/s, waiting {wait}, {diagnosis.verdict} ({diagnosis.confidence_word})"
+    ended = f"{diagnosis.end.text}; " if diagnosis.end is not None and diagnosis.end.is_failure else ""
+    return f"{ended}{steps} {noun}: {rate} img/s, waiting {wait}, {diagnosis.verdict} ({diagnosis.confidence_word})"
 
 
 def _last_lines(log: Path, count: int = 10) -> list[str]:

@@ -7,7 +7,7 @@ import math
 from headrace.attach.record.load_hooks import HOOK_FAILED
 from headrace.diagnosis.measure.enough_steps import SETTLED_STEPS, TIMED_STEPS, steps_words
 from headrace.diagnosis.measure.job import MeasuredJob
-from headrace.diagnosis.result.model import command_ended
+from headrace.diagnosis.result.model import End
 from headrace.session.model import Session
 
 __all__ = ["missing_sources", "why_no_steps"]
@@ -41,14 +41,18 @@ def missing_sources(job: MeasuredJob) -> tuple[str, ...]:
     return tuple(dict.fromkeys(missing))
 
 
-def why_no_steps(session: Session) -> str:
-    """Return why a session holds too few steps, and what to do."""
+def why_no_steps(session: Session, end: End | None) -> str:
+    """Return why a session holds too few steps, and what to do. `end`: how the command ended."""
     if session.steps:
         were = "was" if len(session.steps) == 1 else "were"
+        timed = f"{steps_words(session.steps)} {were} timed"
+        if end is not None and end.is_failure:
+            return f"{timed} before the command ended: too few to say what sets their pace"
+        more = "more epochs or images, or a smaller batch for this run"
         return (
-            f"{steps_words(session.steps)} {were} timed; {TIMED_STEPS} steps of one loader give a provisional verdict, "
-            f"{SETTLED_STEPS} after the start a settled one: let the command run longer (more epochs or images, or a smaller "
-            "batch for this run)"
+            f"{timed}; {TIMED_STEPS} steps of one loader give a provisional verdict, {SETTLED_STEPS} after the start a settled "
+            f"one: {f'the command ended by itself, so give it {more}' if end is not None and end.kind == 'finished' else ''}"
+            f"{f'let the command run longer ({more})' if end is None or end.kind != 'finished' else ''}"
         )
     failed = [item.why for item in session.not_measured if item.what == HOOK_FAILED]
     if failed:
@@ -60,8 +64,8 @@ def why_no_steps(session: Session) -> str:
             f"no step was timed in the {limit_s:g} s until --seconds ended the command: starting and the first batch took "
             f"longer{rest}; give it more time, for example --seconds {max(60, 4 * math.ceil(limit_s))}"
         )
-    if session.exit_code:
-        return f"no step was timed: {command_ended(session.exit_code)} before one; its own output says why"
+    if end is not None and end.is_failure:
+        return f"no step was timed: {end.text}"
     if session.loaders:
         return "a DataLoader was made but gave no step; look at the command's own output for an error before training"
     if session.processes:

@@ -1,8 +1,8 @@
 """`--fail-if`: a condition on the result of a diagnosis, such as `input_share > 0.1 and steps >= 50`.
 
 A condition names parts of `share_of_step`, `input_share` (the sum of its input parts), fields of the JSON result that hold
-one value (`img_s`, `ceiling_img_s`, `wait_share`, `step_s`, `confidence`, `steps`, …) or `verdict`. It consists of
-comparisons, `and`, `or`, `not`, numbers and quoted words. No code of the condition is executed.
+one value (`img_s`, `ceiling_img_s`, `wait_share`, `step_s`, `confidence`, `steps`, …), `verdict`, or `end` (its kind). It
+consists of comparisons, `and`, `or`, `not`, numbers and quoted words. No code of the condition is executed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ FIELDS = (
     "verdict", "confidence", "img_s", "ceiling_img_s", "wait_share", "step_s", "step_p95_s", "steps", "ranks",
     "wasted_gpu_hours_per_100", "exit_code", "duration_s",
 )  # fmt: skip
+OTHERS = ("input_share", "end")
 
 COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Gt: operator.gt,
@@ -37,6 +38,7 @@ def condition_values(diagnosis: Diagnosis) -> dict[str, Any]:
     named: dict[str, Any] = {name: getattr(diagnosis, name) for name in FIELDS}
     named.update(diagnosis.share_of_step)
     named["input_share"] = sum(share for name, share in diagnosis.share_of_step.items() if name.startswith("input_"))
+    named["end"] = diagnosis.end.kind if diagnosis.end is not None else None
     return named
 
 
@@ -56,7 +58,7 @@ class Condition:
         return bool(self._value(self._tree, condition_values(diagnosis)))
 
     def _check(self, node: ast.expr) -> None:
-        known = {*FIELDS, *SHARES, "input_share"}
+        known = {*FIELDS, *SHARES, *OTHERS}
         if isinstance(node, ast.BoolOp):
             for part in node.values:
                 self._check(part)

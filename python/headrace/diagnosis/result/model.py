@@ -13,8 +13,10 @@ from typing import Any
 from headrace.session.machine import ForeignProgram
 
 __all__ = [
+    "ENDINGS",
     "SHARES",
     "Diagnosis",
+    "End",
     "Finding",
     "Fix",
     "FlameBar",
@@ -94,6 +96,47 @@ class Finding:
     summary: str = ""
     share_of: str = "step"
     cause_seen: bool = True
+
+
+ENDINGS: Mapping[str, bool] = {
+    "finished": False,
+    "time_limit": False,
+    "stopped": True,
+    "memory": True,
+    "shared_memory": True,
+    "worker_killed": True,
+    "worker_error": True,
+    "rank_lost": True,
+    "exception": True,
+    "nan": True,
+    "crashed": True,
+    "killed": True,
+    "exit": True,
+}
+"""Kinds of ends, and whether the first line of a screen says it: an end that nobody wanted does, `finished` does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the command ended.
+
+    kind: a name in `ENDINGS`.
+    text: the end in one clause, with process, cause and number of steps.
+    evidence: sentences with what shows it.
+    pid: the process that it began with.
+    advice: what to do, if there is a rule.
+    """
+
+    kind: str
+    text: str
+    evidence: tuple[str, ...] = ()
+    pid: int | None = None
+    advice: str | None = None
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the end comes first on a screen."""
+        return ENDINGS.get(self.kind, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +294,7 @@ class Diagnosis:
     hot_functions, flame_charts: functions that take the time of making batches and of the step, from sampled stacks.
     notes: sentences about what is no cause of lost time, such as a loss that does not move.
     hook_cost_share: share of the step that measuring costs.
+    end: how the command ended; None while it runs.
     report, session: paths, which the command fills in.
     """
 
@@ -295,6 +339,7 @@ class Diagnosis:
     hot_functions: tuple[HotFunction, ...] = ()
     flame_charts: tuple[FlameChart, ...] = ()
     notes: tuple[str, ...] = ()
+    end: End | None = None
 
     @property
     def primary(self) -> Finding | None:

@@ -18,12 +18,13 @@ from headrace.diagnosis.measure.series import heat_map, percentiles
 from headrace.diagnosis.result.model import Diagnosis, HeatMap, Percentiles
 from headrace.errors import SourceError
 from headrace.launch.finished_job.commands import training_words
+from headrace.launch.finished_job.description import epoch_seconds, framework_of, hyperparameters, saved_places
 from headrace.launch.finished_job.documents import JobDocuments, Series, host_names
 from headrace.launch.finished_job.rules import RuleAnswer, apply_job_rules
 from headrace.launch.finished_job.steady import Steady, steady_use
 from headrace.launch.finished_job.times import JobTimes, job_times
 from headrace.launch.finished_job.use import HostUse, instance_types, uses_of
-from headrace.launch.finished_job.verdict import find_findings, input_wait_share
+from headrace.launch.finished_job.verdict import LEAST_PAUSES, find_findings, input_wait_share
 from headrace.launch.sagemaker.follow import ENDED, usd_per_hour_of
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import Session
@@ -46,9 +47,11 @@ LONG_UPLOAD_SHARE = 0.2
 class JobAccount:
     """Where the billed time and money of a job went. None: not known.
 
-    seconds: by status. idle_s: billed seconds without work on the GPU, by "download", "start", "training" and "upload"; those
-    that were not measured are left out. usd_per_hour: of all machines. usd, wasted_usd: of the billed time, and of its idle
-    seconds (at least). rules: the articles' signs. command: what would raise the confidence.
+    framework: that of the image. seconds: by status. training_s, billable_s: as AWS counts them. idle_s: billed seconds
+    without work on the GPU, by "download", "start", "training", "pauses" (phases without work), "standstill" and "upload";
+    those that were not measured, or did not occur, are left out. usd_per_hour: of all machines. usd, wasted_usd: of the billed
+    time, and of its idle seconds (at least). epoch_s: seconds an epoch, by epoch_metric, a metric of the job's own.
+    hyperparameters: without secrets. rules: the articles' signs. command: what would raise the confidence.
     """
 
     name: str
@@ -57,12 +60,17 @@ class JobAccount:
     instances: tuple[str, ...]
     seconds: Mapping[str, float]
     interruptions: int
+    training_s: float | None
     billable_s: float | None
     usd_per_hour: float | None
     gpu_usd_per_hour: float | None
     usd: float | None
     idle_s: Mapping[str, float]
     wasted_usd: float | None
+    framework: str | None
+    epoch_s: float | None
+    epoch_metric: str | None
+    hyperparameters: Mapping[str, str]
     rules: tuple[RuleAnswer, ...]
     command: str | None
 
@@ -75,6 +83,8 @@ class JobAccount:
         if self.billable_s is not None:
             money = f" = ${self.usd:,.2f}" if self.usd is not None else ""
             found.append(f"billed: {self.billable_s:,.0f} s{money}; interruptions: {self.interruptions}")
+        if self.epoch_s is not None:
+            found.append(f"an epoch: {self.epoch_s:,.1f} s ({self.epoch_metric})")
         if self.idle_s:
             idle = ", ".join(f"{name} {seconds:,.0f} s" for name, seconds in self.idle_s.items())
             least = "" if "training" in self.idle_s else "at least "
@@ -112,7 +122,7 @@ def diagnose_job(documents: JobDocuments, table: PriceTable, *, gpu_usd_per_hour
 def _diagnosed(documents: JobDocuments, table: PriceTable, gpu_usd_per_hour: float | None) -> JobDiagnosis:
     times = job_times(documents.description)
     uses = uses_of(documents, table, times)
-    steady = steady_use(uses, times)
+    steady = steady_use(uses, times, ended_by_itself=documents.description["TrainingJobStatus"] == "Completed")
     rules = apply_job_rules(times, steady)
     findings, confidence = find_findings(documents, times, steady, rules)
     hourly = usd_per_hour_of(documents.description, table)
@@ -162,12 +172,15 @@ def _account(
             "download": times.seconds.get("Downloading"),
             "start": steady.start_s,
             "training": None if steady.gpu is None else (1 - steady.gpu) * steady.seconds,
+            "pauses": steady.pauses_s or None,
+            "standstill": steady.standstill_s or None,
             "upload": times.seconds.get("Uploading"),
         }
         idle = {name: round(seconds, 1) for name, seconds in known.items() if seconds is not None}
     usd = None if hourly is None or billable is None else hourly * billable / 3600
     wasted = usd * min(1.0, sum(idle.values()) / times.billed_s) if usd is not None and idle and times.billed_s else None
     reason = description.get("FailureReason")
+    epoch_s, epoch_metric = epoch_seconds(description)
     return JobAccount(
         name=str(description.get("TrainingJobName") or "job"),
         status=str(description.get("SecondaryStatus") or description["TrainingJobStatus"]),
@@ -175,12 +188,17 @@ def _account(
         instances=_instances(description),
         seconds={status: round(seconds, 3) for status, seconds in times.seconds.items() if status not in ENDED},
         interruptions=times.interruptions,
+        training_s=description.get("TrainingTimeInSeconds"),
         billable_s=billable,
         usd_per_hour=hourly,
         gpu_usd_per_hour=gpu_hourly,
         usd=usd,
         idle_s=idle,
         wasted_usd=wasted,
+        framework=framework_of(description),
+        epoch_s=epoch_s,
+        epoch_metric=epoch_metric,
+        hyperparameters=hyperparameters(description),
         rules=rules,
         command=_watch_command(description),
     )
@@ -313,20 +331,38 @@ def _not_measured(documents: JobDocuments, times: JobTimes, uses: Sequence[HostU
     return tuple(dict.fromkeys((*found, *documents.problems, *times.problems, *problems)))
 
 
+def _saved(description: Mapping[str, Any]) -> list[str]:
+    """Say what is left of a job that did not complete; nothing where it left a model."""
+    checkpoints, model = saved_places(description)
+    ended = "stopped" if description["TrainingJobStatus"] == "Stopped" else "failed"
+    if model:
+        return []
+    if checkpoints:
+        return [f"the job {ended} without a model; checkpoints, if its script wrote any, are in {checkpoints}"]
+    return [f"the job {ended} and saved nothing: no model, and no CheckpointConfig that keeps what its script writes"]
+
+
 def _notes(documents: JobDocuments, times: JobTimes, uses: Sequence[HostUse], steady: Steady) -> tuple[str, ...]:
     found = []
     if times.interruptions:
         again = times.seconds.get("Interrupted", 0.0)
+        work = "how much work was done again is not measured"
+        if not saved_places(documents.description)[0]:
+            work = "without a CheckpointConfig each attempt began anew"
         found.append(
             f"the job was interrupted {count_text(times.interruptions, 'time')} ({again:,.0f} s until machines came back, "
-            "not billed); how much work was done again is not measured"
+            f"not billed); {work}"
         )
+    if documents.description["TrainingJobStatus"] in ("Stopped", "Failed"):
+        found += _saved(documents.description)
     upload = times.seconds.get("Uploading", 0.0)
     if times.billed_s and upload >= LONG_UPLOAD_SHARE * times.billed_s:
         found.append(
             f"the upload took {percent_text(upload / times.billed_s)} of the billed time; "
             "OutputDataConfig.CompressionType NONE saves the packing"
         )
+    if 0 < steady.pauses_s < LEAST_PAUSES * times.billed_s:
+        found.append(f"the GPU stood idle in {count_text(len(steady.pauses), 'phase')}, {steady.pauses_s:,.0f} s together")
     if steady.idle_gpus:
         found.append(f"{count_text(steady.idle_gpus, 'GPU')} never worked: the script uses the others only")
     busy = {use.name: sum(value for _, value in use.cpu) / len(use.cpu) for use in uses if use.cpu}

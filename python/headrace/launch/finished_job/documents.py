@@ -35,7 +35,9 @@ Series = tuple[tuple[float, float], ...]
 METRICS = ("CPUUtilization", "MemoryUtilization", "GPUUtilization", "GPUMemoryUtilization", "DiskUtilization")
 """CloudWatch's instance metrics of training jobs. Those of CPU and GPU are sums over cores and GPUs: 400 % for 4 cores."""
 
-_HOST = re.compile(r"algo-\d+")
+_NAMES = {name.lower(): name for name in METRICS}
+_WORD = re.compile(r"[a-z]+")
+_HOST = re.compile(r"\balgo-\d+\b")
 _NUMBERED = re.compile(r"[0-9]{1,5}")
 GET_NEXT = "DataLoaderIter::GetNext"
 """The Debugger's name for the time in which a PyTorch script waits for its next batch."""
@@ -151,19 +153,27 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, dict[str, Series
     if not path.exists():
         return {}
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    labels: dict[tuple[str, str], str] = {}
     try:
         document = _document(read_regular(path))
         for page in document if isinstance(document, list) else [document]:
             for result in page["MetricDataResults"]:
                 label = f"{result.get('Label') or ''} {result.get('Id') or ''}"
-                name = next((metric for metric in METRICS if metric.lower() in label.lower()), None)
+                name = next((_NAMES[word] for word in _WORD.findall(label.lower()) if word in _NAMES), None)
                 if name is None:
                     problems.append(f"metrics.json: a result with the label {result.get('Label')!r} names no instance metric")
                     continue
-                host = _HOST.search(label)
+                host = (_HOST.findall(label) or ["algo-1"])[
+                    -1
+                ]  # the name of the job, which comes first, may look like a host's
+                if labels.setdefault((host, name), label) != label:
+                    problems.append(
+                        f"metrics.json: {result.get('Label')!r} is a second curve of {name} of {host}: it is left out"
+                    )
+                    continue
                 pairs = zip(result["Timestamps"], result["Values"], strict=True)
                 points = [(moment_s(time), float(value)) for time, value in pairs]
-                found.setdefault(host[0] if host else "algo-1", {}).setdefault(name, []).extend(points)
+                found.setdefault(host, {}).setdefault(name, []).extend(points)
     except (ArithmeticError, AttributeError, KeyError, OSError, TypeError, ValueError) as reason:
         problems.append(f"metrics.json is not an answer of GetMetricData ({type(reason).__name__}: {reason})")
         return {}

@@ -47,11 +47,6 @@ class HostUse:
     interval_s: float = 60.0
     problems: tuple[str, ...] = ()
 
-    @property
-    def is_fine(self) -> bool:
-        """Whether the points are the Debugger's: each core and GPU, less than a minute apart."""
-        return bool(self.core_rows)
-
 
 def instance_types(documents: JobDocuments) -> dict[str, str]:
     """Return the instance type of each host, without `ml.`; hosts are numbered over the instance groups in order."""

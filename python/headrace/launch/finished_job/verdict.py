@@ -6,20 +6,24 @@ low confidence, and the evidence names both.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from headrace.diagnosis.measure.stats import median
 from headrace.diagnosis.result.kinds import KINDS, verdict_kind
 from headrace.diagnosis.result.model import Finding, Fix
-from headrace.launch.finished_job.commands import pack_fix, run_fix, shrink_fix
+from headrace.launch.finished_job.commands import input_fixes, pack_fix
 from headrace.launch.finished_job.documents import JobDocuments
 from headrace.launch.finished_job.rules import CPU_FULL, CPU_LOW, GPU_BUSY, RuleAnswer, start_share
+from headrace.launch.finished_job.standstill import Standstill
 from headrace.launch.finished_job.steady import Steady
 from headrace.launch.finished_job.times import JobTimes
-from headrace.system.text.sizes import percent_text
+from headrace.report.text.numbers import seconds as time_text
+from headrace.system.text.sizes import count_text, percent_text
 
-__all__ = ["MOST_CONFIDENCE", "find_findings", "input_wait_share"]
+__all__ = ["LEAST_PAUSES", "MOST_CONFIDENCE", "find_findings", "input_wait_share"]
 
 MOST_CONFIDENCE = 0.7
 """No verdict on curves is surer than this. Watched runs reach 0.95."""
@@ -32,6 +36,9 @@ PREP_CORES = 0.6
 
 SEEN_IO_WAIT = 0.05
 """Name the disk as the cause when cores wait for it for this share of the time."""
+
+LEAST_PAUSES = 0.1
+"""Report phases without work on the GPU when they take this share of the billed time."""
 
 FEW_POINTS = 15
 """Lower the confidence when fewer points of the training are known."""
@@ -58,6 +65,9 @@ def find_findings(
     fires = {answer.rule: answer.fires for answer in rules}
     found: list[Finding] = []
     confidence: dict[str, float] = {}
+    if steady.pauses_s >= LEAST_PAUSES * times.billed_s and steady.pauses:
+        found.append(_pauses(times, steady))
+        confidence["PERIODIC_STALL"] = 0.55 if len(steady.pauses) > 1 else 0.4
     if fires["long_start"]:
         found.append(_start(documents, times, steady))
         confidence["STARTUP"] = MOST_CONFIDENCE
@@ -65,6 +75,10 @@ def find_findings(
     if pace is not None:
         found.append(pace)
         confidence[pace.kind] = sure
+    if steady.standstill is not None:  # how the job ended comes before what was slow until then
+        found = [replace(one, fixes=()) for one in sorted(found, key=lambda one: -(one.share or 0.0))]
+        hang, sure = _hang(documents.description, times, steady, steady.standstill)
+        return [hang, *found], sure
     if not found:
         return [_nothing(documents, times, steady)], NO_CONFIDENCE
     found.sort(key=lambda one: -(one.share or 0.0))
@@ -78,6 +92,66 @@ def find_findings(
         sure -= 0.1
     found = [replace(one, share=None if one.kind == "COMPUTE_BOUND" else one.share, share_of="run") for one in found]
     return found, round(max(NO_CONFIDENCE, min(MOST_CONFIDENCE, sure)), 2)
+
+
+def _hang(description: Mapping[str, Any], times: JobTimes, steady: Steady, found: Standstill) -> tuple[Finding, float]:
+    """Suspect a hang: the end of the curves, with a confidence."""
+    share = steady.standstill_s / times.billed_s if times.billed_s else None
+    did = [] if found.gpu is None else [f"the GPU was busy {percent_text(found.gpu)}"]
+    did += [] if found.cores is None else [f"{found.cores:.2f} cores worked"]
+    how = "all curves stayed at one value to the digit" if found.spins else "nothing worked any more"
+    evidence = [
+        f"{how}: {', '.join(did)}",
+        _before_words(steady, found),
+        _ended_by(description),
+    ]
+    if found.spins:
+        evidence.append("a collective that waits for a rank (NCCL) keeps its GPU at 100 % like this")
+    if found.first is not None:
+        evidence.append(f"{found.first} stood still first: see what its log says last")
+    sure = 0.35 if found.spins and not found.worked else 0.45 if found.spins or not found.worked else 0.55
+    if found.worked and found.seconds >= 10 * max(found.longest_before_s, 600.0):
+        sure += 0.1
+    suspected = f"a suspected hang: training stood still for its last {time_text(found.seconds)}"
+    return replace(_finding("HANG", share, evidence), summary=suspected), sure
+
+
+def _before_words(steady: Steady, found: Standstill) -> str:
+    if not found.worked:
+        return "nothing had worked before" if steady.gpus == 0 else "no GPU had worked before"
+    longest = found.longest_before_s
+    return f"the longest time like this before lasted {time_text(longest)}" if longest else "no time like this came before"
+
+
+def _ended_by(description: Mapping[str, Any]) -> str:
+    """Say what ended a job that did not end by itself."""
+    status = str(description.get("SecondaryStatus") or description.get("TrainingJobStatus"))
+    limit_s = (description.get("StoppingCondition") or {}).get("MaxRuntimeInSeconds")
+    if status == "MaxRuntimeExceeded" and isinstance(limit_s, int | float):
+        return f"the job did not end by itself: MaxRuntimeInSeconds ({time_text(limit_s)}) did"
+    if description.get("TrainingJobStatus") == "InProgress":
+        return "the job still runs, and is billed"
+    return f"the job did not end by itself: its status is {status}"
+
+
+def _pauses(times: JobTimes, steady: Steady) -> Finding:
+    """Report phases without work on the GPU, which are no wait for batches."""
+    lengths = [end - begin for begin, end in steady.pauses]
+    evidence = [
+        f"the GPU stood idle in {count_text(len(lengths), 'phase')} of {time_text(median(lengths) or 0.0)} (median), "
+        f"{time_text(sum(lengths))} together, and worked for {time_text(steady.seconds)}"
+    ]
+    if steady.pauses_cores is not None:
+        busy = f"{steady.pauses_cores:.1f} of {steady.cores} cores worked meanwhile"
+        other = (
+            "something else ran there, such as validation"
+            if steady.pauses_cores >= PREP_CORES
+            else "what it waited for was not seen"
+        )
+        evidence.append(f"{busy}: {other}")
+    found = _finding("PERIODIC_STALL", steady.pauses_s / times.billed_s, evidence)
+    summary = "the GPU stands idle for whole phases, such as validation on the CPU"
+    return replace(found, summary=summary)
 
 
 def _start(documents: JobDocuments, times: JobTimes, steady: Steady) -> Finding:
@@ -111,7 +185,10 @@ def _pace(documents: JobDocuments, times: JobTimes, steady: Steady) -> tuple[Fin
         sure = 0.65 if steady.gpu >= GPU_BUSY + 0.05 else 0.5
         return _finding("COMPUTE_BOUND", lost, [*seen, _BUSY_IS_NOT_FULL]), sure + 0.1 * (wait is not None and wait < 0.2)
     if wait is not None and wait < WAITS_LITTLE:
-        return _finding("OVERHEAD_BOUND", lost, [*seen, "the GPU idles, but not for input: Python, copies or syncs"]), 0.4
+        fixes = input_fixes(documents.description, "OVERHEAD_BOUND", steady.cores, steady.gpus)
+        return _finding(
+            "OVERHEAD_BOUND", lost, [*seen, "the GPU idles, but not for input: Python, copies or syncs"], fixes
+        ), 0.4
     surer = 0.1 if wait is not None else 0.0
     finding, sure = _input(documents.description, steady, lost, seen)
     return finding, sure + surer
@@ -123,31 +200,24 @@ _BUSY_IS_NOT_FULL = "busy means that some kernel ran, not that the GPU was full"
 def _input(description: Mapping[str, Any], steady: Steady, lost: float, seen: list[str]) -> tuple[Finding | None, float]:
     if steady.cpu is None:
         return None, 0.0
+    fixes = functools.partial(input_fixes, description, cores=steady.cores, gpus=steady.gpus)
     if steady.cpu >= CPU_FULL:
-        fixes = (*run_fix(description), shrink_fix(description))
-        return _finding("CPU_SATURATED", lost, seen, fixes), 0.65
+        return _finding("CPU_SATURATED", lost, seen, fixes("CPU_SATURATED")), 0.65
     if steady.busy_cores is None:
         return None, 0.0
     if steady.busy_cores >= PREP_CORES:
-        sure = 0.55 if steady.cpu >= CPU_LOW else 0.4
         words = f"{steady.busy_cores:.1f} cores worked beside those that drive the GPUs, and the others were free"
         sure, rest = 0.55, [words]
         if steady.cpu < CPU_LOW:
             sure, rest = 0.4, [words, "few workers that wait for storage, or Python between the steps, would look alike"]
-        workers = Fix(
-            f"num_workers={steady.cores}", "more worker processes, as many as cores", effort="one argument of the DataLoader"
-        )
-        return _finding("CPU_PREP", lost, [*seen, *rest], (*run_fix(description), workers)), sure
+        return _finding("CPU_PREP", lost, [*seen, *rest], fixes("CPU_PREP")), sure
     if steady.io_wait is not None and steady.io_wait >= SEEN_IO_WAIT:
         words = f"cores waited for a disk {percent_text(steady.io_wait)} of the time"
-        return _finding("STORAGE_LATENCY", lost, [*seen, words]), 0.5
+        return _finding("STORAGE_LATENCY", lost, [*seen, words], fixes("STORAGE_LATENCY")), 0.5
     words = "nothing was busy, so something waits: for S3 or a file system, a lock, or another host"
     found = replace(_finding("STORAGE_LATENCY", lost, [*seen, words]), cause_seen=False)
     found = replace(found, summary=verdict_kind("STORAGE_LATENCY", cause_seen=False).summary)
-    workers = Fix(
-        f"num_workers={steady.cores or 'N'}", "more reads in flight (worker processes)", effort="one argument of the DataLoader"
-    )
-    return replace(found, fixes=(workers,)), 0.35
+    return replace(found, fixes=fixes("STORAGE_LATENCY")[:1]), 0.35  # no pack and no cache: nothing shows that files are read
 
 
 def _pace_without_gpu(
@@ -160,9 +230,8 @@ def _pace_without_gpu(
     if wait < WAITS_LITTLE:
         return _finding("COMPUTE_BOUND", wait, seen), 0.6
     lost = wait * steady.seconds / times.billed_s
-    if steady.cpu >= CPU_FULL:
-        return _finding("CPU_SATURATED", lost, seen, run_fix(description)), 0.5
-    return _finding("CPU_PREP", lost, seen, run_fix(description)), 0.35
+    kind, sure = ("CPU_SATURATED", 0.5) if steady.cpu >= CPU_FULL else ("CPU_PREP", 0.35)
+    return _finding(kind, lost, seen, input_fixes(description, kind, steady.cores, steady.gpus)), sure
 
 
 def _nothing(documents: JobDocuments, times: JobTimes, steady: Steady) -> Finding:
@@ -172,7 +241,9 @@ def _nothing(documents: JobDocuments, times: JobTimes, steady: Steady) -> Findin
     elif not times.training_s:
         why = "the job never trained"
     elif steady.is_gpu_unused:
-        why = "the GPU was never used: the script seems to train on the CPU"
+        most = steady.gpu_most or 0.0
+        used = "was never used" if most == 0 else f"hardly worked ({percent_text(steady.gpu or 0.0)} of the time)"
+        why = f"the GPU {used}: the script seems to train on the CPU"
     elif steady.gpu is None and steady.gpus != 0:
         why = "the use of the GPU was not measured"
     elif steady.gpus == 0:

@@ -58,6 +58,7 @@ def render(found: SessionComparison, before: Side, after: Side) -> str:
     sides = (before, after)
     sections = (
         ("steps", f"Where {'a step goes' if found.per == PER_STEP else f'the time of {found.per} goes'}", _steps(found, sides)),
+        *((("jobs", "The two jobs", _jobs(found)),) if found.jobs else ()),
         ("settings", "What was set differently", _settings(found.differences)),
         ("over-time", "The runs over time", _over_time(sides)),
         ("percentiles", "Percentiles", _percentiles(sides)),
@@ -139,6 +140,11 @@ def _part_table(found: SessionComparison) -> Html:
         cells = (numbers.part_of(value, found.whole_s) for value in (part.before_s, part.after_s))
         rows.append((name, *cells, part.change_words(found.whole_s)))
     return tables.table(f"Mean time per {found.per}", ("", "before", "after", "change"), rows)
+
+
+def _jobs(found: SessionComparison) -> Html:
+    rows = [(one.name, one.text(one.before), one.text(one.after), one.change_words) for one in found.jobs]
+    return tables.table("Figures of the jobs", ("", "before", "after", "change"), rows)
 
 
 def _settings(found: Sequence[Difference]) -> Html:

@@ -82,14 +82,23 @@ def _verdict(screen: FirstScreen) -> Html:
         facts.append(tag("span", f"{screen.simulated}: compute is a timed wait", class_="simulated"))
     return tag(
         "section",
+        _end(screen),
         tag("p", *facts, class_="verdict-line"),
-        tag("h1", no_break(screen.headline)),
+        tag("h2" if screen.end else "h1", no_break(screen.headline)),
         tag("p", screen.explanation[0].upper() + screen.explanation[1:] + ".", class_="lead") if screen.explanation else None,
         _money(screen),
         _bar(screen),
         _evidence(screen),
         id="verdict", class_="good" if screen.is_healthy else None,
     )  # fmt: skip
+
+
+def _end(screen: FirstScreen) -> Html | None:
+    """How the command ended, if it did not end as it should, and what shows it."""
+    if not screen.end:
+        return None
+    evidence = tag("ul", *(tag("li", no_break(capitalised(sentence))) for sentence in screen.end_evidence))
+    return tag("div", tag("h1", no_break(f"{capitalised(screen.end)}.")), evidence, class_="evidence end")
 
 
 def _money(screen: FirstScreen) -> Html:

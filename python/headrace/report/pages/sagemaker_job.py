@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from headrace.report.drawing.markup import Html, join, tag
 from headrace.report.pages import tables
+from headrace.report.sessions.compare_jobs import finished_job_of
 from headrace.report.text import numbers
 from headrace.session.model import Session
 
@@ -17,18 +15,20 @@ OUTCOMES = {True: "yes", False: "no", None: "cannot tell"}
 
 def is_finished_job(session: Session | None) -> bool:
     """Return whether the session holds CloudWatch curves of a finished SageMaker job, not headrace's own measurements."""
-    return session is not None and isinstance(session.facts.get("sagemaker_job"), Mapping)
+    return session is not None and finished_job_of(session) is not None
 
 
 def panel(session: Session | None) -> Html | None:
     """Return the panel of a SageMaker job, or None if the session was not made from one."""
-    if session is None or not is_finished_job(session):
+    job = None if session is None else finished_job_of(session)
+    if job is None:
         return None
-    job: Mapping[str, Any] = session.facts["sagemaker_job"]
     pairs: list[tuple[str, object]] = [
         ("status", job.get("status")),
         ("machines", " + ".join(job.get("instances") or ())),
         ("interruptions", job.get("interruptions")),
+        ("framework", job.get("framework") or "not told"),
+        ("an epoch", _seconds(job.get("epoch_s"))),
         ("billed", _seconds(job.get("billable_s"))),
         ("price", _usd(job.get("usd"))),
         ("paid without work on the GPU", _usd(job.get("wasted_usd"))),

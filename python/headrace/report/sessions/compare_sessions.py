@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure.stats import mean
 from headrace.diagnosis.result.model import SHARES, Diagnosis
+from headrace.report.sessions.compare_jobs import JobFigure, epoch_seconds, job_figures
 from headrace.report.sessions.session_settings import Difference, differences
 from headrace.report.text import numbers
 from headrace.session.model import Session
@@ -68,7 +69,7 @@ class SessionComparison:
 
     `change`: later rate over earlier rate. `noise`: relative difference that two equal runs could show (95 %). `word`: faster,
     slower, about the same or not comparable. `moved`: parts of the step, largest change first. `per`: the unit of their times,
-    a step or, where the batch sizes differ, 1,000 images.
+    a step or, where the batch sizes differ, 1,000 images. `jobs`: figures of two finished jobs; their rate is that of epochs.
     """
 
     before_img_s: float | None
@@ -82,6 +83,7 @@ class SessionComparison:
     moved: tuple[PartChange, ...]
     differences: tuple[Difference, ...]
     sentences: tuple[str, ...]
+    jobs: tuple[JobFigure, ...] = ()
 
     @property
     def whole_s(self) -> float:
@@ -98,6 +100,9 @@ class SessionComparison:
 def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> SessionComparison:
     """Return the changes of rate and step from `before` to `after`. `was` and `now`: the diagnoses of the two sessions."""
     change = now.img_s / was.img_s if was.img_s and now.img_s else None
+    epochs_s = epoch_seconds(before), epoch_seconds(after)
+    if epochs_s[0] and epochs_s[1]:
+        change = epochs_s[0] / epochs_s[1]
     noise = _noise(before, after)
     per = PER_STEP if _same_size(was, now) else PER_IMAGES
     longest_s = max(whole_s(was, per) or 0.0, whole_s(now, per) or 0.0)
@@ -115,7 +120,8 @@ def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagn
         verdict_after=now.verdict,
         moved=moved,
         differences=differences(before, after),
-        sentences=tuple(_sentences(was, now, change, noise, word, moved, per)),
+        sentences=tuple(_sentences(was, now, change, noise, word, moved, per, epochs_s)),
+        jobs=job_figures(before, after, was, now),
     )
 
 
@@ -185,10 +191,20 @@ def whole_s(diagnosis: Diagnosis, per: str) -> float | None:
 
 
 def _sentences(
-    was: Diagnosis, now: Diagnosis, change: float | None, noise: float | None, word: str, moved: Sequence[PartChange], per: str
+    was: Diagnosis,
+    now: Diagnosis,
+    change: float | None,
+    noise: float | None,
+    word: str,
+    moved: Sequence[PartChange],
+    per: str,
+    epochs_s: tuple[float | None, float | None],
 ) -> Iterator[str]:
     if change is None:
         yield "The rates cannot be compared: one of them was not measured."
+    elif epochs_s[0] and epochs_s[1]:
+        times = f"an epoch takes {epochs_s[1]:,.1f} s in place of {epochs_s[0]:,.1f} s ({numbers.gain(change)} epochs an hour)"
+        yield f"The second job is {word}: {times}; {noise_words(change, noise)}."
     else:
         rates = f"from {numbers.image_rate(was.img_s)} to {numbers.image_rate(now.img_s)} img/s ({numbers.gain(change)})"
         yield f"The second run is {word}: {rates}; {noise_words(change, noise)}."

@@ -1,4 +1,4 @@
-"""The recorded settings of a session (command, machine, versions, variables, threads, loader, model), and their differences."""
+"""The recorded settings of a session (command, machine, versions, loader, model and others), and their differences."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from headrace.report.sessions.compare_jobs import finished_job_of
 from headrace.report.text import numbers
 from headrace.session.model import ObservedLoader, Process, Session
 
 __all__ = ["GROUPS", "Difference", "differences", "settings"]
 
-GROUPS = ("command", "machine", "versions", "variables", "threads", "loader", "model")
+GROUPS = ("command", "job", "hyperparameters", "machine", "versions", "variables", "threads", "loader", "model")
 """Groups of settings, in the order in which they are shown."""
 
-ABSENT = {"variables": "not set", "versions": "not used", "loader": "none", "model": "none"}
+ABSENT = {"hyperparameters": "not given", "variables": "not set", "versions": "not used", "loader": "none", "model": "none"}
 """What to print for a setting without a value, by group. Other groups print "unknown"."""
+
+_OPEN_GROUPS = {"variables": "variables", "versions": "variables", "hyperparameters": "hyperparameters"}
+"""Groups in which an absent name is a value too, and the group that marks the session that records them."""
 
 Settings = dict[tuple[str, str], object]
 """(group, name) → value. A missing name was not recorded; None: not known, or not set."""
@@ -63,6 +67,7 @@ def settings(session: Session) -> Settings:
     found |= {("machine", label): _size(getattr(host, name)) for label, name in BYTE_FIELDS.items()}
     found["machine", "GPUs"] = [gpu.name for gpu in host.gpus]
     found["machine", "GPU driver"] = next((gpu.driver for gpu in host.gpus), None)
+    found |= _of_finished_job(session)
     main = _training_process(session)
     if main is not None:
         found |= _of_process(main)
@@ -73,6 +78,21 @@ def settings(session: Session) -> Settings:
     configuration: Mapping[str, object] = session.facts.get("configuration") or {}
     found |= {("model", MODEL_WORDS.get(name, name.replace("_", " "))): value for name, value in configuration.items()}
     return found
+
+
+def _of_finished_job(session: Session) -> Settings:
+    job = finished_job_of(session)
+    if job is None:
+        return {}
+    given = job.get("hyperparameters")
+    found: Settings = (
+        {("hyperparameters", str(name)): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
+    )
+    return found | {
+        ("hyperparameters", ""): "recorded",
+        ("job", "instances"): job.get("instances"),
+        ("job", "framework"): job.get("framework"),
+    }
 
 
 def _without_address(value: object) -> object:
@@ -115,8 +135,8 @@ def _compared(names: list[tuple[str, str]], old: Settings, new: Settings) -> Ite
 def _is_comparable(key: tuple[str, str], old: Settings, new: Settings) -> bool:
     """Return whether both sessions recorded the setting: a variable or a library that is absent is a value too."""
     group = key[0]
-    if group in ("variables", "versions") and not {key} <= old.keys() & new.keys():
-        return all(("variables", "") in one for one in (old, new))
+    if group in _OPEN_GROUPS and not {key} <= old.keys() & new.keys():
+        return all((_OPEN_GROUPS[group], "") in one for one in (old, new))
     return key in old and key in new
 
 

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from headrace.diagnosis.findings.reachable import gain_of
 from headrace.diagnosis.measure.prediction import NO_HELP
 from headrace.diagnosis.result.kinds import VerdictKind, verdict_kind
-from headrace.diagnosis.result.model import SHARES, Diagnosis, Fix, ending_words
+from headrace.diagnosis.result.model import SHARES, Diagnosis, End, Fix, ending_words
 from headrace.report.text import numbers
 from headrace.report.text.step_parts import part_style
 from headrace.session.model import Session
@@ -80,7 +80,8 @@ class FirstScreen:
     what is said in their place where there are fixes and none is known to help, else empty.
     `spread`: (name, p50, p95) in seconds of the waiting part and of the computing part of the steps. `absent_parts`: parts of
     the step that were not measured. `quality`: noise, cost of measuring, time to the verdict. `simulated`: label of a simulated
-    device. `advice`: what to do where no fix is predicted. `notes`: as in the diagnosis.
+    device. `advice`: what to do where no fix is predicted. `notes`: as in the diagnosis. `end`, `end_evidence`: how the command
+    ended if it did not end as it should, else empty.
     """
 
     command: str
@@ -115,6 +116,8 @@ class FirstScreen:
     simulated: str | None
     advice: str | None
     notes: tuple[str, ...]
+    end: str = ""
+    end_evidence: tuple[str, ...] = ()
 
     @property
     def no_fix(self) -> str:
@@ -142,6 +145,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
     lines = [_fix_line(fix) for fix in fixes]
     recoverable = diagnosis.recoverable_gpu_hours_per_100
     img_s, ceiling = diagnosis.img_s, diagnosis.ceiling_img_s
+    ended = diagnosis.end if diagnosis.end is not None and diagnosis.end.is_failure else None
     return FirstScreen(
         command=_command(diagnosis.command),
         kind=diagnosis.verdict,
@@ -175,7 +179,16 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         simulated=simulated,
         advice=_kind(diagnosis).advice if primary is None or not primary.fixes else None,
         notes=diagnosis.notes,
+        end=ended.text if ended is not None else "",
+        end_evidence=_end_evidence(ended),
     )
+
+
+def _end_evidence(ended: End | None) -> tuple[str, ...]:
+    """What shows how the command ended, and what to do about it."""
+    if ended is None:
+        return ()
+    return (*ended.evidence, f"what helps: {ended.advice}") if ended.advice else ended.evidence
 
 
 def capitalised(clause: str) -> str:

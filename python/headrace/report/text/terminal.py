@@ -17,6 +17,7 @@ from headrace.session.model import Session
 __all__ = ["MAX_LINES", "draw", "print_screen", "render", "to_ascii"]
 
 MAX_LINES = 24
+MOST_END_LINES = 7
 NARROWEST, WIDEST = 60, 120
 
 # Control characters → �: a file name may hold escape sequences, which must not act. One for one, so that styles stay aligned.
@@ -45,7 +46,7 @@ def print_screen(
 def draw(screen: FirstScreen, *, width: int = 100) -> Text:
     """Return the first screen as rich text, at most 24 lines. Lines left over show notes, what was not measured, evidence."""
     width = max(NARROWEST, min(WIDEST, width))
-    head = [_title(screen, width), *_verdict(screen, width)]
+    head = [*_end(screen, width), _title(screen, width), *_verdict(screen, width)]
     money = _money(screen, width)
     bar = _bar(screen, width)
     for command_lines in (3, 2, 1):
@@ -73,6 +74,20 @@ def draw(screen: FirstScreen, *, width: int = 100) -> Text:
 def to_ascii(text: str) -> str:
     """Return the text with block characters, arrows and other symbols replaced by ASCII, for encodings that lack them."""
     return text.translate(ASCII).encode("ascii", "replace").decode()
+
+
+def _end(screen: FirstScreen, width: int) -> list[Text]:
+    """How the command ended, on the first line, and what shows it: at most `MOST_END_LINES` lines."""
+    if not screen.end:
+        return []
+    wrapped = textwrap.wrap(f"{capitalised(screen.end)}.", width, max_lines=4, placeholder=" …")
+    lines = [Text(line, style="bold color(208)") for line in wrapped]
+    for sentence in screen.end_evidence:
+        wrapped = textwrap.wrap(capitalised(sentence), width - 2)
+        if len(lines) + len(wrapped) > MOST_END_LINES:
+            break
+        lines += [Text(("  " if number else "- ") + line) for number, line in enumerate(wrapped)]
+    return lines
 
 
 def _title(screen: FirstScreen, width: int) -> Text:

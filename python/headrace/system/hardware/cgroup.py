@@ -86,6 +86,18 @@ class Cgroup:
                 left.append(max(0, int(limit) - used))
         return min(left, default=None)
 
+    def memory_peak_bytes(self) -> int | None:
+        """Return the greatest memory use of the group since it was made. None: unknown."""
+        name = "memory.peak" if self.version == 2 else "memory.max_usage_in_bytes"
+        peak = (_read(self.memory / name) or "") if self.memory is not None else ""
+        return int(peak) if peak.isdigit() else None
+
+    def oom_kills(self) -> int | None:
+        """Return how many processes of the group, and of groups below it, were killed for memory so far. None: unknown."""
+        if self.memory is None:
+            return None
+        return _pairs(self.memory / ("memory.events" if self.version == 2 else "memory.oom_control")).get("oom_kill")
+
     def pressure_file(self, resource: str) -> Path | None:
         """Return the group's PSI file for "cpu", "io" or "memory". None: cgroup version 1, or no such file."""
         folder = self.cpu if self.version == 2 else None
