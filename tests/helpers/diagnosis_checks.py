@@ -28,6 +28,8 @@ def check_agreement(session: Session) -> Diagnosis:
     assert not [words for words in evidence if re.search(r"\d%", words)], "per cent are written as `28 %`"
     starts = ("that ", "it ", "which ", "and ", "so ", "but ", "of ", "in between ")
     assert not [words for words in evidence if words.startswith(starts)], "every sentence stands for itself"
+    if diagnosis.share_of_step["standstill"]:
+        return diagnosis  # of a step that never ended, no part is known
     rows = {row.name: row for row in diagnosis.percentiles}
     wait, rest, step = rows["wait for input"], rows["compute"], rows["step"]
     mean_wait_s = diagnosis.wait_share * diagnosis.step_s

@@ -27,6 +27,7 @@ from headrace.attach.machine import gpu_counters, procfs
 from headrace.attach.machine.foreign_programs import LEAST_FOREIGN_CORES, ForeignPrograms
 from headrace.attach.machine.process_memory import ProcessMemories
 from headrace.attach.record.recorder import THINNED_TO
+from headrace.attach.standstill import Standstills
 from headrace.system.files.private_files import private_opener
 from headrace.system.hardware.cgroup import Cgroup, find_cgroup
 from headrace.system.hardware.nvml import NvmlError
@@ -94,6 +95,7 @@ class Sampler:
     affinity: frozenset[int] = frozenset()
     programs: ForeignPrograms = field(init=False)
     memories: ProcessMemories = field(init=False)
+    standstills: Standstills | None = None
     _last: _Counters | None = None
     _joined: set[tuple[int, int]] = field(default_factory=set)  # pid and start time of each rank that is no descendant of `pid`
     # Recording in the session folder → pid and start time of its process; None: a process on another machine.
@@ -152,7 +154,22 @@ class Sampler:
         """Return the counters' changes since the last call, as fields of `Sample`; None at first and when a rank joined."""
         ranks = len(self._joined)
         last, self._last = self._last, self._read(now_s)
-        return None if last is None or len(self._joined) > ranks else self._compare(last, self._last)
+        found = None if last is None or len(self._joined) > ranks else self._compare(last, self._last)
+        if self.standstills is not None:
+            busy = [gpu["busy"] for gpu in (found or {}).get("gpus", ()) if gpu.get("busy") is not None]
+            self._look(self.standstills, now_s, max(busy, default=None))
+        return found
+
+    def _look(self, standstills: Standstills, now_s: float, gpu_busy: float | None) -> None:
+        """Look for a standstill. What goes wrong there ends the looking, and not the sampling."""
+        try:
+            standstills.look(now_s, self._recording(), list(self._last.use.cpu_s) if self._last else [], gpu_busy)
+        except OSError:
+            raise
+        except Exception as error:
+            self.standstills = None
+            with suppress(OSError):
+                print(f"headrace: standstills are no longer noticed: {error!r}", file=sys.stderr, flush=True)
 
     def job_end(self, now_s: float) -> dict[str, Any]:
         """Return what is left to know of memory when the job has ended, as fields of `JobEnd`."""
@@ -379,7 +396,7 @@ def main(arguments: list[str]) -> int:
     folder, pid, launcher = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     with suppress(OSError):
         os.nice(NICENESS)
-    sampler = Sampler(pid, folder, ignored_pids=frozenset({os.getpid(), launcher}))
+    sampler = Sampler(pid, folder, ignored_pids=frozenset({os.getpid(), launcher}), standstills=Standstills(folder))
     sampler.prepare()
     with open(folder / "sampler.jsonl", "a", encoding="utf-8", buffering=1, opener=private_opener) as file:
 

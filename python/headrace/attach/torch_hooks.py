@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.attach.batches import bare_loops, fetch, other_loaders, steps
-from headrace.attach.record import ending, load_hooks, stacks
+from headrace.attach.record import ending, load_hooks, open_step, stacks
 from headrace.attach.record.device_clock import CudaClock, DeviceClock
+from headrace.attach.record.processes import keep_open_step
 from headrace.attach.record.recorder import recorder
 from headrace.attach.training import first_step, loss, model_settings, pauses, ranks, transfers
 
@@ -25,6 +26,7 @@ def install() -> None:
     clock = _device_clock()
     step_recorder = steps.install(target, clock)
     hooks: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("watching for standstills", lambda: keep_open_step(target)),
         ("timing of batches", lambda: fetch.install(target)),
         ("sampling of stacks", lambda: stacks.install(target)),
         ("timing of downloads", first_step.install),
@@ -50,6 +52,7 @@ def pause(error: BaseException | None = None) -> None:
     `error`: the exception that ended the training, if one did.
     """
     stacks.pause()
+    open_step.stop()
     for step_recorder in steps.STEP_RECORDERS[:1]:
         ending.note_error(step_recorder.recorder, error)
     for step_recorder in steps.STEP_RECORDERS:

@@ -13,6 +13,7 @@ from headrace.diagnosis.findings.confidence import confidence_of, noise_words
 from headrace.diagnosis.findings.gpu_settings import find_gpu_settings
 from headrace.diagnosis.findings.not_measured import missing_sources, why_no_steps
 from headrace.diagnosis.findings.notes import batch_size_notes, loss_notes
+from headrace.diagnosis.findings.open_step import with_open_step
 from headrace.diagnosis.findings.reachable import with_reachable
 from headrace.diagnosis.findings.step_shares import share_of_step
 from headrace.diagnosis.findings.tables import environment, percentile_table, rank_rows
@@ -30,6 +31,7 @@ from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding
 from headrace.diagnosis.rules.finding import make_finding
 from headrace.diagnosis.rules.order import find_causes
+from headrace.diagnosis.rules.standstill import open_standstill
 from headrace.diagnosis.rules.startup import startup_parts_s
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import Session
@@ -102,7 +104,7 @@ def diagnose(session: Session) -> Diagnosis:
         flame_charts=flame_charts(session),
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
     )
-    return _with_end_and_notes(job, with_reachable(found))
+    return with_open_step(_with_end_and_notes(job, with_reachable(found)), open_standstill(session), rank.steps)
 
 
 def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:
@@ -160,7 +162,10 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
     """Return the diagnosis of a session with too few steps, with the reason and what to do."""
     end = how_it_ended(session)
     evidence = [why_no_steps(session, end)]
-    return Diagnosis(
+    standstill = open_standstill(session)
+    if standstill is not None and not standstill.hangs:
+        evidence.insert(0, standstill.words)
+    found = Diagnosis(
         verdict="INSUFFICIENT_DATA",
         confidence=NO_CONFIDENCE,
         share_of_step=dict.fromkeys(SHARES, 0.0) | {"other": 1.0},
@@ -182,3 +187,4 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
         timeline=timeline(session, session.steps),
         stages=stages(session.batches, session.processes),
     )
+    return with_open_step(found, standstill, ()) if standstill is not None and standstill.hangs else found

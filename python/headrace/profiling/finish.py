@@ -58,7 +58,9 @@ def finish(
         if threads_allowed:
             session = _measured("read sweep", with_read_sweep, session, folder, log)
     diagnosis = replace(diagnose(session), session=str(folder), time_to_verdict_s=time_to_verdict_s)
-    if remeasure_command is not None:
+    if remeasure_command is not None and diagnosis.verdict == "HANG":
+        log("--verify: nothing is measured, because no fix makes a job go on that hangs")
+    elif remeasure_command is not None:
         diagnosis = remeasure_fixes(diagnosis, session, folder, command=remeasure_command, log=log, limit_s=remeasure_limit_s)
     path = folder / REPORT_FILE
     try:

@@ -9,7 +9,8 @@ A value that was not measured is None, never 0; `not_measured` says why.
 
 Lines, by their `kind`: `session`, `exit` (the launcher), `recording` (the first of a process's file: pid, host name, start),
 `process`, `loader`, `steps`, `batches`, `event`, `stacks`, `losses`, `ended` (attached processes), `host`, `sample`,
-`job_end` (the sampler), `not_measured`. Unknown kinds and fields are ignored, so that an older headrace reads a newer session.
+`standstill`, `standstill_over`, `job_end` (the sampler), `not_measured`. Unknown kinds and fields are ignored, so that an older
+headrace reads a newer session.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, TypeVar
 from headrace.errors import SessionError
 from headrace.session.endings import JobEnd, ProcessEnd
 from headrace.session.machine import ForeignProgram, GpuProperties, GpuSample, Host, Sample
+from headrace.session.standstill import Standstill, read_standstills, standstill_lines
 from headrace.session.typed_json import converter, field_converters
 from headrace.system.files.private_files import make_private_folder, private_opener
 from headrace.system.files.regular_file import read_regular
@@ -312,6 +314,7 @@ class Session:
     job_end: JobEnd | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     version: int = SESSION_VERSION
+    standstills: tuple[Standstill, ...] = ()
 
     @staticmethod
     def load(folder: str | Path) -> Session:
@@ -434,6 +437,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         stacks=_stacks(by_kind.get("stacks", [])),
         losses=tuple(sorted(_losses(by_kind.get("losses", []), zero_s), key=lambda loss: loss.time_s)),
         samples=tuple(sorted((_sample(line, zero_s) for line in by_kind.get("sample", [])), key=lambda s: s.time_s)),
+        standstills=read_standstills(by_kind.get("standstill", []), by_kind.get("standstill_over", []), zero_s),
         not_measured=tuple(dict.fromkeys(_build(NotMeasured, line) for line in by_kind.get("not_measured", []))),
         ends=_ends(by_kind.get("ended", []), zero_s),
         job_end=next((_shifted(JobEnd, line, zero_s, "time_s") for line in by_kind.get("job_end", [])[-1:]), None),
@@ -554,6 +558,7 @@ def _to_lines(session: Session) -> Iterator[dict[str, Any]]:
     for loss in session.losses:
         value = loss.value if math.isfinite(loss.value) else str(loss.value)  # JSON has no NaN
         yield {"kind": "losses", "pid": loss.pid, "rows": [[loss.time_s, value]]}
+    yield from standstill_lines(session.standstills)
     for name, value in session.facts.items():
         yield {"kind": "fact", "name": name, "value": value}
     if session.duration_s is not None:

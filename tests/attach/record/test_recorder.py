@@ -49,6 +49,16 @@ def test_a_forked_child_writes_its_own_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
 
 
+def test_rows_that_no_step_flushes_are_flushed_by_the_thread_beside(tmp_path: Path) -> None:
+    """A job that stands still calls no hook. Its last steps were lost when it was killed."""
+    recorder = Recorder(tmp_path)
+    recorder.row("steps", 0, [0, 1.0])
+    recorder.flush_when_idle(recorder._flushed_s + 0.5)
+    assert lines(tmp_path) == []
+    recorder.flush_when_idle(recorder._flushed_s + 1.5)
+    assert [line["rows"] for line in lines(tmp_path)] == [[[0, 1.0]]]
+
+
 def test_a_file_begins_with_the_process_that_writes_it_and_its_machine(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     for _ in range(2):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.attach.experiments.probe import Probe
-from headrace.attach.record import load_hooks, stacks
+from headrace.attach.record import load_hooks, open_step, stacks
 from headrace.attach.record.recorder import Recorder
 from headrace.attach.record.threads import (
     IoCounters,
@@ -143,6 +143,7 @@ class _BatchTimer:
             from headrace.attach.record.processes import write_process
 
             write_process(self.recorder, role="worker", worker_id=self.worker)
+            self.recorder.flush(last=False)  # of a worker that makes no batch, this is all there is
 
     def has_begun(self, fetcher: Any) -> bool:
         """Begin a batch. Return False if it is not timed."""
@@ -182,6 +183,8 @@ class _BatchTimer:
         self.cpu_s = time.thread_time()
         stacks.mark("batch", self.loader)
         self.start_s = time.monotonic()
+        if self.worker >= 0:
+            open_step.batch_begun(self.loader, self.worker, self.start_s)
         if self.worker < 0 and not self.operators.done and type(fetcher).__name__ == MAP_FETCHER:
             self.operators.begin()
 
@@ -194,6 +197,8 @@ class _BatchTimer:
 
     def end(self, index: Any) -> None:
         end_s = time.monotonic()
+        if self.worker >= 0:
+            open_step.batch_ended(end_s)
         cpu_s = time.thread_time()
         process_cpu_s = time.process_time()
         queue_s = run_queue_delay_s()

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from headrace.attach.batches import fetch
-from headrace.attach.record import ending, load_hooks, stacks
+from headrace.attach.record import ending, load_hooks, open_step, stacks
 from headrace.attach.record.counters import COUNTERS
 from headrace.attach.record.device_clock import DeviceClock, StepClock
 from headrace.attach.record.processes import write_process
@@ -178,6 +178,7 @@ class StepRecorder:
         error = sys.exc_info()[1]
         with suppress(Exception):
             write_process(self.recorder, role="main")
+        open_step.stop()
         self.recorder.line("not_measured", what=load_hooks.HOOK_FAILED, why=f"{type(error).__name__}: {error}")
         load_hooks.disable("timing of steps")
 
@@ -202,6 +203,7 @@ class StepRecorder:
             self.epochs[number] = 0
             write_process(self.recorder, role="main")
             self.recorder.line("loader", loader=number, family=family, **describe(loader))
+            self.recorder.flush(last=False)  # of a first batch that never comes, this is all there is
         number = self.loaders[loader]
         iterator._headrace = _Iteration(number, self.epochs[number], self.session)
         self.epochs[number] += 1
@@ -247,6 +249,7 @@ class StepRecorder:
         current.start_queue_s = run_queue_delay_s()
         current.start_cpu_s = time.thread_time()
         current.start_s = time.monotonic()
+        open_step.wait_begun(current.loader, current.epoch, current.count, current.start_s)
         return current
 
     def after_next(self, current: _Iteration, data: Any) -> None:
@@ -261,6 +264,7 @@ class StepRecorder:
             self._note_format(current.loader, data)
         current.items = _batch_size(data)
         current.count += 1
+        open_step.step_begun(current.count, end_s)
         if not self.has_batch:
             self.has_batch = True
             first_step.record_startup(self.recorder)
@@ -279,6 +283,7 @@ class StepRecorder:
     def epoch_finished(self, current: _Iteration) -> None:
         """Record the end of an epoch (StopIteration)."""
         now_s = time.monotonic()
+        open_step.epoch_ended(now_s)
         self.recorder.event("epoch_end", current.start_s, now_s - current.start_s, f"loader {current.loader}")
         self.recorder.flush_when_due(now_s)
 

@@ -19,6 +19,7 @@ from typing import Any
 from headrace.attach.batches.steps import DEVICE_COLUMNS, STEP_RECORDERS, StepRecorder, timed_next
 from headrace.attach.record import load_hooks
 from headrace.attach.record.device_clock import StepClock
+from headrace.attach.record.processes import keep_open_step
 from headrace.attach.record.recorder import Recorder, recorder
 from headrace.attach.training import first_step
 
@@ -56,6 +57,7 @@ def install() -> None:
     from tensorflow.python.data.ops import dataset_ops, iterator_ops
 
     target = recorder()
+    keep_open_step(target)
     step_clock = StepClock(_NoClock(), DEVICE_COLUMNS, lambda loader, row: target.row("steps", loader, row))
     atexit.register(step_clock.drain)
     step_recorder = StepRecorder(target, step_clock, first_number=FIRST_NUMBER)

@@ -18,10 +18,12 @@ __all__ = [
     "core_times",
     "cores_and_runnable",
     "descendants",
+    "disk_bytes",
     "disk_counters",
     "meminfo",
     "memory_available_bytes",
     "memory_used_bytes",
+    "network_bytes",
     "network_counters",
     "oom_kills",
     "pressure_s",
@@ -236,6 +238,13 @@ def network_counters(proc: Path) -> tuple[int, int] | None:
     return outside, loopback
 
 
+def network_bytes(proc: Path) -> tuple[int, int] | None:
+    """Return the bytes received and sent so far, without the loopback device."""
+    lines = (read_counters(f"{proc}/net/dev") or "").splitlines()[2:]
+    counters = [words[1].split() for line in lines if len(words := line.split(":")) == 2 and words[0].strip() != "lo"]
+    return (sum(int(each[0]) for each in counters), sum(int(each[8]) for each in counters)) if lines else None
+
+
 def disk_counters(proc: Path) -> tuple[int, float] | None:
     """Return the bytes read so far from all whole disks, and the busy time of the busiest one in seconds."""
     text = read_counters(f"{proc}/diskstats")
@@ -249,6 +258,12 @@ def disk_counters(proc: Path) -> tuple[int, float] | None:
         bytes_read += int(words[5]) * SECTOR_BYTES
         busy_s = max(busy_s, int(words[12]) * 1e-3)
     return bytes_read, busy_s
+
+
+def disk_bytes(proc: Path) -> int:
+    """Return the bytes read from and written to all whole disks so far; 0 if unknown."""
+    lines = [line.split() for line in (read_counters(f"{proc}/diskstats") or "").splitlines()]
+    return sum(SECTOR_BYTES * (int(words[5]) + int(words[9])) for words in lines if len(words) > 9 and _is_whole_disk(words[2]))
 
 
 def _is_whole_disk(name: str) -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 
 from headrace.attach.machine.environment import library_versions, speed_variables
 from headrace.attach.machine.thread_settings import thread_settings
+from headrace.attach.record import open_step
 from headrace.attach.record.load_hooks import PROCESS_STARTED_S
 from headrace.attach.record.recorder import Recorder
 
-__all__ = ["rank_from_environment", "write_process"]
+__all__ = ["keep_open_step", "rank_from_environment", "write_process"]
 
 RANK_VARIABLES = (("RANK", "LOCAL_RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"))
 MPI_VARIABLES = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE")
@@ -42,6 +43,7 @@ def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None
         return
     recorder.role = role
     rank, local_rank, world_size = _rank()
+    open_step.note_rank(rank, world_size)
     torch: Any = sys.modules.get("torch")
     tensorflow: Any = sys.modules.get("tensorflow")
     recorder.line(
@@ -62,3 +64,12 @@ def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None
         versions=library_versions() if role == "main" else {},
         argv=sys.argv[:1],  # the script; its arguments may hold secrets
     )
+
+
+def keep_open_step(recorder: Recorder) -> None:
+    """Let the sampler see what the training loop of this process does at any time, or record why it cannot."""
+    why = open_step.install()
+    rank, _, world_size = rank_from_environment()
+    open_step.note_rank(rank, world_size)
+    if why is not None:
+        recorder.line("not_measured", what="where a job stands still", why=why)

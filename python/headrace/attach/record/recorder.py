@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing import util as multiprocessing_util
@@ -21,6 +22,9 @@ from headrace.attach.record.log import log_line
 __all__ = ["Recorder", "recorder", "writer_identity"]
 
 FLUSH_INTERVAL_S = 0.5
+IDLE_FLUSH_S = 1.0
+"""Flush from the thread that samples stacks when no step or batch has flushed for this long: a job may stand still."""
+
 PROC = Path("/proc")
 
 MOST_ROWS = 50_000
@@ -44,6 +48,7 @@ class Recorder:
         os.register_at_fork(after_in_child=self._start_process)
 
     def _start_process(self) -> None:
+        self._lock = threading.RLock()  # of a parent's lock, another thread may have been the owner at the fork
         self._rows: dict[tuple[str, int, int], list[list[Any]]] = {}
         self._lines: list[dict[str, Any]] = []
         self._counts: dict[tuple[str, int, int], int] = {}
@@ -70,7 +75,8 @@ class Recorder:
     def line(self, kind: str, **values: Any) -> None:
         """Add a JSON line to the buffer, which the next flush writes."""
         if not self.closed:
-            self._lines.append({"kind": kind, "pid": self.pid, **values})
+            with self._lock:
+                self._lines.append({"kind": kind, "pid": self.pid, **values})
 
     def row(self, kind: str, loader: int, values: list[Any], *, worker: int = -1) -> None:
         """Add a row of a table to the buffer. The caller may change the list until the next flush."""
@@ -81,9 +87,10 @@ class Recorder:
         if self.closed:
             return
         table = (kind, loader, worker)
-        count = self._counts[table] = self._counts.get(table, 0) + 1
-        if count <= MOST_ROWS or count % THINNED_TO == 0:
-            self._rows.setdefault(table, []).append(values)
+        with self._lock:
+            count = self._counts[table] = self._counts.get(table, 0) + 1
+            if count <= MOST_ROWS or count % THINNED_TO == 0:
+                self._rows.setdefault(table, []).append(values)
 
     def event(self, name: str, start_s: float, duration_s: float, detail: str | None = None) -> None:
         """Record a named event, such as a pause of the training process. start_s: monotonic seconds."""
@@ -94,8 +101,17 @@ class Recorder:
         if now_s - self._flushed_s >= FLUSH_INTERVAL_S:
             self.flush(last=False)
 
+    def flush_when_idle(self, now_s: float) -> None:
+        """Flush, from a thread beside the training thread, if that has not flushed for a second."""
+        if now_s - self._flushed_s >= IDLE_FLUSH_S:
+            self.flush(last=False)
+
     def flush(self, *, last: bool = True) -> None:
         """Append the buffered rows to the file, in one write. last: also write counts that are still being collected."""
+        with self._lock:
+            self._flush(last)
+
+    def _flush(self, last: bool) -> None:
         self._flushed_s = time.monotonic()
         for write in self.before_flush:
             write(last=last)

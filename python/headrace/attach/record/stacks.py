@@ -138,6 +138,7 @@ class StackSampler:
             while not end.wait(interval_s * self._random.uniform(0.6, 1.4)):
                 now_s = time.monotonic()
                 busy_s = now_s if self.sample() else busy_s
+                self._recorder.flush_when_idle(now_s)
                 if now_s - busy_s > IDLE_S:
                     break
                 cost_s, before_s = time.thread_time() - before_s, time.thread_time()

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from headrace.attach.record import open_step
 from headrace.attach.record.counters import COUNTERS
 
 __all__ = ["install"]
@@ -40,6 +41,7 @@ def _before_optimizer(*_: Any) -> None:
 def _after_optimizer(*_: Any) -> None:
     COUNTERS.optimizer_steps += 1
     COUNTERS.optimizer_thread = threading.get_ident()
+    open_step.optimizer_stepped()
 
 
 def _note_gradient(_: Any) -> None:

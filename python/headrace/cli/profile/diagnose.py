@@ -17,6 +17,7 @@ from headrace.diagnosis.result.model import Diagnosis, command_ended
 from headrace.profiling.command import watch
 from headrace.profiling.finish import finish
 from headrace.profiling.first_verdict import FirstVerdict
+from headrace.profiling.standstill_notice import StandstillNotice
 from headrace.report.exports.json import document
 from headrace.system.text.sizes import count_text
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     folder = session_folder(args)
     output.log(f"headrace diagnose: session in {folder}")
     with output.Heartbeat("headrace diagnose", "the command runs") as beat:
-        with FirstVerdict(folder, _log_first_verdict) as first:
+        with FirstVerdict(folder, _log_first_verdict) as first, StandstillNotice(folder, _log_standstill):
             finished = watch(args.command, folder, time_limit_s=args.seconds)
         verifies = args.verify and finished.stopped_by is None
         if args.verify and not verifies:
@@ -84,6 +85,10 @@ def run(args: argparse.Namespace) -> int:
         output.log(f"headrace diagnose: --fail-if {condition.text} is true")
         code = code or 1
     return code
+
+
+def _log_standstill(words: str) -> None:
+    output.log(f"headrace diagnose: {words}")
 
 
 def _log_first_verdict(diagnosis: Diagnosis) -> None:

@@ -17,6 +17,7 @@ from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_number
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.model import Diagnosis, command_ended
+from headrace.diagnosis.rules.standstill import open_standstill
 from headrace.errors import HeadraceError
 from headrace.profiling.command import make_session_folder, watch
 from headrace.profiling.finish import finish
@@ -89,9 +90,13 @@ def _update(folder: Path, stop: threading.Event, live: Live | None, every_s: flo
         except HeadraceError:
             continue  # nothing has been written yet
         diagnosis = diagnose(session)
+        standstill = open_standstill(session)
         waiting = f"no steps yet after {numbers.seconds(began_s - start_s)}"
+        if standstill is not None:
+            waiting = standstill.words
         if live is None:
-            output.log(_line(diagnosis) if diagnosis.steps else waiting)
+            stands = f"; {standstill.words}" if standstill is not None else ""
+            output.log(f"{_line(diagnosis)}{stands}" if diagnosis.steps else waiting)
         else:
             screen = terminal.render(diagnosis, session=session, width=output.stderr_console.width)
             live.update(screen if diagnosis.steps else Text(waiting), refresh=True)

@@ -11,6 +11,7 @@ from headrace.session.model import Step
 from headrace.system.text.sizes import count_text
 
 __all__ = [
+    "PROVISIONAL_CONFIDENCE",
     "SETTLED_STEPS",
     "TIMED_STEPS",
     "has_rate",

@@ -6,7 +6,8 @@ the advice, the colours and the choice of fixes all read the record. docs/refere
 The rules are in `headrace.diagnosis.rules`: `input` (storage, network, CPU_*, NO_OVERLAP, COLLATE_IPC), `gpu` (COMPUTE_BOUND,
 H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `pauses` (STARTUP, PERIODIC_STALL, GC_PAUSE), `ranks` (RANK_STRAGGLER, COMMUNICATION)
 and `machine` (THERMAL_THROTTLE, EXTERNAL_CPU, CPU_QUOTA, MEMORY_GROWTH, and CPU_OVERSUBSCRIBED for the training process).
-`headrace.diagnosis.diagnose` gives INSUFFICIENT_DATA, `headrace.diagnosis.findings.gpu_settings` the settings.
+`standstill` finds HANG. `headrace.diagnosis.diagnose` gives INSUFFICIENT_DATA, `headrace.diagnosis.findings.gpu_settings`
+the settings.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class VerdictKind:
     name: as in the JSON of `headrace diagnose`.
     summary: the cause in a clause that follows a colon.
     headline: one sentence for the top of the report. `{Device}` becomes "The GPU" or "The training", `{share}` becomes
-        " 60 % of the time" or nothing.
+        " 60 % of the time" or nothing, `{summary}` the diagnosis's own summary.
     label: a few words for a table cell.
     advice: what to do when no fix of this kind can be predicted.
     without_fix: replaces the table of fixes when it is empty; by default `advice`.
@@ -260,7 +261,7 @@ _VERDICTS = (
     VerdictKind(
         "HANG",
         summary="no training step comes any more: a worker, a rank or the training thread waits for ever",
-        headline="Training stands still.",
+        headline="{summary}.",
         label="standstill",
         without_fix="No fix of the steps before makes the next one come: look at the place named above.",
     ),

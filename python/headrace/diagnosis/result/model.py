@@ -43,6 +43,7 @@ SHARES: Mapping[str, str] = {
     "communication": "gradient exchange",
     "sync": "waiting for the device",
     "periodic": "pauses (checkpoint, validation, gc)",
+    "standstill": "no step: the job stands still",
     "other": "other",
 }
 """Parts of the step in words, in the order of the bar. The values of `Diagnosis.share_of_step` sum to 1."""

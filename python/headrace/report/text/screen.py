@@ -261,7 +261,7 @@ def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str
     wait = diagnosis.wait_share
     share = f" {numbers.percent(wait)} of the time" if wait is not None and wait >= 0.01 else ""
     sentence = _kind(diagnosis).headline
-    return sentence.format(Device=device, share=share)
+    return sentence.format(Device=device, share=share, summary=capitalised(diagnosis.summary))
 
 
 def _explanation(diagnosis: Diagnosis, headline: str) -> str:

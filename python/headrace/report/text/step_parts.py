@@ -35,6 +35,7 @@ STEP_PARTS: Mapping[str, PartStyle] = {
     "communication": PartStyle("gradients", OTHER, "╱", "color(97)"),
     "sync": PartStyle("device waits", OTHER, "═", "color(140)"),
     "periodic": PartStyle("pauses", OTHER, "╳", "color(245)"),
+    "standstill": PartStyle("stands still", OTHER, "!", "color(160)"),
     "other": PartStyle("other", OTHER, "·", "color(250)"),
 }
 

@@ -98,7 +98,7 @@ def _title(screen: FirstScreen, width: int) -> Text:
 
 
 def _verdict(screen: FirstScreen, width: int) -> list[Text]:
-    lines = [Text(line, style="bold") for line in textwrap.wrap(screen.headline, width)[:2]]
+    lines = [Text(line, style="bold") for line in textwrap.wrap(screen.headline, width)[:4]]
     facts = screen.kind
     if screen.share is not None:
         facts += f" · {numbers.percent(screen.share)} of the {screen.share_of}"

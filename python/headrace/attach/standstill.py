@@ -1,0 +1,324 @@
+"""Notice that no training step comes any more, and record where every process of the job stands then.
+
+The sampler calls `Standstills.look` twice a second. It reads the pages of `headrace.attach.record.open_step`, so it knows since
+when each training process waits for a batch or runs a step. After 20 s, or ten mean steps, without a change in any of them it
+asks the processes for their stacks, several times, and appends what it finds to `standstill.jsonl` in the session.
+
+A signal without a handler would end its process, so the signal goes only to a process whose page bears its own pid, whose
+descriptor is still that page, and whose kernel state says that the signal is caught.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import mmap
+import os
+import re
+import struct
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.attach.machine import procfs
+from headrace.attach.record.open_step import PAGE_BYTES, PAGE_NAME, PHASES, SIGNAL, SLOTS
+from headrace.system.files.private_files import private_opener
+from headrace.system.hardware.counter_files import read_counters
+
+__all__ = ["FILE", "SCALE_VARIABLE", "Standstills", "parse_stacks"]
+
+FILE = "standstill.jsonl"
+"""File of the session. It is made at the first standstill."""
+
+SCALE_VARIABLE = "HEADRACE_STANDSTILL_SCALE"
+"""Environment variable: all times here are multiplied by it. Tests wait 2 s instead of 20."""
+
+LEAST_S, MEAN_STEPS = 20.0, 10.0
+"""Look closer when nothing has changed for this long, and for this many mean steps."""
+
+BEFORE_FIRST_S = 60.0
+"""The same while no loop has called `next()` yet: a job may prepare its data."""
+
+SAMPLES, EVERY_S, LATER = 4, 2.0, 1.5
+"""Take this many samples, this many seconds apart; then another each time the standstill is this many times as long."""
+
+ANSWER_S = 0.5
+"""Wait this long at most for the stacks of the processes."""
+
+SCAN_S = 5.0
+"""Look for the page of a process this often. Until one is known, every process of the job is looked at."""
+
+MOST_PROCESSES, MOST_THREADS, MOST_FRAMES = 128, 24, 64
+MOST_STACK_BYTES = 1 << 18
+
+
+@dataclass(slots=True)
+class _Page:
+    """The page of one process, held open: it can be read after the process has ended."""
+
+    pid: int
+    start_ticks: int
+    descriptor: int
+    memory: mmap.mmap
+    ended: bool = False
+
+    def values(self) -> dict[str, float]:
+        return dict(zip(SLOTS, struct.unpack_from(f"{len(SLOTS)}d", self.memory), strict=True))
+
+
+@dataclass(slots=True)
+class Standstills:
+    """Follows the training processes of a job. proc: the mount point; scale: multiplies all times."""
+
+    folder: Path
+    proc: Path = Path("/proc")
+    scale: float = field(default_factory=lambda: _scale())
+    _pages: dict[int, _Page] = field(default_factory=dict)
+    _tried_s: dict[int, float] = field(default_factory=dict)  # when a process was last found without a page
+    _since_s: float = 0.0
+    _taken: int = 0
+    _next_s: float = 0.0
+
+    def look(self, now_s: float, recording: Iterable[tuple[int, int]], job: list[int], gpu_busy: float | None) -> None:
+        """Record a sample of the standstill if there is one and a sample is due. Raises `OSError` if it cannot be written.
+
+        recording: pid and start of the processes that record. job: the pids of all its processes. gpu_busy: 0 to 1.
+        """
+        self._follow(now_s, recording, job)
+        trainers = [(page, values) for page in self._pages.values() if _trains(values := page.values())]
+        here = [pair for pair in trainers if not pair[0].ended] or [
+            (page, page.values()) for page in self._pages.values() if not page.ended and _is_main(page.values())
+        ]
+        if not here:
+            return
+        since_s = max(max(values["since_s"], values["touched_s"]) for _, values in here)
+        if self._taken and since_s > self._since_s:
+            self._write({"kind": "standstill_over", "since_s": self._since_s, "time_s": since_s})
+            self._taken = 0
+        limit_s = max(_limit_s(values, self.scale) for _, values in here)
+        if now_s - since_s < limit_s or (self._taken and now_s < self._next_s):
+            return
+        self._since_s = since_s
+        self._write(self._sample(now_s, job, gpu_busy))
+        self._taken += 1
+        later_s = EVERY_S * self.scale if self._taken < SAMPLES else (LATER - 1) * (now_s - since_s)
+        self._next_s = now_s + later_s
+
+    def _follow(self, now_s: float, recording: Iterable[tuple[int, int]], job: list[int]) -> None:
+        """Open the pages of new processes, and note which have ended. Of the ended ones, those of training processes stay."""
+        for page in list(self._pages.values()):
+            if page.ended:
+                continue
+            page.ended = procfs.start_ticks(page.pid, self.proc) != page.start_ticks
+            if not _is_there(page, self.proc) and not (page.ended and _trains(page.values())):
+                del self._pages[page.pid]  # a worker that has ended, or a process that runs another program now
+        pids = [pid for pid, _ in recording]
+        for pid in pids if self._pages else [*pids, *job]:
+            if now_s - self._tried_s.get(pid, -SCAN_S) >= SCAN_S * self.scale and self._open(pid) is None:
+                self._tried_s[pid] = now_s
+
+    def _open(self, pid: int) -> _Page | None:
+        known = self._pages.get(pid)
+        start = procfs.start_ticks(pid, self.proc)
+        if start is None or (known is not None and known.start_ticks == start):
+            return known
+        page = _open_page(pid, start, self.proc)
+        if page is not None:
+            self._pages[pid] = page
+        return page
+
+    def _sample(self, now_s: float, job: list[int], gpu_busy: float | None) -> dict[str, Any]:
+        """Ask all processes for their stacks, and return what each does."""
+        counters = {pid: found for pid in job[:MOST_PROCESSES] if (found := _counters(pid, self.proc)) is not None}
+        pages = [page for pid in counters if (page := self._open(pid)) is not None and not page.ended]
+        asked = [page for page in pages if _ask(page, self.proc)]
+        _await_answers(asked)
+        dumps = {page.pid: _dump(page) for page in asked}
+        ended = [page for page in self._pages.values() if page.ended]
+        processes = [
+            {
+                "pid": page.pid,
+                "ended": page.ended,
+                **_described(page.values()),
+                **counters.get(page.pid, {}),
+                "threads": parse_stacks(dumps.get(page.pid, ""), int(page.values()["thread"])),
+            }
+            for page in (*pages, *ended)
+        ]
+        others = [{"pid": pid, **found} for pid, found in counters.items() if pid not in self._pages]
+        return {
+            "kind": "standstill",
+            "time_s": now_s,
+            "since_s": self._since_s,
+            "scale": self.scale,
+            "gpu_busy": gpu_busy,
+            "network_bytes": sum(procfs.network_bytes(self.proc) or (0,)),
+            "disk_bytes": procfs.disk_bytes(self.proc),
+            "stack_bytes": sum(map(len, dumps.values())),
+            "processes": processes,
+            "others": others,
+        }
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with open(self.folder / FILE, "a", encoding="utf-8", opener=private_opener) as file:
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def _scale() -> float:
+    try:
+        return float(os.environ.get(SCALE_VARIABLE, ""))
+    except ValueError:
+        return 1.0
+
+
+def _is_main(values: dict[str, float]) -> bool:
+    return values["worker"] < 0 and PHASES[int(values["phase"])] not in ("makes a batch", "worker idle")
+
+
+def _trains(values: dict[str, float]) -> bool:
+    """Whether the process has begun to iterate a loader, or steps an optimizer."""
+    return _is_main(values) and (values["phase"] > 0 or values["touched_s"] > 0)
+
+
+def _limit_s(values: dict[str, float], scale: float) -> float:
+    """Return after how many seconds without a change to look closer."""
+    if not values["begun_s"]:
+        return scale * (LEAST_S if _trains(values) else BEFORE_FIRST_S)
+    mean_s = (values["since_s"] - values["begun_s"]) / max(1.0, values["steps"])
+    return max(scale * LEAST_S, MEAN_STEPS * mean_s)
+
+
+def _described(values: dict[str, float]) -> dict[str, Any]:
+    whole = ("loader", "epoch", "batches", "steps", "rank", "world_size", "worker", "parent_pid")
+    times = {name: round(values[name], 3) for name in ("since_s", "longest_s", "begun_s")}
+    return {"phase": PHASES[int(values["phase"])], **times, **{name: int(values[name]) for name in whole}}
+
+
+def _open_page(pid: int, start: int, proc: Path) -> _Page | None:
+    """Return the page of a process, or None: it has none, or may not be looked into."""
+    folder = f"{proc}/{pid}/fd"
+    try:
+        for number in os.listdir(folder):  # noqa: PTH208
+            if PAGE_NAME in _target(f"{folder}/{number}"):
+                descriptor = os.open(f"{folder}/{number}", os.O_RDWR | os.O_CLOEXEC)
+                page = _Page(pid, start, descriptor, mmap.mmap(descriptor, PAGE_BYTES))
+                values = page.values()
+                if values["pid"] == pid and values["descriptor"] == float(number):
+                    return page
+                page.memory.close()
+                os.close(descriptor)
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+def _is_there(page: _Page, proc: Path) -> bool:
+    """Whether the process still has its page: another program in its place (`exec`) has neither page nor handler."""
+    values = page.values()
+    return values["pid"] == page.pid and PAGE_NAME in _target(f"{proc}/{page.pid}/fd/{int(values['descriptor'])}")
+
+
+def _ask(page: _Page, proc: Path) -> bool:
+    """Send the signal to a process that catches it. Return False where it does not, or is no longer the same process."""
+    if not _is_there(page, proc) or procfs.start_ticks(page.pid, proc) != page.start_ticks:
+        return False
+    status = read_counters(f"{proc}/{page.pid}/status") or ""
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    if caught is None or not int(caught[1], 16) >> (SIGNAL - 1) & 1:
+        return False
+    try:
+        os.ftruncate(page.descriptor, PAGE_BYTES)
+        os.kill(page.pid, SIGNAL)
+    except OSError:
+        return False
+    return True
+
+
+def _await_answers(pages: list[_Page]) -> None:
+    """Wait until each process has written stacks, and no file grows any more."""
+    end_s, sizes = time.monotonic() + ANSWER_S, [0]
+    while pages and time.monotonic() < end_s:
+        time.sleep(0.05)
+        before, sizes = sizes, [os.fstat(page.descriptor).st_size for page in pages]
+        if sizes == before and min(sizes) > PAGE_BYTES:
+            return
+
+
+def _dump(page: _Page) -> str:
+    return os.pread(page.descriptor, MOST_STACK_BYTES, PAGE_BYTES).decode("utf-8", "replace")
+
+
+def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
+    """Return CPU seconds, bytes moved by system calls, reads, switches and state of a process. None: it has ended."""
+    use = procfs.process_cpu(pid, proc)
+    if use is None:
+        return None
+    words = (read_counters(f"{proc}/{pid}/io") or "").split()  # name, value, …
+    known = dict(zip(words[::2], map(int, words[1::2]), strict=False))
+    status = read_counters(f"{proc}/{pid}/status") or ""
+    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.MULTILINE)
+    state = re.search(r"^State:\s*(\w)", status, re.MULTILINE)
+    return {
+        "cpu_s": use.cpu_s,
+        "name": use.name,
+        "state": state[1] if state else "",
+        "waits_in": (read_counters(f"{proc}/{pid}/wchan") or "").strip("0"),
+        "bytes": known.get("rchar:", 0) + known.get("wchar:", 0),
+        "reads": known.get("syscr:", 0),
+        "switches": int(switches[1]) if switches else 0,
+    }
+
+
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
+_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_STANDARD = re.compile(r"^.*/lib/python3\.\d+/(?!site-packages|dist-packages)")
+_ATTACH = f"{os.path.dirname(__file__)}{os.sep}"  # noqa: PTH120
+
+
+def parse_stacks(text: str, training_thread: int) -> list[dict[str, Any]]:
+    """Return the threads of a dump of faulthandler, the training thread first, each with its frames, outermost first.
+
+    A frame is [function, file, line]. As in `headrace.attach.record.stacks`, only the script's own files are absolute.
+    `lock`: the name of the lock that the innermost own line takes, if it does.
+    """
+    threads: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        if (head := _THREAD.match(line)) is not None:
+            threads.append({"training": int(head[1], 16) == training_thread, "frames": [], "lock": None})
+        elif threads and (place := _FRAME.match(line)) is not None:
+            file, row, function = place.groups()
+            if not file.startswith((_ATTACH, "<frozen")) and len(threads[-1]["frames"]) < MOST_FRAMES:
+                threads[-1]["frames"].append([function, _shown(file), int(row) if row.isdigit() else 0])
+    for thread in threads:
+        own = thread["frames"][0] if thread["frames"] else None
+        thread["lock"] = lock_name(own[1], own[2]) if own is not None and os.path.isabs(own[1]) else None  # noqa: PTH117
+        thread["frames"].reverse()
+    return sorted(threads, key=lambda thread: not thread["training"])[:MOST_THREADS]
+
+
+def _shown(file: str) -> str:
+    if f"-packages{os.sep}" in file:
+        return file.rpartition(f"-packages{os.sep}")[2]
+    return _STANDARD.sub("", file)
+
+
+_LOCK = re.compile(r"^\s*(?:with\s+([\w.]*[\w])(?:\[.*\])?\s*(?:,.*)?:|.*?([\w.]+)\.acquire\()")
+
+
+def lock_name(file: str, line: int) -> str | None:
+    """Return the name that a line of a script takes as a lock (`with NAME:`, `NAME.acquire()`), or None."""
+    with suppress(Exception):
+        linecache.checkcache(file)
+        found = _LOCK.match(linecache.getline(file, line))
+        return None if found is None else found[1] or found[2]
+    return None

@@ -1,0 +1,263 @@
+"""The rule for standstills, and what a standstill changes in a diagnosis: made-up jobs that stand, or only look so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.result.fail_if import Condition
+from headrace.diagnosis.rules.standstill import OpenStandstill, open_standstill
+from headrace.session.model import Session
+from headrace.session.standstill import StandingProcess, StandingThread, Standstill, StandstillSample
+from session_factory import MAIN_PID, make_session
+
+Frame = tuple[str, str, int]
+
+IN_NEXT: tuple[Frame, ...] = (
+    ("<module>", "/work/project/train.py", 30),
+    ("__next__", "torch/utils/data/dataloader.py", 725),
+    ("_try_get_data", "torch/utils/data/dataloader.py", 1293),
+    ("get", "multiprocessing/queues.py", 113),
+    ("select", "selectors.py", 415),
+)
+WORKER: tuple[Frame, ...] = (
+    ("<module>", "/work/project/train.py", 30),
+    ("_launch", "multiprocessing/popen_fork.py", 71),
+    ("_worker_loop", "torch/utils/data/_utils/worker.py", 375),
+)
+IDLE = (*WORKER, ("get", "multiprocessing/queues.py", 113), ("select", "selectors.py", 415))
+IN_ITEM = (*WORKER, ("fetch", "torch/utils/data/_utils/fetch.py", 54), ("__getitem__", "/work/project/data/images.py", 12))
+IN_BACKWARD: tuple[Frame, ...] = (
+    ("<module>", "/work/project/train.py", 33),
+    ("backward", "torch/_tensor.py", 581),
+    ("_engine_run_backward", "torch/autograd/graph.py", 825),
+)
+IN_BARRIER: tuple[Frame, ...] = (
+    ("<module>", "/work/project/train.py", 40),
+    ("barrier", "torch/distributed/distributed_c10d.py", 4000),
+)
+
+
+def standing(pid: int, frames: tuple[Frame, ...], *, lock: str | None = None, **values: Any) -> StandingProcess:
+    """A process whose training thread is at `frames`."""
+    return StandingProcess(pid, threads=(StandingThread(True, frames, lock),), **values)
+
+
+def trainer(frames: tuple[Frame, ...] = IN_NEXT, **values: Any) -> StandingProcess:
+    given = {"phase": "waits", "longest_s": 1.0, "begun_s": 3.0, "batches": 120, "steps": 120, "name": "python", "state": "S"}
+    return standing(values.pop("pid", MAIN_PID), frames, **{**given, **values})
+
+
+def worker(number: int, frames: tuple[Frame, ...] = IN_ITEM, **values: Any) -> StandingProcess:
+    given = {"worker": number, "parent_pid": MAIN_PID, "phase": "makes a batch", "name": "pt_data_worker", "state": "S"}
+    return standing(MAIN_PID + 1 + number, frames, **{**given, **values})
+
+
+Change = Callable[[StandingProcess, int], StandingProcess]
+
+
+def stands(
+    *processes: StandingProcess,
+    age_s: float = 34.0,
+    samples: int = 4,
+    change: Change = lambda process, _: process,
+    network_bytes_s: float = 0.0,
+    **options: Any,
+) -> Session:
+    """A session that ends `age_s` after its last change. change: a process as it is in sample number N, 2 s later each."""
+    session = make_session(**options)
+    since_s = session.steps[-1].start_s + session.steps[-1].step_s if session.steps else 3.0
+    first_s = since_s + age_s - 2.0 * samples
+    taken = tuple(
+        StandstillSample(
+            time_s=first_s + 2.0 * number,
+            processes=tuple(change(process, number) for process in processes),
+            network_bytes=int(2 * number * network_bytes_s),
+        )
+        for number in range(samples)
+    )
+    found = Standstill(since_s, taken)
+    return replace(session, standstills=(found,), duration_s=since_s + age_s, exit_code=-15, facts={"time_limit_s": 1000.0})
+
+
+def judged(session: Session) -> OpenStandstill:
+    found = open_standstill(session)
+    assert found is not None
+    return found
+
+
+def test_a_worker_that_holds_the_batch_back_is_named_with_file_line_and_function() -> None:
+    found = judged(stands(trainer(), worker(0, IDLE, phase="worker idle"), worker(1, waits_in="hrtimer_nanosleep")))
+    assert found.words == "no step for 34 s: worker 1 (1002) stands at data/images.py:12 in __getitem__ (sleeps)"
+    assert found.hangs and found.in_next
+
+
+def test_a_lock_that_a_forked_worker_waits_for_is_named() -> None:
+    found = judged(stands(trainer(), worker(1, lock="cache_lock"), worker(0, lock="cache_lock")))
+    assert found.words.endswith(
+        "workers 0 and 1 (1001, 1002) stand at data/images.py:12 in __getitem__ (waits for the lock cache_lock)"
+    )
+    assert found.advice is not None and "held cache_lock" in found.advice
+
+
+def test_a_hang_is_the_verdict_and_its_time_counts() -> None:
+    session = stands(trainer(), worker(0), workers=1)
+    moving = diagnose(replace(session, standstills=()))
+    found = diagnose(session)
+    assert found.verdict == "HANG" and found.primary is not None
+    assert found.summary == found.primary.summary == judged(session).words
+    assert not found.provisional and not found.fixes and found.reachable_img_s is None
+    share = found.share_of_step["standstill"]
+    assert share == pytest.approx(34 / (34 + sum(step.step_s for step in session.steps)), abs=0.03)
+    assert found.primary.share == pytest.approx(share, abs=1e-4)
+    assert sum(found.share_of_step.values()) == pytest.approx(1)
+    assert found.img_s == pytest.approx((moving.img_s or 0) * (1 - share))
+    assert (found.step_s or 0) > 5 * (moving.step_s or 0)
+    row = next(row for row in found.percentiles if row.name == "step")
+    assert row.max == pytest.approx(34)
+    assert Condition('verdict=="HANG"').holds(found) and not Condition('verdict=="HANG"').holds(moving)
+
+
+def test_a_long_step_that_moves_is_a_note_and_not_the_verdict() -> None:
+    def moves(process: StandingProcess, number: int) -> StandingProcess:
+        frames = (*IN_BACKWARD[:1], ("forward", f"torch/nn/modules/layer{number}.py", number))
+        return replace(process, threads=(StandingThread(True, frames),), cpu_s=1.9 * number)
+
+    found = diagnose(stands(trainer(phase="runs"), change=moves))
+    assert found.verdict != "HANG"
+    assert found.notes[0].startswith("no step for 34 s: the training thread stands at ")
+    assert found.confidence <= 0.45, "most of the time belongs to a step that is not done"
+    assert found.share_of_step["standstill"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "network_bytes_s"),
+    [
+        ("it computes", lambda process, number: replace(process, cpu_s=0.5 * number), 0.0),
+        ("it writes a checkpoint", lambda process, number: replace(process, bytes=400_000 * number), 0.0),
+        ("it receives", lambda process, _: process, 100_000.0),
+        ("it reads small files", lambda process, number: replace(process, switches=90 * number, reads=30 * number), 0.0),
+    ],
+)
+def test_what_is_slow_and_does_something_is_no_hang(name: str, change: Change, network_bytes_s: float) -> None:
+    found = judged(stands(trainer(), worker(0), change=change, network_bytes_s=network_bytes_s))
+    assert not found.hangs, name
+
+
+def test_a_pause_as_long_as_one_before_is_no_hang() -> None:
+    assert not judged(stands(trainer(longest_s=20.0), worker(0))).hangs
+    assert judged(stands(trainer(longest_s=20.0), worker(0), age_s=41.0)).hangs
+
+
+def test_a_first_batch_that_does_not_come_is_told_at_once_and_a_hang_after_two_minutes() -> None:
+    first = {"batches": 0, "steps": 0, "begun_s": None, "longest_s": 0.0}
+    found = diagnose(replace(stands(trainer(**first), worker(0)), steps=(), batches=()))
+    assert found.verdict == "INSUFFICIENT_DATA"
+    assert found.summary.startswith("no step for 34 s: worker 0 (1001) stands at data/images.py:12 in __getitem__")
+    later = diagnose(replace(stands(trainer(**first), worker(0), age_s=125.0), steps=(), batches=()))
+    assert later.verdict == "HANG" and later.share_of_step["standstill"] == 1
+
+
+def test_storage_that_still_writes_for_a_process_is_no_hang() -> None:
+    """`fsync` of a large checkpoint moves no bytes of the process itself."""
+    frames = (("save", "/work/project/train.py", 60),)
+    session = stands(trainer(frames, phase="epoch ended", state="D"))
+    (found,) = session.standstills
+    writes = tuple(replace(sample, disk_bytes=1_000_000 * number) for number, sample in enumerate(found.samples))
+    assert judged(session).hangs
+    assert not judged(replace(session, standstills=(replace(found, samples=writes),))).hangs
+
+
+def test_a_command_that_trains_nothing_is_no_hang_but_ranks_that_do_not_find_each_other_are() -> None:
+    before = {"phase": "nothing", "batches": 0, "steps": 0, "begun_s": None, "longest_s": 0.0, "world_size": 2}
+    serving = stands(trainer((("serve", "/work/project/serve.py", 9),), **before), age_s=200.0)
+    assert not judged(serving).hangs
+    meeting = (("<module>", "/work/project/train.py", 5), ("init_process_group", "torch/distributed/distributed_c10d.py", 1700))
+    agent = trainer((("_invoke_run", "torch/distributed/elastic/agent/server/api.py", 877),), pid=900, **before)
+    found = judged(stands(agent, trainer(meeting, **before), age_s=200.0))
+    assert found.hangs
+    assert found.words == "no step for 200 s: the training thread waits in init_process_group for the other ranks"
+
+
+def test_two_samples_are_too_few() -> None:
+    assert not judged(stands(trainer(), worker(0), samples=2)).hangs
+
+
+def test_a_standstill_that_is_over_and_a_command_that_ended_well_are_no_hang() -> None:
+    session = stands(trainer(), worker(0))
+    over = replace(session, standstills=(replace(session.standstills[0], over=True),))
+    assert open_standstill(over) is None
+    assert open_standstill(replace(session, exit_code=0, facts={})) is None
+    assert open_standstill(replace(session, exit_code=1, facts={})) is not None, "a time-out of a library ended it"
+
+
+@pytest.mark.parametrize(
+    ("inner", "words"),
+    [
+        ((("put", "queue.py", 140), ("wait", "threading.py", 320)), "waits for room in a queue at train.py:50 in log"),
+        ((("join", "threading.py", 1112), ("_wait_for_tstate_lock", "threading.py", 1132)), "waits for another thread to end"),
+        ((("getresponse", "http/client.py", 1374), ("readinto", "socket.py", 705)), "waits for an answer from the network"),
+        ((), "stands at train.py:50 in log"),
+    ],
+)
+def test_the_training_thread_is_named_with_what_it_waits_for(inner: tuple[Frame, ...], words: str) -> None:
+    frames = (("<module>", "/work/project/train.py", 30), ("log", "/work/project/train.py", 50), *inner)
+    found = judged(stands(trainer(frames, phase="runs")))
+    assert found.words.startswith(f"no step for 34 s: the training thread {words}")
+    assert found.hangs
+
+
+def test_a_checkpoint_that_does_not_end_is_named_by_the_kernels_wait() -> None:
+    frames = (("save", "/work/project/train.py", 60),)
+    found = judged(stands(trainer(frames, phase="epoch ended", waits_in="anon_pipe_write")))
+    assert found.words == "no step for 34 s: the training thread waits for room in a pipe at train.py:60 in save"
+    assert found.hangs and found.confidence >= 0.7
+    asleep = judged(stands(trainer(frames, phase="epoch ended", waits_in="hrtimer_nanosleep")))
+    assert asleep.confidence <= 0.5, "a sleep after an epoch may be meant"
+
+
+def test_uneven_batches_name_the_rank_that_waits_and_the_one_that_has_ended() -> None:
+    waiting = trainer(IN_BACKWARD, phase="runs", batches=205, world_size=2)
+    done = trainer(IN_BARRIER, pid=1100, phase="epoch ended", batches=204, rank=1, world_size=2, cpu_s=0.0)
+
+    def spins(process: StandingProcess, number: int) -> StandingProcess:
+        return replace(process, cpu_s=2.0 * number)  # NCCL waits with a full core
+
+    for gone in (done, replace(done, ended=True, threads=())):
+        found = judged(stands(waiting, gone, change=spins))
+        assert found.words.startswith(
+            "no step for 34 s: rank 0 waits in all-reduce since step 204; rank 1 ended its loader after "
+        )
+        assert "after 204 batches" in found.words
+        assert found.hangs and found.confidence == 0.9
+
+
+def test_a_rank_without_data_needs_no_two_minutes() -> None:
+    waiting = trainer(IN_BACKWARD, phase="runs", batches=1, steps=1, world_size=2)
+    empty = trainer(IN_BARRIER, pid=1100, phase="epoch ended", batches=0, steps=0, begun_s=None, rank=1, world_size=2)
+    found = judged(stands(waiting, empty, age_s=25.0))
+    assert "rank 1 ended its loader after 0 batches" in found.words and found.hangs
+
+
+def test_ranks_that_wait_for_one_that_works_are_no_hang() -> None:
+    waiting = trainer(IN_BARRIER, phase="runs", world_size=2)
+    validates = trainer((("validate", "/work/project/train.py", 80),), pid=1100, phase="epoch ended", rank=1, world_size=2)
+    found = judged(stands(waiting, validates, change=lambda process, number: replace(process, cpu_s=1.9 * number)))
+    assert not found.hangs
+    quiet = judged(stands(waiting, validates, change=lambda one, number: replace(one, cpu_s=1.9 * number * (one.rank == 0))))
+    assert quiet.hangs and "rank 1 ended its loader after 120 batches and stands at train.py:80 in validate" in quiet.words
+
+
+def test_a_loop_that_waits_with_a_full_core_is_suspected() -> None:
+    def spins(process: StandingProcess, number: int) -> StandingProcess:
+        frames = (("wait_for_lock", "/work/project/train.py", 70 + number % 2),)
+        return replace(process, threads=(StandingThread(True, frames),), cpu_s=2.0 * number)
+
+    found = judged(stands(trainer(phase="runs"), change=spins))
+    assert found.words.startswith("suspected: no step for 34 s: the training thread stands at train.py:7")
+    assert not found.hangs, "a long validation looks the same"
+    later = judged(stands(trainer(phase="runs"), change=spins, age_s=65.0))
+    assert later.hangs and later.confidence <= 0.4
