@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from diagnosis_checks import check_agreement
+from headrace.datasets.sources.remote import retry
 from headrace.errors import SessionError
 from headrace.session.model import Session
 from lanes import mark_matrices, share_of
@@ -64,9 +65,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reads or writes the user's cache folder."""
+def own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the user's cache folder, or waits long before it tries a request again."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry, "DEFAULT", retry.RetryPolicy(backoff_s=0.005))
         patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -5,6 +5,7 @@ Not in conftest.py: there are several files of that name, and `import conftest` 
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+MOST_KEPT_PIXELS = 1 << 17
 
 
 def data_folder() -> Path | None:
@@ -23,6 +25,13 @@ def data_folder() -> Path | None:
 
 def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
     """Return a generated image with edges, gradients and texture, so that resampling and chroma faults show."""
+    generate = _generated if width * height <= MOST_KEPT_PIXELS else _generated.__wrapped__
+    return Image.fromarray(generate(width, height, seed).copy())
+
+
+@functools.lru_cache(maxsize=256)
+def _generated(width: int, height: int, seed: int) -> np.ndarray:
+    """Return the pixels of `photograph`. They are kept: half the CPU time of many a test went into them."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     channels = []
@@ -30,7 +39,7 @@ def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
         a, b, c, d = rng.uniform(0.01, 0.4, 4)
         plane = 127 + 70 * np.sin(a * x + b * y) + 40 * np.sign(np.sin(c * x - d * y)) + rng.normal(0, 12, x.shape)
         channels.append(np.clip(plane, 0, 255).astype(np.uint8))
-    return Image.fromarray(np.stack(channels, axis=-1))
+    return np.stack(channels, axis=-1)
 
 
 def jpeg(width: int, height: int, seed: int = 0, *, quality: int = 90, subsampling: str = "4:2:0", **options: object) -> bytes:
