@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from headrace.launch.finished_job.documents import JobDocuments, Series
 
-__all__ = ["BEGIN_S", "Curve", "bursts", "described", "job_with_curves", "noisy", "phases"]
+__all__ = ["BEGIN_S", "Curve", "Machine", "bursts", "described", "job_with_curves", "noisy", "phases", "without_points"]
 
 BEGIN_S = 1_795_000_020.0
 """Begin of the training, off the grid of minutes."""
 
 Curve = Callable[[float], float]
 """Seconds of training → share, 0 to 1."""
+
+Machine = tuple[str, int, int]
+"""Instance type, cores, GPUs."""
 
 PYTORCH = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.8.0-gpu-py312-cu129-ubuntu22.04-sagemaker"
 
@@ -56,34 +60,51 @@ def job_with_curves(
     interval_s: float,
     mean: bool,
     hosts: tuple[tuple[Curve, Curve], ...] = (),
+    machine: Machine = ("ml.g5.xlarge", 4, 1),
     **more: Any,
 ) -> JobDocuments:
-    """Return the documents of a job of one host, or of `hosts` (GPU and CPU of each).
+    """Return the documents of a job of one host, or of `hosts` (GPU and CPU of each), all of one type.
 
     mean: points are means over their interval, as CloudWatch gives, in place of moments, as the Debugger samples.
     """
     all_hosts = hosts or ((gpu, cpu),)
     names = [f"algo-{place + 1}" for place in range(len(all_hosts))]
-    description = described(training_s, **more)
-    description["ResourceConfig"]["InstanceCount"] = len(all_hosts)
+    kind, cores, gpus = machine
+    resources = {"InstanceType": kind, "InstanceCount": len(all_hosts)}
+    description = described(training_s, **{"ResourceConfig": resources, **more})
     drawn = {
         name: (_drawn(one, training_s, interval_s, mean), _drawn(other, training_s, interval_s, mean))
         for name, (one, other) in zip(names, all_hosts, strict=True)
     }
     if interval_s < 60:
-        gpus = {name: {0: series} for name, (series, _) in drawn.items()}
         return JobDocuments(
-            description, cores={name: dict.fromkeys(range(4), cpu) for name, (_, cpu) in drawn.items()}, gpus=gpus
+            description,
+            cores={name: dict.fromkeys(range(cores), series) for name, (_, series) in drawn.items()},
+            gpus={name: dict.fromkeys(range(gpus), series) for name, (series, _) in drawn.items()},
         )
     metrics = {
         name: {
-            "GPUUtilization": tuple((time, 100 * value) for time, value in one),
-            "CPUUtilization": tuple((time, 400 * value) for time, value in other),
+            "GPUUtilization": tuple((time, 100 * gpus * value) for time, value in one),
+            "CPUUtilization": tuple((time, 100 * cores * value) for time, value in other),
             "MemoryUtilization": tuple((time, 12.0) for time, _ in one),
         }
         for name, (one, other) in drawn.items()
     }
     return JobDocuments(description, metrics)
+
+
+def without_points(documents: JobDocuments, begin_s: float, end_s: float) -> JobDocuments:
+    """Return documents whose curves have no points between two moments of the training."""
+
+    def kept(series: Series) -> Series:
+        return tuple(point for point in series if not begin_s <= point[0] - BEGIN_S < end_s)
+
+    metrics = {host: {name: kept(one) for name, one in all_.items()} for host, all_ in documents.metrics.items()}
+    cores, gpus = (
+        {host: {number: kept(one) for number, one in all_.items()} for host, all_ in rows.items()}
+        for rows in (documents.cores, documents.gpus)
+    )
+    return replace(documents, metrics=metrics, cores=cores, gpus=gpus)
 
 
 def _drawn(curve: Curve, training_s: float, interval_s: float, mean: bool) -> Series:

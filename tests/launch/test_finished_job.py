@@ -430,6 +430,47 @@ def test_pages_without_end_are_left_out(tmp_path: Path) -> None:
     assert read_documents(out).description["TrainingJobName"] == "slow-store"
 
 
+class Many(Endless):
+    """Services of a job that runs for twenty minutes, with more files of the Debugger than are read. asked: metrics, then files."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def describe_training_job(self, **_: Any) -> dict[str, Any]:
+        found = description() | {"TrainingJobStatus": "InProgress", "SecondaryStatus": "Training"}
+        begin = datetime.now(UTC) - timedelta(minutes=20)
+        found["SecondaryStatusTransitions"] = [{"Status": "Training", "StartTime": begin}]
+        return found | {"LastModifiedTime": begin}
+
+    def get_metric_data(self, **asked: Any) -> dict[str, Any]:
+        self.asked.append(asked)
+        return {"MetricDataResults": []}
+
+    def list_objects_v2(self, **_: Any) -> dict[str, Any]:
+        hosts = [f"system/incremental/1/{100 + n}.algo-{host}.json" for n in range(300) for host in range(1, 11)]
+        keys = [*hosts, *(f"framework/pevents/1/{100 + n}-7-algo-1_pythontimeline.json" for n in range(300))]
+        return {"Contents": [{"Key": f"profiler/slow-store/profiler-output/{key}"} for key in keys]}
+
+    def get_object(self, **asked: Any) -> dict[str, Any]:
+        self.asked.append(asked)
+        return {"Body": io.BytesIO(b"[]")}
+
+
+def test_a_job_that_runs_is_asked_for_until_now_and_of_many_files_each_host_and_time_is_read(tmp_path: Path) -> None:
+    server = Many()
+    fetch_documents(
+        server, "slow-store", tmp_path, metrics=server, s3=server, sleep=lambda s: None, log=lambda line: None, region="x"
+    )
+    metrics, *files = server.asked
+    assert (datetime.now(UTC) - metrics["EndTime"]).total_seconds() < 60
+    names = [str(one["Key"]).rpartition("/")[2] for one in files]
+    assert len(names) <= 600
+    for host in range(1, 11):
+        minutes = sorted(int(name[:3]) for name in names if name.endswith(f".algo-{host}.json"))
+        assert len(minutes) == 50 and minutes[0] < 106 and minutes[-1] >= 394
+    assert len([name for name in names if "timeline" in name]) == 50
+
+
 def test_every_host_and_metric_is_asked_for(aws: Aws, tmp_path: Path) -> None:
     found = description()
     found["ResourceConfig"]["InstanceCount"] = 2

@@ -10,7 +10,7 @@ import pytest
 from headrace.cost.market.prices import PriceTable
 from headrace.launch.finished_job.diagnose import JobDiagnosis, diagnose_job
 from headrace.launch.finished_job.documents import JobDocuments
-from job_curves import Curve, bursts, job_with_curves, noisy, phases
+from job_curves import BEGIN_S, Curve, Machine, bursts, job_with_curves, noisy, phases, without_points
 
 FULL: Curve = lambda time: 0.97  # noqa: E731
 IDLE: Curve = lambda time: 0.0  # noqa: E731
@@ -114,6 +114,33 @@ def test_short_phases_of_a_slow_job_do_not_become_the_headline() -> None:
     assert any("stood idle in 4 phases" in note for note in found.diagnosis.notes)
 
 
+# What was not seen
+
+
+@pytest.mark.parametrize("hole", [(3000, 4800), (120, 1800), (5400, 7200)])
+def test_minutes_without_points_are_no_idle_phase_and_no_start(hole: tuple[float, float]) -> None:
+    found = found_in(without_points(job_with_curves(7200, FULL, LOW, interval_s=60.0, mean=False), *hole))
+    assert found.diagnosis.verdict == "COMPUTE_BOUND" and kinds(found) == ["COMPUTE_BOUND"]
+    assert "pauses" not in found.account.idle_s and found.account.idle_s["start"] == 0
+
+
+def test_a_file_of_each_fourth_minute_shows_phases_and_makes_none() -> None:
+    """The Debugger's files, one a minute, of which every fourth was read."""
+    for rest in (FULL, IDLE):
+        documents = job_with_curves(14_400, phases(FULL, rest, 3600, 1800), LOW, interval_s=2.0, mean=False)
+        for minute in range(0, 240, 4):
+            documents = without_points(documents, 60 * minute + 60, 60 * minute + 240)
+        found = found_in(documents)
+        assert ("PERIODIC_STALL" in kinds(found)) == (rest is IDLE)
+        assert found.account.idle_s.get("pauses", 0.0) == pytest.approx(3600 if rest is IDLE else 0, abs=500)
+
+
+def test_a_hole_behind_a_few_idle_points_is_no_idle_phase() -> None:
+    gpu = until(FULL, 10_800, IDLE)
+    documents = without_points(job_with_curves(14_400, gpu, LOW, interval_s=60.0, mean=False), 11_100, 14_400)
+    assert kinds(found_in(documents)) == ["COMPUTE_BOUND"]
+
+
 # Standstills
 
 
@@ -125,11 +152,14 @@ WORK = noisy(lambda time: 0.8, 0.1)
 CORES = noisy(lambda time: 0.5, 0.1, 5)
 
 
+RANKS: Machine = ("ml.g5.12xlarge", 48, 4)
+
+
 @pytest.mark.parametrize("status", ["MaxRuntimeExceeded", "Stopped", "Failed", "InProgress"])
-@pytest.mark.parametrize(("gpu", "cpu"), [(IDLE, noisy(lambda time: 0.01, 0.008)), (lambda time: 1.0, lambda time: 0.25)])
+@pytest.mark.parametrize(("gpu", "cpu"), [(IDLE, noisy(lambda time: 0.004, 0.003)), (lambda time: 1.0, lambda time: 0.25)])
 def test_work_that_ends_long_before_the_job_is_a_suspected_hang(gpu: Curve, cpu: Curve, status: str) -> None:
     documents = job_with_curves(
-        14_400, until(WORK, 7200, gpu), until(CORES, 7200, cpu), interval_s=60.0, mean=False, status=status
+        14_400, until(WORK, 7200, gpu), until(CORES, 7200, cpu), interval_s=60.0, mean=False, machine=RANKS, status=status
     )
     found = found_in(documents)
     assert found.diagnosis.verdict == "HANG" and "suspected" in found.diagnosis.summary
@@ -155,14 +185,16 @@ def test_a_machine_without_a_gpu_hangs_too() -> None:
 @pytest.mark.parametrize("level", [0.0, 1.0])
 def test_a_job_whose_first_batch_never_comes_is_a_suspected_hang(level: float) -> None:
     documents = job_with_curves(
-        7200, lambda time: level, lambda time: 0.02 + 0.23 * level, interval_s=60.0, mean=False, status="MaxRuntimeExceeded"
-    )
+        7200, lambda time: level, lambda time: 0.005 + 0.08 * level, interval_s=60.0, mean=False, machine=RANKS,
+        status="MaxRuntimeExceeded",
+    )  # fmt: skip
     assert found_in(documents).diagnosis.verdict == "HANG"
 
 
 def healthy() -> Iterable[tuple[str, Curve, Curve]]:
     yield "flat", noisy(lambda time: 0.999, 0.0005), noisy(lambda time: 0.3, 0.02)
     yield "at 100 %", lambda time: 1.0, noisy(lambda time: 0.3, 0.03)
+    yield "even at 100 %", until(WORK, 180, lambda time: 1.0), until(CORES, 180, noisy(lambda time: 0.2525, 0.0025))
     yield "validates without the GPU", until(WORK, 7200, lambda time: WORK(time) if time > 9000 else 0.0), CORES
     yield "idles as long as before", phases(WORK, IDLE, 3600, 1200), phases(CORES, lambda time: 0.01, 3600, 1200)
     yield "ends with the CPU at work", until(WORK, 10_800, IDLE), CORES
@@ -174,6 +206,41 @@ def healthy() -> Iterable[tuple[str, Curve, Curve]]:
 def test_slow_and_flat_jobs_that_are_stopped_do_not_hang(name: str, gpu: Curve, cpu: Curve) -> None:
     documents = job_with_curves(14_400, gpu, cpu, interval_s=60.0, mean=name in ("slow store",), status="MaxRuntimeExceeded")
     assert "HANG" not in kinds(found_in(documents))
+
+
+def test_a_core_at_work_on_a_large_machine_is_no_hang() -> None:
+    cpu = until(CORES, 10_800, noisy(lambda time: 1.05 / 96, 0.1 / 96))
+    for one, hangs in ((cpu, False), (until(CORES, 10_800, noisy(lambda time: 0.5 / 96, 0.1 / 96)), True)):
+        documents = job_with_curves(
+            14_400, until(WORK, 10_800, IDLE), one, interval_s=60.0, mean=False, machine=("ml.p4d.24xlarge", 96, 8),
+            status="Stopped",
+        )  # fmt: skip
+        assert ("HANG" in kinds(found_in(documents))) == hangs
+
+
+def test_a_point_after_a_hole_is_no_hang_and_nor_is_memory_alone() -> None:
+    documents = job_with_curves(
+        7920, until(WORK, 7200, IDLE), until(CORES, 7200, IDLE), interval_s=60.0, mean=False, status="Failed"
+    )
+    assert "HANG" in kinds(found_in(documents))
+    assert "HANG" not in kinds(found_in(without_points(documents, 7200, 7860)))
+    memory = {name: documents.metrics["algo-1"][name] for name in ("MemoryUtilization",)}
+    kept = without_points(documents, 7200, 7920).metrics["algo-1"]
+    assert "HANG" not in kinds(found_in(JobDocuments(documents.description, {"algo-1": {**kept, **memory}})))
+
+
+def test_a_job_that_still_runs_runs_until_its_last_point() -> None:
+    """AWS gives its last status no end, and the time at which that status began as that of its last change."""
+    documents = job_with_curves(
+        14_400, until(WORK, 7200, IDLE), until(CORES, 7200, IDLE), interval_s=60.0, mean=False, status="InProgress"
+    )
+    description = {**documents.description, "LastModifiedTime": BEGIN_S, "SecondaryStatus": "Training"}
+    downloading, training, *_ = description["SecondaryStatusTransitions"]
+    description["SecondaryStatusTransitions"] = [downloading, {"Status": "Training", "StartTime": training["StartTime"]}]
+    found = found_in(JobDocuments(description, documents.metrics))
+    assert found.diagnosis.verdict == "HANG"
+    assert found.account.seconds["Training"] == pytest.approx(14_400)
+    assert found.account.idle_s["standstill"] == pytest.approx(7200, abs=180)
 
 
 def test_a_job_that_ended_by_itself_did_not_hang() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,33 @@ def test_a_label_names_its_metric_as_a_whole_word(tmp_path: Path, pattern: str) 
     names = {"GPUMemoryUtilization": 240.0, "MemoryUtilization": 12.0, "GPUUtilization": 350.0, "CPUUtilization": 900.0}
     read = documents(tmp_path, *(result(pattern.format(name), value) for name, value in names.items()))
     assert {name: series[0][1] for name, series in read.metrics["algo-1"].items()} == names and list(read.metrics) == ["algo-1"]
+
+
+def test_labels_of_two_hosts_in_every_form(tmp_path: Path) -> None:
+    for place, pattern in enumerate(("{1} {0}", "algo-7/{1} {0}", "{0}_{1}", "{0} {1}", "{1}:{0}")):
+        curves = (result(pattern.format("CPUUtilization", f"algo-{host}"), 100.0 * host) for host in (1, 2))
+        read = documents(tmp_path / str(place), *curves)
+        assert {host: all_["CPUUtilization"][0][1] for host, all_ in read.metrics.items()} == {"algo-1": 100, "algo-2": 200}
+        assert read.problems == ()
+
+
+def test_files_of_the_debugger_beyond_the_limit_are_left_out_of_every_host_and_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents(tmp_path)
+    for host, minute in itertools.product(range(2), range(32)):
+        event = {"NodeId": f"algo-{host + 1}", "Dimension": "CPUUtilization", "Name": "cpu0", "Value": 50.0}
+        file = tmp_path / f"profiler-output/system/incremental/{minute // 16}/{100 + minute}.algo-{host + 1}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({**event, "Timestamp": BEGIN_S + 60 * minute}) + "\n" * 2000)
+    size = file.stat().st_size
+    for most, counts in ((64, [32, 32]), (32, [16, 16]), (17, [8, 8])):
+        monkeypatch.setenv("HEADRACE_RECORD_LIMIT", str(most * size + 1000))
+        read = read_documents(tmp_path)
+        assert [len(rows[0]) for _, rows in sorted(read.cores.items())] == counts
+        last = [rows[0][-1][0] for rows in read.cores.values()]
+        assert min(last) >= BEGIN_S + 60 * 27
+        assert len(read.problems) == (most < 64)
 
 
 def test_memory_of_four_gpus_is_a_share_of_theirs_and_not_the_hosts_memory(tmp_path: Path) -> None:
@@ -162,6 +190,14 @@ def test_a_stopped_job_that_saved_nothing_says_so(tmp_path: Path, status: str) -
         ("minutes_per_epoch", "x", 2.0, 120.0),
         ("pace", "## secs_time_per_epoch ##: (.*)", 260.0, 260.0),
         ("epoch", "epoch ([0-9]+)", 5.0, None),
+        ("epoch", r"Epoch\s+(\d+)", 90.0, None),
+        ("train:loss", r"epoch\s*\d+\s*loss: (\S+)", 0.31, None),
+        ("loss", "Epoch: [0-9]+, time: [0-9.]+, loss: ([0-9.]+)", 0.31, None),
+        ("pace", r"Epoch\s+time:\s*([0-9.]+)", 96.5, 96.5),
+        ("pace", r"(?<=minutes per epoch: )([0-9.]+)", 2.0, 120.0),
+        ("epoch", r"epoch \d+, time: ([0-9.]+)", 96.5, 96.5),
+        ("epoch_step_time", "x", 0.3, None),
+        ("epoch_eta_seconds", "x", 900.0, None),
         ("train:loss", "loss ([0-9.]+)", 0.3, None),
         ("epoch_time", "x", float("nan"), None),
         ("epoch_time", "x", -3.0, None),
@@ -181,12 +217,12 @@ def test_the_time_of_a_whole_epoch_is_preferred_to_that_of_its_validation() -> N
     assert epoch_seconds({"FinalMetricDataList": metrics}) == (2, "epoch_time")
 
 
-def trial(name: str, epoch_s: float, training_s: float, gpu_busy_s: float) -> JobDiagnosis:
+def trial(name: str, epoch_s: float, training_s: float, gpu_busy_s: float, metric: str = "Seconds per Epoch") -> JobDiagnosis:
     """The article's trials: the same training with two ways to augment."""
     more = {
         "TrainingJobName": name,
         "HyperParameters": {"aug": '"pytorch-cpu"' if name == "a" else '"dali-gpu"', "epochs": "2", "sagemaker_region": '"x"'},
-        "FinalMetricDataList": [{"MetricName": "Seconds per Epoch", "Value": epoch_s, "Timestamp": 1.0}],
+        "FinalMetricDataList": [{"MetricName": metric, "Value": epoch_s, "Timestamp": 1.0}],
     }
     busy = bursts(gpu_busy_s, 4)
     return diagnose_job(
@@ -219,6 +255,15 @@ def test_two_jobs_are_compared_by_epochs_money_curves_and_hyperparameters(
         assert words in printed, words
     sides = [compare_page.Side(label, label, one.session, one.diagnosis) for label, one in (("Before", slow), ("After", fast))]
     assert "Figures of the jobs" in compare_page.render(found, *sides)
+
+
+def test_seconds_of_something_else_are_not_compared() -> None:
+    one, other = trial("a", 260.0, 1200, 1, "epoch_time"), trial("b", 12.0, 1200, 1, "val_epoch_time")
+    found = compare_sessions(one.session, other.session, one.diagnosis, other.diagnosis)
+    assert found.change is None and "epoch" not in " ".join(found.sentences)
+    assert {figure.name: (figure.before, figure.after) for figure in found.jobs if "epoch" in figure.name} == {
+        "an epoch (epoch_time, val_epoch_time)": (260.0, 12.0)
+    }
 
 
 def test_a_hyperparameter_that_only_one_job_has_differs_and_secrets_stay_hidden() -> None:

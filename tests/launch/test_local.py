@@ -605,8 +605,11 @@ def test_code_of_a_foreign_request_is_shown_and_needs_yes(
 
 
 def test_a_request_that_names_no_code_needs_no_yes(tmp_path: Path) -> None:
-    request = json.loads(foreign_request(tmp_path, HyperParameters={"model": "resnet18", "epochs": "2"}).read_text())
+    options = {"model": "resnet18", "epochs": "2", "pretrained": "auto"}
+    request = json.loads(foreign_request(tmp_path, HyperParameters=options).read_text())
     assert chosen_code(request, script=False) == []
+    for name, value in {"pretrained": "/home/me/weights.pt", "pretrained=/home/me/weights.pt": "auto", "data": "auto"}.items():
+        assert len(chosen_code(request | {"HyperParameters": {name: value}}, script=False)) == 1
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,14 @@ def test_a_planted_mistake_is_named_with_its_field_and_remedy(name: str) -> None
     assert all(mistake.remedy for mistake in found)
 
 
+def test_an_unknown_structure_hides_no_mistake_between_fields() -> None:
+    request = build_request(job())
+    both(set_at("InputDataConfg", value=[{"ChannelName": "train"}]), drop("AlgorithmSpecification", "TrainingImage"))(request)
+    assert {one.field for one in check_request(request)} == {"InputDataConfg", "AlgorithmSpecification"}
+    for boundless in (json.loads("[" * 900 + "]" * 900), [["password=planted"] * 20] * 1000):
+        assert [one.field for one in check_request(request | {"InputDataConfg": boundless})] == ["InputDataConfg"]
+
+
 def test_what_only_wastes_money_is_a_remark() -> None:
     request = build_request(job(spot=True, channels=[Channel("train", "s3://my-bucket/x", distribution="ShardedByS3Key")]))
     del request["CheckpointConfig"]

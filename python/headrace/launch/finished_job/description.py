@@ -14,8 +14,11 @@ __all__ = ["epoch_seconds", "framework_of", "hyperparameters", "saved_places"]
 _WORD = re.compile(r"[a-z]+")
 _UNITS_S = {"ms": 1e-3, "msec": 1e-3, "milliseconds": 1e-3, "minutes": 60.0, "min": 60.0, "mins": 60.0, "hours": 3600.0}
 _TIMES = frozenset(("s", "sec", "secs", "second", "seconds", "time", "times", "duration", "elapsed", *_UNITS_S))
-_NOT_WHOLE = frozenset(("val", "valid", "validation", "eval", "test", "step", "batch", "image", "img", "remaining", "eta"))
-
+_EPOCHS = frozenset(("epoch", "epochs"))
+_VALIDATION = frozenset(("val", "valid", "validation", "eval", "test"))
+_NO_EPOCH = frozenset(("step", "batch", "image", "img", "remaining", "eta"))
+_ESCAPE = re.compile(r"\\.|\[[^\]]*\]|\(\?<?[:=!]")
+_BEFORE = re.compile(r"([a-z_]+(?: [a-z_]+)*)[^a-z_]*$", re.IGNORECASE)
 
 _IMAGES = {
     "tensorflow": "tensorflow",
@@ -62,8 +65,8 @@ def _names_dali(name: str, value: str) -> bool:
 def epoch_seconds(description: Mapping[str, Any]) -> tuple[float | None, str | None]:
     """Return the seconds of an epoch and the name of the metric that tells them, from the job's own MetricDefinitions.
 
-    A metric counts if its name, or its pattern where the name has none of the words, speaks of an epoch and of time. AWS keeps
-    the last value of each (FinalMetricDataList).
+    A metric counts if its name speaks of an epoch and of time, or if what stands before the group of its pattern speaks of time,
+    and that or the name of an epoch. AWS keeps the last value of each (FinalMetricDataList).
     """
     algorithm = description.get("AlgorithmSpecification") or {}
     patterns = {
@@ -78,14 +81,21 @@ def epoch_seconds(description: Mapping[str, Any]) -> tuple[float | None, str | N
         name, value = str(one.get("MetricName")), one.get("Value")
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             continue
-        for place, text in enumerate((name, f"{name} {patterns.get(name, '')}")):
-            words = _words(text)
-            if words & {"epoch", "epochs"} and words & _TIMES:
+        named, read = _words(name), _words(_measured(patterns.get(name, "")))
+        for place, (times, words) in enumerate(((named, named), (read, named | read))):
+            if words & _EPOCHS and times & _TIMES and not words & _NO_EPOCH:
                 unit = next((_UNITS_S[word] for word in sorted(words) if word in _UNITS_S), 1.0)
-                found.append((2 * bool(words & _NOT_WHOLE) + place, name, value * unit))
+                found.append((2 * bool(words & _VALIDATION) + place, name, value * unit))
                 break
     least = min(found, default=None)
     return (None, None) if least is None else (least[2], least[1])
+
+
+def _measured(pattern: str) -> str:
+    r"""Return the words that stand before the first group of a pattern: "took" for `epoch \d+ took (.*) s`."""
+    plain = _ESCAPE.sub("#", re.sub(r"\\s[*+]?", " ", pattern))  # `\s` and `[a-z]` are no words
+    found = _BEFORE.search(plain.partition("(")[0])
+    return found[1] if found else ""
 
 
 def _words(text: str) -> set[str]:

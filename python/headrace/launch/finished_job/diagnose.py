@@ -23,7 +23,7 @@ from headrace.launch.finished_job.documents import JobDocuments, Series, host_na
 from headrace.launch.finished_job.rules import RuleAnswer, apply_job_rules
 from headrace.launch.finished_job.steady import Steady, steady_use
 from headrace.launch.finished_job.times import JobTimes, job_times
-from headrace.launch.finished_job.use import HostUse, instance_types, uses_of
+from headrace.launch.finished_job.use import HostUse, instance_types, known_until, uses_of
 from headrace.launch.finished_job.verdict import LEAST_PAUSES, find_findings, input_wait_share
 from headrace.launch.sagemaker.follow import ENDED, usd_per_hour_of
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
@@ -120,7 +120,8 @@ def diagnose_job(documents: JobDocuments, table: PriceTable, *, gpu_usd_per_hour
 
 
 def _diagnosed(documents: JobDocuments, table: PriceTable, gpu_usd_per_hour: float | None) -> JobDiagnosis:
-    times = job_times(documents.description)
+    is_over = documents.description["TrainingJobStatus"] in ENDED
+    times = job_times(documents.description, now_s=0.0 if is_over else known_until(documents))
     uses = uses_of(documents, table, times)
     steady = steady_use(uses, times, ended_by_itself=documents.description["TrainingJobStatus"] == "Completed")
     rules = apply_job_rules(times, steady)
@@ -173,7 +174,7 @@ def _account(
             "start": steady.start_s,
             "training": None if steady.gpu is None else (1 - steady.gpu) * steady.seconds,
             "pauses": steady.pauses_s or None,
-            "standstill": steady.standstill_s or None,
+            "standstill": steady.hang_s or None,
             "upload": times.seconds.get("Uploading"),
         }
         idle = {name: round(seconds, 1) for name, seconds in known.items() if seconds is not None}

@@ -29,7 +29,7 @@ from headrace.system.files.regular_file import read_regular
 from headrace.system.text.json import check_values, parse_json
 from headrace.system.text.size_limits import RECORD_LIMIT, record_limit
 
-__all__ = ["METRICS", "InputWait", "JobDocuments", "Series", "host_names", "moment_s", "read_documents"]
+__all__ = ["METRICS", "InputWait", "JobDocuments", "Series", "host_and_name", "host_names", "moment_s", "read_documents"]
 
 Series = tuple[tuple[float, float], ...]
 """Pairs of Unix time in seconds and value, in order of time."""
@@ -39,7 +39,7 @@ METRICS = ("CPUUtilization", "MemoryUtilization", "GPUUtilization", "GPUMemoryUt
 
 _NAMES = {name.lower(): name for name in METRICS}
 _WORD = re.compile(r"[a-z]+")
-_HOST = re.compile(r"\balgo-\d+\b")
+_HOST = re.compile(r"(?<![a-z0-9])algo-[0-9]+(?![0-9])")
 _NUMBERED = re.compile(r"[0-9]{1,5}")
 GET_NEXT = "DataLoaderIter::GetNext"
 """The Debugger's name for the time in which a PyTorch script waits for its next batch."""
@@ -95,9 +95,9 @@ def read_documents(folder: Path) -> JobDocuments:
     return JobDocuments(
         description,
         metrics,
-        system.cores(),
-        system.gpus("GPUUtilization"),
-        system.gpus("GPUMemoryUtilization"),
+        system.shares("CPUUtilization"),
+        system.shares("GPUUtilization"),
+        system.shares("GPUMemoryUtilization"),
         system.io_wait(),
         _read_input_wait(_debugger_files(folder, "framework/**/*pythontimeline.json", problems), problems),
         tuple(problems),
@@ -108,16 +108,26 @@ _HOW = "aws sagemaker describe-training-job --training-job-name NAME > {path}"
 
 
 def _debugger_files(folder: Path, pattern: str, problems: list[str]) -> list[Path]:
-    """Return the Debugger's files, sorted by path, up to the limit of their sizes together: links may name one file often."""
-    found, total, limit = [], 0, record_limit()
-    for file in sorted((folder / "profiler-output").glob(pattern)):
+    """Return the Debugger's files by host and time; if their sizes together exceed the limit, every n-th. Links may repeat."""
+    sizes: dict[Path, int] = {}
+    for file in sorted((folder / "profiler-output").glob(pattern), key=lambda file: host_and_name(file.as_posix())):
+        sizes[file] = 0
         with contextlib.suppress(OSError):  # what cannot be read is listed when it is read
-            total += file.stat().st_size
-        if total > limit:
-            problems.append(f"{file.name} and the files after it: together they have more than the limit ({RECORD_LIMIT}=SIZE)")
-            break
-        found.append(file)
+            sizes[file] = file.stat().st_size
+    every, limit, found = 1, record_limit(), list(sizes)
+    while sum(sizes[file] for file in found) > limit:
+        every *= 2
+        found = list(sizes)[::every] if every <= len(sizes) else []
+    if every > 1:
+        words = f"every {every}th is read" if found else "none is read"
+        problems.append(f"files of the Debugger have more than the limit together ({RECORD_LIMIT}=SIZE): {words}")
     return found
+
+
+def host_and_name(path: str) -> tuple[str, str]:
+    """Return the host in the name of a file of the Debugger, such as `1.algo-2.json`, and its path: to sort by host, then time."""
+    *_, host = ["", *_HOST.findall(path.rpartition("/")[2])]
+    return host, path
 
 
 def _document(data: bytes) -> Any:
@@ -178,9 +188,10 @@ def _read_metrics(path: Path, problems: list[str]) -> dict[str, dict[str, Series
                 if name is None:
                     problems.append(f"metrics.json: a result with the label {result.get('Label')!r} names no instance metric")
                     continue
-                host = (_HOST.findall(label) or ["algo-1"])[
-                    -1
-                ]  # the name of the job, which comes first, may look like a host's
+                *_, host = [
+                    "algo-1",
+                    *_HOST.findall(label.lower()),
+                ]  # the job's name, which comes first, may look like a host's
                 if labels.setdefault((host, name), label) != label:
                     problems.append(
                         f"metrics.json: {result.get('Label')!r} is a second curve of {name} of {host}: it is left out"
@@ -223,12 +234,6 @@ class _System:
         if bad:
             self._problems.append(f"{path.name}: {bad} lines are no system metrics")
 
-    def cores(self) -> dict[str, dict[int, Series]]:
-        return self._numbered("CPUUtilization")
-
-    def gpus(self, dimension: str) -> dict[str, dict[int, Series]]:
-        return self._numbered(dimension)
-
     def io_wait(self) -> dict[str, Series]:
         """Return the share of the time in which cores waited for a disk, mean over cores, by host."""
         found: dict[str, dict[float, list[float]]] = {}
@@ -240,7 +245,8 @@ class _System:
             host: tuple((time, math.fsum(at) / len(at)) for time, at in sorted(all_.items())) for host, all_ in found.items()
         }
 
-    def _numbered(self, dimension: str) -> dict[str, dict[int, Series]]:
+    def shares(self, dimension: str) -> dict[str, dict[int, Series]]:
+        """Return the curves of a dimension, 0 to 1, by host and number of the core or GPU."""
         found: dict[str, dict[int, Series]] = {}
         for (host, name, device), points in self._events.items():
             number = _NUMBERED.search(device)

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, SourceError
-from headrace.launch.finished_job.documents import METRICS, host_names
+from headrace.launch.finished_job.documents import METRICS, host_and_name, host_names
 from headrace.launch.finished_job.times import job_times
 from headrace.launch.sagemaker.aws import error_code, patiently
+from headrace.launch.sagemaker.follow import ENDED
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import make_private_folder
 from headrace.system.text.redaction import redact_text
@@ -112,7 +113,8 @@ def _text(value: Any) -> str:
 
 
 def _metrics(client: Any, description: Mapping[str, Any], folder: Path, sleep: Sleep, log: Log) -> list[str]:
-    times = job_times(description)
+    is_over = description["TrainingJobStatus"] in ENDED
+    times = job_times(description, now_s=0.0 if is_over else time.time())
     if times.begin_s is None or times.end_s is None:
         return ["the metrics of CloudWatch: the description has no times"]
     age_s = time.time() - times.begin_s
@@ -169,6 +171,8 @@ def _profiler_files(s3: Any, description: Mapping[str, Any], folder: Path, sleep
     below = "/".join(filter(None, (prefix, str(description["TrainingJobName"]), "profiler-output"))) + "/"
     keys = [key for key in _keys(s3, bucket, below, sleep, log) if WANTED.fullmatch(key.removeprefix(below))]
     keys = [key for key in keys if ".." not in key.split("/")]
+    # By kind and host, then time, so that every n-th of all is every n-th of each host.
+    keys.sort(key=lambda key: (key.removeprefix(below).partition("/")[0], host_and_name(key)))
     every = -(-len(keys) // MOST_FILES)
     missing = [f"of {len(keys):,} files of the Debugger every {every}th is read"] if every > 1 else []
     for key in keys[:: max(1, every)]:

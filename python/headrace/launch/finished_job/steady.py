@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure.stats import mean, percentile
-from headrace.launch.finished_job.standstill import Standstill, find_standstill
+from headrace.launch.finished_job.hang import SuspectedHang, find_hang
 from headrace.launch.finished_job.times import JobTimes, Spans
 from headrace.launch.finished_job.use import HostUse
 from headrace.launch.finished_job.work import ACTIVE_LEAST, find_work
@@ -27,7 +27,7 @@ class Steady:
     points: of the host with the fewest. cores, gpus: of one host. gpu_most: the highest point of the GPU. busy_cores: cores
     that were busy, beyond one for each GPU at work, whose driver waits on a core. idle_gpus: GPUs that never worked while
     others did. pauses: spans between and after the phases, of the first host; pauses_s: their sum, a mean over hosts;
-    pauses_cores: cores that were busy meanwhile. standstill: in which the job ended, if in one; standstill_s: its seconds.
+    pauses_cores: cores that were busy meanwhile. hang: in which the job ended, if it is suspected of one; hang_s: its seconds.
     """
 
     points: int
@@ -46,8 +46,8 @@ class Steady:
     pauses: Spans = ()
     pauses_s: float = 0.0
     pauses_cores: float | None = None
-    standstill: Standstill | None = None
-    standstill_s: float = 0.0
+    hang: SuspectedHang | None = None
+    hang_s: float = 0.0
 
     @property
     def is_gpu_unused(self) -> bool:
@@ -58,9 +58,9 @@ class Steady:
 
 
 def steady_use(uses: Sequence[HostUse], times: JobTimes, *, ended_by_itself: bool) -> Steady:
-    """Return what the hosts did in the training of all attempts. A job that ended by itself did not end in a standstill."""
-    standstill = find_standstill(uses, times, ended_by_itself=ended_by_itself)
-    lived = times if standstill is None else _until(times, standstill.since_s)
+    """Return what the hosts did in the training of all attempts. A job that ended by itself did not hang."""
+    hang = find_hang(uses, times, ended_by_itself=ended_by_itself)
+    lived = times if hang is None else _until(times, hang.since_s)
     works = [find_work(use, lived) for use in uses]
 
     def values(name: str, *, of_pauses: bool = False) -> list[list[float]]:
@@ -76,12 +76,12 @@ def steady_use(uses: Sequence[HostUse], times: JobTimes, *, ended_by_itself: boo
     gpu = list(itertools.chain.from_iterable(values("gpu")))
     start_s = max((work.start_s for work in works if work.start_s is not None), default=None)
     pauses_s = math.fsum(end - begin for work in works for begin, end in work.pauses) / len(works)
-    stood_s = times.training_s - math.fsum(end - begin for begin, end in lived.trainings) if standstill else 0.0
+    hang_s = times.training_s - math.fsum(end - begin for begin, end in lived.trainings) if hang else 0.0
     busy_cores = None if cpu is None or not first.cores else cpu * first.cores - (mean(gpu) or 0.0) * (first.gpus or 0)
     return Steady(
         points=min(len(by_cpu) or len(by_gpu) for by_cpu, by_gpu in zip(values("cpu"), values("gpu"), strict=True)),
         start_s=start_s,
-        seconds=max(0.0, times.training_s - (start_s or 0.0) - pauses_s - stood_s),
+        seconds=max(0.0, times.training_s - (start_s or 0.0) - pauses_s - hang_s),
         cpu=cpu,
         gpu=mean(gpu),
         gpu_p5=percentile(gpu, 0.05) if gpu else None,
@@ -95,8 +95,8 @@ def steady_use(uses: Sequence[HostUse], times: JobTimes, *, ended_by_itself: boo
         pauses=works[0].pauses,
         pauses_s=pauses_s,
         pauses_cores=None if pauses_cpu is None or not first.cores else pauses_cpu * first.cores,
-        standstill=standstill,
-        standstill_s=stood_s,
+        hang=hang,
+        hang_s=hang_s,
     )
 
 

@@ -55,8 +55,8 @@ class JobTimes:
         )
 
 
-def job_times(description: Mapping[str, Any]) -> JobTimes:
-    """Return the times of a job from its SecondaryStatusTransitions."""
+def job_times(description: Mapping[str, Any], *, now_s: float = 0.0) -> JobTimes:
+    """Return the times of a job from its SecondaryStatusTransitions. now_s: until when a job that still runs is known to run."""
     seconds: dict[str, float] = {}
     trainings: list[tuple[float, float]] = []
     problems: list[str] = []
@@ -69,9 +69,10 @@ def job_times(description: Mapping[str, Any]) -> JobTimes:
         interruptions += status == "Interrupted"
         try:
             begin = moment_s(one.get("StartTime"))
-            last = place + 1 == len(transitions)
-            # A running job's last status has no end yet.
-            end = moment_s(one.get("EndTime") or (description.get("LastModifiedTime") if last else None) or one["StartTime"])
+            end = moment_s(one.get("EndTime") or one["StartTime"])
+            if place + 1 == len(transitions) and not one.get("EndTime"):
+                # AWS modifies a job when its status changes, and not while it trains.
+                end = max(now_s, moment_s(description.get("LastModifiedTime") or end))
         except (ValueError, KeyError) as reason:
             problems.append(f"the times of the status {status} cannot be read: {reason}")
             continue

@@ -15,7 +15,7 @@ from headrace.launch.finished_job.documents import JobDocuments, Series, host_na
 from headrace.launch.finished_job.times import JobTimes
 from headrace.system.text.sizes import percent_text
 
-__all__ = ["HostUse", "instance_types", "uses_of"]
+__all__ = ["HostUse", "instance_types", "known_until", "uses_of"]
 
 _SIZE = re.compile(r"[mcrt]\d\w*\.(\d*)(x?)large")
 """AWS's general types: `large` has 2 cores, `xlarge` 4, `Nxlarge` 4 × N, and none has a GPU."""
@@ -55,6 +55,13 @@ def instance_types(documents: JobDocuments) -> dict[str, str]:
     hosts = host_names(documents.description)  # raises for a count that would fill the memory
     types = [str(group.get("InstanceType") or "") for group in groups for _ in range(int(group.get("InstanceCount") or 1))]
     return {host: kind.removeprefix(PREFIX) for host, kind in zip(hosts, types, strict=True)}
+
+
+def known_until(documents: JobDocuments) -> float:
+    """Return the Unix time at which the last curve of any host ends; 0 without curves."""
+    rows = itertools.chain.from_iterable(one.values() for one in (*documents.cores.values(), *documents.gpus.values()))
+    curves = itertools.chain(rows, *(one.values() for one in documents.metrics.values()))
+    return max((series[-1][0] + _interval_s(series) for series in curves if series), default=0.0)
 
 
 def uses_of(documents: JobDocuments, table: PriceTable, times: JobTimes) -> list[HostUse]:

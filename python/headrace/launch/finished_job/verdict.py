@@ -17,7 +17,7 @@ from headrace.diagnosis.result.model import Finding, Fix
 from headrace.launch.finished_job.commands import input_fixes, pack_fix
 from headrace.launch.finished_job.documents import JobDocuments
 from headrace.launch.finished_job.rules import CPU_FULL, CPU_LOW, GPU_BUSY, RuleAnswer, start_share
-from headrace.launch.finished_job.standstill import Standstill
+from headrace.launch.finished_job.hang import SuspectedHang
 from headrace.launch.finished_job.steady import Steady
 from headrace.launch.finished_job.times import JobTimes
 from headrace.report.text.numbers import seconds as time_text
@@ -75,9 +75,9 @@ def find_findings(
     if pace is not None:
         found.append(pace)
         confidence[pace.kind] = sure
-    if steady.standstill is not None:  # how the job ended comes before what was slow until then
+    if steady.hang is not None:  # how the job ended comes before what was slow until then
         found = [replace(one, fixes=()) for one in sorted(found, key=lambda one: -(one.share or 0.0))]
-        hang, sure = _hang(documents.description, times, steady, steady.standstill)
+        hang, sure = _hang(documents.description, times, steady, steady.hang)
         return [hang, *found], sure
     if not found:
         return [_nothing(documents, times, steady)], NO_CONFIDENCE
@@ -94,9 +94,9 @@ def find_findings(
     return found, round(max(NO_CONFIDENCE, min(MOST_CONFIDENCE, sure)), 2)
 
 
-def _hang(description: Mapping[str, Any], times: JobTimes, steady: Steady, found: Standstill) -> tuple[Finding, float]:
+def _hang(description: Mapping[str, Any], times: JobTimes, steady: Steady, found: SuspectedHang) -> tuple[Finding, float]:
     """Suspect a hang: the end of the curves, with a confidence."""
-    share = steady.standstill_s / times.billed_s if times.billed_s else None
+    share = steady.hang_s / times.billed_s if times.billed_s else None
     did = [] if found.gpu is None else [f"the GPU was busy {percent_text(found.gpu)}"]
     did += [] if found.cores is None else [f"{found.cores:.2f} cores worked"]
     how = "all curves stayed at one value to the digit" if found.spins else "nothing worked any more"
@@ -105,18 +105,18 @@ def _hang(description: Mapping[str, Any], times: JobTimes, steady: Steady, found
         _before_words(steady, found),
         _ended_by(description),
     ]
-    if found.spins:
+    if found.spins and found.gpu:
         evidence.append("a collective that waits for a rank (NCCL) keeps its GPU at 100 % like this")
     if found.first is not None:
         evidence.append(f"{found.first} stood still first: see what its log says last")
     sure = 0.35 if found.spins and not found.worked else 0.45 if found.spins or not found.worked else 0.55
-    if found.worked and found.seconds >= 10 * max(found.longest_before_s, 600.0):
+    if found.worked and not found.spins and found.seconds >= 10 * max(found.longest_before_s, 600.0):
         sure += 0.1
     suspected = f"a suspected hang: training stood still for its last {time_text(found.seconds)}"
     return replace(_finding("HANG", share, evidence), summary=suspected), sure
 
 
-def _before_words(steady: Steady, found: Standstill) -> str:
+def _before_words(steady: Steady, found: SuspectedHang) -> str:
     if not found.worked:
         return "nothing had worked before" if steady.gpus == 0 else "no GPU had worked before"
     longest = found.longest_before_s

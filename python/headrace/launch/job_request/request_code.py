@@ -64,6 +64,8 @@ def _chooses(key: str, value: str) -> bool:
     """
     words = script_arguments(Container(Path(), decoded({key: value}), {}, {}))
     names = {word.partition("=")[0].strip("-").replace("-", "_") for word in words if word.startswith("-")}
+    if words == ["--pretrained", "auto"]:  # the library's own weights
+        return False
     return not names.isdisjoint(_CHOOSING) or ("model" in names and any(":" in word for word in words))
 
 

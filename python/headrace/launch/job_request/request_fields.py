@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -32,6 +33,9 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 WORDS = {"string": "a string", "integer": "a whole number", "long": "a whole number", "boolean": "true or false",
          "structure": "an object", "map": "an object", "list": "a list"}  # fmt: skip
+
+DEEPEST, MOST_VALUES = 50, 10_000
+"""Look for secrets in the value of an unknown field up to so many levels and values."""
 
 NOT_TEXT = re.compile(r"[\0\ud800-\udfff]")
 """What neither an environment variable nor a word of a command line can hold; a service's pattern may allow it."""
@@ -92,8 +96,20 @@ def _structure(value: dict[str, Any], shape: Any, at: str) -> Iterator[Mistake]:
         else:
             near = difflib.get_close_matches(str(name), shape.members, n=1, cutoff=0.6)
             remedy = f"write {near[0]}" if near else "remove it"
-            # Its value may be nested to any depth, for nothing says what it should be.
-            yield Mistake(_join(at, str(name)), "there is no such field", remedy, unfit=isinstance(inner, dict | list))
+            # Its value may hold anything, for nothing says what it should be.
+            yield Mistake(_join(at, str(name)), "there is no such field", remedy, unfit=_is_boundless(inner))
+
+
+def _is_boundless(value: Any) -> bool:
+    """Return whether a value is deeper, or holds more, than rules between fields can look through."""
+    level, count = [value], 0
+    for _ in range(DEEPEST):
+        lists = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list | tuple))
+        level = list(itertools.chain.from_iterable(lists))
+        count += len(level)
+        if not level or count > MOST_VALUES:
+            break
+    return bool(level)
 
 
 def _string(value: str, shape: Any, at: str) -> Iterator[Mistake]:

@@ -10,6 +10,7 @@ from headrace.report.drawing import timeline
 from headrace.report.drawing.markup import Html, join, no_break, tag
 from headrace.report.pages import flame, gpu_counters, sagemaker_job, tables
 from headrace.report.pages.environment import environment
+from headrace.report.sessions.compare_jobs import finished_job_of
 from headrace.report.text import numbers
 from headrace.report.text.screen import capitalised
 from headrace.report.text.slow_steps import SlowStep, slow_steps
@@ -45,7 +46,7 @@ def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
         (
             "thresholds",
             "Thresholds of the rules",
-            None if sagemaker_job.is_finished_job(session) else tables.threshold_table(thresholds()),
+            None if finished_job_of(session) else tables.threshold_table(thresholds()),
         ),
     )
     return [tag("section", tag("h2", title), body, id=name, aria_label=title) for name, title, body in found if body]

@@ -8,19 +8,14 @@ from headrace.report.sessions.compare_jobs import finished_job_of
 from headrace.report.text import numbers
 from headrace.session.model import Session
 
-__all__ = ["is_finished_job", "panel"]
+__all__ = ["panel"]
 
 OUTCOMES = {True: "yes", False: "no", None: "cannot tell"}
 
 
-def is_finished_job(session: Session | None) -> bool:
-    """Return whether the session holds CloudWatch curves of a finished SageMaker job, not headrace's own measurements."""
-    return session is not None and finished_job_of(session) is not None
-
-
 def panel(session: Session | None) -> Html | None:
     """Return the panel of a SageMaker job, or None if the session was not made from one."""
-    job = None if session is None else finished_job_of(session)
+    job = finished_job_of(session)
     if job is None:
         return None
     pairs: list[tuple[str, object]] = [

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.diagnosis.result.model import Diagnosis
 from headrace.report.text import numbers
 from headrace.session.model import Session
 
-__all__ = ["JobFigure", "epoch_seconds", "finished_job_of", "job_figures"]
+__all__ = ["JobFigure", "compared_epochs", "finished_job_of", "job_figures"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,17 @@ class JobFigure:
         return "±0 %" if percent == 0 else f"{'+' if percent > 0 else '−'}{abs(percent):,} %"
 
 
-def finished_job_of(session: Session) -> Mapping[str, Any] | None:
-    """Return the account of a SageMaker job that already ran; None if the session was not made from one."""
-    job = session.facts.get("sagemaker_job")
+def finished_job_of(session: Session | None) -> Mapping[str, Any] | None:
+    """Return the account of a SageMaker job that already ran; None if there is no session, or it was not made from one."""
+    job = session.facts.get("sagemaker_job") if session is not None else None
     return job if isinstance(job, Mapping) else None
 
 
-def epoch_seconds(session: Session) -> float | None:
-    """Return the seconds of an epoch that a finished job's own metric tells."""
-    return _number((finished_job_of(session) or {}).get("epoch_s"))
+def compared_epochs(before: Session, after: Session) -> tuple[float, float] | None:
+    """Return the seconds of an epoch of two finished jobs; None unless one and the same metric of theirs tells both."""
+    old, new = (finished_job_of(session) or {} for session in (before, after))
+    seconds = _number(old.get("epoch_s")), _number(new.get("epoch_s"))
+    return seconds if seconds[0] and seconds[1] and old.get("epoch_metric") == new.get("epoch_metric") else None
 
 
 def job_figures(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> tuple[JobFigure, ...]:
@@ -62,6 +64,9 @@ def job_figures(before: Session, after: Session, was: Diagnosis, now: Diagnosis)
     if old is None or new is None:
         return ()
     found = [JobFigure(name, unit, _number(old.get(key)), _number(new.get(key))) for name, unit, key in _FIGURES]
+    metrics = old.get("epoch_metric"), new.get("epoch_metric")
+    if all(metrics) and metrics[0] != metrics[1]:
+        found[0] = replace(found[0], name=f"an epoch ({metrics[0]}, {metrics[1]})")
     found += _percentiles(was, now)
     return tuple(one for one in found if one.before is not None or one.after is not None)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure.stats import mean
 from headrace.diagnosis.result.model import SHARES, Diagnosis
-from headrace.report.sessions.compare_jobs import JobFigure, epoch_seconds, job_figures
+from headrace.report.sessions.compare_jobs import JobFigure, compared_epochs, job_figures
 from headrace.report.sessions.session_settings import Difference, differences
 from headrace.report.text import numbers
 from headrace.session.model import Session
@@ -100,8 +100,8 @@ class SessionComparison:
 def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> SessionComparison:
     """Return the changes of rate and step from `before` to `after`. `was` and `now`: the diagnoses of the two sessions."""
     change = now.img_s / was.img_s if was.img_s and now.img_s else None
-    epochs_s = epoch_seconds(before), epoch_seconds(after)
-    if epochs_s[0] and epochs_s[1]:
+    epochs_s = compared_epochs(before, after)
+    if epochs_s is not None:
         change = epochs_s[0] / epochs_s[1]
     noise = _noise(before, after)
     per = PER_STEP if _same_size(was, now) else PER_IMAGES
@@ -198,11 +198,11 @@ def _sentences(
     word: str,
     moved: Sequence[PartChange],
     per: str,
-    epochs_s: tuple[float | None, float | None],
+    epochs_s: tuple[float, float] | None,
 ) -> Iterator[str]:
     if change is None:
         yield "The rates cannot be compared: one of them was not measured."
-    elif epochs_s[0] and epochs_s[1]:
+    elif epochs_s is not None:
         times = f"an epoch takes {epochs_s[1]:,.1f} s in place of {epochs_s[0]:,.1f} s ({numbers.gain(change)} epochs an hour)"
         yield f"The second job is {word}: {times}; {noise_words(change, noise)}."
     else:

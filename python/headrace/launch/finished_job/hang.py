@@ -17,7 +17,7 @@ from headrace.launch.finished_job.times import JobTimes
 from headrace.launch.finished_job.use import HostUse
 from headrace.launch.finished_job.work import ACTIVE_LEAST, work_level
 
-__all__ = ["Standstill", "find_standstill"]
+__all__ = ["SuspectedHang", "find_hang"]
 
 QUIET_S, SPIN_S = 600.0, 1200.0
 """Suspect a hang where nothing works for so long before the end; the second if curves stay constant, or no GPU had worked."""
@@ -28,11 +28,9 @@ LEAST_POINTS = 5
 LONGER = 2.0
 """And this many times longer than ever before in the job."""
 
-QUIET_GPU = 0.005
-"""A GPU that does nothing reads 0 %; so much may be noise."""
-
-QUIET_CORES, QUIET_CPU = 0.3, 0.015
-"""A host on which nothing works uses less than so many cores, or than this share of all: agents and the kernel."""
+QUIET_CORES, QUIET_CPU, MOST_QUIET_CORES = 0.3, 0.015, 0.8
+"""A host on which nothing works uses less than so many cores, or than this share of all, for agents and the kernel, and always
+less than one core at work."""
 
 CELL_S = 60.0
 """Average finer points over so many seconds: a moment of an agent is no work."""
@@ -42,7 +40,7 @@ SAME_GPU, SAME_SHARE, SAME_CORES, SAME_CPU = 1e-4, 2e-3, 0.03, 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class SuspectedHang:
     """A suspected hang at the end of a job.
 
     since_s: Unix time of its begin. seconds: until the end of the curves. spins: whether something kept running, equally.
@@ -76,8 +74,8 @@ class _Point:
         return not self.is_quiet if self.gpu is None else self.gpu >= ACTIVE_LEAST
 
 
-def find_standstill(uses: Sequence[HostUse], times: JobTimes, *, ended_by_itself: bool) -> Standstill | None:
-    """Return the standstill at the end of the last attempt; None if there is none, or the curves cannot tell."""
+def find_hang(uses: Sequence[HostUse], times: JobTimes, *, ended_by_itself: bool) -> SuspectedHang | None:
+    """Return the hang at the end of the last attempt; None if there is none, or the curves cannot tell."""
     if ended_by_itself or not times.trainings:
         return None
     attempt = max(times.trainings, key=lambda span: span[1])
@@ -91,21 +89,24 @@ def find_standstill(uses: Sequence[HostUse], times: JobTimes, *, ended_by_itself
     since_s = moments[-1] + interval_s if moments else attempt[0]
     tails = [[one for one in points if one.time_s >= since_s] for points in hosts.values()]
     spins = any(2 * sum(one.is_quiet for one in tail) < len(tail) for tail in tails)
+    busiest = max(tails, key=lambda tail: sum((one.gpu or 0.0) for one in tail))
+    gpu = mean_of_known([one.gpu for one in busiest])
+    if spins and (gpu or 0.0) >= ACTIVE_LEAST and sum(use.gpus or 0 for use in uses) == 1:
+        return None  # one GPU has no rank to wait for: its work may be as even as that
     worked_s = min((one.time_s for points in hosts.values() for one in points if one.works), default=None)
     earlier = [time for time in moments if worked_s is None or time >= worked_s]
     longest_s = max((after - before - interval_s for before, after in itertools.pairwise(earlier)), default=0.0)
     worked = worked_s is not None and worked_s < since_s
     needed_s = max(QUIET_S if worked and not spins else SPIN_S, LEAST_POINTS * interval_s, LONGER * longest_s)
-    if end_s - since_s < needed_s:
+    if end_s - since_s < needed_s or min(map(len, tails)) < LEAST_POINTS:
         return None
     last = {name: moved[-1] if moved else attempt[0] for name, moved in alive.items()}
     first = min(last, key=lambda name: last[name])
-    busiest = max(tails, key=lambda tail: sum((one.gpu or 0.0) for one in tail))
-    return Standstill(
+    return SuspectedHang(
         since_s,
         end_s - since_s,
         spins,
-        mean_of_known([one.gpu for one in busiest]),
+        gpu,
         mean_of_known([one.cores for one in busiest]),
         longest_s,
         first if len(last) > 1 and since_s - last[first] > LEAST_POINTS * interval_s else None,
@@ -124,12 +125,15 @@ def _points(use: HostUse, times: JobTimes, attempt: tuple[float, float]) -> Iter
         for time_s, value in times.in_training(series, lasts_s=use.interval_s, trainings=(attempt,)):
             cells.setdefault(math.floor(time_s / width_s), {}).setdefault(name, []).append(value)
     means = {place: {name: math.fsum(all_) / len(all_) for name, all_ in cell.items()} for place, cell in cells.items()}
-    level = work_level([cell["gpu"] for cell in means.values() if "gpu" in cell]) or QUIET_GPU
-    quiet_cores = max(QUIET_CORES, QUIET_CPU * (use.cores or 1))
+    level = work_level([cell["gpu"] for cell in means.values() if "gpu" in cell]) or ACTIVE_LEAST
+    quiet_cores = min(MOST_QUIET_CORES, max(QUIET_CORES, QUIET_CPU * (use.cores or 1)))
+    needed = {"cpu"} if use.gpu is None else {"cpu", "gpu"}
     before: dict[str, float] = {}
     for place, cell in sorted(means.items()):
-        gpu, cores = cell.get("gpu"), None if use.cores is None or "cpu" not in cell else cell["cpu"] * use.cores
-        is_quiet = (gpu or 0.0) < level and (cores or 0.0) < quiet_cores
+        if not needed <= cell.keys():  # what was not measured is not quiet
+            continue
+        gpu, cores = cell.get("gpu"), cell["cpu"] * (use.cores or 1)
+        is_quiet = (gpu or 0.0) < level and cores < quiet_cores
         yield _Point(place * width_s, gpu, cores, is_quiet or _is_same(before, cell, use.cores or 1), is_quiet)
         before = cell
 
