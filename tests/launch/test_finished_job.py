@@ -431,7 +431,7 @@ def test_pages_without_end_are_left_out(tmp_path: Path) -> None:
 
 
 class Many(Endless):
-    """Services of a job that runs for twenty minutes, with more files of the Debugger than are read. asked: metrics, then files."""
+    """Services of a job that began twenty minutes ago, with too many files of the Debugger. asked: metrics, then files."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []

@@ -65,8 +65,8 @@ def _names_dali(name: str, value: str) -> bool:
 def epoch_seconds(description: Mapping[str, Any]) -> tuple[float | None, str | None]:
     """Return the seconds of an epoch and the name of the metric that tells them, from the job's own MetricDefinitions.
 
-    A metric counts if its name speaks of an epoch and of time, or if what stands before the group of its pattern speaks of time,
-    and that or the name of an epoch. AWS keeps the last value of each (FinalMetricDataList).
+    A metric counts if its name speaks of an epoch and of time, or if what stands before the group of its pattern speaks of
+    time, and that or the name of an epoch. AWS keeps the last value of each (FinalMetricDataList).
     """
     algorithm = description.get("AlgorithmSpecification") or {}
     patterns = {

@@ -125,7 +125,7 @@ def _debugger_files(folder: Path, pattern: str, problems: list[str]) -> list[Pat
 
 
 def host_and_name(path: str) -> tuple[str, str]:
-    """Return the host in the name of a file of the Debugger, such as `1.algo-2.json`, and its path: to sort by host, then time."""
+    """Return a key that sorts files of the Debugger, such as `1.algo-2.json`, by host and then by time."""
     *_, host = ["", *_HOST.findall(path.rpartition("/")[2])]
     return host, path
 

@@ -56,7 +56,7 @@ class JobTimes:
 
 
 def job_times(description: Mapping[str, Any], *, now_s: float = 0.0) -> JobTimes:
-    """Return the times of a job from its SecondaryStatusTransitions. now_s: until when a job that still runs is known to run."""
+    """Return the times of a job from its SecondaryStatusTransitions. now_s: until when a job that still runs is known."""
     seconds: dict[str, float] = {}
     trainings: list[tuple[float, float]] = []
     problems: list[str] = []

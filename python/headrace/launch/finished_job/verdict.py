@@ -16,8 +16,8 @@ from headrace.diagnosis.result.kinds import KINDS, verdict_kind
 from headrace.diagnosis.result.model import Finding, Fix
 from headrace.launch.finished_job.commands import input_fixes, pack_fix
 from headrace.launch.finished_job.documents import JobDocuments
-from headrace.launch.finished_job.rules import CPU_FULL, CPU_LOW, GPU_BUSY, RuleAnswer, start_share
 from headrace.launch.finished_job.hang import SuspectedHang
+from headrace.launch.finished_job.rules import CPU_FULL, CPU_LOW, GPU_BUSY, RuleAnswer, start_share
 from headrace.launch.finished_job.steady import Steady
 from headrace.launch.finished_job.times import JobTimes
 from headrace.report.text.numbers import seconds as time_text

@@ -54,8 +54,8 @@ def finished_job_of(session: Session | None) -> Mapping[str, Any] | None:
 def compared_epochs(before: Session, after: Session) -> tuple[float, float] | None:
     """Return the seconds of an epoch of two finished jobs; None unless one and the same metric of theirs tells both."""
     old, new = (finished_job_of(session) or {} for session in (before, after))
-    seconds = _number(old.get("epoch_s")), _number(new.get("epoch_s"))
-    return seconds if seconds[0] and seconds[1] and old.get("epoch_metric") == new.get("epoch_metric") else None
+    before_s, after_s = _number(old.get("epoch_s")), _number(new.get("epoch_s"))
+    return (before_s, after_s) if before_s and after_s and old.get("epoch_metric") == new.get("epoch_metric") else None
 
 
 def job_figures(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> tuple[JobFigure, ...]:
