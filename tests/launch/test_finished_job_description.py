@@ -196,6 +196,7 @@ def test_a_stopped_job_that_saved_nothing_says_so(tmp_path: Path, status: str) -
         ("pace", r"Epoch\s+time:\s*([0-9.]+)", 96.5, 96.5),
         ("pace", r"(?<=minutes per epoch: )([0-9.]+)", 2.0, 120.0),
         ("epoch", r"epoch \d+, time: ([0-9.]+)", 96.5, 96.5),
+        pytest.param("pace", "a " * 100_000 + "[" * 100_000, 96.5, None, id="endless"),
         ("epoch_step_time", "x", 0.3, None),
         ("epoch_eta_seconds", "x", 900.0, None),
         ("train:loss", "loss ([0-9.]+)", 0.3, None),

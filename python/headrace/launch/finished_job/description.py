@@ -20,6 +20,9 @@ _NO_EPOCH = frozenset(("step", "batch", "image", "img", "remaining", "eta"))
 _ESCAPE = re.compile(r"\\.|\[[^\]]*\]|\(\?<?[:=!]")
 _BEFORE = re.compile(r"([a-z_]+(?: [a-z_]+)*)[^a-z_]*$", re.IGNORECASE)
 
+LONGEST_PATTERN = 500
+"""Characters of a pattern that AWS takes. A description may come from anybody."""
+
 _IMAGES = {
     "tensorflow": "tensorflow",
     "keras": "tensorflow",
@@ -93,7 +96,7 @@ def epoch_seconds(description: Mapping[str, Any]) -> tuple[float | None, str | N
 
 def _measured(pattern: str) -> str:
     r"""Return the words that stand before the first group of a pattern: "took" for `epoch \d+ took (.*) s`."""
-    plain = _ESCAPE.sub("#", re.sub(r"\\s[*+]?", " ", pattern))  # `\s` and `[a-z]` are no words
+    plain = _ESCAPE.sub("#", re.sub(r"\\s[*+]?", " ", pattern[:LONGEST_PATTERN]))  # `\s` and `[a-z]` are no words
     found = _BEFORE.search(plain.partition("(")[0])
     return found[1] if found else ""
 

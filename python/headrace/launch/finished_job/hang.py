@@ -115,9 +115,9 @@ def find_hang(uses: Sequence[HostUse], times: JobTimes, *, ended_by_itself: bool
 
 
 def _points(use: HostUse, times: JobTimes, attempt: tuple[float, float]) -> Iterator[_Point]:
-    """Yield what a host did in the last attempt. Nothing where its GPU was not measured, or has none and the CPU was not."""
+    """Yield what a host did in the last attempt. Nothing where its CPU, or the GPU it has, was not measured."""
     width_s = max(CELL_S, use.interval_s)
-    if use.gpu is None and (use.gpus != 0 or use.cpu is None):
+    if use.cpu is None or (use.gpu is None and use.gpus != 0):
         return
     cells: dict[int, dict[str, list[float]]] = {}
     for name in ("gpu", "cpu", "memory", "gpu_memory", "disk"):

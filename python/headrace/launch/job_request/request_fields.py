@@ -34,7 +34,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 WORDS = {"string": "a string", "integer": "a whole number", "long": "a whole number", "boolean": "true or false",
          "structure": "an object", "map": "an object", "list": "a list"}  # fmt: skip
 
-DEEPEST, MOST_VALUES = 50, 10_000
+DEEPEST, MOST_VALUES = 50, 1000
 """Look for secrets in the value of an unknown field up to so many levels and values."""
 
 NOT_TEXT = re.compile(r"[\0\ud800-\udfff]")
