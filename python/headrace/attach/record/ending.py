@@ -13,8 +13,10 @@ import re
 import sys
 import threading
 import time
-from types import FrameType, TracebackType
+from contextlib import suppress
+from types import BuiltinFunctionType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from headrace.attach.record.load_hooks import SESSION_VARIABLE
 from headrace.attach.record.unseen_frames import OWN_FOLDERS, drop_own_frames
@@ -32,18 +34,23 @@ MOST_READ, MOST_WRITTEN = 20_000, 300
 
 TRACEBACK = "Traceback (most recent call last)"
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 -- runs in every Python below the command
-_FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
+_FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$')
 _LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
-_state: dict[str, Any] = {"pid": 0, "exit": None, "recorder": None, "children": frozenset()}
-"""pid: the process whose end is noted already. exit: the last `sys.exit`. recorder: of a process with hooks of torch. children:
-of multiprocessing, at the last error that left a loader."""
+MOST_RECORDINGS = 2000
+"""A process without torch notes no failure in a session with more files: a script may start helpers that fail without end."""
+
+_state: dict[str, Any] = {"pid": 0, "exit": None, "recorder": None}
+"""pid: the process whose end is noted already. exit: the last `sys.exit`. recorder: of a process with hooks of torch."""
+
+_children: WeakSet[Any] = WeakSet()
+"""Children of multiprocessing at the errors that left a loader. Each holds descriptors while it lives: the script decides."""
 
 
 def start() -> None:
     """Note the end of this process from now on, if it belongs to a session."""
     if SESSION_VARIABLE in os.environ:
-        sys.exit = _noted_exit(sys.exit)
+        sys.exit = _NotedExit(sys.exit)
         atexit.register(_note_end)
 
 
@@ -74,16 +81,19 @@ def note_error(recorder: Recorder, error: BaseException | None) -> None:
 
 
 def note_children() -> None:
-    """Remember the children of multiprocessing when an error leaves a loader: at the exit, its workers are joined first."""
+    """Remember the children of multiprocessing when an error leaves a loader: at the exit, its workers are joined first.
+
+    The traceback of an error that ends the process keeps the loader's iterator, and so its workers.
+    """
     process: Any = sys.modules.get("multiprocessing.process")
-    _state["children"] = {*_state["children"], *getattr(process, "_children", ())}
+    _children.update(getattr(process, "_children", ()))
 
 
 def _failed_children() -> list[tuple[int, int]]:
     """Return pid and exit code of the children that have failed: a killed worker shows as many different errors."""
     note_children()
     found = []
-    for child in _state["children"]:
+    for child in _children:
         try:
             code = child.exitcode
         except Exception:  # another process's child, after a fork
@@ -101,10 +111,12 @@ def _note_end() -> None:
         exited, recorder = _state["exit"], _state["recorder"]
         error = sys.exc_info()[1] or getattr(sys, "last_value", None)
         is_known = recorder is not None and recorder.role == "main"
-        if error is None and not is_known and (exited is None or not exited["code"]):
+        if error is None and not is_known and (exited is None or exited["pid"] != os.getpid() or not exited["code"]):
             return
         if recorder is None and isinstance(error, KeyboardInterrupt):
             return  # see `described`; the exit code says it
+        if recorder is None and not _takes_recordings(os.environ.get(SESSION_VARIABLE, "")):
+            return
         _state["pid"] = os.getpid()
         if recorder is None:
             from headrace.attach.record.recorder import recorder as recorder_of_process
@@ -114,7 +126,8 @@ def _note_end() -> None:
             note_error(recorder, error)
         elif exited is not None and exited["pid"] == os.getpid():
             noted = {name: value for name, value in exited.items() if name != "pid"}
-            recorder.line("ended", time_s=time.monotonic(), how="exit", children=_failed_children(), **noted)
+            noted["children"] = noted["children"] or _failed_children()
+            recorder.line("ended", time_s=time.monotonic(), how="exit", **noted)
         else:
             note_error(recorder, None)
         recorder.flush()
@@ -122,35 +135,62 @@ def _note_end() -> None:
         pass
 
 
-def _noted_exit(original: Any) -> Any:
-    """Wrap `sys.exit` so that its caller, and the exception that is being handled there, are known at the end."""
+def _takes_recordings(folder: str) -> bool:
+    """Return whether a process without torch can note its end: a recorder that cannot write says so on the script's stderr."""
+    return os.access(folder, os.W_OK | os.X_OK) and len(os.listdir(folder)) <= MOST_RECORDINGS  # noqa: PTH208 -- as `_STANDARD`
 
-    def exit(*args: Any) -> None:
+
+class _NotedExit:
+    """`sys.exit` whose caller, and the exception that is being handled there, are known at the end.
+
+    An object with the attributes of the built-in function: a Python function would be a method of a class that holds it.
+    """
+
+    __module__ = "sys"  # pickled by its name, as the built-in function is
+
+    def __init__(self, original: Any) -> None:
+        self._original, self.__doc__ = original, original.__doc__
+
+    @property
+    def __class__(self) -> Any:
+        return BuiltinFunctionType
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __reduce__(self) -> str:
+        return "exit"
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+    def __call__(self, /, *args: Any, **options: Any) -> None:
         try:
-            original(*args)
+            self._original(*args, **options)
         except BaseException as error:
-            if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
-                _note_exit(error, sys._getframe(1))
+            if isinstance(error, SystemExit) and threading.get_ident() == threading.main_thread().ident:
+                _note_exit(error)
             drop_own_frames(error)
             raise
 
-    exit.__module__, exit.__qualname__, exit.__doc__ = "sys", "exit", original.__doc__
-    return exit
 
-
-def _note_exit(error: SystemExit, caller: FrameType) -> None:
+def _note_exit(error: SystemExit) -> None:
     """Remember an exit. Another thread's ends only that thread."""
     try:
         code = _exit_code(error.code)
         errors = described(_handled(error)) if code else []
-        _state["exit"] = {"pid": os.getpid(), "code": code, "errors": errors, **_own_caller(caller)}
+        children = _failed_children() if errors else []  # the handled error, which keeps them, is gone when the process ends
+        place = _own_caller(sys._getframe(2))  # fails where C code is the caller, for example `atexit`
+        _state["exit"] = {"pid": os.getpid(), "code": code, "errors": errors, "children": children, **place}
     except Exception:
         _state["exit"] = None
 
 
 def _exit_code(status: Any) -> int:
-    """Return the exit code of `sys.exit(status)`: a text is printed, and means 1."""
-    return 0 if status is None else status if isinstance(status, int) else 1
+    """Return the exit code of `sys.exit(status)`, as the parent process sees it: a text is printed, and means 1."""
+    if status is None:
+        return 0
+    return (status & 0xFF if -1 << 63 <= status < 1 << 63 else 0xFF) if isinstance(status, int) else 1
 
 
 def _handled(error: BaseException) -> BaseException | None:
@@ -186,7 +226,8 @@ def described(error: BaseException | None) -> list[dict[str, Any]]:
 
 def _type_name(error: BaseException) -> str:
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return _clean(module + kind.__qualname__)
 
 
 def _clean(text: str) -> str:
@@ -211,19 +252,20 @@ def _from_text(trace: str) -> dict[str, Any]:
     first, _, more = words.partition("\n")
     named = _LAST_LINE.match(first)
     kind, message = (named["type"], f"{named['message'] or ''} {more}") if named else ("Exception", words)
-    where = {"file": place["file"], "line": int(place["line"]), "function": place["function"]} if place else {}
-    return {"type": kind, "message": _clean(message), **where}
+    where = {"file": _clean(place["file"]), "line": int(place["line"]), "function": _clean(place["function"])} if place else {}
+    return {"type": _clean(kind), "message": _clean(message), **where}
 
 
 def _lost(error: BaseException) -> dict[str, Any]:
     """Return rank, pid and exit code of the process that `torchrun` or `torch.multiprocessing.spawn` reports as failed."""
     named: Any = error
-    if type(error).__name__ == "ChildFailedError":
-        rank, failure = named.get_first_failure()
-        return {"lost_rank": int(rank), "lost_pid": int(failure.pid), "lost_code": int(failure.exitcode)}
-    if type(error).__name__ in ("ProcessExitedException", "ProcessRaisedException"):
-        code = int(getattr(error, "exit_code", 1))
-        return {"lost_rank": int(named.error_index), "lost_pid": int(named.error_pid), "lost_code": code}
+    with suppress(Exception):  # a class of the script's own with such a name
+        if type(error).__name__ == "ChildFailedError":
+            rank, failure = named.get_first_failure()
+            return {"lost_rank": int(rank), "lost_pid": int(failure.pid), "lost_code": int(failure.exitcode)}
+        if type(error).__name__ in ("ProcessExitedException", "ProcessRaisedException"):
+            code = int(getattr(error, "exit_code", 1))
+            return {"lost_rank": int(named.error_index), "lost_pid": int(named.error_pid), "lost_code": code}
     return {}
 
 
