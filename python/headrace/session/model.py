@@ -53,6 +53,8 @@ SESSION_VERSION = 1
 
 MOST_FRAMES = 200
 """Functions of one stack. The recorder keeps 96; the time of a diagnosis grows with the square."""
+MOST_MESSAGE = 1000
+"""Characters of the type or message of an exception. The recorder keeps 300; patterns are looked for from each character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,7 +486,10 @@ def _losses(lines: list[dict[str, Any]], zero_s: float) -> Iterator[Loss]:
 
 
 def _ends(lines: list[dict[str, Any]], zero_s: float) -> tuple[ProcessEnd, ...]:
-    return tuple(sorted((_shifted(ProcessEnd, line, zero_s, "time_s") for line in lines), key=lambda end: end.time_s))
+    ends = sorted((_shifted(ProcessEnd, line, zero_s, "time_s") for line in lines), key=lambda end: end.time_s)
+    if any(len(error.type) > MOST_MESSAGE or len(error.message) > MOST_MESSAGE for end in ends for error in end.errors):
+        raise ValueError(f"an exception with a type or message of more than {MOST_MESSAGE} characters")
+    return tuple(ends)
 
 
 def _shifted(kind: type[Fact], line: dict[str, Any], zero_s: float, time: str) -> Fact:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.endings.end import how_it_ended
 from headrace.diagnosis.result.fail_if import Condition
 from headrace.diagnosis.result.model import End
+from headrace.errors import SessionError
 from headrace.report.text import terminal
 from headrace.session.endings import JobEnd, ProcessEnd, ProcessMemory, RaisedError
 from headrace.session.machine import Host
@@ -92,6 +95,50 @@ def test_sigkill_on_a_full_machine_without_counters_is_probably_memory() -> None
 def test_a_kill_elsewhere_on_the_machine_explains_no_exception() -> None:
     found = end_of(job(ended(RaisedError("KeyError", "'mine'")), job_end=JobEnd(9.5, machine_oom_kills=1)))
     assert found.kind == "exception"
+
+
+def test_an_earlier_kill_for_memory_is_no_cause_of_an_exception_and_is_told_beside_it() -> None:
+    found = end_of(job(ended(RaisedError("ValueError", "boom")), job_end=memory(1)))
+    assert found.kind == "exception" and "ValueError: boom" in found.text
+    assert any("killed 1 process for memory" in words for words in found.evidence)
+    for message in ("Command 'x' died with <Signals.SIGKILL: 9>.", "A process in the process pool was terminated abruptly"):
+        lost = end_of(job(ended(RaisedError("CalledProcessError", message)), job_end=memory(1)))
+        assert lost.kind == "memory" and "a process of the command's control group" in lost.text
+
+
+def test_a_helper_that_the_script_killed_is_no_victim() -> None:
+    found = end_of(job(ended(RaisedError("ValueError", "boom"), children=((99, -9),)), job_end=memory(0)))
+    assert found.kind == "exception" and "ValueError: boom" in found.text
+
+
+def test_ctrl_c_of_another_process_does_not_stop_the_command() -> None:
+    interrupted = ended(RaisedError("KeyboardInterrupt"), pid=99, time_s=9.2)
+    assert end_of(job(ended(RaisedError("ValueError", "boom")), interrupted)).kind == "exception"
+    assert end_of(job(interrupted, code=0)).kind == "finished"
+    assert end_of(job(ended(RaisedError("KeyboardInterrupt")), interrupted)).kind == "stopped"
+
+
+def test_an_error_after_the_limit_is_a_consequence_of_it() -> None:
+    facts = {"time_limit_s": 8.0}
+    late, early = (ended(RaisedError("ValueError", "boom"), time_s=time_s) for time_s in (8.1, 7.9))
+    assert end_of(job(late, code=1, facts=facts, duration_s=15.0)).kind == "time_limit"
+    assert end_of(job(early, code=1, facts=facts, duration_s=8.5)).kind == "exception"
+
+
+def test_an_exit_with_another_code_is_told_as_evidence() -> None:
+    found = end_of(job(ended(how="exit", code=4, file="/a/cli.py", line=9, function="run"), code=5))
+    assert found.text == "the command failed with exit code 5 after 120 steps"
+    assert found.evidence == ("a process of it called sys.exit(4) (cli.py:9 in run)",)
+
+
+def test_losses_of_many_processes_and_long_messages_take_no_time(tmp_path: Path) -> None:
+    many = tuple(Loss(pid, 2.5, 1.0) for pid in range(20_000))
+    begin_s = time.process_time()
+    assert end_of(job(code=0, losses=many)).kind == "finished"
+    assert time.process_time() - begin_s < 2.0  # 20 s with a pass over all losses for each process
+    long = RaisedError("RuntimeError", "DataLoader worker (pid 1) is killed by signal: " * 100)
+    with pytest.raises(SessionError, match="more than 1000 characters"):
+        Session.load(job(ended(long)).save(tmp_path))
 
 
 def test_a_killed_worker_is_named_with_signal_and_steps() -> None:
@@ -187,12 +234,14 @@ def losses(*values: float) -> tuple[Loss, ...]:
 
 def test_a_loss_that_stays_nan_is_an_end_and_one_that_recovers_is_not() -> None:
     nan = float("nan")
-    found = end_of(job(code=0, losses=losses(2.0, 1.5, nan, nan)))
+    found = end_of(job(code=0, losses=losses(2.0, 1.5, nan, nan, nan)))
     assert found.kind == "nan" and found.text.startswith("the loss is NaN from step ")
     assert found.evidence == ("the last loss before it: 1.5",)
     assert end_of(job(code=0, losses=losses(2.0, nan, 1.0))).kind == "finished"
-    running = how_it_ended(job(code=None, losses=losses(nan)))
+    running = how_it_ended(job(code=None, losses=losses(nan, nan, nan)))
     assert running is not None and running.kind == "nan"
+    assert end_of(job(code=0, losses=losses(2.0, float("inf")))).kind == "finished"  # a step that a gradient scaler skips
+    assert end_of(job(code=-15, losses=losses(2.0, float("inf")))).kind == "stopped"
     exited = end_of(job(ended(how="exit", code=1), code=1, losses=losses(1.0, nan)))
     assert exited.kind == "nan" and any("exit code 1" in words for words in exited.evidence)
     other = end_of(job(ended(UNEXPECTED, KILLED), losses=losses(1.0, nan)))

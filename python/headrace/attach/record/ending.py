@@ -50,7 +50,7 @@ _children: WeakSet[Any] = WeakSet()
 def start() -> None:
     """Note the end of this process from now on, if it belongs to a session."""
     if SESSION_VARIABLE in os.environ:
-        sys.exit = _NotedExit(sys.exit)
+        sys.exit = _NotedExit(sys.exit)  # type: ignore[assignment]
         atexit.register(_note_end)
 
 
@@ -151,7 +151,7 @@ class _NotedExit:
     def __init__(self, original: Any) -> None:
         self._original, self.__doc__ = original, original.__doc__
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return BuiltinFunctionType
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from headrace.diagnosis.endings.memory_words import is_nearly_full, memory_evidence, memory_limit_words, shared_memory_words
-from headrace.diagnosis.endings.victim import Victim, find_victim, signal_words
+from headrace.diagnosis.endings.victim import LOST_PEER, SHELL_SIGNALS, Victim, find_victim, signal_words
 from headrace.diagnosis.result.model import End
 from headrace.session.endings import ProcessEnd, RaisedError
-from headrace.session.model import Process, Session
+from headrace.session.model import Loss, Process, Session
 from headrace.system.text.sizes import count_text
 
 __all__ = ["how_it_ended"]
@@ -29,8 +29,8 @@ STOPS = {1: "SIGHUP (the terminal or session closed)", SIGINT: "Ctrl-C", SIGTERM
 MOST_COUNTED = 50_000
 """A process records every step up to this number, and then one in sixteen: more steps are not counted."""
 
-BEFORE_LIMIT_S = 2.0
-"""An error this long before the end is no consequence of the signal by which `--seconds` ends the command."""
+LEAST_BROKEN = 3
+"""The loss of one step may be infinite: a gradient scaler skips such a step. This many in a row say that it stays so."""
 
 LAST_S = 10.0
 """An error of a process that iterates no loader counts as the command's if it came in this last time: it may be a helper's."""
@@ -42,6 +42,7 @@ _SHARED_MEMORY = re.compile(
 )
 _NOT_A_NUMBER = re.compile(r"(?i)\bnan\b|\binf(?:inity|inite)?\b|non-?finite|not finite")
 _LOSS = re.compile(r"(?i)\bloss\b")
+_KILL = re.compile(r"(?i)SIGKILL|exit (?:code|status):? (?:-9|137)\b|terminated abruptly|unexpectedly terminated")
 _GPU_MEMORY = re.compile(r"CUDA out of memory|HIP out of memory|OutOfMemoryError")
 
 
@@ -72,10 +73,10 @@ def how_it_ended(session: Session) -> End | None:
         return nan
     limit_s = session.facts.get("time_limit_s")
     first = _first_failure(session)
-    if limit_s and (first is None or first.time_s > (session.duration_s or math.inf) - BEFORE_LIMIT_S):
+    if limit_s and (first is None or first.time_s >= limit_s):  # a consequence of the signal that ended the command
         return nan or End("time_limit", f"--seconds ended the command after {limit_s:g} s")
     if session.exit_code == 0 and not limit_s:
-        return nan or _stopped(session) or End("finished", "the command ended by itself, with exit code 0")
+        return nan or _stopped(_Facts(session, None, None)) or End("finished", "the command ended by itself, with exit code 0")
     facts = _Facts(session, first, find_victim(session, first))
     found = next(end for rule in _RULES if (end := rule(facts)) is not None)
     return _with_nan(found, nan, facts)
@@ -136,20 +137,16 @@ def _steps_before(session: Session, time_s: float, pid: int) -> int:
 # The rules, in order: the first that returns an end decides.
 
 
-def _asked_to_stop(facts: _Facts) -> End | None:
-    return _stopped(facts.session)
-
-
-def _stopped(session: Session) -> End | None:
+def _stopped(facts: _Facts) -> End | None:
     """The command was stopped from outside: by a signal to `headrace`, which it passes on, or to the command itself."""
+    session = facts.session
     number = session.facts.get("stopped_by")
     code = session.exit_code
     if number is None and code is not None:
-        own = -code if code < 0 else code - 128
+        own = -code if code < 0 else code - SHELL_SIGNALS
         number = own if own in STOPS else None
-    if number is None:
-        last = [end.errors[0] for end in session.ends if end.errors and end.errors[0].type == "KeyboardInterrupt"]
-        number = SIGINT if last else None
+    if number is None and facts.errors and facts.errors[0].type == "KeyboardInterrupt":
+        number = SIGINT
     if number is None:
         return None
     after = _after(_Facts(session, None, None))
@@ -157,17 +154,22 @@ def _stopped(session: Session) -> End | None:
 
 
 def _memory(facts: _Facts) -> End | None:
-    """The kernel killed a process for memory: it counts such kills, in the control group and on the machine."""
+    """The kernel killed a process for memory: it counts such kills, in the control group and on the machine.
+
+    A kill may be hours old, and another program's: an exception that speaks of no lost process has a cause of its own.
+    """
     session, victim = facts.session, facts.victim
     seen = session.job_end
     is_killed = victim is not None and victim.signal in (SIGKILL, None)
     own = seen.oom_kills if seen is not None else None
     machine = seen.machine_oom_kills if seen is not None else None
-    is_counted = bool(own) or (own is None and bool(machine) and is_killed)
+    said = " ".join(error.message for error in facts.errors)
+    is_cause = is_killed or not facts.errors or bool(_KILL.search(said) or LOST_PEER.search(said))
+    is_counted = is_cause and (bool(own) or (own is None and bool(machine) and is_killed))
     is_suspected = own is None and machine is None and is_killed and is_nearly_full(session)
     if not (is_counted or is_suspected) or (victim is not None and not is_killed):
         return None
-    who = victim.words if victim is not None else "a process of the job"
+    who = victim.words if victim is not None else "a process of the command's control group"
     verb = "killed" if is_counted else "probably killed"
     text = f"the kernel {verb} {who} for memory{_after(facts)}: {memory_limit_words(session)}"
     evidence = memory_evidence(session, victim.pid if victim else None)
@@ -251,6 +253,8 @@ def _exception(facts: _Facts) -> End | None:
         evidence.append(f"the script then called sys.exit({facts.first.code}){_at(facts.first)}")
     if error is facts.errors[0] and len(facts.errors) > 1 and not evidence:
         evidence.append(f"behind it: {_last_line(facts.errors[1])}")
+    if facts.session.job_end is not None and facts.session.job_end.oom_kills:
+        evidence += memory_evidence(facts.session, None)
     advice = None
     if _GPU_MEMORY.search(f"{error.type} {error.message}"):
         advice = "the GPU's memory was full: a smaller batch, mixed precision or gradient checkpointing"
@@ -264,12 +268,17 @@ def _exit(facts: _Facts) -> End:
         return End(
             "killed", f"the command ended{_after(facts)} and left no trace of why", ("it was killed, or the machine was",)
         )
-    where = f": sys.exit{_at(first)}" if first is not None and first.how == "exit" else ""
-    evidence = () if where else ("no Python process of it recorded an exception; its own output may say why",)
+    is_its = first is not None and first.how == "exit" and first.code == code  # else another process's, or one that was caught
+    where = f": sys.exit{_at(first)}" if first is not None and is_its else ""
+    evidence: tuple[str, ...] = ()
+    if first is not None and first.how == "exit" and not where:
+        evidence = (f"a process of it called sys.exit({first.code}){_at(first)}",)
+    elif not where:
+        evidence = ("no Python process of it recorded an exception; its own output may say why",)
     return End("exit", f"the command failed with exit code {code}{_after(facts)}{where}", evidence)
 
 
-_RULES: tuple[Callable[[_Facts], End | None], ...] = (_memory, _asked_to_stop, _shared_memory, _killed, _exception, _exit)
+_RULES: tuple[Callable[[_Facts], End | None], ...] = (_memory, _stopped, _shared_memory, _killed, _exception, _exit)
 
 
 def _last_line(error: RaisedError) -> str:
@@ -286,11 +295,14 @@ def _at(place: RaisedError | ProcessEnd) -> str:
 
 def _nan(session: Session) -> End | None:
     """The loss is no number from some step on, to the last that was seen."""
-    for pid in dict.fromkeys(loss.pid for loss in session.losses):
-        losses = [loss for loss in session.losses if loss.pid == pid]
+    by_pid: dict[int, list[Loss]] = {}
+    for loss in session.losses:
+        by_pid.setdefault(loss.pid, []).append(loss)
+    has_failed = session.exit_code in range(1, SHELL_SIGNALS)  # by itself: a script may stop at the first such loss
+    for pid, losses in by_pid.items():
         good = [number for number, loss in enumerate(losses) if math.isfinite(loss.value)]
         broken = losses[good[-1] + 1 :] if good else losses
-        if broken:
+        if len(broken) >= (1 if has_failed else LEAST_BROKEN):
             what = "NaN" if math.isnan(broken[0].value) else "infinite"
             before = _steps_before(session, broken[0].time_s, pid)
             evidence = f"the last loss before it: {losses[good[-1]].value:.4g}" if good else "no loss was a number"

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from headrace.session.endings import ProcessEnd, RaisedError
 from headrace.session.model import Process, Session, owners
 
-__all__ = ["Victim", "find_victim", "signal_words"]
+__all__ = ["LOST_PEER", "SHELL_SIGNALS", "Victim", "find_victim", "signal_words"]
 
 _KILLED = re.compile(r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: (?P<name>[^.]+)\.")
 _GONE = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[^)]*\) exited unexpectedly(?: with exit code (?P<code>\d+))?"
 )
-_PEER = re.compile(
+LOST_PEER = re.compile(
     r"(?i)connection (?:was )?(?:closed|reset|refused|aborted)|broken pipe|remote (?:process|peer)|\bpeer\b|nccl|gloo"
 )
 """Words of errors by which a rank notices that another one is gone."""
@@ -58,10 +58,13 @@ def find_victim(session: Session, first: ProcessEnd | None) -> Victim | None:
 
 
 def _child(session: Session, first: ProcessEnd | None) -> Victim | None:
-    """The child of the training process that a signal killed, other than by `terminate()`."""
-    killed = [
-        (pid, -code) for pid, code in (first.children if first is not None else ()) if code < 0 and code != -signal.SIGTERM
-    ]
+    """The worker or rank below the training process that a signal killed, other than by `terminate()`.
+
+    Other children are helpers: a script kills them itself when it fails.
+    """
+    known = {process.pid for process in session.processes}
+    children = first.children if first is not None else ()
+    killed = [(pid, -code) for pid, code in children if pid in known and code < 0 and code != -signal.SIGTERM]
     return _as_worker(session, *killed[0]) if killed else None
 
 
@@ -101,7 +104,7 @@ def _silent_rank(session: Session, first: ProcessEnd | None) -> Victim | None:
     ranks = [process for process in session.processes if process.role == "main" and process.world_size > 1]
     told = {end.pid for end in session.ends}
     silent = [rank for rank in ranks if rank.pid not in told]
-    noticed = first is not None and any(_PEER.search(error.message) for error in first.errors)
+    noticed = first is not None and any(LOST_PEER.search(error.message) for error in first.errors)
     if not silent or first is None or not noticed:
         return None
     reported = next((end for end in session.ends for error in end.errors if error.lost_code is not None), None)
