@@ -8,7 +8,7 @@ gets short.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,12 @@ COST_SHARE = 0.002
 SHORT_SHARES = (0.25, 0.1, 0.04)
 """Read them once more, whatever it costs, when less than this share of the memory is left."""
 
+MOST_READ_S = 1.0
+"""Begin no further reading after this time, largest processes first: no sample is taken meanwhile."""
+
+GROWTH = 1.1
+"""A resident size that grew by more than this factor since its proportional size was read stands for itself."""
+
 MOST_KEPT = 200
 MOST_WRITTEN = 64
 
@@ -34,6 +40,7 @@ class _Held:
     seen_s: float
     read_s: float
     memory_bytes: int
+    resident_bytes: int
     is_proportional: bool = False
 
 
@@ -49,18 +56,18 @@ class ProcessMemories:
     def note(self, now_s: float, names: Mapping[int, str], memory_bytes: Mapping[int, int], left_share: float | None) -> None:
         """Remember the processes of a sample: name and resident memory by pid. left_share: memory that is left, of all."""
         for pid, name in names.items():
-            held = self._held.get(pid)
-            if held is not None and not memory_bytes.get(pid):
+            held, resident = self._held.get(pid), memory_bytes.get(pid, 0)
+            if held is not None and not resident:
                 continue  # it has ended, and nobody has waited for it yet
-            if held is None or not held.is_proportional:
-                self._held[pid] = _Held(name, now_s, now_s, memory_bytes.get(pid, 0))
+            if held is None or not held.is_proportional or resident > GROWTH * held.resident_bytes:
+                self._held[pid] = _Held(name, now_s, now_s, resident, resident)
             else:
                 held.seen_s = now_s
         if len(self._held) > MOST_KEPT:
             for pid in sorted(self._held, key=lambda pid: self._held[pid].seen_s)[: len(self._held) - MOST_KEPT]:
                 del self._held[pid]
         if self._is_due(now_s, left_share):
-            self._read(now_s, names)
+            self._read(now_s, [pid for pid in names if pid in self._held])
 
     def _is_due(self, now_s: float, left_share: float | None) -> bool:
         if self._next_s is None:
@@ -70,9 +77,11 @@ class ProcessMemories:
         self._shortages = max(short, self._shortages)
         return is_shorter or now_s >= self._next_s
 
-    def _read(self, now_s: float, names: Mapping[int, str]) -> None:
+    def _read(self, now_s: float, pids: Sequence[int]) -> None:
         begin_s = time.monotonic()
-        for pid in names:
+        for pid in sorted(pids, key=lambda pid: -self._held[pid].resident_bytes):
+            if time.monotonic() - begin_s > MOST_READ_S:
+                break
             size = _proportional_bytes(f"{self.proc}/{pid}/smaps_rollup")
             if size is not None:
                 held = self._held[pid]
