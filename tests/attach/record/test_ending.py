@@ -35,7 +35,7 @@ SCRIPTS = {
     "class attribute": "import sys\nclass A: quit = sys.exit\nA().quit()\n",
     "alike": "import copy, inspect, pickle, sys\ne = sys.exit\ntry: e(status=1)\nexcept TypeError as error: print(error)\n"
     "print(e, pickle.loads(pickle.dumps(e)) is e, copy.deepcopy(e) is e, inspect.signature(e), inspect.isbuiltin(e))\n"
-    "print(e.__name__, e.__qualname__, e.__module__, e.__doc__, e.__self__, callable(e))\n",
+    "print(e.__name__, e.__qualname__, e.__module__, e.__doc__, e.__self__, callable(e), hasattr(e, '__dict__'))\n",
     "raw thread": "import sys, threading, time, _thread\n_thread.start_new_thread(sys.exit, ())\ntime.sleep(0.1)\n"
     "print(threading.active_count())\n",
     "at exit": "import atexit, sys\natexit.register(sys.exit, 3)\n",

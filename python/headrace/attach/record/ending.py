@@ -140,16 +140,15 @@ def _takes_recordings(folder: str) -> bool:
     return os.access(folder, os.W_OK | os.X_OK) and len(os.listdir(folder)) <= MOST_RECORDINGS  # noqa: PTH208 -- as `_STANDARD`
 
 
+# `sys.exit` whose caller, and the exception that is being handled there, are known at the end: an object with the attributes of
+# the built-in function, also its docstring. A Python function would be a method of a class that holds it.
 class _NotedExit:
-    """`sys.exit` whose caller, and the exception that is being handled there, are known at the end.
-
-    An object with the attributes of the built-in function: a Python function would be a method of a class that holds it.
-    """
-
+    __slots__ = ("__weakref__", "_original")
     __module__ = "sys"  # pickled by its name, as the built-in function is
+    __doc__ = property(lambda self: self._original.__doc__)
 
     def __init__(self, original: Any) -> None:
-        self._original, self.__doc__ = original, original.__doc__
+        self._original = original
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
