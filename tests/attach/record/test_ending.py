@@ -85,12 +85,7 @@ def test_output_and_exit_code_are_those_of_the_script(tmp_path: Path, name: str)
     }[name]
 
 
-@pytest.mark.parametrize("files", [None, ending.MOST_RECORDINGS + 1])
-def test_a_helper_that_cannot_record_its_end_says_nothing(tmp_path: Path, files: int | None) -> None:
-    if files is not None:
-        (tmp_path / "s").mkdir()
-        for number in range(files):
-            (tmp_path / "s" / str(number)).touch()
+def test_a_helper_that_cannot_record_its_end_says_nothing(tmp_path: Path) -> None:
     plain, watched = (run(tmp_path, SCRIPTS["exception"], session=session) for session in (False, True))
     assert (watched.stderr, watched.returncode) == (plain.stderr, plain.returncode)
     assert ends_of(tmp_path) == ()
@@ -106,6 +101,12 @@ def test_children_of_an_error_that_was_caught_are_not_kept(monkeypatch: pytest.M
     del child
     gc.collect()
     assert seen() is None
+
+
+def test_a_fork_does_not_inherit_an_exit_that_its_parent_caught(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    run(tmp_path, "import os, sys\ntry: sys.exit(4)\nexcept SystemExit: pass\nif os.fork(): os.wait()\n", session=True)
+    assert [end.how for end in ends_of(tmp_path)] == ["exit"]
 
 
 def test_a_worker_that_died_is_known_after_its_error_was_handled_by_an_exit(tmp_path: Path) -> None:

@@ -37,9 +37,6 @@ _STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 -- runs in eve
 _FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$')
 _LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
-MOST_RECORDINGS = 2000
-"""A process without torch notes no failure in a session with more files: a script may start helpers that fail without end."""
-
 _state: dict[str, Any] = {"pid": 0, "exit": None, "recorder": None}
 """pid: the process whose end is noted already. exit: the last `sys.exit`. recorder: of a process with hooks of torch."""
 
@@ -115,8 +112,8 @@ def _note_end() -> None:
             return
         if recorder is None and isinstance(error, KeyboardInterrupt):
             return  # see `described`; the exit code says it
-        if recorder is None and not _takes_recordings(os.environ.get(SESSION_VARIABLE, "")):
-            return
+        if recorder is None and not os.access(os.environ.get(SESSION_VARIABLE, ""), os.W_OK | os.X_OK):
+            return  # a helper of another user, or in a container: the recorder would say on its stderr that it cannot write
         _state["pid"] = os.getpid()
         if recorder is None:
             from headrace.attach.record.recorder import recorder as recorder_of_process
@@ -133,11 +130,6 @@ def _note_end() -> None:
         recorder.flush()
     except Exception:  # noqa: S110 -- the process ends as the script wants; its exit code says the rest
         pass
-
-
-def _takes_recordings(folder: str) -> bool:
-    """Return whether a process without torch can note its end: a recorder that cannot write says so on the script's stderr."""
-    return os.access(folder, os.W_OK | os.X_OK) and len(os.listdir(folder)) <= MOST_RECORDINGS  # noqa: PTH208 -- as `_STANDARD`
 
 
 # `sys.exit` whose caller, and the exception that is being handled there, are known at the end: an object with the attributes of
