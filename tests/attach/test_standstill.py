@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from headrace.attach.machine import procfs
 from headrace.attach.record.open_step import SIGNAL
-from headrace.attach.standstill import FILE, Standstills, lock_name, parse_stacks
+from headrace.attach.standstill import FILE, Standstills, lock_name, parse_stack
 
 PROC = Path("/proc")
 PACKAGE = str(Path(procfs.__file__).parents[3])
@@ -98,16 +98,15 @@ def test_a_worker_that_waits_for_a_lock_is_named_with_file_line_and_function(
     worker = worker_of(training)
     found = Standstills(tmp_path, scale=0.005)
     by_pid: dict[int, Any] = {}
-    while worker not in by_pid or not by_pid[worker]["threads"]:
+    while worker not in by_pid or not by_pid[worker]["frames"]:
         by_pid = {one["pid"]: one for line in look_until(found, [training.pid, worker], 1) for one in line["processes"]}
     assert by_pid[training.pid]["phase"] == "waits"
     assert by_pid[training.pid]["batches"] == 1
     stuck = by_pid[worker]
     assert (stuck["phase"], stuck["worker"], stuck["parent_pid"]) == ("makes a batch", 3, training.pid)
-    thread = stuck["threads"][0]
     row = TRAINING.splitlines().index("    with cache_lock:") + 1
-    assert thread["training"] and thread["lock"] == "cache_lock"
-    assert thread["frames"][-1] == ["item", str(tmp_path / "train.py"), row]
+    assert stuck["lock"] == "cache_lock"
+    assert stuck["frames"][-1] == ["item", str(tmp_path / "train.py"), row]
     assert procfs.start_ticks(worker, PROC) is not None, "the worker lives on"
 
 
@@ -158,21 +157,20 @@ def test_a_handler_of_the_script_stays(tmp_path: Path) -> None:
     assert done.stdout == f"the script has a handler for signal {int(SIGNAL)}\n"
 
 
-DUMP = f"""Thread 0x00007f0000000001 (most recent call first):
+DUMP = f"""Stack (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 331 in wait
   File "/opt/env/lib/python3.11/site-packages/torch/utils/data/worker.py", line 5 in _worker_loop
-
-Current thread 0x00007f0000000002 [main] (most recent call first):
-  File "/work/train.py", line 3 in step
   File "{PACKAGE}/headrace/attach/batches/steps.py", line 9 in __next__
   File "<frozen importlib._bootstrap>", line 1 in _call
+  File "/work/train.py", line 3 in step
 """
 
 
-def test_stacks_are_read_with_the_training_thread_first_and_without_own_frames() -> None:
-    first, second = parse_stacks(DUMP, 0x7F0000000002)
-    assert first["training"] and first["frames"] == [["step", "/work/train.py", 3]]
-    assert second["frames"] == [["_worker_loop", "torch/utils/data/worker.py", 5], ["wait", "threading.py", 331]]
+def test_a_stack_is_read_without_own_frames() -> None:
+    assert parse_stack(DUMP) == {
+        "frames": [["step", "/work/train.py", 3], ["_worker_loop", "torch/utils/data/worker.py", 5], ["wait", "threading.py", 331]],
+        "lock": None,
+    }
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from headrace.session.model import Session
 def sample(time_s: float) -> dict[str, Any]:
     """A line of the sampler: the training thread stands in a script's `save` since second 10, after 40 steps of 0.2 s."""
     process = {"pid": 5, "phase": "runs", "since_s": 10.0, "begun_s": 2.0, "longest_s": 0.5, "batches": 40, "steps": 40}
-    thread = {"training": True, "frames": [["save", "/work/train.py", 7]], "lock": None}
+    stack = {"frames": [["save", "/work/train.py", 7]], "lock": None}
     counters = {"cpu_s": 3.0, "bytes": 100, "switches": 5, "reads": 2, "state": "S", "waits_in": "anon_pipe_write"}
-    processes = [{**process, **counters, "worker": -1, "threads": [thread]}]
+    processes = [{**process, **counters, "worker": -1, **stack}]
     return {"kind": "standstill", "time_s": time_s, "since_s": 10.0, "scale": 1.0, "processes": processes, "others": []}
 
 

@@ -2,18 +2,20 @@
 
 The sampler calls `Standstills.look` twice a second. It reads the pages of `headrace.attach.record.open_step`, so it knows since
 when each training process waits for a batch or runs a step. After 20 s, or ten mean steps, without a change in any of them it
-asks the processes for their stacks, several times, and appends what it finds to `standstill.jsonl` in the session.
+asks their training threads for their stacks, several times, and appends what it finds to `standstill.jsonl` in the session.
 
 A signal without a handler would end its process, so the signal goes only to a process whose page bears its own pid, whose
-descriptor is still that page, and whose kernel state says that the signal is caught.
+descriptor is still that page, and whose kernel state says that the signal is caught, is not blocked, and stops no debugger.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import linecache
 import mmap
 import os
+import platform
 import re
 import struct
 import time
@@ -28,7 +30,7 @@ from headrace.attach.record.open_step import PAGE_BYTES, PAGE_NAME, PHASES, SIGN
 from headrace.system.files.private_files import private_opener
 from headrace.system.hardware.counter_files import read_counters
 
-__all__ = ["FILE", "SCALE_VARIABLE", "Standstills", "parse_stacks"]
+__all__ = ["FILE", "SCALE_VARIABLE", "Standstills", "parse_stack"]
 
 FILE = "standstill.jsonl"
 """File of the session. It is made at the first standstill."""
@@ -51,8 +53,11 @@ ANSWER_S = 0.5
 SCAN_S = 5.0
 """Look for the page of a process this often. Until one is known, every process of the job is looked at."""
 
-MOST_PROCESSES, MOST_THREADS, MOST_FRAMES = 128, 24, 64
+MOST_PROCESSES, MOST_FRAMES = 512, 64
 MOST_STACK_BYTES = 1 << 18
+
+TGKILL = {"x86_64": 234, "aarch64": 131}
+"""Number of the system call that sends a signal to one thread."""
 
 
 @dataclass(slots=True)
@@ -67,6 +72,10 @@ class _Page:
 
     def values(self) -> dict[str, float]:
         return dict(zip(SLOTS, struct.unpack_from(f"{len(SLOTS)}d", self.memory), strict=True))
+
+    def close(self) -> None:
+        self.memory.close()
+        os.close(self.descriptor)
 
 
 @dataclass(slots=True)
@@ -114,7 +123,7 @@ class Standstills:
                 continue
             page.ended = procfs.start_ticks(page.pid, self.proc) != page.start_ticks
             if not _is_there(page, self.proc) and not (page.ended and _trains(page.values())):
-                del self._pages[page.pid]  # a worker that has ended, or a process that runs another program now
+                self._pages.pop(page.pid).close()  # a worker that has ended, or a process that runs another program now
         pids = [pid for pid, _ in recording]
         for pid in pids if self._pages else [*pids, *job]:
             if now_s - self._tried_s.get(pid, -SCAN_S) >= SCAN_S * self.scale and self._open(pid) is None:
@@ -127,6 +136,8 @@ class Standstills:
             return known
         page = _open_page(pid, start, self.proc)
         if page is not None:
+            if known is not None:
+                known.close()
             self._pages[pid] = page
         return page
 
@@ -144,7 +155,7 @@ class Standstills:
                 "ended": page.ended,
                 **_described(page.values()),
                 **counters.get(page.pid, {}),
-                "threads": parse_stacks(dumps.get(page.pid, ""), int(page.values()["thread"])),
+                **parse_stack(dumps.get(page.pid, "")),
             }
             for page in (*pages, *ended)
         ]
@@ -208,8 +219,7 @@ def _open_page(pid: int, start: int, proc: Path) -> _Page | None:
                 values = page.values()
                 if values["pid"] == pid and values["descriptor"] == float(number):
                     return page
-                page.memory.close()
-                os.close(descriptor)
+                page.close()
     except (OSError, ValueError):
         return None
     return None
@@ -229,19 +239,34 @@ def _is_there(page: _Page, proc: Path) -> bool:
 
 
 def _ask(page: _Page, proc: Path) -> bool:
-    """Send the signal to a process that catches it. Return False where it does not, or is no longer the same process."""
+    """Send the signal to a training thread that catches it. Return False where it does not, or has ended."""
     if not _is_there(page, proc) or procfs.start_ticks(page.pid, proc) != page.start_ticks:
         return False
-    status = read_counters(f"{proc}/{page.pid}/status") or ""
-    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    if caught is None or not int(caught[1], 16) >> (SIGNAL - 1) & 1:
+    thread = int(page.values()["thread"])
+    status = read_counters(f"{proc}/{page.pid}/task/{thread}/status") or ""
+    if not _has_signal(status, "SigCgt") or _has_signal(status, "SigBlk") or "\nTracerPid:\t0\n" not in status:
         return False
     try:
         os.ftruncate(page.descriptor, PAGE_BYTES)
-        os.kill(page.pid, SIGNAL)
+        return _signal_thread(page.pid, thread)
     except OSError:
         return False
-    return True
+
+
+def _has_signal(status: str, name: str) -> bool:
+    """Whether the signal is in a set of signals of a thread, such as those that it blocks."""
+    found = re.search(rf"^{name}:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> (SIGNAL - 1) & 1)
+
+
+def _signal_thread(pid: int, thread: int) -> bool:
+    """Send the signal to one thread. Return whether it was sent. Raises `OSError` where the process has ended."""
+    number = TGKILL.get(platform.machine())
+    if number is not None:  # by its number: `tgkill` has a function in glibc from 2.30 on only
+        return ctypes.CDLL(None).syscall(number, pid, thread, int(SIGNAL)) == 0
+    if thread == pid:  # the kernel gives the signal to the main thread if it does not block it
+        os.kill(pid, SIGNAL)
+    return thread == pid
 
 
 def _await_answers(pages: list[_Page]) -> None:
@@ -279,31 +304,26 @@ def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
     }
 
 
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 _STANDARD = re.compile(r"^.*/lib/python3\.\d+/(?!site-packages|dist-packages)")
 _ATTACH = f"{os.path.dirname(__file__)}{os.sep}"  # noqa: PTH120
 
 
-def parse_stacks(text: str, training_thread: int) -> list[dict[str, Any]]:
-    """Return the threads of a dump of faulthandler, the training thread first, each with its frames, outermost first.
+def parse_stack(text: str) -> dict[str, Any]:
+    """Return the frames of a dump of faulthandler for one thread, outermost first, and the lock that it takes.
 
     A frame is [function, file, line]. As in `headrace.attach.record.stacks`, only the script's own files are absolute.
-    `lock`: the name of the lock that the innermost own line takes, if it does.
+    `lock`: the name of the lock that the innermost line takes, if it is the script's own and does.
     """
-    threads: list[dict[str, Any]] = []
-    for line in text.splitlines():
-        if (head := _THREAD.match(line)) is not None:
-            threads.append({"training": int(head[1], 16) == training_thread, "frames": [], "lock": None})
-        elif threads and (place := _FRAME.match(line)) is not None:
-            file, row, function = place.groups()
-            if not file.startswith((_ATTACH, "<frozen")) and len(threads[-1]["frames"]) < MOST_FRAMES:
-                threads[-1]["frames"].append([function, _shown(file), int(row) if row.isdigit() else 0])
-    for thread in threads:
-        own = thread["frames"][0] if thread["frames"] else None
-        thread["lock"] = lock_name(own[1], own[2]) if own is not None and os.path.isabs(own[1]) else None  # noqa: PTH117
-        thread["frames"].reverse()
-    return sorted(threads, key=lambda thread: not thread["training"])[:MOST_THREADS]
+    places = [found.groups() for line in text.splitlines() if (found := _FRAME.match(line)) is not None]
+    frames = [
+        [function, _shown(file), int(row) if row.isdigit() else 0]
+        for file, row, function in places
+        if not file.startswith((_ATTACH, "<frozen"))
+    ][:MOST_FRAMES]
+    own = frames[0] if frames else None
+    lock = lock_name(own[1], own[2]) if own is not None and os.path.isabs(own[1]) else None  # noqa: PTH117
+    return {"frames": frames[::-1], "lock": lock}
 
 
 def _shown(file: str) -> str:

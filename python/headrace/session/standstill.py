@@ -11,22 +11,9 @@ from typing import Any
 
 from headrace.session.typed_json import converter
 
-__all__ = ["StandingProcess", "StandingThread", "Standstill", "StandstillSample", "read_standstills", "standstill_lines"]
+__all__ = ["StandingProcess", "Standstill", "StandstillSample", "read_standstills", "standstill_lines"]
 
 MOST_FRAMES = 200
-
-
-@dataclass(frozen=True, slots=True)
-class StandingThread:
-    """One thread. frames: (function, file, line), outermost first; the file is absolute in the script's own code only.
-
-    training: whether it is the training thread, of a worker the one that makes batches. lock: the name of the lock that the
-    innermost line of the script takes, if it does.
-    """
-
-    training: bool = False
-    frames: tuple[tuple[str, str, int], ...] = ()
-    lock: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +23,9 @@ class StandingProcess:
     ended: the process is gone; the other values are its last ones. phase: what it does since `since_s` (PHASES of
     `headrace.attach.record.open_step`); empty: unknown. batches: of this epoch. steps: of all loops. longest_s: the longest
     time between two changes before. begun_s: when its first batch came, None before. worker: its number, else -1.
-    state, waits_in: of its main thread, as the kernel names them.
+    state, waits_in: of its main thread, as the kernel names them. frames: of the training thread, in a worker of the one that
+    makes batches, as (function, file, line), outermost first, empty where not known; the file is absolute in the script's own
+    code only. lock: the name of the lock that the innermost line takes, if it does.
     """
 
     pid: int
@@ -60,12 +49,8 @@ class StandingProcess:
     bytes: int = 0
     reads: int = 0
     switches: int = 0
-    threads: tuple[StandingThread, ...] = ()
-
-    @property
-    def frames(self) -> tuple[tuple[str, str, int], ...]:
-        """The frames of the training thread; empty where they are not known."""
-        return self.threads[0].frames if self.threads and self.threads[0].training else ()
+    frames: tuple[tuple[str, str, int], ...] = ()
+    lock: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +102,7 @@ def _sample(line: Mapping[str, Any], zero_s: float) -> StandstillSample:
         **{name: [_process(one, zero_s) for one in line.get(name, ())] for name in ("processes", "others")},
     }
     found: StandstillSample = converter(StandstillSample)({**line, **moved})
-    if any(len(thread.frames) > MOST_FRAMES for one in found.processes for thread in one.threads):
+    if any(len(one.frames) > MOST_FRAMES for one in (*found.processes, *found.others)):
         raise ValueError("a stack of too many functions")
     return found
 

@@ -11,7 +11,7 @@ from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.fail_if import Condition
 from headrace.diagnosis.rules.standstill import OpenStandstill, open_standstill
 from headrace.session.model import Session
-from headrace.session.standstill import StandingProcess, StandingThread, Standstill, StandstillSample
+from headrace.session.standstill import StandingProcess, Standstill, StandstillSample
 from session_factory import MAIN_PID, make_session
 
 Frame = tuple[str, str, int]
@@ -43,7 +43,7 @@ IN_BARRIER: tuple[Frame, ...] = (
 
 def standing(pid: int, frames: tuple[Frame, ...], *, lock: str | None = None, **values: Any) -> StandingProcess:
     """A process whose training thread is at `frames`."""
-    return StandingProcess(pid, threads=(StandingThread(True, frames, lock),), **values)
+    return StandingProcess(pid, frames=frames, lock=lock, **values)
 
 
 def trainer(frames: tuple[Frame, ...] = IN_NEXT, **values: Any) -> StandingProcess:
@@ -124,7 +124,7 @@ def test_a_hang_is_the_verdict_and_its_time_counts() -> None:
 def test_a_long_step_that_moves_is_a_note_and_not_the_verdict() -> None:
     def moves(process: StandingProcess, number: int) -> StandingProcess:
         frames = (*IN_BACKWARD[:1], ("forward", f"torch/nn/modules/layer{number}.py", number))
-        return replace(process, threads=(StandingThread(True, frames),), cpu_s=1.9 * number)
+        return replace(process, frames=frames, cpu_s=1.9 * number)
 
     found = diagnose(stands(trainer(phase="runs"), change=moves))
     assert found.verdict != "HANG"
@@ -226,7 +226,7 @@ def test_uneven_batches_name_the_rank_that_waits_and_the_one_that_has_ended() ->
     def spins(process: StandingProcess, number: int) -> StandingProcess:
         return replace(process, cpu_s=2.0 * number)  # NCCL waits with a full core
 
-    for gone in (done, replace(done, ended=True, threads=())):
+    for gone in (done, replace(done, ended=True, frames=())):
         found = judged(stands(waiting, gone, change=spins))
         assert found.words.startswith(
             "no step for 34 s: rank 0 waits in all-reduce since step 204; rank 1 ended its loader after "
@@ -254,7 +254,7 @@ def test_ranks_that_wait_for_one_that_works_are_no_hang() -> None:
 def test_a_loop_that_waits_with_a_full_core_is_suspected() -> None:
     def spins(process: StandingProcess, number: int) -> StandingProcess:
         frames = (("wait_for_lock", "/work/project/train.py", 70 + number % 2),)
-        return replace(process, threads=(StandingThread(True, frames),), cpu_s=2.0 * number)
+        return replace(process, frames=frames, cpu_s=2.0 * number)
 
     found = judged(stands(trainer(phase="runs"), change=spins))
     assert found.words.startswith("suspected: no step for 34 s: the training thread stands at train.py:7")

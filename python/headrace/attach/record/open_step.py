@@ -2,9 +2,10 @@
 
 A job that stands still calls no hook, so it cannot report that itself. Each hooked process therefore keeps a page up to date
 (waits for a batch, runs a step, makes a batch, since when), and registers a handler of `faulthandler` for `SIGNAL`, which
-appends the stacks of all its threads behind the page. The handler is C code: it needs no interpreter lock, and it also works in
-a worker that waits for a lock it inherited at the fork. The page is an anonymous file (`memfd_create`) of one process. The
-sampler finds it in `/proc/PID/fd`, and sends the signal only to processes whose page says that they have the handler.
+appends the stack of the thread that gets it behind the page. The handler is C code: it needs no interpreter lock, and it also
+works in a worker that waits for a lock it inherited at the fork. The page is an anonymous file (`memfd_create`) of one process.
+The sampler finds it in `/proc/PID/fd`, and sends the signal to the training thread, only where the page says that it has the
+handler.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ SLOTS = (
 )  # fmt: skip
 """The numbers on the page, in order, each a float64. Times are monotonic seconds.
 
-thread: the training thread (`threading.get_ident`). since_s: since when it does what `phase` says. batches: handed out in this
+thread: the training thread (`threading.get_native_id`). since_s: since when it does what `phase` says. batches: handed out in this
 epoch. steps: batches handed out in all loops. longest_s: the longest time between two changes so far. begun_s: time of the
 first batch, 0 before. worker: the worker's number, else -1. touched_s: the last step of an optimizer.
 """
@@ -94,8 +95,9 @@ def _enter_process() -> None:
     os.ftruncate(descriptor, PAGE_BYTES)
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
     page = memoryview(mmap.mmap(descriptor, PAGE_BYTES)).cast("d")
-    faulthandler.register(SIGNAL, file=descriptor, all_threads=True, chain=False)
-    page[DESCRIPTOR], page[THREAD], page[WORKER], page[SINCE] = descriptor, threading.get_ident(), -1, _monotonic()
+    # Only the thread itself: reading the frames of others while they run can end the process (CPython issue 116008).
+    faulthandler.register(SIGNAL, file=descriptor, all_threads=False, chain=False)
+    page[DESCRIPTOR], page[THREAD], page[WORKER], page[SINCE] = descriptor, threading.get_native_id(), -1, _monotonic()
     page[PARENT] = os.getppid()
     page[PID] = os.getpid()  # last: from now on the sampler may send the signal
     _page = page
@@ -121,7 +123,7 @@ def wait_begun(loader: int, epoch: int, batches: int, now_s: float) -> None:
     """Note that `next()` of a loader is called, for the batch after `batches` of this epoch. now_s: monotonic seconds."""
     page = _page
     if not page[TOUCHED]:  # until an optimizer tells, the thread that iterates the loader is the training thread
-        page[THREAD] = threading.get_ident()
+        page[THREAD] = threading.get_native_id()
     page[LOADER], page[EPOCH], page[BATCHES] = loader, epoch, batches
     _change(WAITS, now_s)
 
@@ -157,7 +159,7 @@ def batch_ended(now_s: float) -> None:
 def optimizer_stepped() -> None:
     """Note a step of an optimizer: training goes on, also where no loader is iterated."""
     page = _page
-    page[TOUCHED], page[THREAD] = _monotonic(), threading.get_ident()
+    page[TOUCHED], page[THREAD] = _monotonic(), threading.get_native_id()
 
 
 def note_rank(rank: int, world_size: int) -> None:

@@ -90,7 +90,7 @@ def place_of(process: StandingProcess) -> Place | None:
     if not frames:
         return None
     own = next((frame for frame in reversed(frames) if frame[1].startswith(OWN)), frames[-1])
-    lock = process.threads[0].lock if own == frames[-1] else None
+    lock = process.lock if own == frames[-1] else None
     return Place(frames[-1], own, _what(frames, process, lock), lock)
 
 
