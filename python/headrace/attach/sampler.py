@@ -198,13 +198,19 @@ class Sampler:
         """List the processes of the job: `pid`, others that record into the session, and all below them."""
         pids = procfs.descendants(self.pid, self.proc)
         known = set(pids)
+        ended: set[tuple[int, int]] = set()
         for pid, start in self._recording():
-            if pid in known or procfs.start_ticks(pid, self.proc) != start:  # ended; another process may have its number
+            if pid in known:
+                continue
+            if procfs.start_ticks(pid, self.proc) != start:  # ended; another process may have its number
+                ended.add((pid, start))
                 continue
             self._joined.add((pid, start))
             below = [each for each in procfs.descendants(pid, self.proc) if each not in known]
             pids += below
             known.update(below)
+        if ended:  # each worker has a file: those of all epochs would be looked at twice a second
+            self._writers = {name: None if writer in ended else writer for name, writer in self._writers.items()}
         return pids
 
     def _recording(self) -> list[tuple[int, int]]:

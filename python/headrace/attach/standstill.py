@@ -47,6 +47,9 @@ BEFORE_FIRST_S = 60.0
 SAMPLES, EVERY_S, LATER = 4, 2.0, 1.5
 """Take this many samples, this many seconds apart; then another each time the standstill is this many times as long."""
 
+MOST_STANDSTILLS = 100
+"""Record so many of a session at most."""
+
 ANSWER_S = 0.5
 """Wait this long at most for the stacks of the processes."""
 
@@ -89,6 +92,7 @@ class Standstills:
     _tried_s: dict[int, float] = field(default_factory=dict)  # when a process was last found without a page
     _since_s: float = 0.0
     _taken: int = 0
+    _count: int = 0
     _next_s: float = 0.0
 
     def look(self, now_s: float, recording: Iterable[tuple[int, int]], job: list[int], gpu_busy: float | None) -> None:
@@ -109,6 +113,10 @@ class Standstills:
             self._taken = 0
         limit_s = max(_limit_s(values, self.scale) for _, values in here)
         if now_s - since_s < limit_s or (self._taken and now_s < self._next_s):
+            return
+        if not self._taken:
+            self._count += 1
+        if self._count > MOST_STANDSTILLS:
             return
         self._since_s = since_s
         self._write(self._sample(now_s, job, gpu_busy))
@@ -143,7 +151,9 @@ class Standstills:
 
     def _sample(self, now_s: float, job: list[int], gpu_busy: float | None) -> dict[str, Any]:
         """Ask all processes for their stacks, and return what each does."""
-        counters = {pid: found for pid in job[:MOST_PROCESSES] if (found := _counters(pid, self.proc)) is not None}
+        trainers = [page.pid for page in self._pages.values() if _trains(page.values())]  # never those that are left out
+        pids = list(dict.fromkeys((*trainers, *job)))[:MOST_PROCESSES]
+        counters = {pid: found for pid in pids if (found := _counters(pid, self.proc)) is not None}
         pages = [page for pid in counters if (page := self._open(pid)) is not None and not page.ended]
         asked = [page for page in pages if _ask(page, self.proc)]
         _await_answers(asked)
@@ -199,7 +209,7 @@ def _limit_s(values: dict[str, float], scale: float) -> float:
     if not values["begun_s"]:
         return scale * (LEAST_S if _trains(values) else BEFORE_FIRST_S)
     mean_s = (values["since_s"] - values["begun_s"]) / max(1.0, values["steps"])
-    return max(scale * LEAST_S, MEAN_STEPS * mean_s)
+    return max(scale * LEAST_S, MEAN_STEPS * mean_s, values["longest_s"])  # a pause that recurs is looked at once
 
 
 def _described(values: dict[str, float]) -> dict[str, Any]:
@@ -284,7 +294,10 @@ def _dump(page: _Page) -> str:
 
 
 def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
-    """Return CPU seconds, bytes moved by system calls, reads, switches and state of a process. None: it has ended."""
+    """Return CPU seconds, bytes moved by system calls, reads, switches and state of a process. None: it has ended.
+
+    With the CPU seconds and bytes of its children that have ended.
+    """
     use = procfs.process_cpu(pid, proc)
     if use is None:
         return None
@@ -294,7 +307,7 @@ def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
     switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.MULTILINE)
     state = re.search(r"^State:\s*(\w)", status, re.MULTILINE)
     return {
-        "cpu_s": use.cpu_s,
+        "cpu_s": use.cpu_s + use.children_s,
         "name": use.name,
         "state": state[1] if state else "",
         "waits_in": (read_counters(f"{proc}/{pid}/wchan") or "").strip("0"),

@@ -13,7 +13,8 @@ from headrace.session.typed_json import converter
 
 __all__ = ["StandingProcess", "Standstill", "StandstillSample", "read_standstills", "standstill_lines"]
 
-MOST_FRAMES = 200
+MOST_STANDSTILLS, MOST_SAMPLES, MOST_PROCESSES, MOST_FRAMES = 1000, 200, 2048, 200
+"""Read so many at most: of a session, of a standstill, of a sample, of a stack. The sampler writes fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +83,14 @@ class Standstill:
 def read_standstills(
     lines: Sequence[Mapping[str, Any]], over: Sequence[Mapping[str, Any]], zero_s: float
 ) -> tuple[Standstill, ...]:
-    """Return the standstills of a session. Raises `ValueError` for a value of another type."""
+    """Return the standstills of a session. Raises `ValueError` for a value of another type, or too many of them."""
     number = converter(float)
     ended = {number(line["since_s"]) for line in over}
     by_since: dict[float, list[Mapping[str, Any]]] = {}
     for line in lines:
         by_since.setdefault(number(line["since_s"]), []).append(line)
+    if len(by_since) > MOST_STANDSTILLS or any(len(group) > MOST_SAMPLES for group in by_since.values()):
+        raise ValueError("too many standstills, or samples of one")
     return tuple(
         Standstill(
             since_s - zero_s, tuple(_sample(one, zero_s) for one in group), since_s in ended, number(group[0].get("scale", 1.0))
@@ -97,6 +100,8 @@ def read_standstills(
 
 
 def _sample(line: Mapping[str, Any], zero_s: float) -> StandstillSample:
+    if sum(len(line.get(name, ())) for name in ("processes", "others")) > MOST_PROCESSES:
+        raise ValueError("a standstill of too many processes")
     moved = {
         "time_s": line["time_s"] - zero_s,
         **{name: [_process(one, zero_s) for one in line.get(name, ())] for name in ("processes", "others")},

@@ -11,7 +11,7 @@ from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.fail_if import Condition
 from headrace.diagnosis.rules.standstill import OpenStandstill, open_standstill
 from headrace.session.model import Session
-from headrace.session.standstill import StandingProcess, Standstill, StandstillSample
+from headrace.session.standstill import StandingProcess, Standstill, StandstillSample, read_standstills
 from session_factory import MAIN_PID, make_session
 
 Frame = tuple[str, str, int]
@@ -164,7 +164,7 @@ def test_a_first_batch_that_does_not_come_is_told_at_once_and_a_hang_after_two_m
 def test_storage_that_still_writes_for_a_process_is_no_hang() -> None:
     """`fsync` of a large checkpoint moves no bytes of the process itself."""
     frames = (("save", "/work/project/train.py", 60),)
-    session = stands(trainer(frames, phase="epoch ended", state="D"))
+    session = stands(trainer(frames, phase="epoch ended", state="D"), age_s=125.0)
     (found,) = session.standstills
     writes = tuple(replace(sample, disk_bytes=1_000_000 * number) for number, sample in enumerate(found.samples))
     assert judged(session).hangs
@@ -215,8 +215,9 @@ def test_a_checkpoint_that_does_not_end_is_named_by_the_kernels_wait() -> None:
     found = judged(stands(trainer(frames, phase="epoch ended", waits_in="anon_pipe_write")))
     assert found.words == "no step for 34 s: the training thread waits for room in a pipe at train.py:60 in save"
     assert found.hangs and found.confidence >= 0.7
-    asleep = judged(stands(trainer(frames, phase="epoch ended", waits_in="hrtimer_nanosleep")))
-    assert asleep.confidence <= 0.5, "a sleep after an epoch may be meant"
+    asleep = trainer(frames, phase="runs", waits_in="hrtimer_nanosleep")
+    assert not judged(stands(asleep)).hangs, "a poll, or a pause that is meant"
+    assert judged(stands(asleep, age_s=125.0)).confidence <= 0.5
 
 
 def test_uneven_batches_name_the_rank_that_waits_and_the_one_that_has_ended() -> None:
@@ -258,6 +259,95 @@ def test_a_loop_that_waits_with_a_full_core_is_suspected() -> None:
 
     found = judged(stands(trainer(phase="runs"), change=spins))
     assert found.words.startswith("suspected: no step for 34 s: the training thread stands at train.py:7")
-    assert not found.hangs, "a long validation looks the same"
-    later = judged(stands(trainer(phase="runs"), change=spins, age_s=65.0))
-    assert later.hangs and later.confidence <= 0.4
+    assert not found.hangs
+    assert not judged(stands(trainer(phase="runs"), change=spins, age_s=600.0)).hangs, "a long validation looks the same"
+
+
+def test_the_first_step_may_take_two_minutes() -> None:
+    compiles = trainer((("build", "/work/project/ops.py", 8),), phase="runs", batches=1, steps=1, longest_s=0.0)
+    assert not judged(stands(compiles)).hangs
+    assert judged(stands(compiles, age_s=125.0)).hangs
+
+
+def with_others(session: Session, other: Callable[[int], StandingProcess]) -> Session:
+    """A session whose samples have another process each, by their number."""
+    (found,) = session.standstills
+    samples = tuple(replace(sample, others=(other(number),)) for number, sample in enumerate(found.samples))
+    return replace(session, standstills=(replace(found, samples=samples),))
+
+
+def test_processes_that_begin_meanwhile_count_as_work() -> None:
+    """The first sample does not have them, so that all they used was used since."""
+    session = stands(trainer((("build", "/work/project/ops.py", 8),), phase="runs"), age_s=125.0)
+    compilers = with_others(session, lambda number: StandingProcess(2000 + number, cpu_s=1.5, name="cc1plus"))
+    copies = with_others(session, lambda number: StandingProcess(2000 + number, bytes=1_000_000, name="cp"))
+    assert judged(session).hangs
+    assert not judged(compilers).hangs and not judged(copies).hangs
+
+
+def test_a_worker_that_has_ended_is_no_proof() -> None:
+    """PyTorch leaves the worker whose part of an `IterableDataset` is used up as it is until the epoch ends."""
+
+    def receives(process: StandingProcess, number: int) -> StandingProcess:
+        return replace(process, bytes=400_000 * number)
+
+    session = stands(trainer(), worker(0), change=receives)
+    ended = with_others(session, lambda _: StandingProcess(1009, state="Z", name="pt_data_worker"))
+    assert not judged(ended).hangs
+
+
+def test_ranks_that_wait_for_one_that_saves_are_no_hang() -> None:
+    waiting = trainer(IN_BARRIER, phase="runs", world_size=2)
+    saves = trainer((("save", "/work/project/train.py", 80),), pid=1100, phase="runs", rank=1, world_size=2)
+
+    def writes(process: StandingProcess, number: int) -> StandingProcess:
+        return replace(process, bytes=400_000 * number * process.rank)
+
+    assert judged(stands(waiting, saves)).hangs
+    assert not judged(stands(waiting, saves, change=writes)).hangs
+
+
+def test_ranks_that_wait_for_those_of_another_machine_are_no_hang() -> None:
+    ranks = [trainer(IN_BARRIER, pid=1100 + rank, phase="runs", rank=rank, world_size=4) for rank in (2, 3)]
+    assert not judged(stands(*ranks)).hangs
+    assert judged(stands(*(replace(one, world_size=2) for one in ranks))).hangs
+
+
+@pytest.mark.parametrize("change", [{"rank": 0}, {"parent_pid": 77}, {"world_size": 4}])
+def test_ranks_of_a_job_before_are_no_proof(change: dict[str, int]) -> None:
+    def spins(process: StandingProcess, number: int) -> StandingProcess:
+        return replace(process, cpu_s=2.0 * number)
+
+    waiting = trainer(IN_BACKWARD, phase="runs", world_size=2)
+    before = trainer((), pid=900, ended=True, rank=1, world_size=2)
+    assert judged(stands(waiting, before, change=spins)).hangs
+    found = judged(stands(waiting, replace(before, **change), change=spins))
+    assert not found.hangs and "has ended" not in found.words
+
+
+def test_a_notebook_between_its_cells_is_no_hang() -> None:
+    idle = (("run_forever", "asyncio/base_events.py", 607), ("_run_once", "asyncio/base_events.py", 1922))
+    found = judged(stands(trainer((*idle, ("select", "selectors.py", 468)), phase="runs"), age_s=300.0))
+    assert not found.hangs
+
+
+def test_the_words_do_not_grow_with_the_job() -> None:
+    ranks = [trainer(IN_BARRIER, pid=1100 + rank, phase="runs", rank=rank, world_size=64) for rank in range(64)]
+    assert judged(stands(*ranks)).words.endswith("rank 7 waits in a barrier since step 119; and 56 more ranks")
+    workers = [worker(number, waits_in="hrtimer_nanosleep") for number in range(64)]
+    where = "stand at data/images.py:12 in __getitem__ (sleeps)"
+    assert judged(stands(trainer(), *workers)).words == f"no step for 34 s: 64 workers (1001, 1002, 1003, 1004, …) {where}"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{"since_s": float(number), "time_s": 1.0, "processes": []} for number in range(1001)],
+        [{"since_s": 1.0, "time_s": float(number), "processes": []} for number in range(201)],
+        [{"since_s": 1.0, "time_s": 1.0, "processes": [{"pid": 1}] * 1500, "others": [{"pid": 1}] * 1500}],
+        [{"since_s": 1.0, "time_s": 1.0, "others": [{"pid": 1, "frames": [["f", "f.py", 1]] * 300}]}],
+    ],
+)
+def test_a_session_of_too_many_standstills_is_refused(lines: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValueError, match="too many"):
+        read_standstills(lines, [], 0.0)

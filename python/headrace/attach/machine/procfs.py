@@ -134,12 +134,16 @@ def start_ticks(pid: int, proc: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCpu:
-    """CPU seconds of one process so far, its start time, its name, and the core that it last ran on (None: unknown)."""
+    """CPU seconds of one process so far, its start time, its name, and the core that it last ran on (None: unknown).
+
+    children_s: CPU seconds of its children that have ended.
+    """
 
     cpu_s: float
     start_ticks: int
     name: str
     core: int | None
+    children_s: float = 0.0
 
 
 def process_cpu(pid: int, proc: Path) -> ProcessCpu | None:
@@ -149,7 +153,8 @@ def process_cpu(pid: int, proc: Path) -> ProcessCpu | None:
         return None
     name, words = found
     core = int(words[36]) if len(words) > 36 else None
-    return ProcessCpu((int(words[11]) + int(words[12])) / TICKS_PER_S, int(words[19]), name, core)
+    own, children = int(words[11]) + int(words[12]), int(words[13]) + int(words[14])
+    return ProcessCpu(own / TICKS_PER_S, int(words[19]), name, core, children / TICKS_PER_S)
 
 
 def tree_use(pids: list[int], proc: Path) -> TreeUse:

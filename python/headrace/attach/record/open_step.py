@@ -53,9 +53,9 @@ SLOTS = (
 )  # fmt: skip
 """The numbers on the page, in order, each a float64. Times are monotonic seconds.
 
-thread: the training thread (`threading.get_native_id`). since_s: since when it does what `phase` says. batches: handed out in this
-epoch. steps: batches handed out in all loops. longest_s: the longest time between two changes so far. begun_s: time of the
-first batch, 0 before. worker: the worker's number, else -1. touched_s: the last step of an optimizer.
+thread: the training thread (`threading.get_native_id`). since_s: since when it does what `phase` says. batches: handed out in
+this epoch. steps: batches handed out in all loops. longest_s: the longest time between two changes so far. begun_s: time of
+the first batch, 0 before. worker: the worker's number, else -1. touched_s: the last step of an optimizer.
 """
 
 PID, DESCRIPTOR, THREAD, PHASE, SINCE, LOADER, EPOCH, BATCHES, STEPS, LONGEST, BEGUN, RANK, WORLD, WORKER, TOUCHED, PARENT = (

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from headrace.session.standstill import StandingProcess
 
-__all__ = ["OWN", "STORAGE_STATE", "Place", "collective_of", "is_idle_worker", "place_of", "place_words"]
+__all__ = ["OWN", "STORAGE_STATE", "Place", "collective_of", "is_event_loop", "is_idle_worker", "place_of", "place_words"]
 
 Frame = tuple[str, str, int]
 
@@ -131,6 +131,12 @@ def is_idle_worker(process: StandingProcess) -> bool:
         return False
     below = process.frames[process.frames.index(inner[-1]) + 1 :]
     return bool(below) and below[0][:2] == ("get", "multiprocessing/queues.py")
+
+
+def is_event_loop(process: StandingProcess) -> bool:
+    """Return whether a thread waits for the next event of asyncio, as a notebook does between its cells."""
+    inner = [file for _, file, _ in process.frames[-2:]]
+    return len(inner) == 2 and inner[0].startswith("asyncio/") and inner[1] == "selectors.py"
 
 
 def collective_of(process: StandingProcess) -> str | None:

@@ -15,6 +15,7 @@ from headrace.diagnosis.rules.standing_places import (
     OWN,
     STORAGE_STATE,
     collective_of,
+    is_event_loop,
     is_idle_worker,
     place_of,
     place_words,
@@ -40,18 +41,25 @@ QUIET_CORES, QUIET_BYTES_S, QUIET_GPU = 0.05, 64 * 1024, 0.05
 SWITCHES_A_SAMPLE = 6
 """A thread that wakes more often than this between two samples, and reads meanwhile, goes on, however slowly."""
 
-SPIN_CORES, SPIN_S, SPIN_GAPS = 0.25, 60.0, 10.0
-"""Suspect a hang when a function of the script uses this much CPU and moves no bytes, and make it the verdict when that lasts
-for so long, and so many times the longest gap. Long work looks the same. A busy machine leaves a busy loop no more CPU."""
+SPIN_CORES = 0.25
+"""Suspect a hang when a function of the script uses this much CPU and moves no bytes. Long work looks the same, so it is never
+the verdict. A busy machine leaves a busy loop no more CPU."""
 
 SPIN_WORDS = "one function of the script uses the CPU all the time and moves no bytes: a loop that waits, or long work"
 
-SURE, LONG, SHORT, AFTER_LOOP, SUSPECTED = 0.9, 0.85, 0.75, 0.5, 0.4
+SURE, LONG, SHORT, MEANT = 0.9, 0.85, 0.75, 0.5
 LONG_S = 60.0
-"""Confidence with a proof; after so many seconds; before; of a sleep after an epoch, which may be meant; of a busy loop."""
+"""Confidence with a proof; after so many seconds; before; of a training thread that sleeps, or waits for what is not known: it
+may be meant to, for example after its loop."""
 
 WORKER_PHASES = ("makes a batch", "worker idle")
 SLEEPS = "sleeps"
+ENDS_BY_ITSELF = (SLEEPS, "waits for another program", "waits for another process to end", "waits for storage")
+"""What the training thread may do for a while with nothing wrong, so that it is a hang only after `FIRST_STEP_S`."""
+
+MOST_CLAUSES = 8
+"""Say where so many training processes stand; the others are counted."""
+
 STOPPED = ("T", "t")
 LAUNCHERS = ("torch/distributed/elastic", "torch/distributed/launcher", "torch/distributed/run.py")
 
@@ -81,6 +89,7 @@ class _Judged:
     age_s: float
     scale: float
     cwd: str
+    by_pid: dict[int, list[StandingProcess]]
 
     @property
     def last(self) -> StandstillSample:
@@ -89,7 +98,12 @@ class _Judged:
     def trainers(self) -> list[StandingProcess]:
         """Return the training processes in order of rank, those that have ended included."""
         found = [one for one in self.last.processes if one.worker < 0 and one.phase not in ("", *WORKER_PHASES)]
-        job = [one for one in found if not one.ended or one.world_size > 1]  # one that trained before is another job
+        # One that trained before, alone or as a rank that is there again or has another parent, is of another job.
+        there = [one for one in found if not one.ended]
+        ranks = {(one.world_size, one.rank) for one in there}
+        jobs = {(one.world_size, one.parent_pid) for one in there}
+        ended = [one for one in found if one.ended and one.world_size > 1 and (one.world_size, one.rank) not in ranks]
+        job = [*there, *(one for one in ended if (one.world_size, one.parent_pid) in jobs)]
         begun = [one for one in job if one.phase != "nothing"] or [one for one in job if not _launches(one)]
         return sorted(begun, key=lambda one: (one.rank, one.pid))
 
@@ -100,7 +114,7 @@ class _Judged:
 
     def history(self, pid: int) -> list[StandingProcess]:
         """Return one process in the samples, oldest first."""
-        return [one for sample in self.samples for one in sample.processes if one.pid == pid]
+        return self.by_pid.get(pid, [])
 
     def stands(self, process: StandingProcess) -> bool:
         """Return whether the training thread was at the same place in the last samples, and did not go on in between."""
@@ -114,28 +128,35 @@ class _Judged:
         woken = seen[0].switches - seen[-1].switches > SWITCHES_A_SAMPLE * (len(seen) - 1)
         return not (woken and (seen[0].reads > seen[-1].reads or "network" in _what(process)))
 
-    def cores(self, pids: Sequence[int] | None = None) -> float:
-        """Return the cores that these processes used between the samples (default: all of the job)."""
+    def cores(self, pids: frozenset[int] | None = None) -> float:
+        """Return the cores that these processes used between the samples (default: all of the job).
+
+        All that a process used counts which began in between.
+        """
         first, last = self.samples[0], self.last
         before = {one.pid: one.cpu_s for one in (*first.processes, *first.others)}
         used_s = sum(
-            max(0.0, one.cpu_s - before.get(one.pid, one.cpu_s))
+            max(0.0, one.cpu_s - before.get(one.pid, 0.0))
             for one in (*last.processes, *last.others)
             if not one.ended and (pids is None or one.pid in pids)
         )
         return used_s / max(1e-6, last.time_s - first.time_s)
 
-    def bytes_s(self) -> float:
-        """Return the bytes a second that the job read, wrote and sent, without the stacks that it wrote for the samples.
+    def bytes_s(self, pids: frozenset[int] | None = None) -> float:
+        """Return the bytes a second that these processes (default: all of the job) read and wrote, and the machine sent.
+
+        The stacks that the whole job wrote for the samples do not count.
 
         Where a process waits for storage, such as for `fsync`, the kernel writes for it: the machine's disks then count.
         """
         first, last = self.samples[0], self.last
         before = {one.pid: one.bytes for one in (*first.processes, *first.others)}
         moved = sum(
-            max(0, one.bytes - before.get(one.pid, one.bytes)) for one in (*last.processes, *last.others) if not one.ended
+            max(0, one.bytes - before.get(one.pid, 0))
+            for one in (*last.processes, *last.others)
+            if not one.ended and (pids is None or one.pid in pids)
         )
-        moved -= sum(sample.stack_bytes for sample in self.samples[:-1])
+        moved -= sum(sample.stack_bytes for sample in self.samples[:-1]) if pids is None else 0
         outside = last.network_bytes - first.network_bytes
         if any(one.state == STORAGE_STATE for sample in self.samples for one in sample.processes):
             outside += last.disk_bytes - first.disk_bytes
@@ -152,7 +173,12 @@ def open_standstill(session: Session) -> OpenStandstill | None:
         return None
     end_s = session.duration_s if session.duration_s is not None else max(found.samples[-1].time_s, _last_s(session))
     end_s = min(end_s, float(limit_s)) if limit_s and end_s > float(limit_s) > found.samples[-1].time_s else end_s
-    judged = _Judged(_same_places(found), end_s - found.since_s, found.scale, session.cwd)
+    samples = _same_places(found)
+    by_pid: dict[int, list[StandingProcess]] = {}
+    for sample in samples:
+        for one in sample.processes:
+            by_pid.setdefault(one.pid, []).append(one)
+    judged = _Judged(samples, end_s - found.since_s, found.scale, session.cwd, by_pid)
     return _judge(judged, session)
 
 
@@ -170,10 +196,10 @@ def _same_places(found: Standstill) -> tuple[StandstillSample, ...]:
     """Return the last samples in which all processes stand in the same functions as in the last one, at least three."""
     samples: list[StandstillSample] = []
     for sample in reversed(found.samples):
-        if len(samples) >= LEAST_SAMPLES and _functions(sample) != _functions(samples[0]):
+        if len(samples) >= LEAST_SAMPLES and _functions(sample) != _functions(samples[-1]):
             break
-        samples.insert(0, sample)
-    return tuple(samples)
+        samples.append(sample)
+    return tuple(reversed(samples))
 
 
 def _functions(sample: StandstillSample) -> dict[int, tuple[str, str] | None]:
@@ -188,16 +214,17 @@ def _judge(judged: _Judged, session: Session) -> OpenStandstill | None:
     several = len(trainers) > 1
     culprits = [culprit for one in here for culprit in _standing(judged, one)]
     longest_s = max(one.longest_s for one in here)
-    proof = _proof(judged, trainers)
-    hangs = _hangs(judged, session, here, culprits, proof)
+    proof = _proof(trainers)
+    hangs = _hangs(judged, session, trainers, culprits, proof)
     spins = not hangs and _spins(judged, here, culprits)
-    clauses = dict.fromkeys(_clause(judged, one, several=several) for one in trainers)
-    words = f"no step for {judged.age_s:.0f} s: {'; '.join(clauses)}"
+    clauses = dict.fromkeys(_clause(judged, one, several=several) for one in trainers[:MOST_CLAUSES])
+    more = f"; and {len(trainers) - MOST_CLAUSES} more ranks" if len(trainers) > MOST_CLAUSES else ""
+    words = f"no step for {judged.age_s:.0f} s: {'; '.join(clauses)}{more}"
     return OpenStandstill(
         age_s=judged.age_s,
         words=f"suspected: {words}" if spins else words,
-        hangs=hangs or (spins and judged.age_s >= max(SPIN_S * judged.scale, SPIN_GAPS * longest_s)),
-        confidence=_confidence(judged, culprits, proof, spins=spins),
+        hangs=hangs,
+        confidence=_confidence(judged, culprits, proof),
         in_next=all(one.phase == "waits" for one in here),
         evidence=tuple(
             filter(
@@ -212,33 +239,40 @@ def _judge(judged: _Judged, session: Session) -> OpenStandstill | None:
 def _hangs(
     judged: _Judged,
     session: Session,
-    here: Sequence[StandingProcess],
+    trainers: Sequence[StandingProcess],
     culprits: Sequence[StandingProcess],
     proof: str | None,
 ) -> bool:
     """Return whether nothing moves any more: all stand still, and use nothing, for long enough or with a proof."""
+    here = [one for one in trainers if not one.ended]
     exchange = any(collective_of(one) is not None for one in here)
     if len(judged.samples) < LEAST_SAMPLES or not (culprits or exchange) or not all(map(judged.stands, culprits)):
         return False
     if all(one.phase == "nothing" for one in here) and not exchange:
         return False  # a command that may not train at all, or is still at its preparations
-    begun = any(one.begun_s is not None for one in here)
+    if any(map(is_event_loop, culprits)):
+        return False
+    begun = any(one.steps > 1 for one in here)  # the first step compiles, downloads and allocates
     least_s = LONGEST_GAPS * max(one.longest_s for one in here) if begun else FIRST_STEP_S * judged.scale
     # Ranks that wait in an exchange may use a core and a GPU for that. Those outside must use nothing.
-    outside_quiet = judged.cores([one.pid for one in culprits]) < QUIET_CORES
+    outside = frozenset(one.pid for one in culprits)
+    outside_quiet = judged.cores(outside) < QUIET_CORES
     if proof is not None and outside_quiet:
         return True
+    if not culprits and any(one.phase != "nothing" and one.world_size > len(trainers) for one in here):
+        return False  # a rank of another machine may work
+    if any(one.worker < 0 and _what(one) in ENDS_BY_ITSELF for one in culprits):
+        least_s = max(least_s, FIRST_STEP_S * judged.scale)
+    outside_quiet = outside_quiet and judged.bytes_s(outside) < QUIET_BYTES_S
     quiet = judged.cores() < QUIET_CORES and judged.bytes_s() < QUIET_BYTES_S and _gpu(judged, session) < QUIET_GPU
     return judged.age_s >= least_s and (quiet or (exchange and bool(culprits) and outside_quiet))
 
 
-def _confidence(judged: _Judged, culprits: Sequence[StandingProcess], proof: str | None, *, spins: bool) -> float:
-    if spins:
-        return SUSPECTED
+def _confidence(judged: _Judged, culprits: Sequence[StandingProcess], proof: str | None) -> float:
     if proof is not None:
         return SURE
-    if any(one.phase == "epoch ended" and _what(one) in ("", SLEEPS) for one in culprits):
-        return AFTER_LOOP
+    if any(one.worker < 0 and _what(one) in ("", SLEEPS) and not _waits_for_worker(one) for one in culprits):
+        return MEANT
     return LONG if judged.age_s >= LONG_S * judged.scale else SHORT
 
 
@@ -294,20 +328,21 @@ def _workers_words(workers: Sequence[StandingProcess], where: str) -> str:
     if len(workers) == 1:
         number = f"worker {workers[0].worker}" if workers[0].worker >= 0 else "a worker"
         return f"{number} ({workers[0].pid}) {where}"
+    stand = where.replace("stands", "stand", 1)
+    pids = ", ".join(str(one.pid) for one in workers[:4])
+    if len(workers) > 4:
+        return f"{len(workers)} workers ({pids}, …) {stand}"
     numbers = [str(one.worker) if one.worker >= 0 else "?" for one in workers]
-    pids = ", ".join(str(one.pid) for one in workers[:4]) + (", …" if len(workers) > 4 else "")
-    return f"workers {', '.join(numbers[:-1])} and {numbers[-1]} ({pids}) {where.replace('stands', 'stand', 1)}"
+    return f"workers {', '.join(numbers[:-1])} and {numbers[-1]} ({pids}) {stand}"
 
 
-def _proof(judged: _Judged, trainers: Sequence[StandingProcess]) -> str | None:
-    """Return what proves that no step can come, or None: a rank that takes no step others wait for, or a dead worker."""
-    waiting = [one for one in trainers if not one.ended and collective_of(one) is not None and one.phase != "epoch ended"]
+def _proof(trainers: Sequence[StandingProcess]) -> str | None:
+    """Return what proves that no step can come, or None: a rank takes no step that others wait for."""
+    here = [one for one in trainers if not one.ended and one.phase not in ("nothing", "epoch ended")]
+    waiting = [one for one in here if collective_of(one) is not None]
     without = [one for one in trainers if one.ended or (one.phase == "epoch ended" and collective_of(one) is not None)]
     if waiting and without:
         return f"the exchange needs every rank, and rank {without[0].rank} takes no further step of this epoch"
-    dead = [one for one in judged.last.others if one.state == "Z" and one.name == "pt_data_worker"]
-    if dead and any(_waits_for_worker(one) for one in trainers if not one.ended):
-        return f"the worker process {dead[0].pid} is dead"
     return None
 
 
@@ -327,7 +362,7 @@ def _spins(judged: _Judged, here: Sequence[StandingProcess], culprits: Sequence[
         return False
     places = {one.frames[-1][:2] if one.frames else ("", "") for one in judged.history(culprits[0].pid)}
     own = len(places) == 1 and places.pop()[1].startswith(OWN)
-    return own and judged.cores([culprits[0].pid]) >= SPIN_CORES and judged.bytes_s() < QUIET_BYTES_S
+    return own and judged.cores(frozenset((culprits[0].pid,))) >= SPIN_CORES and judged.bytes_s() < QUIET_BYTES_S
 
 
 def _launches(process: StandingProcess) -> bool:
