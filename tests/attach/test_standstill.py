@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.attach import standstill
 from headrace.attach.machine import procfs
 from headrace.attach.record.open_step import SIGNAL
 from headrace.attach.standstill import FILE, Standstills, lock_name, parse_stack
@@ -46,6 +47,21 @@ for line in sys.stdin:
         open_step.step_begun(2, time.monotonic())
     if line == "exec\\n":
         os.execvp("sleep", ["sleep", "60"])
+"""
+
+PAUSED = """
+import os, sys, time
+sys.path.insert(0, {package!r})
+from headrace.attach.record import open_step
+assert open_step.install() is None
+now_s = time.monotonic()
+open_step.wait_begun(0, 0, 0, now_s - 100)
+for number in range(20):
+    open_step.step_begun(number + 1, now_s - 95)
+open_step.wait_begun(0, 0, 20, now_s - 90)
+open_step.epoch_ended(now_s)
+print(os.getpid(), flush=True)
+sys.stdin.read()
 """
 
 
@@ -145,6 +161,101 @@ def test_a_process_without_a_handler_gets_no_signal(training: subprocess.Popen[s
             assert other.poll() is None and training.poll() is None
         finally:
             other.kill()
+
+
+THREADS = """
+import signal, sys, threading, time
+sys.path.insert(0, {package!r})
+from headrace.attach.record import open_step
+
+def train():
+    if sys.argv[1] == "blocks":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {{open_step.SIGNAL}})
+    open_step.wait_begun(0, 0, 0, time.monotonic())
+    print(threading.get_native_id(), flush=True)
+    time.sleep(60)
+
+assert open_step.install() is None
+threading.Thread(target=train, daemon=True).start()
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["catches", "blocks"])
+def test_only_the_training_thread_is_asked_and_only_if_it_does_not_block_the_signal(how: str, tmp_path: Path) -> None:
+    """The frames of other threads may vanish while they are read."""
+    command = [sys.executable, "-S", "-c", THREADS.format(package=PACKAGE), how]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        thread = worker_of(process)
+        (line,) = look_until(Standstills(tmp_path, scale=0.005), [process.pid], 1)
+        status = Path(f"/proc/{process.pid}/task/{thread}/status").read_text()
+        process.kill()
+    (found,) = line["processes"]
+    assert thread != process.pid
+    assert [name for name, _, _ in found["frames"]][-1:] == (["train"] if how == "catches" else [])
+    assert "SigPnd:\t0000000000000000\n" in status
+
+
+def test_pages_of_workers_that_have_ended_are_closed(training: subprocess.Popen[str], tmp_path: Path) -> None:
+    worker = worker_of(training)
+    found = Standstills(tmp_path, scale=0.005)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    look_until(found, [training.pid, worker], 1)
+    os.killpg(training.pid, signal.SIGKILL)
+    training.wait()
+    end_s = time.monotonic() + 20
+    while procfs.start_ticks(worker, PROC) is not None and time.monotonic() < end_s:
+        time.sleep(0.02)
+    found.look(time.monotonic(), [], [], None)
+    assert len(list(Path("/proc/self/fd").iterdir())) - before == 2, "the page of the training process, and its memory"
+
+
+def test_a_pause_no_longer_than_one_before_is_not_looked_at(tmp_path: Path) -> None:
+    """A checkpoint after each epoch would fill the session."""
+    command = [sys.executable, "-S", "-c", PAUSED.format(package=PACKAGE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        pid = worker_of(process)
+        found = Standstills(tmp_path, scale=1.0)
+        now_s, recording = time.monotonic(), [(pid, procfs.start_ticks(pid, PROC) or 0)]
+        for later_s in (25.0, 85.0):
+            found.look(now_s + later_s, recording, [pid], None)
+            assert not written(tmp_path)
+        found.look(now_s + 95.0, recording, [pid], None)
+        assert len(written(tmp_path)) == 1
+        process.kill()
+
+
+def test_standstills_of_a_session_are_bounded(
+    training: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = worker_of(training)
+    monkeypatch.setattr(standstill, "MOST_STANDSTILLS", 1)
+    found = Standstills(tmp_path, scale=0.02)
+    look_until(found, [training.pid, worker], 2)
+    told(training, "go on")
+    before = look_until(found, [training.pid, worker], 1, "standstill_over")
+    found.look(time.monotonic() + 1000, [], [training.pid, worker], None)
+    assert written(tmp_path) == before
+
+
+def test_training_processes_are_looked_at_before_others(
+    training: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = worker_of(training)
+    monkeypatch.setattr(standstill, "MOST_PROCESSES", 1)
+    (line,) = look_until(Standstills(tmp_path, scale=0.02), [os.getpid(), worker, training.pid], 1)
+    assert [one["pid"] for one in line["processes"]] == [training.pid]
+
+
+def test_what_ended_children_used_counts() -> None:
+    child = "[sys.executable, '-S', '-c', 'sum(range(10**7))']"
+    script = f"import subprocess, sys; subprocess.run({child}); print(1, flush=True); input()"
+    command = [sys.executable, "-S", "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        worker_of(process)
+        found = procfs.process_cpu(process.pid, PROC)
+        process.kill()
+    assert found is not None and found.children_s > 0.05
 
 
 def test_a_handler_of_the_script_stays(tmp_path: Path) -> None:
