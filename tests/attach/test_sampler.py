@@ -165,6 +165,15 @@ def test_a_rank_whose_first_line_is_not_written_yet_joins_later(tmp_path: Path) 
     assert 200 in sampler._job()
 
 
+def test_a_recorded_process_that_has_ended_is_not_looked_at_again(tmp_path: Path) -> None:
+    """Each worker of each epoch leaves a file."""
+    _, session, sampler = prepared(tmp_path)
+    put(session, {"process-300-17.jsonl": recording(300)})
+    assert [pid for pid, _ in sampler._recording()] == [300]
+    assert 300 not in sampler._job()
+    assert sampler._recording() == []
+
+
 def test_programs_outside_the_job_are_named_while_they_use_cores(tmp_path: Path) -> None:
     sampler = Sampler(100, proc=tmp_path, sys=tmp_path / "sys", ignored_pids=frozenset({201}))
     for now_s, foreign_s in ((0.0, 9.0), (2.0, 10.0), (4.0, 11.5)):
