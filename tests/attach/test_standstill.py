@@ -280,9 +280,9 @@ DUMP = f"""Stack (most recent call first):
 def test_a_stack_is_read_without_own_frames() -> None:
     assert parse_stack(DUMP) == {
         "frames": [
-            ["step", "/work/train.py", 3],
-            ["_worker_loop", "torch/utils/data/worker.py", 5],
-            ["wait", "threading.py", 331],
+            ("step", "/work/train.py", 3),
+            ("_worker_loop", "torch/utils/data/worker.py", 5),
+            ("wait", "threading.py", 331),
         ],
         "lock": None,
     }

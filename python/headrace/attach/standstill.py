@@ -273,7 +273,7 @@ def _signal_thread(pid: int, thread: int) -> bool:
     """Send the signal to one thread. Return whether it was sent. Raises `OSError` where the process has ended."""
     number = TGKILL.get(platform.machine())
     if number is not None:  # by its number: `tgkill` has a function in glibc from 2.30 on only
-        return ctypes.CDLL(None).syscall(number, pid, thread, int(SIGNAL)) == 0
+        return bool(ctypes.CDLL(None).syscall(*map(ctypes.c_long, (number, pid, thread, SIGNAL))) == 0)
     if thread == pid:  # the kernel gives the signal to the main thread if it does not block it
         os.kill(pid, SIGNAL)
     return thread == pid
@@ -325,12 +325,12 @@ _ATTACH = f"{os.path.dirname(__file__)}{os.sep}"  # noqa: PTH120
 def parse_stack(text: str) -> dict[str, Any]:
     """Return the frames of a dump of faulthandler for one thread, outermost first, and the lock that it takes.
 
-    A frame is [function, file, line]. As in `headrace.attach.record.stacks`, only the script's own files are absolute.
+    A frame is (function, file, line). As in `headrace.attach.record.stacks`, only the script's own files are absolute.
     `lock`: the name of the lock that the innermost line takes, if it is the script's own and does.
     """
     places = [found.groups() for line in text.splitlines() if (found := _FRAME.match(line)) is not None]
     frames = [
-        [function, _shown(file), int(row) if row.isdigit() else 0]
+        (function, _shown(file), int(row) if row.isdigit() else 0)
         for file, row, function in places
         if not file.startswith((_ATTACH, "<frozen"))
     ][:MOST_FRAMES]

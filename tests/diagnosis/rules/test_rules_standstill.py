@@ -314,7 +314,7 @@ def test_ranks_that_wait_for_those_of_another_machine_are_no_hang() -> None:
 
 
 @pytest.mark.parametrize("change", [{"rank": 0}, {"parent_pid": 77}, {"world_size": 4}])
-def test_ranks_of_a_job_before_are_no_proof(change: dict[str, int]) -> None:
+def test_ranks_of_a_job_before_are_no_proof(change: dict[str, Any]) -> None:
     def spins(process: StandingProcess, number: int) -> StandingProcess:
         return replace(process, cpu_s=2.0 * number)
 
