@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from headrace.attach import standstill
 from headrace.attach.machine import procfs
-from headrace.attach.record.open_step import SIGNAL
+from headrace.attach.record.open_step import PAGE_BYTES, SIGNAL
 from headrace.attach.standstill import FILE, Standstills, lock_name, parse_stack
 
 PROC = Path("/proc")
@@ -194,6 +195,18 @@ def test_only_the_training_thread_is_asked_and_only_if_it_does_not_block_the_sig
     assert thread != process.pid
     assert [name for name, _, _ in found["frames"]][-1:] == (["train"] if how == "catches" else [])
     assert "SigPnd:\t0000000000000000\n" in status
+
+
+def test_a_file_on_a_disk_is_no_page_whatever_its_name(tmp_path: Path) -> None:
+    """The sampler must neither map nor cut it."""
+    with open(tmp_path / standstill.PAGE_NAME, "w+b") as file:
+        page = array("d", bytes(PAGE_BYTES))
+        page[0], page[1], page[3] = os.getpid(), file.fileno(), 2.0
+        file.write(page.tobytes())
+        file.flush()
+        found = Standstills(tmp_path, scale=0.0)
+        found.look(time.monotonic(), [(os.getpid(), 0)], [os.getpid()], None)
+    assert written(tmp_path) == []
 
 
 def test_pages_of_workers_that_have_ended_are_closed(training: subprocess.Popen[str], tmp_path: Path) -> None:

@@ -65,6 +65,23 @@ def test_a_standstill_is_told_then_that_it_is_a_hang_then_that_it_is_over(
     assert told[2] == "steps come again"
 
 
+def test_a_fault_of_the_rule_prints_nothing(
+    session: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(standstill_notice, "POLL_S", 0.01)
+    looked: list[Session] = []
+
+    def fails(session: Session) -> None:
+        looked.append(session)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(standstill_notice, "open_standstill", fails)
+    with StandstillNotice(session, print):
+        write(session, FILE, sample(32.0))
+        until(lambda: len(looked) == 1)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_session_without_a_standstill_is_not_read(session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[Path] = []
     with monkeypatch.context() as patch:

@@ -59,6 +59,9 @@ SCAN_S = 5.0
 MOST_PROCESSES, MOST_FRAMES = 512, 64
 MOST_STACK_BYTES = 1 << 18
 
+PAGE_TARGET = f"/memfd:{PAGE_NAME}"
+"""Begin of what the link of a descriptor of a page points to. A file on a disk has another, whatever its name."""
+
 TGKILL = {"x86_64": 234, "aarch64": 131}
 """Number of the system call that sends a signal to one thread."""
 
@@ -223,7 +226,7 @@ def _open_page(pid: int, start: int, proc: Path) -> _Page | None:
     folder = f"{proc}/{pid}/fd"
     try:
         for number in os.listdir(folder):  # noqa: PTH208
-            if PAGE_NAME in _target(f"{folder}/{number}"):
+            if _target(f"{folder}/{number}").startswith(PAGE_TARGET):
                 descriptor = os.open(f"{folder}/{number}", os.O_RDWR | os.O_CLOEXEC)
                 page = _Page(pid, start, descriptor, mmap.mmap(descriptor, PAGE_BYTES))
                 values = page.values()
@@ -245,7 +248,7 @@ def _target(path: str) -> str:
 def _is_there(page: _Page, proc: Path) -> bool:
     """Whether the process still has its page: another program in its place (`exec`) has neither page nor handler."""
     values = page.values()
-    return values["pid"] == page.pid and PAGE_NAME in _target(f"{proc}/{page.pid}/fd/{int(values['descriptor'])}")
+    return values["pid"] == page.pid and _target(f"{proc}/{page.pid}/fd/{int(values['descriptor'])}").startswith(PAGE_TARGET)
 
 
 def _ask(page: _Page, proc: Path) -> bool:

@@ -50,10 +50,11 @@ class StandstillNotice:
             if size != self._size:
                 self._size = size
                 try:
-                    session = Session.load(self._file.parent)
+                    self._look(Session.load(self._file.parent))
                 except SessionError:
                     continue
-                self._look(session)
+                except Exception:  # a fault of ours prints nothing into the terminal of the command
+                    return
 
     def _look(self, session: Session) -> None:
         found = open_standstill(session)

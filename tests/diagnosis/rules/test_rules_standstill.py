@@ -182,6 +182,11 @@ def test_a_command_that_trains_nothing_is_no_hang_but_ranks_that_do_not_find_eac
     assert found.words == "no step for 200 s: the training thread waits in init_process_group for the other ranks"
 
 
+def test_a_standstill_that_begins_after_the_end_is_none() -> None:
+    session = stands(trainer(), worker(0))
+    assert open_standstill(replace(session, duration_s=session.standstills[0].since_s - 1)) is None
+
+
 def test_two_samples_are_too_few() -> None:
     assert not judged(stands(trainer(), worker(0), samples=2)).hangs
 

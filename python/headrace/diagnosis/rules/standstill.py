@@ -209,7 +209,7 @@ def _functions(sample: StandstillSample) -> dict[int, tuple[str, str] | None]:
 def _judge(judged: _Judged, session: Session) -> OpenStandstill | None:
     trainers = judged.trainers()
     here = [one for one in trainers if not one.ended]
-    if not here:
+    if not here or judged.age_s <= 0:
         return None
     several = len(trainers) > 1
     culprits = [culprit for one in here for culprit in _standing(judged, one)]
