@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from headrace.attach import standstill
 from headrace.attach.machine import procfs
-from headrace.attach.record.open_step import PAGE_BYTES, SIGNAL
+from headrace.attach.record.open_step import DESCRIPTOR, PAGE_BYTES, PHASE, PID, SIGNAL, WORKER
 from headrace.attach.standstill import FILE, Standstills, lock_name, parse_stack
 
 PROC = Path("/proc")
@@ -201,7 +201,7 @@ def test_a_file_on_a_disk_is_no_page_whatever_its_name(tmp_path: Path) -> None:
     """The sampler must neither map nor cut it."""
     with open(tmp_path / standstill.PAGE_NAME, "w+b") as file:
         page = array("d", bytes(PAGE_BYTES))
-        page[0], page[1], page[3] = os.getpid(), file.fileno(), 2.0
+        page[PID], page[DESCRIPTOR], page[PHASE], page[WORKER] = os.getpid(), file.fileno(), 2.0, -1
         file.write(page.tobytes())
         file.flush()
         found = Standstills(tmp_path, scale=0.0)
