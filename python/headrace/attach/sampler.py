@@ -75,6 +75,17 @@ class _Counters:
     throttled_s: float | None
     disk: tuple[int, float] | None
     network: tuple[int, int] | None
+    memory: _Memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Memory in use, the limit of the control group, what is left, and what is free in /dev/shm, in bytes. None: unknown."""
+
+    used: int | None
+    limit: int | None
+    left: int | None
+    shared_free: int | None
 
 
 @dataclass(slots=True)
@@ -232,7 +243,8 @@ class Sampler:
         # The last known CPU time of an ended process stays in the sum, so that the sum never falls.
         self._ended_cpu_s += sum(cpu_s for pid, cpu_s in self._cpu_s.items() if pid not in use.cpu_s)
         self._cpu_s = use.cpu_s
-        self._note_memory(now_s, use)
+        memory = self._read_memory()
+        self._note_memory(now_s, use, memory)
         cores, runnable = procfs.cores_and_runnable(self.proc)
         return _Counters(
             time_s=now_s,
@@ -244,16 +256,19 @@ class Sampler:
             throttled_s=self.cgroup.throttled_s() if self.cgroup else None,
             disk=procfs.disk_counters(self.proc),
             network=procfs.network_counters(self.proc),
+            memory=memory,
         )
 
-    def _note_memory(self, now_s: float, use: procfs.TreeUse) -> None:
+    def _read_memory(self) -> _Memory:
+        limit = self.cgroup.memory_limit_bytes() if self.cgroup else None
+        return _Memory(self._memory_used_bytes(), limit, self._memory_left_bytes(), _shared_memory(2))
+
+    def _note_memory(self, now_s: float, use: procfs.TreeUse, memory: _Memory) -> None:
         """Remember each process's memory, the most that was in use, and the least that was free in /dev/shm."""
-        left, used = self._memory_left_bytes(), self._memory_used_bytes()
-        limit = (self.cgroup.memory_limit_bytes() if self.cgroup else None) or procfs.meminfo(self.proc).get("MemTotal")
+        left, limit = memory.left, memory.limit or procfs.meminfo(self.proc).get("MemTotal")
         self.memories.note(now_s, use.names, use.memory_of, left / limit if left is not None and limit else None)
-        self._most_used_bytes = max((each for each in (used, self._most_used_bytes) if each is not None), default=None)
-        free = _shared_memory(2)
-        known = (each for each in (free, self._least_shared_free_bytes) if each is not None)
+        self._most_used_bytes = max((each for each in (memory.used, self._most_used_bytes) if each is not None), default=None)
+        known = (each for each in (memory.shared_free, self._least_shared_free_bytes) if each is not None)
         self._least_shared_free_bytes = min(known, default=None)
 
     def _compare(self, old: _Counters, new: _Counters) -> dict[str, Any]:
@@ -278,15 +293,15 @@ class Sampler:
             "pressure_io": pressures["io"],
             "pressure_memory": pressures["memory"],
             "throttled_share": _rate(old.throttled_s, new.throttled_s, passed_s),
-            "memory_used_bytes": self._memory_used_bytes(),
-            "memory_limit_bytes": self.cgroup.memory_limit_bytes() if self.cgroup else None,
-            "memory_left_bytes": self._memory_left_bytes(),
+            "memory_used_bytes": new.memory.used,
+            "memory_limit_bytes": new.memory.limit,
+            "memory_left_bytes": new.memory.left,
             "own_memory_bytes": new.use.memory_bytes,
             "disk_read_bytes_s": disk[0],
             "disk_busy": disk[1],
             "network_receive_bytes_s": network[0],
             "loopback_receive_bytes_s": network[1],
-            "shared_memory_free_bytes": _shared_memory(2),
+            "shared_memory_free_bytes": new.memory.shared_free,
             "major_faults_s": max(0.0, (new.use.major_faults - old.use.major_faults) / passed_s),
             "processes": len(new.use.cpu_s),
             "workers": sum(name in WORKER_NAMES for name in new.use.names.values()),

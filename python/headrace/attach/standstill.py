@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.attach.machine import procfs
-from headrace.attach.record.open_step import PAGE_BYTES, PAGE_NAME, PHASES, SIGNAL, SLOTS
+from headrace.attach.record.open_step import MAKES_BATCH, PAGE_BYTES, PAGE_NAME, PHASES, SIGNAL, SLOTS, WORKER_IDLE
 from headrace.system.files.private_files import private_opener
 from headrace.system.hardware.counter_files import read_counters
 
@@ -63,7 +63,7 @@ PAGE_TARGET = f"/memfd:{PAGE_NAME}"
 """Begin of what the link of a descriptor of a page points to. A file on a disk has another, whatever its name."""
 
 TGKILL = {"x86_64": 234, "aarch64": 131}
-"""Number of the system call that sends a signal to one thread."""
+"""Number of the system call `tgkill`, which sends a signal to one thread, on each kind of machine."""
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class Standstills:
             "since_s": self._since_s,
             "scale": self.scale,
             "gpu_busy": gpu_busy,
-            "network_bytes": sum(procfs.network_bytes(self.proc) or (0,)),
+            "network_bytes": procfs.network_bytes(self.proc),
             "disk_bytes": procfs.disk_bytes(self.proc),
             "stack_bytes": sum(map(len, dumps.values())),
             "processes": processes,
@@ -199,7 +199,7 @@ def _scale() -> float:
 
 
 def _is_main(values: dict[str, float]) -> bool:
-    return values["worker"] < 0 and PHASES[int(values["phase"])] not in ("makes a batch", "worker idle")
+    return values["worker"] < 0 and values["phase"] not in (MAKES_BATCH, WORKER_IDLE)
 
 
 def _trains(values: dict[str, float]) -> bool:
@@ -256,8 +256,8 @@ def _ask(page: _Page, proc: Path) -> bool:
     if not _is_there(page, proc) or procfs.start_ticks(page.pid, proc) != page.start_ticks:
         return False
     thread = int(page.values()["thread"])
-    status = read_counters(f"{proc}/{page.pid}/task/{thread}/status") or ""
-    if not _has_signal(status, "SigCgt") or _has_signal(status, "SigBlk") or "\nTracerPid:\t0\n" not in status:
+    status = _status(f"{proc}/{page.pid}/task/{thread}/status")
+    if not _has_signal(status, "SigCgt") or _has_signal(status, "SigBlk") or status.get("TracerPid") != "0":
         return False
     try:
         os.ftruncate(page.descriptor, PAGE_BYTES)
@@ -266,10 +266,15 @@ def _ask(page: _Page, proc: Path) -> bool:
         return False
 
 
-def _has_signal(status: str, name: str) -> bool:
+def _status(path: str) -> dict[str, str]:
+    """Return the fields of a `status` file of /proc; none where it cannot be read."""
+    fields = (line.partition(":") for line in (read_counters(path) or "").splitlines())
+    return {name: value.strip() for name, _, value in fields}
+
+
+def _has_signal(status: dict[str, str], name: str) -> bool:
     """Whether the signal is in a set of signals of a thread, such as those that it blocks."""
-    found = re.search(rf"^{name}:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return found is not None and bool(int(found[1], 16) >> (SIGNAL - 1) & 1)
+    return bool(int(status.get(name, "0"), 16) >> (SIGNAL - 1) & 1)
 
 
 def _signal_thread(pid: int, thread: int) -> bool:
@@ -306,17 +311,15 @@ def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
         return None
     words = (read_counters(f"{proc}/{pid}/io") or "").split()  # name, value, …
     known = dict(zip(words[::2], map(int, words[1::2]), strict=False))
-    status = read_counters(f"{proc}/{pid}/status") or ""
-    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", status, re.MULTILINE)
-    state = re.search(r"^State:\s*(\w)", status, re.MULTILINE)
+    status = _status(f"{proc}/{pid}/status")
     return {
         "cpu_s": use.cpu_s + use.children_s,
         "name": use.name,
-        "state": state[1] if state else "",
+        "state": status.get("State", "")[:1],
         "waits_in": (read_counters(f"{proc}/{pid}/wchan") or "").strip("0"),
         "bytes": known.get("rchar:", 0) + known.get("wchar:", 0),
         "reads": known.get("syscr:", 0),
-        "switches": int(switches[1]) if switches else 0,
+        "switches": int(status.get("voluntary_ctxt_switches", 0)),
     }
 
 

@@ -28,7 +28,7 @@ MOST_READ_S = 1.0
 """Begin no further reading after this time, largest processes first: no sample is taken meanwhile."""
 
 GROWTH = 1.1
-"""A resident size that grew by more than this factor since its proportional size was read stands for itself."""
+"""Show the resident size again, in place of the PSS, once it has grown by more than this factor since the PSS was read."""
 
 MOST_KEPT = 200
 MOST_WRITTEN = 64

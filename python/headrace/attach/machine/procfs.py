@@ -229,46 +229,45 @@ def pressure_s(file: Path) -> float | None:
 
 def network_counters(proc: Path) -> tuple[int, int] | None:
     """Return the bytes received so far from outside, and over the loopback device."""
-    lines = (read_counters(f"{proc}/net/dev") or "").splitlines()[2:]
-    if not lines:
+    devices = _network_devices(proc)
+    if not devices:
         return None
-    outside = loopback = 0
-    for line in lines:
-        device, _, counters = line.partition(":")
-        received = int(counters.split()[0])
-        if device.strip() == "lo":
-            loopback += received
-        else:
-            outside += received
-    return outside, loopback
+    loopback = sum(int(counters[0]) for name, counters in devices if name == "lo")
+    return sum(int(counters[0]) for _, counters in devices) - loopback, loopback
 
 
-def network_bytes(proc: Path) -> tuple[int, int] | None:
-    """Return the bytes received and sent so far, without the loopback device."""
-    lines = (read_counters(f"{proc}/net/dev") or "").splitlines()[2:]
-    counters = [words[1].split() for line in lines if len(words := line.split(":")) == 2 and words[0].strip() != "lo"]
-    return (sum(int(each[0]) for each in counters), sum(int(each[8]) for each in counters)) if lines else None
+def network_bytes(proc: Path) -> int:
+    """Return the bytes received and sent so far, without the loopback device; 0 if unknown."""
+    return sum(int(counters[0]) + int(counters[8]) for name, counters in _network_devices(proc) if name != "lo")
+
+
+def _network_devices(proc: Path) -> list[tuple[str, list[str]]]:
+    """List the name and the counters of each network device. Counter 0: bytes received; 8: bytes sent."""
+    lines = (line.partition(":") for line in (read_counters(f"{proc}/net/dev") or "").splitlines()[2:])
+    return [(name.strip(), counters.split()) for name, _, counters in lines]
 
 
 def disk_counters(proc: Path) -> tuple[int, float] | None:
     """Return the bytes read so far from all whole disks, and the busy time of the busiest one in seconds."""
-    text = read_counters(f"{proc}/diskstats")
-    if text is None:
+    disks = _whole_disks(proc)
+    if disks is None:
         return None
-    bytes_read, busy_s = 0, 0.0
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) < 14 or not _is_whole_disk(words[2]):
-            continue
-        bytes_read += int(words[5]) * SECTOR_BYTES
-        busy_s = max(busy_s, int(words[12]) * 1e-3)
-    return bytes_read, busy_s
+    bytes_read = sum(int(words[5]) * SECTOR_BYTES for words in disks)
+    return bytes_read, max((int(words[12]) * 1e-3 for words in disks), default=0.0)
 
 
 def disk_bytes(proc: Path) -> int:
     """Return the bytes read from and written to all whole disks so far; 0 if unknown."""
-    lines = [line.split() for line in (read_counters(f"{proc}/diskstats") or "").splitlines()]
-    return sum(SECTOR_BYTES * (int(words[5]) + int(words[9])) for words in lines if len(words) > 9 and _is_whole_disk(words[2]))
+    return sum(SECTOR_BYTES * (int(words[5]) + int(words[9])) for words in _whole_disks(proc) or ())
+
+
+def _whole_disks(proc: Path) -> list[list[str]] | None:
+    """List the words of /proc/diskstats for each whole disk. Word 5: sectors read; 9: written; 12: busy milliseconds."""
+    text = read_counters(f"{proc}/diskstats")
+    if text is None:
+        return None
+    lines = (line.split() for line in text.splitlines())
+    return [words for words in lines if len(words) >= 14 and _is_whole_disk(words[2])]
 
 
 def _is_whole_disk(name: str) -> bool:

@@ -30,7 +30,7 @@ def install(recorder: Recorder) -> None:
     import torch
 
     reader = _LossReader(recorder)
-    recorder.before_flush.append(lambda last: reader.guarded(reader.resolve, last))
+    recorder.before_flush.append(lambda last: reader.guarded(reader.write, last))
     torch.Tensor.backward = _noted_backward(torch.Tensor.backward, reader)
     scaler: Any = torch.amp.grad_scaler.GradScaler  # the scaler of torch.cuda.amp is a subclass
     scaler.scale = _noted_scale(scaler.scale, reader)
@@ -100,10 +100,9 @@ class _LossReader:
         if not is_due:
             return
         self._next_s = now_s + INTERVAL_S
-        self.resolve()
+        self._write_copied()
         if loss.is_cpu:
-            self._write(now_s, self._sum / self._count)
-            self._sum, self._count = 0.0, 0
+            self._write_mean(now_s)
         elif self._copied is None:
             self._copy(now_s, loss)
 
@@ -118,11 +117,18 @@ class _LossReader:
         event.record()
         self._copied = now_s, buffer, event
 
-    def resolve(self, last: bool = False) -> None:
-        """Write the copied value if the device has passed the copy. last: also the mean that is being collected."""
+    def write(self, last: bool) -> None:
+        """Write the value that a GPU has copied. If `last`, also write the mean of values on the CPU not written yet."""
         if last and self._count:
-            self._write(time.monotonic(), self._sum / self._count)
-            self._sum, self._count = 0.0, 0
+            self._write_mean(time.monotonic())
+        self._write_copied()
+
+    def _write_mean(self, now_s: float) -> None:
+        self._write(now_s, self._sum / self._count)
+        self._sum, self._count = 0.0, 0
+
+    def _write_copied(self) -> None:
+        """Write the copied value if the device has passed the copy."""
         if self._copied is not None and self._copied[2].query():
             now_s, buffer, _ = self._copied
             self._copied = None

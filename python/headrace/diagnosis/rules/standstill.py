@@ -6,7 +6,7 @@ sampled. It is the verdict HANG only where nothing moves any more, or where a pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.diagnosis.result.model import Finding
@@ -108,7 +108,7 @@ class _Judged:
         return sorted(begun, key=lambda one: (one.rank, one.pid))
 
     def workers(self, trainer: StandingProcess) -> list[StandingProcess]:
-        """Return the workers of a training process that are there."""
+        """Return the workers of a training process that have not ended."""
         mine = [one for one in self.last.processes if one.parent_pid == trainer.pid and one is not trainer and not one.ended]
         return [one for one in mine if one.worker >= 0 or "_worker_loop" in [frame[0] for frame in one.frames]]
 
@@ -129,18 +129,8 @@ class _Judged:
         return not (woken and (seen[0].reads > seen[-1].reads or "network" in _what(process)))
 
     def cores(self, pids: frozenset[int] | None = None) -> float:
-        """Return the cores that these processes used between the samples (default: all of the job).
-
-        All that a process used counts which began in between.
-        """
-        first, last = self.samples[0], self.last
-        before = {one.pid: one.cpu_s for one in (*first.processes, *first.others)}
-        used_s = sum(
-            max(0.0, one.cpu_s - before.get(one.pid, 0.0))
-            for one in (*last.processes, *last.others)
-            if not one.ended and (pids is None or one.pid in pids)
-        )
-        return used_s / max(1e-6, last.time_s - first.time_s)
+        """Return the cores that these processes used between the samples (default: all of the job)."""
+        return self._increase(lambda one: one.cpu_s, pids) / self._seconds()
 
     def bytes_s(self, pids: frozenset[int] | None = None) -> float:
         """Return the bytes a second that these processes (default: all of the job) read and wrote, and the machine sent.
@@ -150,17 +140,28 @@ class _Judged:
         Where a process waits for storage, such as for `fsync`, the kernel writes for it: the machine's disks then count.
         """
         first, last = self.samples[0], self.last
-        before = {one.pid: one.bytes for one in (*first.processes, *first.others)}
-        moved = sum(
-            max(0, one.bytes - before.get(one.pid, 0))
-            for one in (*last.processes, *last.others)
-            if not one.ended and (pids is None or one.pid in pids)
-        )
+        moved = self._increase(lambda one: one.bytes, pids)
         moved -= sum(sample.stack_bytes for sample in self.samples[:-1]) if pids is None else 0
         outside = last.network_bytes - first.network_bytes
         if any(one.state == STORAGE_STATE for sample in self.samples for one in sample.processes):
             outside += last.disk_bytes - first.disk_bytes
-        return (max(0, moved) + max(0, outside)) / max(1e-6, last.time_s - first.time_s)
+        return (max(0, moved) + max(0, outside)) / self._seconds()
+
+    def _increase(self, sum_of: Callable[[StandingProcess], float], pids: frozenset[int] | None) -> float:
+        """Return by how much a sum of these processes (None: all of the job) grew between the first sample and the last.
+
+        Of a process that began in between, all counts. `sum_of`: the sum that a process has had since its start.
+        """
+        first, last = self.samples[0], self.last
+        before = {one.pid: sum_of(one) for one in (*first.processes, *first.others)}
+        return sum(
+            max(0.0, sum_of(one) - before.get(one.pid, 0.0))
+            for one in (*last.processes, *last.others)
+            if not one.ended and (pids is None or one.pid in pids)
+        )
+
+    def _seconds(self) -> float:
+        return max(1e-6, self.last.time_s - self.samples[0].time_s)
 
 
 def open_standstill(session: Session) -> OpenStandstill | None:
