@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or writes the user's cache folder, or waits long before it tries a request again."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "DEFAULT", retry.RetryPolicy(backoff_s=0.005))
+        patch.setattr(retry, "DEFAULT", retry.RetryPolicy(backoff_s=0.001))
         patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -571,7 +571,7 @@ PLANTED: dict[str, dict[str, Any]] = {
     "sagemaker_program": {"HyperParameters": {"sagemaker_program": "../x.py"}},
     "out": {"HyperParameters": {"model": "resnet18", "out": "/home/victim"}},
     "data": {"HyperParameters": {"model": "resnet18", "data": "/home/victim/photos"}},
-    # Words of options in a value: `--tf32` takes none, so the value is the next option of the training.
+    # A value that is an option: `--tf32` takes no value, so training would read `--out=…` as its next option.
     "tf32=--out": {"HyperParameters": {"model": "resnet18", "tf32": "--out=/home/victim"}},
     "tf32=--model": {"HyperParameters": {"tf32": "--model=net:make"}},
     "compile={": {"HyperParameters": {"model": "resnet18", "compile": '{"--config": "/tmp/x.toml"}'}},

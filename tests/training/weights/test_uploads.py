@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 import torch
 from headrace.cli.main import main
-from headrace.datasets.sources.remote import retry
-from headrace.datasets.sources.remote.retry import RetryPolicy
 from headrace.datasets.sources.remote.store import open_bucket
 from headrace.errors import HeadraceError, SourceError, StateError, UsageError
 from headrace.training import loop as trainer
@@ -47,7 +45,6 @@ def url(server: RealStore, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty prefix of the store."""
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001))
     return f"s3://runs/number-{next(COUNT)}"
 
 

@@ -63,7 +63,7 @@ class Extension(Protocol):
         """Return the batch that was made, finished, or an object that goes to the training process in its place."""
 
     def cost_s(self, batch: Any) -> float | None:
-        """Return the CPU seconds that the batch will take in the training process; None if they cannot be measured."""
+        """Return how many CPU seconds the training process will spend on the batch; None if that cannot be measured."""
 
     def handed_over(self, batch: Any) -> Any:
         """Return what goes to the training process for a batch, made with lazy images or without: the batch or a stand-in."""

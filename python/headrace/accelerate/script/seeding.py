@@ -137,7 +137,10 @@ class _Instructions:
         return loaded if name in ("PUSH_NULL", "PRECALL", "NOP", "RESUME") else _UNKNOWN
 
     def _module(self, name: str, *, takes_names: bool) -> Any:
-        """Return the module that `import name` loads, its first part without `takes_names`; `self` if it is not allowed."""
+        """Return the module that an import names, or `self` if it is not allowed.
+
+        Of `a.b` that is `a.b` with `takes_names` (`from a.b import c`), else `a` (`import a.b`).
+        """
         module = sys.modules.get(name if takes_names else name.partition(".")[0])
         return module if name in MODULES and module is not None and self._is_known(module) else self
 

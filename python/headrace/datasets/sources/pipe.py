@@ -221,7 +221,7 @@ def _pieces(pipe: Path, stop: threading.Event) -> Iterator[bytes]:
 
 
 class _Wait:
-    """A wait from now on. `say_once` names it in a line on stderr if it lasts longer than `_NOTICE_S` seconds."""
+    """A wait that begins now. `say_once` prints what is awaited, once the wait has taken more than `_NOTICE_S` seconds."""
 
     def __init__(self, awaited: str) -> None:
         self._awaited, self._began_s, self._is_said = awaited, time.monotonic(), False

@@ -25,7 +25,7 @@ SHELL_SIGNALS = 128
 """A shell, and a container's runtime, report signal n as exit code 128 + n."""
 
 SAMPLE_S = 1.0
-"""Two samples of the processes: a rank that was killed before another one's error may be seen this long after."""
+"""The time of two samples. They may still show a killed rank this long after another rank noticed that it was gone."""
 
 
 @dataclass(frozen=True, slots=True)

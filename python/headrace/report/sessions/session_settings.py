@@ -1,4 +1,4 @@
-"""The recorded settings of a session (command, machine, versions, loader, model and others), and their differences."""
+"""Settings that a session recorded (command, machine, versions, loader, model, …), and how those of two sessions differ."""
 
 from __future__ import annotations
 

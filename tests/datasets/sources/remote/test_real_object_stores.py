@@ -54,12 +54,11 @@ def server(request: pytest.FixtureRequest, packed: Path) -> Iterator[RealStore]:
 
 @pytest.fixture
 def link(server: RealStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
-    """A link to the server that all clients use, a cache of the test's own, and almost no pause between tries."""
+    """A link to the server that all clients use, and a cache of the test's own."""
     with slow_link(server.port) as (made, url):
         for name, value in server.environment(url).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(retry, "DEFAULT", RetryPolicy(backoff_s=0.001))
         yield made
 
 
