@@ -27,6 +27,7 @@ from typing import Any
 
 from headrace.attach.machine import procfs
 from headrace.attach.record.open_step import MAKES_BATCH, PAGE_BYTES, PAGE_NAME, PHASES, SIGNAL, SLOTS, WORKER_IDLE
+from headrace.attach.record.script_files import library_path
 from headrace.system.files.private_files import private_opener
 from headrace.system.hardware.counter_files import read_counters
 
@@ -324,8 +325,6 @@ def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
 
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
-_STANDARD = re.compile(r"^.*/lib/python3\.\d+/(?!site-packages|dist-packages)")
-_ATTACH = f"{os.path.dirname(__file__)}{os.sep}"  # noqa: PTH120
 
 
 def parse_stack(text: str) -> dict[str, Any]:
@@ -335,20 +334,11 @@ def parse_stack(text: str) -> dict[str, Any]:
     `lock`: the name of the lock that the innermost line takes, if it is the script's own and does.
     """
     places = [found.groups() for line in text.splitlines() if (found := _FRAME.match(line)) is not None]
-    frames = [
-        (function, _shown(file), int(row) if row.isdigit() else 0)
-        for file, row, function in places
-        if not file.startswith((_ATTACH, "<frozen"))
-    ][:MOST_FRAMES]
+    shown = [(function, file if (path := library_path(file)) is None else path, row) for file, row, function in places]
+    frames = [(function, file, int(row) if row.isdigit() else 0) for function, file, row in shown if file][:MOST_FRAMES]
     own = frames[0] if frames else None
     lock = lock_name(own[1], own[2]) if own is not None and os.path.isabs(own[1]) else None  # noqa: PTH117
     return {"frames": frames[::-1], "lock": lock}
-
-
-def _shown(file: str) -> str:
-    if f"-packages{os.sep}" in file:
-        return file.rpartition(f"-packages{os.sep}")[2]
-    return _STANDARD.sub("", file)
 
 
 _LOCK = re.compile(r"^\s*(?:with\s+([\w.]*[\w])(?:\[.*\])?\s*(?:,.*)?:|.*?([\w.]+)\.acquire\()")

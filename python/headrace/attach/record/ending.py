@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from headrace.attach.record.load_hooks import SESSION_VARIABLE
+from headrace.attach.record.script_files import is_own
 from headrace.attach.record.unseen_frames import OWN_FOLDERS, drop_own_frames
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ MOST_READ, MOST_WRITTEN = 20_000, 300
 """Characters of a message that are read, and that are written: a message may hold a whole response or traceback."""
 
 TRACEBACK = "Traceback (most recent call last)"
-_STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 -- runs in every Python below the command
 _FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$')
 _LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
@@ -234,7 +234,7 @@ def _clean(text: str) -> str:
 def _from_text(trace: str) -> dict[str, Any]:
     """Return the exception in the text of a traceback: its last line, and the innermost place, if any of the script's own."""
     frames = [found for line in trace.splitlines() if (found := _FRAME.match(line))]
-    own = [frame for frame in frames if _is_own(frame["file"])]
+    own = [frame for frame in frames if is_own(frame["file"])]
     place = (own or frames)[-1] if frames else None
     rest = trace.splitlines()
     last = max((number for number, line in enumerate(rest) if _FRAME.match(line)), default=0)
@@ -267,14 +267,14 @@ def _place(trace: TracebackType | None) -> dict[str, Any]:
         frames.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
     frames = [item for item in frames if not item[0].f_code.co_filename.startswith(OWN_FOLDERS)]
-    own = [item for item in frames if _is_own(item[0].f_code.co_filename)]
+    own = [item for item in frames if is_own(item[0].f_code.co_filename)]
     return _code_place(*(own or frames)[-1]) if frames else {}
 
 
 def _own_caller(frame: FrameType) -> dict[str, Any]:
     """Return the place of the innermost frame of the script's own code: `argparse` calls `sys.exit` for it."""
     outer: FrameType | None = frame
-    while outer is not None and not _is_own(outer.f_code.co_filename):
+    while outer is not None and not is_own(outer.f_code.co_filename):
         outer = outer.f_back
     return _code_place(outer if outer is not None else frame)
 
@@ -282,8 +282,3 @@ def _own_caller(frame: FrameType) -> dict[str, Any]:
 def _code_place(frame: FrameType, line: int | None = None) -> dict[str, Any]:
     code = frame.f_code
     return {"file": code.co_filename, "line": line or frame.f_lineno, "function": code.co_qualname}
-
-
-def _is_own(file: str) -> bool:
-    """Return whether a file is the script's own, and no library's."""
-    return not (file.startswith(("<", _STANDARD, *OWN_FOLDERS)) or "-packages" + os.sep in file)

@@ -23,6 +23,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from headrace.attach.record.recorder import Recorder
+from headrace.attach.record.script_files import library_path
 
 __all__ = ["STACKS_VARIABLE", "StackSampler", "install", "mark", "pause", "unmark"]
 
@@ -65,7 +66,6 @@ Place = tuple[str, str, int]
 _ATTACH = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 -- as everywhere in this folder, without pathlib
 _FETCH = os.path.join(_ATTACH, "batches", "fetch.py")  # noqa: PTH118
 _TORCH_FETCH = os.path.join("torch", "utils", "data", "_utils", "fetch.py")  # noqa: PTH118
-_STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
 _CALLS = ("_wrapped_call_impl", "_call_impl")  # functions of torch.nn.Module, left out of stacks: they call every forward
 
 WAITS = frozenset(
@@ -198,17 +198,11 @@ class StackSampler:
 
     def _describe(self, code: CodeType) -> tuple[str, str, bool]:
         """Return name and file of a function, and whether it is the script's. An empty file: leave the frame out."""
-        file = code.co_filename
-        own = False
-        if file.startswith((_ATTACH, "<frozen")) or file.endswith(_TORCH_FETCH) or code.co_name in _CALLS:
-            file = ""
-        elif "-packages" + os.sep in file:  # site-packages, dist-packages
-            file = file.rpartition("-packages" + os.sep)[2]
-        elif file.startswith(_STANDARD):
-            file = file[len(_STANDARD) :]
-        else:
-            own = True
-        described = (code.co_qualname.rpartition("<locals>.")[2], file, own)
+        library = "" if code.co_name in _CALLS else library_path(code.co_filename)
+        if library == _TORCH_FETCH:
+            library = ""
+        file = code.co_filename if library is None else library
+        described = (code.co_qualname.rpartition("<locals>.")[2], file, library is None)
         if len(self._codes) < MOST_CODES:
             self._codes[id(code)] = (code, described)
         return described
