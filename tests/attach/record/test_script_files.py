@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
+import headrace.attach.sampler
 import pytest
 import torch
-
-import headrace.attach.sampler
 from headrace.attach.record.script_files import library_path
 
 
