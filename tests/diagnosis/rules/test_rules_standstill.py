@@ -95,6 +95,11 @@ def test_a_worker_that_holds_the_batch_back_is_named_with_file_line_and_function
     assert found.hangs and found.in_next
 
 
+def test_a_worker_of_a_fork_server_is_named() -> None:
+    found = judged(stands(trainer(), worker(0, IDLE, phase="worker idle", parent_pid=77), worker(1, parent_pid=77)))
+    assert found.words == "no step for 34 s: worker 1 (1002) stands at data/images.py:12 in __getitem__"
+
+
 def test_a_lock_that_a_forked_worker_waits_for_is_named() -> None:
     found = judged(stands(trainer(), worker(1, lock="cache_lock"), worker(0, lock="cache_lock")))
     assert found.words.endswith(

@@ -276,9 +276,10 @@ def _own_caller(frame: FrameType) -> dict[str, Any]:
     outer: FrameType | None = frame
     while outer is not None and not is_own(outer.f_code.co_filename):
         outer = outer.f_back
-    return _code_place(outer if outer is not None else frame)
+    found = outer if outer is not None else frame
+    return _code_place(found, found.f_lineno)
 
 
-def _code_place(frame: FrameType, line: int | None = None) -> dict[str, Any]:
+def _code_place(frame: FrameType, line: int) -> dict[str, Any]:
     code = frame.f_code
-    return {"file": code.co_filename, "line": line or frame.f_lineno, "function": code.co_qualname}
+    return {"file": code.co_filename, "line": line, "function": code.co_qualname}

@@ -79,14 +79,21 @@ def install() -> str | None:
         return None
     if not hasattr(os, "memfd_create"):
         return "the kernel has no anonymous files (memfd_create)"
-    if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
-        return f"the script has a handler for signal {int(SIGNAL)}"
     try:
+        if _is_caught():
+            return f"the script or a library has a handler for signal {int(SIGNAL)}"
         _enter_process()
     except (OSError, RuntimeError, ValueError) as error:
         return str(error)
     os.register_at_fork(after_in_child=_enter_child)
     return None
+
+
+def _is_caught() -> bool:
+    """Return whether the process has a handler for `SIGNAL`: Python does not know one that a library set by `sigaction`."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (SIGNAL - 1) & 1) or signal.getsignal(SIGNAL) is not signal.SIG_DFL
 
 
 def _enter_process() -> None:

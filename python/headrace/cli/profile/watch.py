@@ -25,6 +25,7 @@ from headrace.report.exports.json import document
 from headrace.report.text import numbers, terminal
 from headrace.session.model import Session
 from headrace.system.files.private_files import private_opener
+from headrace.system.text.printable import printable
 
 SUMMARY = "show rate, waits and verdict of a training command while it runs; its own output goes to a file"
 EXAMPLE = "headrace watch -- python train.py --data /data/imagenet"
@@ -99,7 +100,7 @@ def _update(folder: Path, stop: threading.Event, live: Live | None, every_s: flo
             output.log(f"{_line(diagnosis)}{stands}" if diagnosis.steps else waiting)
         else:
             screen = terminal.render(diagnosis, session=session, width=output.stderr_console.width)
-            live.update(screen if diagnosis.steps else Text(waiting), refresh=True)
+            live.update(screen if diagnosis.steps else Text(printable(waiting)), refresh=True)
         pause_s = max(every_s, IDLE_FACTOR * (time.monotonic() - began_s))
 
 

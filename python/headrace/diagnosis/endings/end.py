@@ -62,6 +62,10 @@ class _Facts:
     def code(self) -> int | None:
         return self.session.exit_code
 
+    @property
+    def after(self) -> str:
+        return _after(self.session, self.victim, self.first.pid if self.first else None)
+
 
 def how_it_ended(session: Session) -> End | None:
     """Return how the command of a session ended, or None while it runs.
@@ -112,21 +116,22 @@ def _process(session: Session, pid: int | None) -> Process | None:
     return next((process for process in session.processes if process.pid == pid), None)
 
 
-def _after(facts: _Facts) -> str:
-    """Return "after 112 steps" of the training process that the end concerns, or of the one with most steps."""
-    session = facts.session
+def _after(session: Session, victim: Victim | None = None, failed: int | None = None) -> str:
+    """Return "after 112 steps" of the training process that the end concerns, or of the one with most steps.
+
+    failed: the process that failed first.
+    """
     counts: dict[int, int] = {}
     for step in session.steps:
         counts[step.pid] = counts.get(step.pid, 0) + 1
-    pids = [facts.victim.owner if facts.victim else None, facts.first.pid if facts.first else None]
-    known = next((pid for pid in pids if pid in counts), None)
+    known = next((pid for pid in (victim.owner if victim else None, failed) if pid in counts), None)
     count = counts[known] if known is not None else max(counts.values(), default=0)
     if count >= MOST_COUNTED:
         return ""
     if not count:
         return " before the first step was complete"
     # A killed process loses the steps of its last half second, which were not written yet.
-    is_least = facts.victim is not None and known is not None and facts.victim.pid == known
+    is_least = victim is not None and known is not None and victim.pid == known
     return f" after {'at least ' if is_least else ''}{count_text(count, 'step')}"
 
 
@@ -149,7 +154,7 @@ def _stopped(facts: _Facts) -> End | None:
         number = SIGINT
     if number is None:
         return None
-    after = _after(_Facts(session, None, None))
+    after = _after(session)
     return End("stopped", f"stopped by {STOPS.get(int(number)) or signal_words(int(number))}{after}")
 
 
@@ -171,7 +176,7 @@ def _memory(facts: _Facts) -> End | None:
         return None
     who = victim.words if victim is not None else "a process of the command's control group"
     verb = "killed" if is_counted else "probably killed"
-    text = f"the kernel {verb} {who} for memory{_after(facts)}: {memory_limit_words(session)}"
+    text = f"the kernel {verb} {who} for memory{facts.after}: {memory_limit_words(session)}"
     evidence = memory_evidence(session, victim.pid if victim else None)
     advice = "less data in memory at once, or more memory"
     if any(process.worker_id is not None for process in session.processes):
@@ -188,7 +193,7 @@ def _shared_memory(facts: _Facts) -> End | None:
     is_bus = victim is not None and victim.signal == SIGBUS and _is_shared_memory_small(facts.session)
     if (said is None or (victim is not None and victim.signal != SIGBUS)) and not is_bus:
         return None
-    text = f"/dev/shm was full{_after(facts)}"
+    text = f"/dev/shm was full{facts.after}"
     if victim is not None:
         text += f": {victim.words} was killed by {signal_words(victim.signal)}"
     elif said is not None:
@@ -212,9 +217,9 @@ def _killed(facts: _Facts) -> End | None:
     if victim is None:
         return None
     if victim.signal is None:
-        text = f"{victim.words} ended without an error of Python{_after(facts)}: a signal or os._exit"
+        text = f"{victim.words} ended without an error of Python{facts.after}: a signal or os._exit"
     else:
-        text = f"{victim.words} was killed by {signal_words(victim.signal)}{_after(facts)}"
+        text = f"{victim.words} was killed by {signal_words(victim.signal)}{facts.after}"
     kind = {"worker": "worker_killed", "rank": "rank_lost"}.get(victim.role, "killed")
     evidence: tuple[str, ...] = ()
     if victim.signal == SIGKILL:
@@ -235,7 +240,7 @@ def _exception(facts: _Facts) -> End | None:
     if not facts.errors or facts.first is None:
         return None
     index = next((at for at, error in enumerate(facts.errors) if _IN_WORKER.search(error.message)), None)
-    after = _after(facts)
+    after = facts.after
     kind, error, who = "exception", facts.errors[0], "the command"
     process = _process(facts.session, facts.first.pid)
     if process is not None and process.world_size > 1:
@@ -265,9 +270,7 @@ def _exit(facts: _Facts) -> End:
     """The command ended by itself with an exit code that is not 0, or it left no trace."""
     code, first = facts.code, facts.first
     if code is None:
-        return End(
-            "killed", f"the command ended{_after(facts)} and left no trace of why", ("it was killed, or the machine was",)
-        )
+        return End("killed", f"the command ended{facts.after} and left no trace of why", ("it was killed, or the machine was",))
     is_its = first is not None and first.how == "exit" and first.code == code  # else another process's, or one that was caught
     where = f": sys.exit{_at(first)}" if first is not None and is_its else ""
     evidence: tuple[str, ...] = ()
@@ -275,7 +278,7 @@ def _exit(facts: _Facts) -> End:
         evidence = (f"a process of it called sys.exit({first.code}){_at(first)}",)
     elif not where:
         evidence = ("no Python process of it recorded an exception; its own output may say why",)
-    return End("exit", f"the command failed with exit code {code}{_after(facts)}{where}", evidence)
+    return End("exit", f"the command failed with exit code {code}{facts.after}{where}", evidence)
 
 
 _RULES: tuple[Callable[[_Facts], End | None], ...] = (_memory, _stopped, _shared_memory, _killed, _exception, _exit)

@@ -108,8 +108,10 @@ class _Judged:
         return sorted(begun, key=lambda one: (one.rank, one.pid))
 
     def workers(self, trainer: StandingProcess) -> list[StandingProcess]:
-        """Return the workers of a training process that have not ended."""
-        mine = [one for one in self.last.processes if one.parent_pid == trainer.pid and one is not trainer and not one.ended]
+        """Return the workers of a training process that have not ended. A fork server's, which are no one's, are everyone's."""
+        owners = {one.pid for one in self.trainers()}
+        there = [one for one in self.last.processes if one.pid not in owners and not one.ended]
+        mine = [one for one in there if one.parent_pid == trainer.pid or (one.worker >= 0 and one.parent_pid not in owners)]
         return [one for one in mine if one.worker >= 0 or "_worker_loop" in [frame[0] for frame in one.frames]]
 
     def history(self, pid: int) -> list[StandingProcess]:

@@ -272,7 +272,7 @@ def _explanation(diagnosis: Diagnosis, headline: str) -> str:
 
 
 def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Return the extent of the session in words: steps, ranks, duration, and how the command ended if it failed."""
+    """Return the extent of the session in words: steps, ranks, duration, and the command's end if no sentence above says it."""
     known = diagnosis.steps or diagnosis.verdict == "INSUFFICIENT_DATA"  # a finished job has a verdict without steps
     found = [count_text(diagnosis.steps, "step")] if known else []
     if diagnosis.ranks:
@@ -281,7 +281,7 @@ def _scope(diagnosis: Diagnosis) -> tuple[str, ...]:
         found.append(numbers.seconds(diagnosis.duration_s))
     if diagnosis.time_limit_s is not None:
         found.append("ended by --seconds")
-    elif diagnosis.exit_code:
+    elif diagnosis.exit_code and (diagnosis.end is None or not diagnosis.end.is_failure):
         found.append(ending_words(diagnosis.exit_code))
     return tuple(found)
 
