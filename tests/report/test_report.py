@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from headrace.report.pages import html
 from headrace.report.sessions.share import without_places
 from headrace.report.text import numbers, terminal
 from headrace.report.text.screen import capitalised, first_screen
+from headrace.report.text.shown_diagnosis import shown
 from headrace.report.text.step_parts import STEP_PARTS
 from headrace.report.text.thresholds import thresholds
 from headrace.session.model import Session, Stack, StackFrame
@@ -273,6 +275,17 @@ def test_a_change_that_is_wider_than_its_column_is_wrapped() -> None:
     assert lines[begin + 2].startswith("    ")  # the command
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_command_is_shown_whole_or_not_at_all(width: int) -> None:
+    diagnosis = many_fixes()
+    screen = terminal.render(diagnosis, width=width).plain
+    command = diagnosis.fixes[0].command
+    assert command is not None
+    shown = [line.strip() for line in screen.splitlines() if line.startswith("    ")]
+    assert " ".join(shown).startswith(" ".join(command.split()))
+    assert shown[-1] == "The report has the other commands."
+
+
 def text_column(lines: list[str]) -> int:
     """The position of the second column."""
     return next(line.index("predicted (80 %") for line in lines if line.startswith("Best fixes"))
@@ -333,6 +346,22 @@ def test_every_threshold_on_the_page_says_what_it_decides() -> None:
 
 def test_terminal_screen_in_ascii() -> None:
     assert terminal.to_ascii(terminal.render(example_diagnosis(), width=80).plain).isascii()
+
+
+def test_a_diagnosis_prints_its_first_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    found = shown(example_diagnosis())
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    assert str(found) == terminal.render(example_diagnosis(), width=90).plain
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert str(found).isascii() and "CPU_PREP" in str(found)
+    assert isinstance(found, Diagnosis) and replace(found, steps=7).verdict == found.verdict
+
+
+def test_a_notebook_shows_the_first_screen() -> None:
+    hostile = replace(example_diagnosis(), command=("python", "<script>alert(1)</script>.py"))
+    source = shown(hostile)._repr_html_()
+    assert source.startswith('<pre class="headrace"') and "CPU_PREP" in source and "<script>" not in source
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "report"

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.profiling.image_benchmark import with_image_benchmark
 from headrace.profiling.read_sweep import with_read_sweep
 from headrace.profiling.verify_fixes import remeasure_fixes
 from headrace.report.pages import html
 from headrace.report.sessions.session_folder import write_diagnosis
+from headrace.report.text.shown_diagnosis import ShownDiagnosis, shown
 from headrace.session.model import Session
 
 __all__ = ["REPORT_FILE", "finish"]
@@ -36,7 +36,7 @@ def finish(
     threads_allowed: bool = True,
     measure: bool = True,
     usd_per_hour: float | None = None,
-) -> tuple[Session, Diagnosis]:
+) -> tuple[Session, ShownDiagnosis]:
     """Diagnose the session in `folder`; write `diagnosis.json` and, with `report`, `report.html` there. Return both.
 
     `log` takes one line at a time. `remeasure_command`: the command of the job, to run it again, briefly, with each fix that
@@ -71,7 +71,7 @@ def finish(
     except (OSError, SessionError) as error:  # the diagnosis is there, and whoever called shows it
         why = (error.strerror or error) if isinstance(error, OSError) else error
         log(f"headrace: diagnosis and report are not written to {folder}: {why}")
-    return session, diagnosis
+    return session, shown(diagnosis)
 
 
 def _measured(

@@ -37,7 +37,7 @@ def watch(out: str | Path | None = None, *, report: bool = True) -> Watch:
 
         with headrace.watch() as block:
             train(model, loader)
-        print(block.diagnosis.verdict)
+        print(block.diagnosis)  # the first screen; .verdict, .fixes, .notes and the rest are attributes
     """
     return Watch(out, report=report)
 

@@ -49,10 +49,10 @@ def draw(screen: FirstScreen, *, width: int = 100) -> Text:
     head = [*_end(screen, width), _title(screen, width), *_verdict(screen, width)]
     money = _money(screen, width)
     bar = _bar(screen, width)
-    for command_lines in (3, 2, 1):
-        fixes = _fixes(screen, width, command_lines=command_lines)
+    for commands, wrapped in (*((number, number) for number in range(len(screen.fixes), 0, -1)), (1, 0), (0, 0)):
+        fixes = _fixes(screen, width, commands=commands, wrapped=wrapped)
         spare = MAX_LINES - sum(map(len, (head, money, bar, fixes))) - 1
-        if spare >= 4:
+        if spare >= (4 if commands > 1 else 0):
             break
     blanks = min(4, max(0, spare))
     spare -= blanks
@@ -179,10 +179,10 @@ def _legend(parts: Sequence[StepPart], width: int) -> list[Text]:
     return lines
 
 
-def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]:
-    """Return the lines of the fixes: one row per fix with its command below, cut after `command_lines` lines.
+def _fixes(screen: FirstScreen, width: int, *, commands: int, wrapped: int) -> list[Text]:
+    """Return the lines of the fixes: one row per fix, and below each of the first `commands` its whole command.
 
-    With more than one command line, a change that is wider than its column is wrapped instead of cut.
+    A change that is wider than its column is wrapped in the first `wrapped`, and cut in the others.
     """
     if not screen.fixes:
         return [Text(line) for line in textwrap.wrap(screen.no_fix, width)]
@@ -194,13 +194,15 @@ def _fixes(screen: FirstScreen, width: int, *, command_lines: int) -> list[Text]
         style = "dim" if line.helps is False else ""
         cells = (_predicted(line), _measured(line), line.then)
         change = [" ".join(f"{number} {line.fix.change}".split())]
-        if command_lines > 1:
+        if number <= wrapped:
             change = textwrap.wrap(change[0], room - 1, subsequent_indent="  ", break_on_hyphens=False)
         lines.append(Text(_row(change[0], cells, room, columns), style=style))
         lines += [Text(part, style=style) for part in change[1:]]
-        if line.command:
-            command = textwrap.wrap(line.command, width - 4, max_lines=command_lines, placeholder=" …", break_on_hyphens=False)
+        if line.command and number <= commands:
+            command = textwrap.wrap(line.command, width - 4, break_on_hyphens=False)
             lines += [Text(f"    {part}", style=style or "color(31)") for part in command]
+    if any(line.command for line in screen.fixes[commands:]):
+        lines.append(Text(f"    The report has the {'other ' if commands else ''}commands.", style="dim"))
     if screen.order_note:
         lines.append(Text(screen.order_note, style="dim"))
     return lines
