@@ -57,10 +57,11 @@ def command(name: str, expected: Expected, *arguments: str) -> list[str]:
     return [sys.executable, str(JOBS), name, *arguments]
 
 
-def watched(words: list[str], cores: list[int], folder: Path, emulated: str) -> None:
+def watched(words: list[str], cores: list[int], folder: Path, expected: Expected) -> None:
     """Run one job under `headrace diagnose` on the given cores; the session is in `folder`."""
-    full = [sys.executable, "-c", WATCHED, "diagnose", "--json", "--no-report", "--out", str(folder), "--", *words]
-    environment = {**os.environ, "SCENARIO_EMULATED": emulated, "SCENARIO_SAMPLER": str(HERE / "scenarios/sampler.py")}
+    limit = ["--seconds", str(expected.seconds)] if expected.seconds is not None else []
+    full = [sys.executable, "-c", WATCHED, "diagnose", "--json", "--no-report", "--out", str(folder), *limit, "--", *words]
+    environment = {**os.environ, "SCENARIO_EMULATED": expected.emulated, "SCENARIO_SAMPLER": str(HERE / "scenarios/sampler.py")}
     with tempfile.TemporaryDirectory() as scratch:
         environment["SCENARIO_STATE"] = f"{scratch}/hot"
         environment["TMPDIR"] = scratch
@@ -95,11 +96,11 @@ def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: ar
     folder.mkdir(parents=True)
     expected = EXPECTED[name]
     with burning(expected.burners, cores):
-        watched(command(name, expected), cores, folder / "plain", expected.emulated)
+        watched(command(name, expected), cores, folder / "plain", expected)
     saved: dict[str, Any] = json.loads((folder / "plain/diagnosis.json").read_text())
     run: dict[str, Any] = {"name": name, "repeat": repeat, "time_to_verdict_s": saved["time_to_verdict_s"], "fix": None}
     found = diagnose(Session.load(folder / "plain"))
-    void = noise_of(found) > NOISE_LIMIT and not expected.burners
+    void = noise_of(found) > NOISE_LIMIT and not expected.stands_noise
     if void and not last:
         return False
     fix = next((fix for fix in found.fixes if expected.fix and fix.id.startswith(expected.fix)), None)
@@ -109,7 +110,7 @@ def run_once(name: str, repeat: int, cores: list[int], folder: Path, options: ar
         arguments = [word.format(n=number) for word in expected.arguments]
         run["fix"] = fix.id if fix is not None else None
         with burning(expected.burners, cores):
-            watched(command(name, expected, *arguments), cores, folder / "fixed", expected.emulated)
+            watched(command(name, expected, *arguments), cores, folder / "fixed", expected)
     if options.traceml and repeat == 0 and not expected.emulated and not expected.burners:
         run["traceml"] = baselines.traceml(options.traceml, JOBS, name, expected.ranks, pinned(cores))
     (folder / "run.json").write_text(json.dumps(run))

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from headrace.diagnosis.diagnose import diagnose
 from headrace.session.model import Session
-from session_factory import make_session
+from headrace.session.standstill import StandingProcess, Standstill, StandstillSample
+from session_factory import MAIN_PID, make_session
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -40,7 +41,20 @@ def test_every_job_has_an_expectation(judge: ModuleType, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(BENCHMARKS / "scenarios"))  # where the jobs are run from, as scripts
     jobs = importlib.import_module("scenarios.jobs")
     assert set(jobs.SCENARIOS) == set(judge.EXPECTED)
-    assert {expected.number for expected in judge.EXPECTED.values()} == set(range(1, 28))
+    numbers = {expected.number for expected in judge.EXPECTED.values()}
+    assert numbers == set(range(1, max(numbers) + 1))
+
+
+def test_a_hang_that_was_told_of_a_job_that_went_on_is_found(judge: ModuleType) -> None:
+    session = replace(make_session(), exit_code=0)
+    since_s = session.steps[-1].start_s + session.steps[-1].step_s
+    frames = (("<module>", "/work/train.py", 3), ("recv", "socket.py", 9))
+    stands = StandingProcess(MAIN_PID, phase="runs", longest_s=1.0, begun_s=1.0, steps=90, frames=frames)
+    samples = tuple(StandstillSample(since_s + 200 + 2 * number, (stands,)) for number in range(4))
+    found = Standstill(since_s, samples, over=True)
+    assert judge.was_hang(replace(session, standstills=(found,)))
+    works = tuple(replace(one, processes=(replace(stands, cpu_s=float(n)),)) for n, one in enumerate(samples))
+    assert not judge.was_hang(replace(session, standstills=(replace(found, samples=works),)))
 
 
 def test_runs_are_scored(judge: ModuleType, tmp_path: Path) -> None:

@@ -53,6 +53,10 @@ def score(found: Mapping[str, Any]) -> str:
         for one in found["repeats"]
     ]
     lines.append(f"- false alarms on the two controls: {found['false_alarms']} in {found['control_runs']} runs")
+    if minutes := found.get("healthy_minutes"):
+        lines.append(
+            f"- HANG said of a healthy job: {found['false_hangs']} times in {minutes:.0f} minutes of jobs that look alike"
+        )
     lines.append(f"- must-not verdicts: {found['must_not']}")
     if fixes := found["prediction"]:
         lines.append(

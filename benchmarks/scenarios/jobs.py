@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import standing
 import torch
 from job import FakeDevice, Job, RealModel, Samples, burn, burning_sample, sleeping
 from PIL import Image, ImageFilter
@@ -403,6 +404,17 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "communication": communication,
     "pool_contention": lambda options: pool_contention(options, 2),
     "pool_of_one": lambda options: pool_contention(options, 1),
+    "hang_lock": standing.hang_lock,
+    "hang_store": standing.hang_store,
+    "hang_queue": standing.hang_queue,
+    "hang_rank": standing.hang_rank,
+    "killed_worker": standing.killed_worker,
+    "bad_record": standing.bad_record,
+    "nan_loss": standing.nan_loss,
+    "long_validation": standing.long_validation,
+    "long_first_step": standing.long_first_step,
+    "slow_checkpoint": standing.slow_checkpoint,
+    "cold_store": standing.cold_store,
 }
 
 

@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import Diagnosis
+from headrace.diagnosis.rules.standstill import open_standstill
 from headrace.session.model import Session
 
 from scenarios import baselines
 
 NOISE_LIMIT = 0.10
+
+
+HEALTHY = "healthy"
+"""Kind of the jobs that look for minutes as if they stood still."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,8 @@ class Expected:
     the job's own `arguments`; `after`: the verdict then. `kind`: the coarse class, for tools that know only such.
     `emulated`: what `sampler.py` emulates; `burners`: other programs started beside the job. `offered`, `withheld`: fix ids
     (or their beginnings) that must and must not be proposed. `provisional`: the verdict must be marked so, with a confidence of
-    at most a half.
+    at most a half. `seconds`: the command is ended after so many. `end`: kind of the command's end. `said`: words that must
+    stand in the summary, or in the end's text.
     """
 
     number: int
@@ -47,12 +54,22 @@ class Expected:
     offered: str = ""
     withheld: str = ""
     provisional: bool = False
+    seconds: int | None = None
+    end: str = ""
+    said: str = ""
+
+    @property
+    def stands_noise(self) -> bool:
+        """Whether the answer must be right whatever other programs take."""
+        return bool(self.burners) or self.kind in ("hang", "end", HEALTHY)
 
 
 INPUT = ("STORAGE_LATENCY", "STORAGE_BANDWIDTH", "NETWORK", "CPU_PREP", "CPU_SATURATED", "NO_OVERLAP", "COLLATE_IPC")
 STORAGE = ("STORAGE_LATENCY", "STORAGE_BANDWIDTH", "NETWORK")
 CPU = ("CPU_PREP", "CPU_SATURATED", "CPU_UNEVEN", "CPU_OVERSUBSCRIBED")
 WORKERS = ("--num-workers", "{n}")
+
+ANY = tuple(kind.name for kind in KINDS.values() if kind.name != "HANG")
 
 EXPECTED: dict[str, Expected] = {
     "healthy": Expected(1, "compute", ("COMPUTE_BOUND",), INPUT, "num_workers=", WORKERS),
@@ -104,6 +121,17 @@ EXPECTED: dict[str, Expected] = {
         27, "input", ("NO_OVERLAP", "CPU_PREP"), STORAGE, offered="num_workers=", withheld="headrace_run"
     ),
     "folder_images": Expected(27, "input", ("NO_OVERLAP", "CPU_PREP"), STORAGE, offered="headrace_run"),
+    "hang_lock": Expected(28, "hang", ("HANG",), seconds=50, said="waits for the lock cache_lock"),
+    "hang_store": Expected(28, "hang", ("HANG",), seconds=50, said="waits for an answer from the network"),
+    "hang_queue": Expected(28, "hang", ("HANG",), seconds=50, said="waits for room in a queue"),
+    "hang_rank": Expected(28, "hang", ("HANG",), ranks=2, seconds=50, said="waits in"),
+    "killed_worker": Expected(29, "end", ANY, ("HANG",), end="worker_killed", said="SIGKILL"),
+    "bad_record": Expected(29, "end", ANY, ("HANG",), end="worker_error", said="record 400 has no label"),
+    "nan_loss": Expected(29, "end", ANY, ("HANG",), end="nan"),
+    "long_validation": Expected(30, HEALTHY, ANY, ("HANG",)),
+    "long_first_step": Expected(30, HEALTHY, ANY, ("HANG",)),
+    "slow_checkpoint": Expected(30, HEALTHY, ANY, ("HANG",)),
+    "cold_store": Expected(30, HEALTHY, ANY, ("HANG",)),
 }  # fmt: skip
 
 STRETCH = 17
@@ -131,13 +159,14 @@ class Row:
     predicted: float | None = None
     interval: tuple[float, float] | None = None
     measured: float | None = None
+    duration_s: float = 0.0
     verdict_after_s: float | None = None
     beside: dict[str, str] = field(default_factory=dict)
 
     @property
     def void(self) -> bool:
         """Whether other programs, which the scenario did not start itself, took so much CPU that the run is void."""
-        return self.noise > NOISE_LIMIT and not EXPECTED[self.name].burners
+        return self.noise > NOISE_LIMIT and not EXPECTED[self.name].stands_noise
 
     @property
     def error(self) -> float | None:
@@ -169,6 +198,11 @@ def judge(name: str, repeat: int, diagnosis: Diagnosis) -> Row:
         missing.append(expected.offered)
     if expected.withheld and any(fix.startswith(expected.withheld) for fix in fixes):
         missing.append(f"without {expected.withheld}")
+    end = diagnosis.end
+    if expected.end and (end is None or end.kind != expected.end):
+        missing.append(f"end {expected.end}")
+    if expected.said and expected.said not in f"{diagnosis.summary} {end.text if end is not None else ''}":
+        missing.append(expected.said)
     if expected.provisional and not (diagnosis.provisional and diagnosis.confidence <= 0.5):
         missing.append("provisional")
     return Row(
@@ -189,7 +223,9 @@ def judge_run(folder: Path) -> Row | None:
     run: dict[str, Any] = json.loads((folder / "run.json").read_text())
     session = Session.load(folder / "plain")
     row = judge(run["name"], run["repeat"], diagnose(session))
-    row = replace(row, verdict_after_s=run["time_to_verdict_s"])
+    row = replace(row, verdict_after_s=run["time_to_verdict_s"], duration_s=session.duration_s or 0.0)
+    if EXPECTED[row.name].kind == HEALTHY and was_hang(session):
+        row.violations.append("HANG while it ran")
     row.beside = {
         "TensorBoard": baselines.tensorboard(session),
         "SageMaker": baselines.sagemaker(session),
@@ -205,6 +241,19 @@ def judge_run(folder: Path) -> Row | None:
         if expected.after and after.verdict != expected.after:
             row.right, row.missing = False, f"{row.missing} (then {after.verdict}, not {expected.after})"
     return row
+
+
+def was_hang(session: Session) -> bool:
+    """Return whether the rule, asked after any sample of a standstill, would have called it a hang while the job ran."""
+    for found in session.standstills:
+        for count, sample in enumerate(found.samples, 1):
+            until = replace(found, samples=found.samples[:count], over=False)
+            steps = tuple(step for step in session.steps if step.start_s <= found.since_s)
+            running = replace(session, standstills=(until,), steps=steps, duration_s=sample.time_s, exit_code=None)
+            judged = open_standstill(running)
+            if judged is not None and judged.hangs:
+                return True
+    return False
 
 
 def judge_all(folder: Path) -> list[Row]:
@@ -229,6 +278,8 @@ def score(rows: list[Row]) -> dict[str, Any]:
         "repeats": [repeat_score(valid, repeat) for repeat in sorted({row.repeat for row in rows})],
         "false_alarms": sum(len(row.diagnosis.findings) > 1 or not row.right for row in controls),
         "control_runs": len(controls),
+        "healthy_minutes": sum(row.duration_s for row in valid if EXPECTED[row.name].kind == HEALTHY) / 60,
+        "false_hangs": sum(bool(row.violations) for row in valid if EXPECTED[row.name].kind == HEALTHY),
         "must_not": sum(bool(row.violations) for row in valid),
         "prediction": prediction_score(valid),
         "first_verdict": first_verdict_score(valid),

@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.profiling.image_benchmark import with_image_benchmark
 from headrace.profiling.read_sweep import with_read_sweep
 from headrace.profiling.verify_fixes import remeasure_fixes
 from headrace.report.pages import html
 from headrace.report.sessions.session_folder import write_diagnosis
-from headrace.report.text.shown_diagnosis import ShownDiagnosis, shown
+from headrace.report.text.shown_diagnosis import shown
 from headrace.session.model import Session
 
 __all__ = ["REPORT_FILE", "finish"]
@@ -36,7 +37,7 @@ def finish(
     threads_allowed: bool = True,
     measure: bool = True,
     usd_per_hour: float | None = None,
-) -> tuple[Session, ShownDiagnosis]:
+) -> tuple[Session, Diagnosis]:
     """Diagnose the session in `folder`; write `diagnosis.json` and, with `report`, `report.html` there. Return both.
 
     `log` takes one line at a time. `remeasure_command`: the command of the job, to run it again, briefly, with each fix that
