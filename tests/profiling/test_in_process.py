@@ -88,6 +88,21 @@ def test_a_block_records_only_what_runs_inside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_standstill_is_told_while_the_block_runs(tmp_path: Path) -> None:
+    text = """
+def wait_for_the_tracker(): time.sleep(9)
+with headrace.watch("s", report=False):
+    train(DataLoader(Data(), batch_size=4)); wait_for_the_tracker(); train(DataLoader(Data(), batch_size=4))
+"""
+    done = run(tmp_path, text, HEADRACE_STANDSTILL_SCALE="0.1")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("headrace.watch: ")]
+    place = next(at for at, line in enumerate(told) if line.endswith("wait_for_the_tracker (sleeps)"))
+    assert told[place].startswith("headrace.watch: no step for "), told
+    assert told[place + 1] == "headrace.watch: steps come again"
+
+
+@pytest.mark.slow
 def test_an_exception_passes_through_and_sets_the_exit_code(tmp_path: Path) -> None:
     done = run(tmp_path, 'with headrace.watch("s"):\n    train(DataLoader(Data(), batch_size=4))\n    raise KeyError("mine")\n')
     assert "KeyError: 'mine'" in done.stderr

@@ -20,6 +20,7 @@ from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import HeadraceError
 from headrace.profiling.command import HOOKS, begin_session, default_session_folder, end_sampler, end_session
 from headrace.profiling.finish import finish
+from headrace.profiling.standstill_notice import StandstillNotice
 from headrace.report.text import numbers
 from headrace.system.files.private_files import make_private_folder
 
@@ -56,6 +57,7 @@ class Watch:
         self._report = report
         self._environment: dict[str, str | None] = {}
         self._sampler: subprocess.Popen[bytes] | None = None
+        self._notice = StandstillNotice(self.folder, lambda words: log.log_line(f"headrace.watch: {words}"))
         self._active = False
 
     def __enter__(self) -> Watch:
@@ -79,6 +81,7 @@ class Watch:
         self._set_environment()
         if self._is_first_rank:
             self._sampler = sampler.start(self.folder, os.getpid())
+            self._notice.start()
         if not torch_hooks.resume(self.folder):
             load_hooks.start()
         self._active = True
@@ -120,6 +123,7 @@ class Watch:
                 os.environ[name] = value
         if self._sampler is None:
             return False
+        self._notice.stop()
         end_sampler(self._sampler, patience_s=0.0)
         end_session(self.folder, int(failed), ended_s)
         return True

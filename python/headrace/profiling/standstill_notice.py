@@ -34,12 +34,20 @@ class StandstillNotice:
         self._told: tuple[bool, bool] = (False, False)
 
     def __enter__(self) -> StandstillNotice:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to look, in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
         self._stop.set()
-        self._thread.join()
+        self._thread.join(timeout=10 * POLL_S)
 
     def _watch(self) -> None:
         while not self._stop.wait(POLL_S):
