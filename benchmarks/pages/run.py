@@ -10,8 +10,7 @@ from pages.document import Document, count, facts, note, page, table
 HEAD = ["script", "epoch", "CPU ms/image plain", "run", "times less", "img/s plain", "run", "times faster"]
 UNCHANGED = """## Scripts that run cannot make faster
 
-`run` measures this in the first batches and takes itself out. What it costs: no interval may lie wholly below 0.98.
-[Five pairs of each row](measured_once.md) on a disturbed machine say so too."""
+`run` measures this in the first batches and takes itself out. What it costs: no interval may lie wholly below 0.98."""
 
 
 def render(document: Document) -> str:
