@@ -53,7 +53,7 @@ ROOMS = {
     "datasets.sources": ["folders", "archives", "remote"],
     "diagnosis": ["result", "measure", "rules", "fixes", "endings", "findings"],
     "gpu": ["preparation", "decoder", "augmentation"],
-    "launch": ["sagemaker", "in_container", "job_request", "local", "finished_job"],
+    "launch": ["sagemaker", "in_container", "job_request", "own_code", "local", "finished_job"],
     "loading": ["statistics", "order", "feeding", "batches"],
     "packing": ["planning", "encoding", "engines"],
     "report": ["text", "sessions", "drawing", "pages", "exports"],

@@ -24,6 +24,7 @@ from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.job import LocalJob, run_local
 from headrace.launch.local.places import FolderPlace
 from headrace.launch.local.store import LocalStore
+from headrace.launch.own_code.source import Source
 from object_store import Bucket, needs_obstore, serving
 
 pytestmark = pytest.mark.timeout(300)
@@ -74,7 +75,13 @@ def run(tmp_path: Path, data: Path) -> Run:
         store = LocalStore(tmp_path / "s3", {"s3://bucket/train/": data})
         more = {} if stopped is None else {"stopped": stopped}
         return run_local(
-            request, store, tmp_path / "job", script=file, interruptions=list(interruptions), grace_s=grace_s, **more
+            request,
+            store,
+            tmp_path / "job",
+            source=Source.of_file(file),
+            interruptions=list(interruptions),
+            grace_s=grace_s,
+            **more,
         )
 
     return start

@@ -3,6 +3,7 @@
 A verb is a module named in `VERBS`, with `SUMMARY` (one imperative line), `EXAMPLE` (one or more command lines),
 `add_arguments(parser)` and `run(args) -> int`. A verb that runs the user's command sets `TAKES_COMMAND = True`; everything
 after the first `--` is then in `args.command`, unchanged. An option of its `INSTEAD_OF_COMMAND` takes the place of the command.
+With `TAKES_ARGUMENTS = True` what follows `--` is in `args.arguments`, and may be absent.
 Every verb has `args.json`, and all words in `args.words`.
 
 Exit codes: 0 ok · 1 failed · 2 wrong usage · 130 interrupted · 141 the reader of stdout has closed it.
@@ -238,6 +239,13 @@ def _parse(verb: Verb, words: list[str]) -> argparse.Namespace:
     )
     verb.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout, everything else on stderr")
+    if getattr(verb, "TAKES_ARGUMENTS", False):
+        own = _before_command(words)
+        given = [word for word in own[1:] if word != "--json"]
+        parser.check_options(given)
+        args = parser.parse_args(given)
+        args.arguments = words[len(own) + 1 :]
+        return args
     if not takes_command:
         given = [word for word in words[1:] if word != "--json"]
         parser.check_options(given)

@@ -1,13 +1,15 @@
 """The entry point of a training container: `python -m headrace.launch.entry`.
 
 It reads SageMaker's JSON files, sets the `SM_*` variables, and runs `headrace train` (or the script that `HEADRACE_SCRIPT`
-names) with the hyperparameters as options, under torchrun where there are several hosts. As the container's first
+names, in its own folder, with what its `requirements.txt` asks for) with the hyperparameters as options, under torchrun where
+there are several hosts. As the container's first
 process it hands SIGTERM on, so that training writes a checkpoint before a stop or a spot interruption. A failure's reason is
 written to /opt/ml/output/failure.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -16,17 +18,27 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.launch.in_container.container import Container, read_container, sagemaker_variables, script_arguments
+from headrace.launch.in_container.container import (
+    CONTAINER_BASE,
+    Container,
+    read_container,
+    sagemaker_variables,
+    script_arguments,
+)
 from headrace.launch.in_container.first_process import Ended, run_first
+from headrace.launch.in_container.requirements import FILE, install_requirements
 from headrace.system.processes.own_python import own_module
 
-__all__ = ["container_command", "main"]
+__all__ = ["ARGUMENTS", "container_command", "main"]
 
 PORT = 7777
 """Port of torchrun's rendezvous between the hosts of a job. SageMaker's own SDK uses the same."""
 
 TORCHRUN = "sagemaker_torch_distributed_enabled"
 """The hyperparameter by which SageMaker's SDK asks for torchrun."""
+
+ARGUMENTS = "HEADRACE_ARGUMENTS"
+"""Environment variable: a JSON list of further arguments of the script."""
 
 FAILURE_CHARACTERS = 1024
 """SageMaker shows at most this many characters of the failure file."""
@@ -47,13 +59,16 @@ def main() -> int:
     try:
         command, program = container_command(container, os.environ, gpus=_gpus())
         environment = {**os.environ, **sagemaker_variables(container, gpus=_gpus(), program=program)}
-        ended = run_first(command, environment)
+        code = _script_folder(container, os.environ)
+        if code is not None and (code / FILE).is_file():
+            environment = _with_requirements(container, code, environment)
+        ended = run_first(command, environment, folder=code)
     except (OSError, ValueError, HeadraceError) as error:  # ValueError: a hyperparameter that no variable can be called
         return _fail(container, f"{error}", 1)
     if program == "headrace":
         _keep_results(container)
     if ended.code and not ended.signals:
-        return _fail(container, _reason(ended), ended.code)
+        return _fail(container, _reason(ended, container), ended.code)
     return ended.code  # a job that was asked to stop has no failure
 
 
@@ -62,11 +77,11 @@ def container_command(container: Container, environment: Mapping[str, str], *, g
 
     Raises `HeadraceError` if the script is not there.
     """
-    script = environment.get("HEADRACE_SCRIPT") or str(container.hyperparameters.get("sagemaker_program") or "")
+    script = _script(container, environment)
     if script:
-        path = _find_script(container, script)
-        command, below_torchrun = [sys.executable, str(path), *script_arguments(container)], [str(path)]
-        below_torchrun += script_arguments(container)
+        path = _script_root(container, script) / script
+        below_torchrun = [str(path), *script_arguments(container), *_more_arguments(environment)]
+        command = ["/bin/bash" if path.suffix == ".sh" else sys.executable, *below_torchrun]
         alone = (len(container.hosts) == 1 and gpus <= 1) or not _wants_torchrun(container, environment)
     else:
         command = own_module("headrace", "train", *_train_words(container))
@@ -90,12 +105,40 @@ def _wants_torchrun(container: Container, environment: Mapping[str, str]) -> boo
     return environment.get("HEADRACE_TORCHRUN") == "1" or bool(container.hyperparameters.get(TORCHRUN))
 
 
-def _find_script(container: Container, script: str) -> Path:
-    places = [container.base / "code" / script, container.channel("code") / script]
-    found = next((path for path in places if path.is_file()), None)
+def _script(container: Container, environment: Mapping[str, str]) -> str:
+    """Return the name of the script that takes the place of `headrace train`, or an empty text."""
+    return environment.get("HEADRACE_SCRIPT") or str(container.hyperparameters.get("sagemaker_program") or "")
+
+
+def _script_root(container: Container, script: str) -> Path:
+    """Return the folder from which the script is named. Raises `HeadraceError` if the script is not there."""
+    places = [container.base / "code", container.channel("code")]
+    found = next((folder for folder in places if (folder / script).is_file()), None)
     if found is None:
-        raise HeadraceError(f"there is no script {script}: looked for {' and '.join(map(str, places))}")
+        looked = " and ".join(str(folder / script) for folder in places)
+        raise HeadraceError(f"there is no script {script}: looked for {looked}")
     return found
+
+
+def _script_folder(container: Container, environment: Mapping[str, str]) -> Path | None:
+    """Return the current folder of the command: the script's own; None for `headrace train`."""
+    script = _script(container, environment)
+    return _script_root(container, script) if script else None
+
+
+def _more_arguments(environment: Mapping[str, str]) -> list[str]:
+    """Return the arguments of the script that are no hyperparameters."""
+    return list(map(str, json.loads(environment.get(ARGUMENTS) or "[]")))
+
+
+def _with_requirements(container: Container, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which the script finds the packages that its `requirements.txt` asks for."""
+    target = container.base / "packages"
+    found = install_requirements(folder, target, environment)
+    print(f"headrace: {FILE}: {', '.join(found) or 'all is installed'}", file=sys.stderr, flush=True)
+    if not found:
+        return dict(environment)
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, (str(target), environment.get("PYTHONPATH"))))}
 
 
 def _train_words(container: Container) -> list[str]:
@@ -127,11 +170,24 @@ def _keep_results(container: Container) -> None:
         shutil.copytree(sessions, container.output / "sessions", dirs_exist_ok=True)
 
 
-def _reason(ended: Ended) -> str:
+def _reason(ended: Ended, container: Container) -> str:
+    """Return why training failed, in words: how it ended, what to do where that is known, and the end of its output."""
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
     last = "\n".join(lines[-12:])
     how = f"killed by signal {ended.code - 128}" if ended.code > 128 else f"exit code {ended.code}"
-    return f"training ended with {how}\n{last}"
+    found = [f"training ended with {how}", *_remedies(ended.stderr, container), last]
+    return "\n".join(found)
+
+
+def _remedies(stderr: str, container: Container) -> list[str]:
+    """Return what to do about a path or a channel that is not there."""
+    if re.search(r"^(FileNotFoundError|KeyError|NotADirectoryError)\b", stderr, re.MULTILINE) is None:
+        return []
+    channels = ", ".join(f"SM_CHANNEL_{name.upper()}={container.channel(name)}" for name in sorted(container.inputs))
+    found = [f"the channels of this job: {channels or 'none'}"]
+    if str(CONTAINER_BASE) in stderr and container.base != CONTAINER_BASE:
+        found.insert(0, f"{CONTAINER_BASE} is {container.base} here: read SM_CHANNEL_…, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR")
+    return found
 
 
 def _fail(container: Container, reason: str, code: int) -> int:

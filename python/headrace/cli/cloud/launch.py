@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.cloud.other_launchers import OTHER_LAUNCHERS, add_other_launcher_options, write_launcher
+from headrace.cli.cloud.own_code import add_own_code_options, data_channel, own_source
 from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_number
 from headrace.cost.market.live_prices import read_table
@@ -24,6 +25,7 @@ from headrace.launch.job_request.request_code import chosen_code
 from headrace.launch.job_request.validate import check_request, refuse_mistakes
 from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
+from headrace.launch.own_code.source import Source
 from headrace.launch.sagemaker.aws import aws_client
 from headrace.launch.sagemaker.follow import (
     FinishedJob,
@@ -43,6 +45,7 @@ from headrace.system.text.redaction import without_url_secrets
 from headrace.system.text.sizes import count_text
 from headrace.training.stop_signal import StopRequest
 
+TAKES_ARGUMENTS = True
 SUMMARY = "check, price, send and follow a SageMaker training job, or run it on this machine"
 EXAMPLE = """
 headrace launch sagemaker --model resnet50 --data s3://bucket/train --instance ml.g5.xlarge --role ARN --bucket bucket --dry-run
@@ -50,6 +53,7 @@ headrace launch sagemaker --request job.json --dry-run       # check a request t
 headrace launch sagemaker --request job.json                 # ask, send it, and follow the job
 headrace launch follow NAME                                  # come back to it; headrace launch stop NAME ends it
 headrace launch local --request job.json --channel train=photos/ --out job          # run it here, as SageMaker would
+headrace launch local --source-dir project --entry train.py --under run --data photos/ --hyperparameter lr=0.1 --out job
 headrace launch local --model resnet18 --data photos/ --spot --interrupt 60 --out job
 headrace launch slurm --model resnet50 --data /data/imagenet --count 2 --gpus 8 --out train.sh      # a file to read and run
 """
@@ -84,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="PATH", help="file for the request; local: folder of the job")
     parser.add_argument("--request", type=Path, metavar="FILE", help="take the whole request from a JSON file")
     _job_arguments(parser)
+    add_own_code_options(parser)
     _place_arguments(parser)
     _local_arguments(parser)
     add_other_launcher_options(parser)
@@ -124,7 +129,6 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the job")
     group.add_argument("--name", metavar="NAME", help="name of the job (default: headrace- and the time)")
     group.add_argument("--model", metavar="NAME", help="model of headrace train")
-    group.add_argument("--script", type=Path, metavar="FILE", help="run this script in place of headrace train")
     group.add_argument("--data", metavar="URL", help="training data: s3://…, or fs-…:/path of a file system")
     group.add_argument("--val", metavar="URL", help="validation data")
     group.add_argument("--epochs", type=positive_number, metavar="N", help="passes over the images")
@@ -182,11 +186,16 @@ def run(args: argparse.Namespace) -> int:
         return write_launcher(args, _hyperparameters(args), _pairs(args.env, "--env"))
     if args.job is not None:
         raise UsageError(f"launch {args.target} takes no job name, but {args.job} is given", hint="--name names a new job")
-    _check_files(args)
-    request = _read(args.request) if args.request else build_request(_job(args))
+    _check_wheel(args)
+    source = own_source(args)
+    if source is not None and not source.alone and args.target != "local":
+        raise UsageError(
+            f"launch {args.target} does not send a folder yet", hint="launch local runs it; --script sends one file"
+        )
+    request = _read(args.request) if args.request else build_request(_job(args, source))
     refuse_mistakes(check_request(request, region=args.region), output.log)
     if args.target == "local" and not args.dry_run:
-        return _run_here(args, request)
+        return _run_here(args, request, source)
     table = _prices(args.region)
     cost = expected_cost(request, _work(args), table)
     if args.out:
@@ -218,14 +227,13 @@ def _prices(region: str) -> PriceTable:
         return PriceTable.load()
 
 
-def _check_files(args: argparse.Namespace) -> None:
-    """Raise `UsageError` for a script or wheel that is not there, or a wheel that pip would refuse by its name."""
-    if args.dry_run:
+def _check_wheel(args: argparse.Namespace) -> None:
+    """Raise `UsageError` for a wheel that is not there, or that pip would refuse by its name."""
+    if args.wheel is None or args.dry_run:
         return
-    for option, path in (("--script", args.script), ("--wheel", args.wheel)):
-        if path is not None and not path.is_file():
-            raise UsageError(f"{option}: there is no file {path}")
-    if args.wheel is not None and WHEEL.fullmatch(args.wheel.name) is None:
+    if not args.wheel.is_file():
+        raise UsageError(f"--wheel: there is no file {args.wheel}")
+    if WHEEL.fullmatch(args.wheel.name) is None:
         raise UsageError(
             f"--wheel: pip refuses the name {args.wheel.name}", hint="such as headrace-0.1.0-cp311-abi3-linux_x86_64.whl"
         )
@@ -278,12 +286,12 @@ def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) 
         raise UsageError("the request was not sent: it was not confirmed")
 
 
-def _ask_for_code(args: argparse.Namespace, request: dict[str, Any]) -> None:
+def _ask_for_code(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> None:
     """Show what a request from a file would run on this machine, and ask unless `--yes` is given.
 
     Raises `UsageError` if the answer is no, and if nobody can be asked (standard input is no terminal).
     """
-    found = chosen_code(request, script=args.script is not None) if args.request else []
+    found = chosen_code(request, script=source is not None) if args.request else []
     if not found:
         return
     output.log(f"{args.request} chooses what runs on this machine, as you:")
@@ -310,7 +318,7 @@ def _show_end(args: argparse.Namespace, name: str, done: FinishedJob | None) -> 
         output.say(line)
 
 
-def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
+def _run_here(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> int:
     """Run the job on this machine; return 0 if it completed."""
     if args.interrupt and not request.get("EnableManagedSpotTraining"):
         raise UsageError("--interrupt is for spot jobs: a job on demand keeps its machines", hint="add --spot")
@@ -322,14 +330,16 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
     if "AlgorithmSpecification" not in request or not (resources.get("InstanceGroups") or resources.get("InstanceType")):
         raise UsageError("a local job needs AlgorithmSpecification, and InstanceType or InstanceGroups in ResourceConfig")
     folder: Path = args.out or Path(request["TrainingJobName"])
-    store = LocalStore(args.store or folder / "s3", _folders(args, request), sends=args.send)
-    _ask_for_code(args, request)
+    store = LocalStore(args.store or folder / "s3", _folders(args, request, source), sends=args.send)
+    _ask_for_code(args, request, source)
+    if source is not None:
+        output.log(source.words())
     with StopRequest() as stop:
         done = run_local(
             request,
             store,
             folder,
-            script=args.script,
+            source=source,
             interruptions=[_after(seconds) for seconds in args.interrupt],
             grace_s=args.grace,
             log=output.log,
@@ -342,7 +352,7 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any]) -> int:
         "killed": done.killed,
         "folder": str(folder),
     }
-    output.emit(args, document, lambda: _show_done(done))
+    output.emit(args, document, lambda: _show_done(done, store))
     return 0 if done.status == "Completed" else 1
 
 
@@ -350,11 +360,11 @@ def _after(seconds: float) -> Interruption:
     return lambda checkpoints, passed_s: passed_s > seconds
 
 
-def _folders(args: argparse.Namespace, request: dict[str, Any]) -> dict[str, Path]:
+def _folders(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> dict[str, Path]:
     """Return the folder that stands for the address of each channel that is given here."""
     given = _pairs(args.channel, "--channel")
-    for name, place in (("train", args.data), ("validation", args.val)):
-        if place is not None and not is_url(place) and name not in given:
+    for name, place in _data(args, source).items():
+        if not is_url(place) and name not in given:
             given[name] = place
     sources = {one["ChannelName"]: one["DataSource"].get("S3DataSource") for one in request.get("InputDataConfig") or []}
     if args.fetch:
@@ -373,26 +383,33 @@ def _folders(args: argparse.Namespace, request: dict[str, Any]) -> dict[str, Pat
     return found
 
 
-def _show_done(done: LocalJob) -> None:
+def _show_done(done: LocalJob, store: LocalStore) -> None:
     output.say(
         f"{done.status} after {done.description['TrainingTimeInSeconds']} s, {count_text(done.interruptions, 'interruption')}"
     )
-    if reason := done.description.get("FailureReason"):
-        output.say(reason)
+    for line in (done.description.get("FailureReason") or "").splitlines():
+        output.say(line)
     for name in done.killed:
         output.say(f"{name} ignored SIGTERM and was killed: on SageMaker its last steps would be lost")
     if artifacts := done.description.get("ModelArtifacts"):
-        output.say(f"model: {artifacts['S3ModelArtifacts']}")
+        address = artifacts["S3ModelArtifacts"]
+        output.say(f"model: {address if store.sends else store.path(address)}")
+    for report in sorted((done.folder / "results" / "output").glob("headrace-*/report.html")):
+        output.say(f"report: {report}")
     output.say(f"logs: {done.folder / 'logs'}, description: {done.folder / 'description.json'}")
 
 
-def _job(args: argparse.Namespace) -> TrainingJob:
+def _job(args: argparse.Namespace, source: Source | None) -> TrainingJob:
     here = args.target == "local"
-    needed = {"--data": args.data, "--role": args.role or here, "--bucket": args.bucket or here}
+    needed = {
+        "--data": args.data or (here and source is not None),
+        "--role": args.role or here,
+        "--bucket": args.bucket or here,
+    }
     missing = [name for name, value in needed.items() if not value]
     if not args.instance and not args.instance_group and not here:
         missing.append("--instance")
-    if args.model is None and args.script is None:
+    if args.model is None and source is None:
         missing.append("--model")
     if missing:
         raise UsageError(f"launch sagemaker needs {', '.join(missing)}", hint="or --request FILE with a whole request")
@@ -402,7 +419,7 @@ def _job(args: argparse.Namespace) -> TrainingJob:
         instance=args.instance or (groups[0].instance if groups else LOCAL_INSTANCE),
         role=args.role or LOCAL_ROLE,
         bucket=(args.bucket or "local").removeprefix("s3://").rstrip("/"),
-        channels=[_channel(args, name, uri) for name, uri in (("train", args.data), ("validation", args.val)) if uri],
+        channels=[_channel(args, name, uri) for name, uri in _data(args, source).items()],
         region=args.region,
         count=args.count,
         groups=groups,
@@ -410,7 +427,9 @@ def _job(args: argparse.Namespace) -> TrainingJob:
         max_hours=args.max_hours,
         max_wait_hours=args.max_wait_hours,
         image=args.image,
-        script=args.script.name if args.script else None,
+        script=source.program if source else None,
+        arguments=args.arguments,
+        torchrun=args.launcher == "torchrun",
         wheel=args.wheel.name if args.wheel else None,
         hyperparameters=_hyperparameters(args),
         environment=_pairs(args.env, "--env"),
@@ -422,6 +441,11 @@ def _job(args: argparse.Namespace) -> TrainingJob:
     )
 
 
+def _data(args: argparse.Namespace, source: Source | None) -> dict[str, str]:
+    """Return the places that `--data` and `--val` name, by channel."""
+    return {name: place for name, place in ((data_channel(source), args.data), ("validation", args.val)) if place}
+
+
 def _channel(args: argparse.Namespace, name: str, uri: str) -> Channel:
     if args.target == "local" and "://" not in uri:
         uri = f"s3://local/{name}"  # the folder stands for this address
@@ -429,7 +453,7 @@ def _channel(args: argparse.Namespace, name: str, uri: str) -> Channel:
         name,
         uri,
         mode=args.input_mode,
-        distribution=args.distribution if name == "train" else "FullyReplicated",
+        distribution=args.distribution if name != "validation" else "FullyReplicated",
         shuffle_seed=args.shuffle_seed,
         record_io=args.record_io,
         file_system=args.file_system if uri.startswith("fs-") else None,

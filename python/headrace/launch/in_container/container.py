@@ -16,9 +16,18 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 
-__all__ = ["Container", "decoded", "read_container", "sagemaker_variables", "script_arguments"]
+__all__ = [
+    "BASE_VARIABLE",
+    "CONTAINER_BASE",
+    "Container",
+    "decoded",
+    "read_container",
+    "sagemaker_variables",
+    "script_arguments",
+]
 
 BASE_VARIABLE = "SAGEMAKER_BASE_DIR"
+CONTAINER_BASE = Path("/opt/ml")
 RESERVED = "sagemaker_"
 """Hyperparameters with this prefix are for the toolkit, not for the script."""
 
@@ -91,7 +100,7 @@ class Container:
 
 def read_container(environment: Mapping[str, str] | None = None) -> Container:
     """Read the JSON files of this container. Raises `HeadraceError` naming a file that cannot be read."""
-    base = Path((os.environ if environment is None else environment).get(BASE_VARIABLE) or "/opt/ml")
+    base = Path((os.environ if environment is None else environment).get(BASE_VARIABLE) or CONTAINER_BASE)
     config = base / "input" / "config"
     texts = _read(config / "hyperparameters.json")
     return Container(base, decoded(texts), _read(config / "inputdataconfig.json"), _read(config / "resourceconfig.json"))

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import IO
 
@@ -35,10 +36,10 @@ class Ended:
         self.code, self.stderr, self.signals = code, stderr, tuple(signals)
 
 
-def run_first(command: Sequence[str], environment: Mapping[str, str]) -> Ended:
+def run_first(command: Sequence[str], environment: Mapping[str, str], *, folder: Path | None = None) -> Ended:
     """Run the command to its end and return how it ended. Signals that arrive are passed on to all processes of the command.
 
-    Raises `OSError` if the command cannot be started.
+    folder: the current folder of the command (default: that of this process). Raises `OSError` if it cannot be started.
     """
     received: list[int] = []
     child: subprocess.Popen[bytes] | None = None
@@ -51,7 +52,7 @@ def run_first(command: Sequence[str], environment: Mapping[str, str]) -> Ended:
 
     before = {number: signal.signal(number, forward) for number in FORWARDED}
     try:
-        child = subprocess.Popen(command, env=dict(environment), stderr=subprocess.PIPE, start_new_session=True)
+        child = subprocess.Popen(command, env=dict(environment), cwd=folder, stderr=subprocess.PIPE, start_new_session=True)
         if received:  # it came while the command was being started
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, received[-1])

@@ -18,7 +18,10 @@ __all__ = ["chosen_code", "container_words", "own_entry"]
 
 _ENTRY = "headrace.launch.entry"
 _SCRIPTS = ("HEADRACE_SCRIPT", "HEADRACE_TORCHRUN")
-"""Environment variables in headrace's own requests: the name of the script, and whether torchrun starts it."""
+"""Environment variables in headrace's own requests: the name of the script, and whether torchrun starts it.
+
+Its arguments (`HEADRACE_ARGUMENTS`) are asked about: they may name places.
+"""
 _CHOOSING = frozenset({"config", "out", "checkpoint_url", "resume", "pretrained", "data", "val"})
 """Options of training that name places of this machine or in a store, to read or to write."""
 _OF_TOOLKIT = frozenset({"sagemaker_program", "sagemaker_submit_directory"})

@@ -17,6 +17,7 @@ from headrace.launch.job_request.request_code import container_words, own_entry
 from headrace.launch.local.channels import Input, PipeFeeder
 from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.watchdog import MARKER, kill_marked
+from headrace.launch.own_code.source import Source
 from headrace.system.files.private_files import output_opener
 from headrace.system.processes.own_python import own_module
 
@@ -31,7 +32,10 @@ DEFAULT_GROUP = "homogeneousCluster"
 
 @dataclass
 class Host:
-    """One host of a local job. base: folder in place of /opt/ml. groups: host names by group. types: instance type by group."""
+    """One host of a local job. base: folder in place of /opt/ml. groups: host names by group. types: instance type by group.
+
+    program: file of the folder `code` to start in place of `headrace train`.
+    """
 
     name: str
     group: str
@@ -44,8 +48,9 @@ class Host:
     copy: CheckpointCopy | None = None
     feeders: list[PipeFeeder] = field(default_factory=list)
     killed: bool = False
+    program: str | None = None
 
-    def make_folders(self, request: Mapping[str, Any], inputs: Sequence[Input], script: Path | None) -> None:
+    def make_folders(self, request: Mapping[str, Any], inputs: Sequence[Input], source: Source | None) -> None:
         """Make the tree of a fresh container, and fill the channels in File and FastFile mode."""
         shutil.rmtree(self.base, ignore_errors=True)
         for folder in ("input/config", "input/data", "model", "output/data", "code", "checkpoints", "tmp"):
@@ -70,13 +75,12 @@ class Host:
             config["checkpointconfig.json"] = {"S3Uri": checkpoints["S3Uri"], "LocalPath": str(self.base / "checkpoints")}
         for name, value in config.items():
             (self.base / "input" / "config" / name).write_text(json.dumps(value), encoding="utf-8")
-        if script is not None:
-            shutil.copyfile(script, self.base / "code" / script.name)
+        self.program = source.stage(self.base / "code") if source is not None else None
         for one in inputs:
             if one.mode != "Pipe":
                 one.fill(self.base / "input" / "data" / one.name)
 
-    def start(self, request: Mapping[str, Any], inputs: Sequence[Input], port: int, script: Path | None) -> None:
+    def start(self, request: Mapping[str, Any], inputs: Sequence[Input], port: int) -> None:
         """Start the container's process and the feeders of its pipes."""
         self.killed = False
         self.feeders = [PipeFeeder(one, self.base / "input" / "data") for one in inputs if one.mode == "Pipe"]
@@ -90,12 +94,12 @@ class Host:
             "HEADRACE_MASTER_PORT": str(port),
             MARKER: self.marker,
         }
-        if script is not None:
-            environment["HEADRACE_SCRIPT"] = script.name
+        if self.program is not None:
+            environment["HEADRACE_SCRIPT"] = self.program
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab", opener=output_opener) as log:
             self.process = subprocess.Popen(
-                _command(request), env=environment, cwd=self.base / "tmp", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                _command(request, self.base if self.program is not None else None), env=environment, cwd=self.base / "tmp", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -142,8 +146,12 @@ class Host:
             return ""
 
 
-def _command(request: Mapping[str, Any]) -> list[str]:
-    """Return the command of the container; the entry of headrace is run by this Python, without an installation."""
-    if own_entry(request):
-        return own_module("headrace.launch.entry")
-    return container_words(request)
+def _command(request: Mapping[str, Any], bound: Path | None) -> list[str]:
+    """Return the command of the container; the entry of headrace is run by this Python, without an installation.
+
+    bound: the tree that a script is to see as `/opt/ml`. Our own training asks for its place, and needs no such thing.
+    """
+    if not own_entry(request):
+        return container_words(request)
+    entry = own_module("headrace.launch.entry")
+    return entry if bound is None else own_module("headrace.launch.local.bound_tree", str(bound), *entry)

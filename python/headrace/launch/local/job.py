@@ -25,6 +25,7 @@ from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.host import DEFAULT_GROUP, Host
 from headrace.launch.local.store import LocalStore
 from headrace.launch.local.watchdog import Watchdog
+from headrace.launch.own_code.source import Source
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import check_output_folder, make_private_folder
 from headrace.system.text.redaction import MASK, redact_words
@@ -60,7 +61,7 @@ def run_local(
     store: LocalStore,
     folder: Path,
     *,
-    script: Path | None = None,
+    source: Source | None = None,
     interruptions: Sequence[Interruption] = (),
     grace_s: float = GRACE_S,
     log: Callable[[str], None] = lambda line: None,
@@ -68,12 +69,12 @@ def run_local(
 ) -> LocalJob:
     """Run the job of a valid request to its end and return it.
 
-    folder: for the hosts' trees (`hosts/algo-1` is its /opt/ml), logs and `description.json`. script: file to run in place of
+    folder: for the hosts' trees (`hosts/algo-1` is its /opt/ml), logs and `description.json`. source: script to run in place of
     `headrace train`. interruptions: one for each attempt, in order; spot jobs only. stopped: asked often; ends the job.
 
     Raises `HeadraceError` for a request that cannot run here.
     """
-    return _Run(request, store, folder, script, list(interruptions), grace_s, log, stopped).run()
+    return _Run(request, store, folder, source, list(interruptions), grace_s, log, stopped).run()
 
 
 class _Run:
@@ -84,13 +85,13 @@ class _Run:
         request: Mapping[str, Any],
         store: LocalStore,
         folder: Path,
-        script: Path | None,
+        source: Source | None,
         interruptions: list[Interruption],
         grace_s: float,
         log: Callable[[str], None],
         stopped: Callable[[], bool],
     ) -> None:
-        self.request, self.store, self.folder, self.script = request, store, folder, script
+        self.request, self.store, self.folder, self.source = request, store, folder, source
         self.interruptions, self.grace_s, self.log, self.stopped = interruptions, grace_s, log, stopped
         self.transitions: list[dict[str, str]] = []
         self.billed_s = 0.0
@@ -169,13 +170,13 @@ class _Run:
         groups = self.hosts[0].groups
         inputs = {host.name: inputs_of(self.request, self.store, host.name, groups) for host in self.hosts}
         for host in self.hosts:
-            host.make_folders(self.request, inputs[host.name], self.script)
+            host.make_folders(self.request, inputs[host.name], self.source)
             if self.checkpoints is not None:
                 host.copy = CheckpointCopy(host.base / "checkpoints", self.checkpoints)
         self._become("Training", "Training")
         port = _free_port()
         for host in self.hosts:
-            host.start(self.request, inputs[host.name], port, self.script)
+            host.start(self.request, inputs[host.name], port)
         begun_s = time.monotonic()
         outcome, reason = self._watch(begun_s)
         self.trained_s += time.monotonic() - begun_s
@@ -252,7 +253,7 @@ class _Run:
         if self.transitions:
             self.transitions[-1]["EndTime"] = now
         self.transitions.append({"Status": status, "StartTime": now, "StatusMessage": message})
-        self.log(f"{status}: {message}" if message != status else status)
+        self.log(f"{status}: {message}" if message != status and status != "Failed" else status)
 
     def _describe(self, status: str, outcome: str, reason: str, artifacts: str | None) -> dict[str, Any]:
         seconds = math.ceil(self.billed_s)
@@ -311,7 +312,7 @@ def _hosts(request: Mapping[str, Any], folder: Path, job: str) -> list[Host]:
 
 
 def _reason(host: Host) -> str:
-    words = host.failure()
+    words = host.failure().strip()
     code = host.process.returncode if host.process else 0
     return f"AlgorithmError: {host.name}: {words}" if words else f"AlgorithmError: {host.name}: exit code {code}"
 

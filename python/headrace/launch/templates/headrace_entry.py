@@ -1,0 +1,109 @@
+# ruff: noqa: PTH100, PTH110, PTH112, PTH118, PTH119, PTH120 -- starts each process of a job: it imports little
+"""Start the script beside this file under headrace, in the place of this file.
+
+headrace wrote this file into a copy of the script's folder. A launcher that starts it (`python`, torchrun, SageMaker's toolkit)
+starts the script: this process becomes the script's, with the same number, arguments and environment, but for the variables by
+which headrace attaches itself. A module that imports this file gets the script's names.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+
+SCRIPT = "§script"
+UNDER = "§under"
+PACKAGE = "§package"
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+NAME = os.path.basename(__file__)
+TRAVELLED = os.path.join(HERE, ".headrace")
+
+PATIENCE_S = 60.0
+"""Wait so long for the session that the first rank of this host begins."""
+
+
+def module_of(file: str) -> str:
+    """Return the name by which a file of this folder is imported."""
+    return file.removesuffix(".py").replace("/", ".")
+
+
+def restore_names() -> None:
+    """Give the variables of SageMaker's toolkit the name of the script, where they have that of this file."""
+    names = {NAME: SCRIPT, module_of(NAME): module_of(SCRIPT)}
+    for key in ("SM_USER_ENTRY_POINT", "SM_ENTRY_SCRIPT", "SM_MODULE_NAME"):
+        if os.environ.get(key) in names:
+            os.environ[key] = names[os.environ[key]]
+    try:
+        training = json.loads(os.environ["SM_TRAINING_ENV"])
+        for key in ("user_entry_point", "module_name"):
+            training[key] = names.get(training.get(key), training.get(key))
+        os.environ["SM_TRAINING_ENV"] = json.dumps(training, separators=(",", ":"), sort_keys=True)
+    except (KeyError, ValueError, TypeError, AttributeError):
+        pass  # no variable, or one that this file does not know
+
+
+def script_words() -> list[str]:
+    """Return the words with which this process was started, with the script in the place of this file."""
+    if SCRIPT.endswith(".sh"):
+        return ["/bin/bash", os.path.join(HERE, SCRIPT), *sys.argv[1:]]
+    words = [sys.executable, *sys.orig_argv[1:]]
+    for number, word in enumerate(words):
+        if os.path.basename(word) == NAME and os.path.abspath(word) == os.path.join(HERE, NAME):
+            words[number] = os.path.join(os.path.dirname(word), SCRIPT)
+            break
+        if word == "-m" and words[number + 1 : number + 2] == [module_of(NAME)]:
+            words[number + 1] = module_of(SCRIPT)
+            break
+    return words
+
+
+def output_folder() -> str:
+    """Return the folder of this host's session, which SageMaker uploads with the job's output."""
+    output = os.environ.get("SM_OUTPUT_DATA_DIR") or "/opt/ml/output/data"
+    return os.path.join(output, "headrace-" + os.environ.get("SM_CURRENT_HOST", "algo-1"))
+
+
+def attached(words: list[str]) -> list[str]:
+    """Return the words that start the script under headrace; set the variables of its hooks."""
+    package = TRAVELLED if os.path.isdir(TRAVELLED) else PACKAGE
+    sys.path.insert(0, package)
+    try:
+        launch = importlib.import_module("headrace.attach.launch")
+        if UNDER == "run":
+            hooks = (importlib.import_module("headrace.accelerate.settings").HOOK,)
+        else:
+            hooks = importlib.import_module("headrace.profiling.command").HOOKS
+    finally:
+        sys.path.remove(package)
+    if UNDER == "run":
+        os.environ.update(launch.attached_environment(None, hooks))
+        return words
+    folder = output_folder()
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # the first rank of a host has the sampler, and writes the report
+        program = f"import sys; sys.path.insert(0, {package!r}); from headrace.cli.main import main; sys.exit(main())"
+        return [sys.executable, "-P", "-c", program, "diagnose", "--out", folder, "--", *words]
+    end_s = time.monotonic() + PATIENCE_S
+    while not os.path.exists(os.path.join(folder, "launch.jsonl")) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    os.environ.update(launch.attached_environment(folder, hooks))
+    return words
+
+
+def main() -> None:
+    """Become the script."""
+    restore_names()
+    words = script_words()
+    try:
+        words = attached(words)
+    except Exception as error:  # the script comes first
+        print(f"headrace: {SCRIPT} runs plain: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    os.execv(words[0], words)
+
+
+if __name__ == "__main__":
+    main()
+else:
+    _script = vars(importlib.import_module(module_of(SCRIPT)))
+    globals().update({name: value for name, value in _script.items() if not name.startswith("__")})
