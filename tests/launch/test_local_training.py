@@ -12,6 +12,7 @@ import pytest
 from headrace.launch.job_request.request import Channel, InstanceGroup, TrainingJob, build_request
 from headrace.launch.local.job import Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
+from headrace.launch.own_code.source import Source
 from headrace.packing import pack
 
 pytest.importorskip("torch")
@@ -40,7 +41,14 @@ def train(
     job = TrainingJob("job", "ml.m5.xlarge", "arn:aws:iam::000000000000:role/x", "bucket", channels,
                       hyperparameters=OPTIONS if hyperparameters is None else hyperparameters, **options)  # fmt: skip
     store = LocalStore(folder / "s3", {"s3://bucket/train/": data})
-    return run_local(build_request(job), store, folder / "job", script=script, interruptions=interruptions, grace_s=120.0)
+    return run_local(
+        build_request(job),
+        store,
+        folder / "job",
+        source=Source.of_file(script) if script else None,
+        interruptions=interruptions,
+        grace_s=120.0,
+    )
 
 
 def logs(job: LocalJob) -> str:

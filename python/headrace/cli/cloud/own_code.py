@@ -38,19 +38,20 @@ def own_source(args: argparse.Namespace) -> Source | None:
 
     Raises `UsageError` for options that contradict, and for a script that is not there unless `--dry-run` is given.
     """
+    torchrun = args.launcher == "torchrun"
     if args.script is not None and args.source_dir is not None:
         raise UsageError("--script and --source-dir both name the code of the job", hint="leave one out")
     if args.script is None and args.source_dir is None:
         given = {"--entry": args.entry, "--under": args.under, "-- ARGUMENTS": args.arguments}
-        given["--launcher"] = args.launcher != "none"
+        given["--launcher"] = torchrun
         if wrong := [option for option, value in given.items() if value]:
             raise UsageError(f"{wrong[0]} is for a script of your own", hint="--source-dir DIR names its folder")
         return None
     if args.script is not None:
         if not args.dry_run and not args.script.is_file():
             raise UsageError(f"--script: there is no file {args.script}")
-        return Source.of_file(args.script, args.under or "plain")
-    source = Source(args.source_dir, args.entry or DEFAULT_ENTRY, args.under or "run")
+        return Source.of_file(args.script, args.under or "plain", args.arguments, torchrun=torchrun)
+    source = Source(args.source_dir, args.entry or DEFAULT_ENTRY, args.under or "run", False, args.arguments, torchrun)
     source.check()
     if source.size() > TOO_LARGE:
         raise UsageError(

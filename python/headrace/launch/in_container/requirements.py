@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from headrace.errors import HeadraceError
 __all__ = ["FILE", "install_requirements"]
 
 FILE = "requirements.txt"
+
+_PINNED = ".headrace-requirements.txt"
+_OPTION = re.compile(r"\s*-(?!e\b|-editable|r\b|-requirement|c\b|-constraint)")
 
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-input")
 
@@ -30,7 +34,10 @@ def install_requirements(folder: Path, target: Path, environment: Mapping[str, s
     except (ValueError, KeyError, TypeError) as error:
         raise HeadraceError(f"cannot install {FILE}: pip's report is not understood ({error!r})") from None
     if wanted:
-        _run(["--no-deps", "--target", str(target), *wanted], folder, environment)
+        lines = (folder / FILE).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        options = [line for line in lines if _OPTION.match(line)]  # where packages come from
+        (folder / _PINNED).write_text("\n".join([*options, *wanted]), encoding="utf-8", errors="surrogateescape")
+        _run(["--no-deps", "--target", str(target), "--requirement", _PINNED], folder, environment)
     return wanted
 
 

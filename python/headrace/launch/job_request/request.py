@@ -6,7 +6,6 @@ request = build_request(job)
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,8 +56,7 @@ class InstanceGroup:
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """A training job as a user describes it. `headrace train` runs, or `script` if it is given (a file of the code channel),
-    with the hyperparameters and `arguments`. torchrun: start the script once for each GPU of each host.
+    """A training job as a user describes it. `headrace train` runs, or `script` if it is given (a file of the code channel).
 
     bucket: name of the bucket for code, checkpoints and results. max_hours, max_wait_hours: of training, and of training with
     the waits of a spot job (default: twice `max_hours`). wheel: name of headrace's wheel in the code channel; None installs
@@ -78,8 +76,6 @@ class TrainingJob:
     max_wait_hours: float | None = None
     image: str | None = None
     script: str | None = None
-    arguments: Sequence[str] = ()
-    torchrun: bool = False
     wheel: str | None = None
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -187,8 +183,4 @@ def _environment(job: TrainingJob) -> dict[str, str]:
     found = dict(job.environment)
     if job.script is not None:
         found["HEADRACE_SCRIPT"] = job.script
-    if job.arguments:
-        found["HEADRACE_ARGUMENTS"] = json.dumps(job.arguments)
-    if job.torchrun:
-        found["HEADRACE_TORCHRUN"] = "1"
     return found

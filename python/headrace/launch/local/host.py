@@ -32,10 +32,7 @@ DEFAULT_GROUP = "homogeneousCluster"
 
 @dataclass
 class Host:
-    """One host of a local job. base: folder in place of /opt/ml. groups: host names by group. types: instance type by group.
-
-    program: file of the folder `code` to start in place of `headrace train`.
-    """
+    """One host of a local job. base: folder in place of /opt/ml. groups: host names by group. types: instance type by group."""
 
     name: str
     group: str
@@ -48,7 +45,6 @@ class Host:
     copy: CheckpointCopy | None = None
     feeders: list[PipeFeeder] = field(default_factory=list)
     killed: bool = False
-    program: str | None = None
 
     def make_folders(self, request: Mapping[str, Any], inputs: Sequence[Input], source: Source | None) -> None:
         """Make the tree of a fresh container, and fill the channels in File and FastFile mode."""
@@ -75,12 +71,13 @@ class Host:
             config["checkpointconfig.json"] = {"S3Uri": checkpoints["S3Uri"], "LocalPath": str(self.base / "checkpoints")}
         for name, value in config.items():
             (self.base / "input" / "config" / name).write_text(json.dumps(value), encoding="utf-8")
-        self.program = source.stage(self.base / "code") if source is not None else None
+        if source is not None:
+            source.stage(self.base / "code")
         for one in inputs:
             if one.mode != "Pipe":
                 one.fill(self.base / "input" / "data" / one.name)
 
-    def start(self, request: Mapping[str, Any], inputs: Sequence[Input], port: int) -> None:
+    def start(self, request: Mapping[str, Any], inputs: Sequence[Input], port: int, source: Source | None) -> None:
         """Start the container's process and the feeders of its pipes."""
         self.killed = False
         self.feeders = [PipeFeeder(one, self.base / "input" / "data") for one in inputs if one.mode == "Pipe"]
@@ -94,14 +91,19 @@ class Host:
             "HEADRACE_MASTER_PORT": str(port),
             MARKER: self.marker,
         }
-        if self.program is not None:
-            environment["HEADRACE_SCRIPT"] = self.program
+        if source is not None:
+            environment |= source.variables()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab", opener=output_opener) as log:
             self.process = subprocess.Popen(
-                _command(request, self.base if self.program is not None else None), env=environment, cwd=self.base / "tmp", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                _command(request, self.base if source is not None else None),
+                env=environment,
+                cwd=self.base / "tmp",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     def terminate(self) -> None:
         """Send SIGTERM to the container's first process."""

@@ -176,7 +176,7 @@ class _Run:
         self._become("Training", "Training")
         port = _free_port()
         for host in self.hosts:
-            host.start(self.request, inputs[host.name], port)
+            host.start(self.request, inputs[host.name], port, self.source)
         begun_s = time.monotonic()
         outcome, reason = self._watch(begun_s)
         self.trained_s += time.monotonic() - begun_s

@@ -2,14 +2,15 @@
 
 source = Source(Path("project"), "train.py", under="run")
 source.check()
-source.stage(Path("job/code"))  # → "headrace_entry.py", the file to start there
+source.stage(Path("job/code"))  # with headrace_entry.py, the file to start there
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path, PurePosixPath
@@ -35,17 +36,22 @@ KINDS = (".py", ".sh")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A folder with a script. entry: the script, named from the folder. alone: only the script travels, not its folder."""
+    """A folder with a script. entry: the script, named from the folder. alone: only the script travels, not its folder.
+
+    arguments: of the script, beside the hyperparameters. torchrun: start it once for each GPU of a host.
+    """
 
     folder: Path
     entry: str
     under: Under = "plain"
     alone: bool = False
+    arguments: Sequence[str] = ()
+    torchrun: bool = False
 
     @classmethod
-    def of_file(cls, script: Path, under: Under = "plain") -> Source:
+    def of_file(cls, script: Path, under: Under = "plain", arguments: Sequence[str] = (), *, torchrun: bool = False) -> Source:
         """Return the source that is one file."""
-        return cls(script.parent, script.name, under, alone=True)
+        return cls(script.parent, script.name, under, True, arguments, torchrun)
 
     def check(self) -> None:
         """Raise `UsageError` where the folder or the script is not there, or cannot be started."""
@@ -68,8 +74,8 @@ class Source:
         if self.under != "plain" and (self.folder / ENTRY).exists() and not self.alone:
             raise UsageError(f"{self.folder} has a file {ENTRY}, a name that headrace needs", hint="rename it")
 
-    def stage(self, target: Path) -> str:
-        """Copy the source into the folder `target`, and return the name of the file to start there. The source stays as it is.
+    def stage(self, target: Path) -> None:
+        """Copy the source into the folder `target`, with `program`. The source stays as it is.
 
         Links do not travel, nor do `LEFT_OUT`. Raises `OSError`.
         """
@@ -79,7 +85,15 @@ class Source:
             shutil.copy(self.folder / path, copy)
         if self.under != "plain":
             (target / ENTRY).write_text(self._entry_text(), encoding="utf-8")
-        return self.program
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables by which `headrace.launch.entry` starts the script."""
+        found = {"HEADRACE_SCRIPT": self.program}
+        if self.arguments:
+            found["HEADRACE_ARGUMENTS"] = json.dumps(list(self.arguments))
+        if self.torchrun:
+            found["HEADRACE_TORCHRUN"] = "1"
+        return found
 
     @property
     def program(self) -> str:
@@ -110,7 +124,7 @@ class Source:
         return f"source: {count_text(count, 'file')}, {size_text(self.size())} of {self.folder}; {self.entry}{how}"
 
     def _entry_text(self) -> str:
-        text = resources.files("headrace.launch").joinpath("templates", ENTRY).read_text(encoding="utf-8")
+        text = resources.files("headrace.launch.own_code").joinpath("templates", ENTRY).read_text(encoding="utf-8")
         values = {"§script": self.entry, "§under": self.under, "§package": str(_package().parent)}
         for place, value in values.items():
             text = text.replace(f'"{place}"', repr(value))

@@ -1,0 +1,106 @@
+"""The file that stands in the place of a script: the script starts as without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from headrace.launch.own_code.source import ENTRY, Source
+
+SCRIPT = """
+import json, os, sys
+from lib import NAME
+def model_fn(folder): return folder
+if __name__ == "__main__":
+    found = {"argv": sys.argv, "file": os.path.basename(__file__), "path": sys.path[0], "pid": os.getpid(), "lib": NAME,
+             "hooks": os.environ.get("HEADRACE_HOOKS"), "isolated": sys.flags.dev_mode,
+             "names": [os.environ.get(name) for name in ("SM_USER_ENTRY_POINT", "SM_MODULE_NAME", "SM_TRAINING_ENV")]}
+    print(json.dumps(found))
+"""
+
+
+def staged(folder: Path, *, entry: str = "train.py", under: Any = "run") -> Path:
+    source = folder / "source"
+    (source / entry).parent.mkdir(parents=True, exist_ok=True)
+    (source / entry).write_text(SCRIPT)
+    ((source / entry).parent / "lib.py").write_text("NAME = 'mine'")
+    Source(source, entry, under).stage(folder / "code")
+    return folder / "code"
+
+
+def started(code: Path, *words: str, **environment: str) -> tuple[dict[str, Any], int, str]:
+    """Start the entry; return what the script saw, the number of the process, and stderr."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HEADRACE", "SM_"))}
+    with subprocess.Popen(
+        [sys.executable, *words],
+        cwd=code,
+        env={**clean, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return json.loads(next(line for line in out.splitlines() if line.startswith("{"))), process.pid, errors
+
+
+def test_the_script_starts_in_the_same_process_with_its_own_name(tmp_path: Path) -> None:
+    code = staged(tmp_path)
+    found, pid, _ = started(code, "-X", "dev", str(code / ENTRY), "--lr", "a b", ENTRY)
+    assert found["argv"] == [str(code / "train.py"), "--lr", "a b", ENTRY]
+    assert (found["file"], found["path"], found["lib"], found["pid"]) == ("train.py", str(code), "mine", pid)
+    assert found["isolated"] and "headrace.accelerate.hook" in found["hooks"]
+
+
+@pytest.mark.parametrize("words", [(ENTRY,), (f"./{ENTRY}",), ("-m", "headrace_entry")])
+def test_each_way_to_start_it_works(tmp_path: Path, words: tuple[str, ...]) -> None:
+    found, _, _ = started(staged(tmp_path), *words, "--x")
+    assert found["file"] == "train.py" and found["argv"][1:] == ["--x"]
+
+
+def test_a_script_in_a_folder_keeps_its_place(tmp_path: Path) -> None:
+    code = staged(tmp_path, entry="tools/train.py")
+    found, _, _ = started(code, ENTRY)
+    assert found["path"] == str(code / "tools")
+
+
+def test_the_variables_of_the_toolkit_name_the_script(tmp_path: Path) -> None:
+    training = json.dumps({"user_entry_point": ENTRY, "module_name": "headrace_entry", "hosts": ["algo-1"]})
+    names = {"SM_USER_ENTRY_POINT": ENTRY, "SM_MODULE_NAME": "headrace_entry", "SM_TRAINING_ENV": training}
+    found, _, _ = started(staged(tmp_path), ENTRY, **names)
+    assert found["names"][:2] == ["train.py", "train"]
+    assert json.loads(found["names"][2]) == {"user_entry_point": "train.py", "module_name": "train", "hosts": ["algo-1"]}
+    found, _, _ = started(staged(tmp_path), ENTRY, SM_TRAINING_ENV="no json")
+    assert found["names"][2] == "no json"
+
+
+def test_an_import_gives_the_names_of_the_script(tmp_path: Path) -> None:
+    code = staged(tmp_path)
+    program = "import headrace_entry; print(headrace_entry.model_fn('x'), headrace_entry.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=code, capture_output=True, text=True, check=True)
+    assert done.stdout == "x headrace_entry\n"
+
+
+def test_a_job_without_headrace_runs_plain_and_says_why(tmp_path: Path) -> None:
+    code = staged(tmp_path)
+    (code / ".headrace").mkdir()  # what travelled is empty
+    (code / ".headrace/headrace").mkdir()
+    (code / ".headrace/headrace/__init__.py").write_text("raise ImportError('no safetensors')")
+    found, _, errors = started(code, ENTRY)
+    assert found["hooks"] is None
+    assert errors == "headrace: train.py runs plain: ImportError: no safetensors\n"
+
+
+def test_under_diagnose_the_first_rank_of_a_host_watches(tmp_path: Path) -> None:
+    code = staged(tmp_path, under="diagnose")
+    output = tmp_path / "output"
+    first, _, _ = started(code, ENTRY, SM_OUTPUT_DATA_DIR=str(output), SM_CURRENT_HOST="algo-2", LOCAL_RANK="0")
+    folder = output / "headrace-algo-2"
+    assert first["file"] == "train.py" and (folder / "launch.jsonl").is_file()
+    other, pid, _ = started(code, ENTRY, SM_OUTPUT_DATA_DIR=str(output), SM_CURRENT_HOST="algo-2", LOCAL_RANK="1")
+    assert other["pid"] == pid and other["hooks"] == first["hooks"]
