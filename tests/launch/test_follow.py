@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tarfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -271,8 +272,9 @@ def test_the_command_sends_a_job_and_follows_it_to_its_end(tmp_path: Path, capsy
         document = json.loads(printed.out)
         assert document["arn"].endswith("training-job/job-1")
         assert document["job"]["status"] == "Completed"
-        code = client("s3").get_object(Bucket="my-bucket", Key="headrace/job-1/code/train.py")["Body"].read()
-        assert code == b"print(1)"
+        code = client("s3").get_object(Bucket="my-bucket", Key="headrace/job-1/code/source.tar.gz")["Body"].read()
+        with tarfile.open(fileobj=io.BytesIO(code)) as archive:
+            assert archive.extractfile("train.py").read() == b"print(1)"  # type: ignore[union-attr]
         found = client().describe_training_job(TrainingJobName="job-1")
         assert found["HyperParameters"] == {"model": "resnet50"}
         assert main(["launch", "follow", "job-1"]) == 0

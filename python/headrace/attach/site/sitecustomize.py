@@ -1,4 +1,4 @@
-# ruff: noqa: PTH100, PTH118, PTH120 -- runs in every Python below the command; pathlib would cost each 5 ms
+# ruff: noqa: PTH100, PTH112, PTH118, PTH120 -- runs in every Python below the command; pathlib would cost each 5 ms
 """Python itself runs this file in each process of a command that `headrace.attach.launch.spawn` has started.
 
 It removes its folder from `sys.path` (PYTHONPATH keeps it, for child processes), starts `headrace.attach.record.load_hooks`
@@ -26,8 +26,11 @@ def _run_hidden_sitecustomize() -> None:
 
 def _start_headrace() -> None:
     """Start `headrace.attach.record.load_hooks`, from this copy of the package if the environment has no headrace."""
+    package = os.path.dirname(os.path.dirname(_HERE))
+    lacking = os.path.join(os.path.dirname(package), "lacking")
+    if os.path.isdir(lacking):  # the package travelled to a job's container, with what its image may lack
+        sys.path.append(lacking)
     if importlib.util.find_spec("headrace") is None:
-        package = os.path.dirname(os.path.dirname(_HERE))
         spec = importlib.util.spec_from_file_location(
             "headrace", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import platform
 import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from headrace.launch.job_request.validate import check_request, refuse_mistakes
 from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
 from headrace.launch.own_code.source import Source
+from headrace.launch.own_code.travelling import ARCHIVE, needed_glibc, write_archive
 from headrace.launch.sagemaker.aws import aws_client
 from headrace.launch.sagemaker.follow import (
     FinishedJob,
@@ -37,12 +40,13 @@ from headrace.launch.sagemaker.follow import (
     submit,
     upload_code,
 )
+from headrace.launch.sagemaker.images import check_image
 from headrace.launch.sagemaker.plan import ExpectedCost, Work, expected_cost
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.regular_file import read_regular
 from headrace.system.text.json import parse_json
 from headrace.system.text.redaction import without_url_secrets
-from headrace.system.text.sizes import count_text
+from headrace.system.text.sizes import count_text, size_text
 from headrace.training.stop_signal import StopRequest
 
 TAKES_ARGUMENTS = True
@@ -188,14 +192,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"launch {args.target} takes no job name, but {args.job} is given", hint="--name names a new job")
     _check_wheel(args)
     source = own_source(args)
-    if source is not None and not source.alone and args.target != "local":
-        raise UsageError(
-            f"launch {args.target} does not send a folder yet", hint="launch local runs it; --script sends one file"
-        )
     request = _read(args.request) if args.request else build_request(_job(args, source))
     refuse_mistakes(check_request(request, region=args.region), output.log)
     if args.target == "local" and not args.dry_run:
         return _run_here(args, request, source)
+    if source is not None and not args.request and args.target == "sagemaker":
+        _check_own_code(request, source)
     table = _prices(args.region)
     cost = expected_cost(request, _work(args), table)
     if args.out:
@@ -207,8 +209,7 @@ def run(args: argparse.Namespace) -> int:
     _ask(args, request, cost)
     name = request["TrainingJobName"]
     client = aws_client("sagemaker", args.region)
-    files = [path for path in (args.wheel, args.script) if path is not None]
-    upload_code(aws_client("s3", args.region), request, files, sleep=time.sleep, log=output.log)
+    _upload(args, request, source)
     tagged = {**request, "Tags": [*(request.get("Tags") or []), *prediction_tags(cost)]}
     document["arn"] = submit(client, tagged, sleep=time.sleep, log=output.log)
     output.log(f"sent: {document['arn']}")
@@ -216,6 +217,27 @@ def run(args: argparse.Namespace) -> int:
     document["job"] = dataclasses.asdict(done) if done else None
     output.emit(args, document, lambda: _show_end(args, name, done))
     return 0 if done is None or done.status == "Completed" else 1
+
+
+def _check_own_code(request: dict[str, Any], source: Source) -> None:
+    """Say what travels, and raise `UsageError` where headrace cannot run in the image or on the instance."""
+    output.log(source.words())
+    resources = request["ResourceConfig"]
+    instances = [one["InstanceType"] for one in resources.get("InstanceGroups") or [resources]]
+    image = request["AlgorithmSpecification"]["TrainingImage"]
+    remark = check_image(image, instances, glibc=needed_glibc(), machine=platform.machine())
+    if remark is not None:
+        output.log(f"remark: {remark}")
+
+
+def _upload(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> None:
+    """Upload the wheel and the code of the job."""
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        files = [args.wheel] if args.wheel is not None else []
+        if source is not None:
+            files.append(archive := Path(folder) / ARCHIVE)
+            output.log(f"{ARCHIVE}: {size_text(write_archive(source, archive))} with headrace")
+        upload_code(aws_client("s3", args.region), request, files, sleep=time.sleep, log=output.log)
 
 
 def _prices(region: str) -> PriceTable:
@@ -427,6 +449,7 @@ def _job(args: argparse.Namespace, source: Source | None) -> TrainingJob:
         max_hours=args.max_hours,
         max_wait_hours=args.max_wait_hours,
         image=args.image,
+        archive=ARCHIVE if source is not None else None,
         wheel=args.wheel.name if args.wheel else None,
         hyperparameters=_hyperparameters(args),
         environment={**_pairs(args.env, "--env"), **(source.variables() if source is not None else {})},

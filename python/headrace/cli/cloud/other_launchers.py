@@ -59,6 +59,10 @@ def _show(text: str, path: Path | None) -> None:
 
 
 def _training(args: argparse.Namespace, name: str, options: Mapping[str, str], environment: Mapping[str, str]) -> Training:
+    if args.source_dir is not None:
+        raise UsageError(
+            f"launch {args.target} takes no --source-dir: every machine sees the script's folder", hint="--script FILE names it"
+        )
     if args.script is None and not (args.model and args.data):
         raise UsageError(f"launch {args.target} needs --model and --data", hint="or --script FILE")
     if args.script is not None:

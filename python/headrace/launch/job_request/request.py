@@ -28,6 +28,9 @@ IMAGE_TAG = {"gpu": "2.8.0-gpu-py312-cu129-ubuntu22.04-sagemaker", "cpu": "2.8.0
 CODE = "code"
 """The channel that brings headrace's wheel and the script."""
 
+CODE_FOLDER = "/opt/ml/code"
+"""Where a container has its script."""
+
 CHECKPOINTS = "/opt/ml/checkpoints"
 
 
@@ -60,7 +63,8 @@ class TrainingJob:
 
     bucket: name of the bucket for code, checkpoints and results. max_hours, max_wait_hours: of training, and of training with
     the waits of a spot job (default: twice `max_hours`). wheel: name of headrace's wheel in the code channel; None installs
-    the released version. image: default AWS's PyTorch container.
+    the released version. archive: a file of the code channel with the script's folder and headrace, in place of script and
+    wheel (`headrace.launch.own_code`). image: default AWS's PyTorch container.
     """
 
     name: str
@@ -76,6 +80,7 @@ class TrainingJob:
     max_wait_hours: float | None = None
     image: str | None = None
     script: str | None = None
+    archive: str | None = None
     wheel: str | None = None
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -127,6 +132,10 @@ def training_image(region: str, instance: str) -> str:
 
 def _start_words(job: TrainingJob) -> str:
     """Return the command of the container. `exec` makes the entry the first process, which receives the signals."""
+    if job.archive is not None:
+        program = f"import sys; sys.path.insert(0, {f'{CODE_FOLDER}/.headrace'!r}); from headrace.launch.entry import main; "
+        unpack = f"tar -xzf /opt/ml/input/data/{CODE}/{job.archive} -C {CODE_FOLDER} --no-same-owner"
+        return f"mkdir -p {CODE_FOLDER} && {unpack} && exec python -P -c {shlex.quote(f'{program}sys.exit(main())')}"
     what = f"/opt/ml/input/data/{CODE}/{job.wheel}" if job.wheel else f"headrace[train,aws]=={__version__}"
     return f"python -m pip install --quiet {shlex.quote(what)} && exec python -m headrace.launch.entry"
 

@@ -83,8 +83,8 @@ class Source:
             copy = target / path
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.folder / path, copy)
-        if self.under != "plain":
-            (target / ENTRY).write_text(self._entry_text(), encoding="utf-8")
+        if (entry := self.entry_file()) is not None:
+            (target / ENTRY).write_bytes(entry)
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables by which `headrace.launch.entry` starts the script."""
@@ -123,12 +123,15 @@ class Source:
         count = sum(1 for _ in self.files())
         return f"source: {count_text(count, 'file')}, {size_text(self.size())} of {self.folder}; {self.entry}{how}"
 
-    def _entry_text(self) -> str:
+    def entry_file(self) -> bytes | None:
+        """Return the text of the file that stands in the place of the script; None where it starts as it is."""
+        if self.under == "plain":
+            return None
         text = resources.files("headrace.launch.own_code").joinpath("templates", ENTRY).read_text(encoding="utf-8")
         values = {"§script": self.entry, "§under": self.under, "§package": str(_package().parent)}
         for place, value in values.items():
             text = text.replace(f'"{place}"', repr(value))
-        return text
+        return text.encode()
 
 
 def _is_left_out(path: PurePosixPath) -> bool:

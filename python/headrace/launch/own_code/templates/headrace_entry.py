@@ -67,8 +67,10 @@ def output_folder() -> str:
 
 def attached(words: list[str]) -> list[str]:
     """Return the words that start the script under headrace; set the variables of its hooks."""
-    package = TRAVELLED if os.path.isdir(TRAVELLED) else PACKAGE
+    travelled = os.path.isdir(TRAVELLED)
+    package = TRAVELLED if travelled else PACKAGE
     sys.path.insert(0, package)
+    sys.path.append(os.path.join(package, "lacking"))
     try:
         launch = importlib.import_module("headrace.attach.launch")
         if UNDER == "run":
@@ -82,7 +84,10 @@ def attached(words: list[str]) -> list[str]:
         return words
     folder = output_folder()
     if os.environ.get("LOCAL_RANK", "0") == "0":  # the first rank of a host has the sampler, and writes the report
-        program = f"import sys; sys.path.insert(0, {package!r}); from headrace.cli.main import main; sys.exit(main())"
+        path = f"sys.path.insert(0, {package!r}); sys.path.append({os.path.join(package, 'lacking')!r})"
+        program = f"import sys; {path}; from headrace.cli.main import main; sys.exit(main())"
+        if travelled:  # headrace starts processes of its own
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
         return [sys.executable, "-P", "-c", program, "diagnose", "--out", folder, "--", *words]
     end_s = time.monotonic() + PATIENCE_S
     while not os.path.exists(os.path.join(folder, "launch.jsonl")) and time.monotonic() < end_s:

@@ -1,0 +1,76 @@
+"""AWS's PyTorch images: what a tag says of Python, torch and the C library, and whether headrace runs there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from headrace.errors import UsageError
+
+__all__ = ["Image", "check_image", "image_of"]
+
+LEAST_PYTHON, LEAST_TORCH = (3, 11), (2, 4)
+"""headrace's own requirements (pyproject.toml)."""
+
+GLIBC = {"ubuntu20.04": (2, 31), "ubuntu22.04": (2, 35), "ubuntu24.04": (2, 39), "amzn2023": (2, 34)}
+"""Version of the C library of each system (packages.ubuntu.com, docs.aws.amazon.com/linux/al2023; November 2026)."""
+
+FITTING = "2.4 and 2.5.1 with py311, 2.6 to 2.8 with py312"
+"""The PyTorch images that headrace runs in: `image_uri_config/pytorch.json` of SageMaker's SDK 2.257.7, August 2026."""
+
+_TAG = re.compile(
+    r"/pytorch-training:(?P<torch>\d+\.\d+)(?:\.\d+)?-(?:cpu|gpu)-py(?P<major>3)(?P<minor>\d+)(?:-\w+)?-(?P<system>[a-z]+[\d.]+)"
+)
+_ARM = re.compile(r"ml\.(?:[a-z]+\d+g[a-z]*)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What is in an image: versions of Python and torch, and of glibc where its system is known."""
+
+    python: tuple[int, int]
+    torch: tuple[int, int]
+    system: str
+    glibc: tuple[int, int] | None
+
+
+def image_of(uri: str) -> Image | None:
+    """Return what the tag of one of AWS's PyTorch images says; None for another image."""
+    found = _TAG.search(uri)
+    if found is None:
+        return None
+    major, minor = map(int, found["torch"].split("."))
+    return Image((int(found["major"]), int(found["minor"])), (major, minor), found["system"], GLIBC.get(found["system"]))
+
+
+def check_image(uri: str, instances: list[str], *, glibc: tuple[int, int], machine: str) -> str | None:
+    """Return a remark on an image that cannot be judged, or None. Raises `UsageError` where headrace cannot run.
+
+    glibc: what the travelling libraries need. machine: the processor that they are for, as `platform.machine()` names it.
+    """
+    for instance in instances:
+        if bool(_ARM.match(instance)) != (machine == "aarch64"):
+            raise UsageError(
+                f"headrace travels to {instance} as built here, for {machine}, and that instance has another processor",
+                hint="launch from a machine with the same processor, or choose another instance type",
+            )
+    image = image_of(uri)
+    if image is None:
+        return (
+            f"{uri} is not one of AWS's PyTorch images: it needs Python {_text(LEAST_PYTHON)}, torch {_text(LEAST_TORCH)} and "
+            f"glibc {_text(glibc)}, or newer. Where it lacks them, the job's log says that the script runs plain"
+        )
+    lacks = [
+        f"{name} {_text(has)}, and headrace needs {_text(needs)}"
+        for name, has, needs in (("Python", image.python, LEAST_PYTHON), ("torch", image.torch, LEAST_TORCH))
+        if has < needs
+    ]
+    if image.glibc is not None and image.glibc < glibc:
+        lacks.append(f"glibc {_text(image.glibc)} ({image.system}), and headrace as built here needs {_text(glibc)}")
+    if lacks:
+        raise UsageError(f"{uri} has {lacks[0]}", hint=f"PyTorch images that work: {FITTING}")
+    return None
+
+
+def _text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
