@@ -66,18 +66,22 @@ def hang_queue(options: argparse.Namespace) -> Job:
 
 
 def hang_rank(options: argparse.Namespace) -> Job:
-    """28: two ranks; rank 1 leaves the loop before rank 0, which waits in all-reduce."""
+    """28: two ranks; rank 1 waits for a tracker that is gone, and rank 0 in all-reduce for rank 1."""
     torch.distributed.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
+    gone = threading.Event()
+
     def compute(batch: Any, step: int) -> None:
         time.sleep(0.02)
+        if step == 60 and torch.distributed.get_rank() == 1:
+            gone.wait()
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
 
-    return Job(num_workers=1, compute=compute, steps=60 - 20 * torch.distributed.get_rank(), model=model)
+    return Job(num_workers=1, compute=compute, model=model)
 
 
 def killed_worker(options: argparse.Namespace) -> Job:

@@ -271,6 +271,21 @@ def test_what_ended_children_used_counts() -> None:
     assert found is not None and found.children_s > 0.05
 
 
+def test_a_wait_for_a_socket_is_told_from_one_for_a_terminal() -> None:
+    script = "import socket; one, two = socket.socketpair(); {}; print(1, flush=True); {}"
+    tcp = "server = socket.create_server(('127.0.0.1', 0)); one = socket.create_connection(server.getsockname())"
+    command = [sys.executable, "-S", "-c", script.format(tcp, "one.recv(1)")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        worker_of(process)
+        end_s = time.monotonic() + 5
+        while not (found := standstill._waits_in(f"/proc/{process.pid}")) and time.monotonic() < end_s:
+            time.sleep(0.02)
+        process.kill()
+    if not found:
+        pytest.skip("untested: this kernel does not say what a process waits in")
+    assert found.startswith("sk_")
+
+
 @pytest.mark.parametrize(
     "handler",
     [

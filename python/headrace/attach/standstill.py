@@ -317,11 +317,24 @@ def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
         "cpu_s": use.cpu_s + use.children_s,
         "name": use.name,
         "state": status.get("State", "")[:1],
-        "waits_in": (read_counters(f"{proc}/{pid}/wchan") or "").strip("0"),
+        "waits_in": _waits_in(f"{proc}/{pid}"),
         "bytes": known.get("rchar:", 0) + known.get("wchar:", 0),
         "reads": known.get("syscr:", 0),
         "switches": int(status.get("voluntary_ctxt_switches", 0)),
     }
+
+
+def _waits_in(process: str) -> str:
+    """Return what the main thread waits in, as the kernel names it; empty where that is not known.
+
+    A wait for a socket is often named by a helper of the kernel that terminals use too. Its first argument, a descriptor, tells.
+    """
+    found = (read_counters(f"{process}/wchan") or "").strip("0")
+    if found != "wait_woken":
+        return found
+    call = (read_counters(f"{process}/syscall") or "").split()  # number, arguments …
+    is_socket = len(call) > 1 and _target(f"{process}/fd/{int(call[1], 16)}").startswith("socket:")
+    return "sk_wait_data" if is_socket else found
 
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
