@@ -327,7 +327,8 @@ def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
 def _waits_in(process: str) -> str:
     """Return what the main thread waits in, as the kernel names it; empty where that is not known.
 
-    A wait for a socket is often named by a helper of the kernel that terminals use too. Its first argument, a descriptor, tells.
+    A wait for a socket is often named by a helper of the kernel that terminals use too. The descriptor, its call's first
+    argument, tells.
     """
     found = (read_counters(f"{process}/wchan") or "").strip("0")
     if found != "wait_woken":
