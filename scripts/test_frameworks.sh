@@ -6,7 +6,7 @@
 # SHARE=K/N runs each Nth test of each group, beginning with the Kth.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-export HEADRACE_TEST_SKIPS=fail TF_CPP_MIN_LOG_LEVEL=3
+export HEADRACE_TEST_SKIPS=fail HEADRACE_SAGEMAKER_SDKS=1 TF_CPP_MIN_LOG_LEVEL=3
 run() {
     echo "test-frameworks: $*"
     .venv-frameworks/bin/python -m pytest -q -p no:cacheprovider --timeout 600 --reruns 1 -raR --durations=3 \
@@ -37,6 +37,7 @@ tests/examples/test_examples.py -k "lightning or accelerate or hugging or keras"
 tests/test_guides.py -k other_frameworks
 tests/diagnosis/fixes/test_tensorflow.py -k keras_fit
 tests/accelerate/lazy/test_native_readers.py tests/accelerate/script_code/test_hf_datasets.py
+tests/launch/own_code/test_under.py -k of_sdk
 tests/profiling/test_in_process.py -k real_trainer
 tests/frameworks/test_tensorflow_batches.py
 tests/frameworks/test_jax_batches.py

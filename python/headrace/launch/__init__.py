@@ -9,3 +9,7 @@ Its rooms, ground first:
 - `local`: `headrace launch local`: run a training job on this machine.
 - `finished_job`: a job that already ran, from what AWS kept.
 """
+
+from headrace.launch.own_code.under import under
+
+__all__ = ["under"]

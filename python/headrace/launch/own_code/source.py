@@ -36,9 +36,10 @@ KINDS = (".py", ".sh")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A folder with a script. entry: the script, named from the folder. alone: only the script travels, not its folder.
+    """A folder with a script. entry: the script, named from the folder. alone: only the script travels.
 
-    arguments: of the script, beside the hyperparameters. torchrun: start it once for each GPU of a host.
+    arguments: of the script, beside the hyperparameters. torchrun: start it once for each GPU of a host. command: a line for
+    bash in place of the script. left_out: names of files and folders that do not travel.
     """
 
     folder: Path
@@ -47,6 +48,8 @@ class Source:
     alone: bool = False
     arguments: Sequence[str] = ()
     torchrun: bool = False
+    command: str | None = None
+    left_out: frozenset[str] = LEFT_OUT
 
     @classmethod
     def of_file(cls, script: Path, under: Under = "plain", arguments: Sequence[str] = (), *, torchrun: bool = False) -> Source:
@@ -69,8 +72,10 @@ class Source:
             raise UsageError(f"--under {self.under}: {', '.join(get_args(Under))} are known")
         if self.under != "plain" and script.suffix not in KINDS:
             raise UsageError(f"--entry {self.entry}: only {' and '.join(KINDS)} files are started under headrace")
-        if _is_left_out(inside) or script.is_symlink():
-            raise UsageError(f"--entry {self.entry} does not travel", hint=f"links do not, nor {', '.join(sorted(LEFT_OUT))}")
+        if not self.left_out.isdisjoint(inside.parts) or script.is_symlink():
+            raise UsageError(
+                f"--entry {self.entry} does not travel", hint=f"links do not, nor {', '.join(sorted(self.left_out))}"
+            )
         if self.under != "plain" and (self.folder / ENTRY).exists() and not self.alone:
             raise UsageError(f"{self.folder} has a file {ENTRY}, a name that headrace needs", hint="rename it")
 
@@ -106,11 +111,11 @@ class Source:
             yield Path(self.entry)
             return
         for place, folders, names in os.walk(self.folder):
-            folders[:] = sorted(name for name in folders if name not in LEFT_OUT)
+            folders[:] = sorted(name for name in folders if name not in self.left_out)
             here = Path(place)
             for name in sorted(names):
                 file = here / name
-                if name not in LEFT_OUT and not file.is_symlink() and file.is_file():
+                if name not in self.left_out and not file.is_symlink() and file.is_file():
                     yield file.relative_to(self.folder)
 
     def size(self) -> int:
@@ -128,14 +133,10 @@ class Source:
         if self.under == "plain":
             return None
         text = resources.files("headrace.launch.own_code").joinpath("templates", ENTRY).read_text(encoding="utf-8")
-        values = {"§script": self.entry, "§under": self.under, "§package": str(_package().parent)}
+        values = {"§script": self.entry, "§command": self.command, "§under": self.under, "§package": str(_package().parent)}
         for place, value in values.items():
             text = text.replace(f'"{place}"', repr(value))
         return text.encode()
-
-
-def _is_left_out(path: PurePosixPath) -> bool:
-    return not LEFT_OUT.isdisjoint(path.parts)
 
 
 def _package() -> Path:

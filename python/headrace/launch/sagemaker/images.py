@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace.errors import UsageError
 
-__all__ = ["Image", "check_image", "image_of"]
+__all__ = ["Image", "check_image", "check_processor", "check_versions", "image_of"]
 
 LEAST_PYTHON, LEAST_TORCH = (3, 11), (2, 4)
 """headrace's own requirements (pyproject.toml)."""
@@ -48,28 +48,49 @@ def check_image(uri: str, instances: list[str], *, glibc: tuple[int, int], machi
 
     glibc: what the travelling libraries need. machine: the processor that they are for, as `platform.machine()` names it.
     """
-    for instance in instances:
-        if bool(_ARM.match(instance)) != (machine == "aarch64"):
-            raise UsageError(
-                f"headrace travels to {instance} as built here, for {machine}, and that instance has another processor",
-                hint="launch from a machine with the same processor, or choose another instance type",
-            )
+    check_processor(instances, machine)
     image = image_of(uri)
     if image is None:
         return (
             f"{uri} is not one of AWS's PyTorch images: it needs Python {_text(LEAST_PYTHON)}, torch {_text(LEAST_TORCH)} and "
             f"glibc {_text(glibc)}, or newer. Where it lacks them, the job's log says that the script runs plain"
         )
-    lacks = [
-        f"{name} {_text(has)}, and headrace needs {_text(needs)}"
-        for name, has, needs in (("Python", image.python, LEAST_PYTHON), ("torch", image.torch, LEAST_TORCH))
-        if has < needs
-    ]
+    lacks = _lacks(image.python, image.torch)
     if image.glibc is not None and image.glibc < glibc:
         lacks.append(f"glibc {_text(image.glibc)} ({image.system}), and headrace as built here needs {_text(glibc)}")
     if lacks:
         raise UsageError(f"{uri} has {lacks[0]}", hint=f"PyTorch images that work: {FITTING}")
     return None
+
+
+def check_processor(instances: list[str], machine: str) -> None:
+    """Raise `UsageError` for an instance type with another processor than `machine`."""
+    for instance in instances:
+        if bool(_ARM.match(instance)) != (machine == "aarch64"):
+            raise UsageError(
+                f"headrace travels to {instance} as built here, for {machine}, and that instance has another processor",
+                hint="launch from a machine with the same processor, or choose another instance type",
+            )
+
+
+def check_versions(torch: str, python: str) -> None:
+    """Raise `UsageError` where a `framework_version` and a `py_version` name an image that headrace cannot run in."""
+    numbers, minor = re.findall(r"\d+", torch), re.fullmatch(r"py3(\d+)", python)
+    if len(numbers) < 2 or minor is None:
+        return
+    if lacks := _lacks((3, int(minor[1])), (int(numbers[0]), int(numbers[1]))):
+        raise UsageError(
+            f"framework_version={torch!r}, py_version={python!r} is an image with {lacks[0]}",
+            hint=f'framework_version="2.8.0", py_version="py312" works; so do {FITTING}',
+        )
+
+
+def _lacks(python: tuple[int, int], torch: tuple[int, int]) -> list[str]:
+    return [
+        f"{name} {_text(has)}, and headrace needs {_text(needs)}"
+        for name, has, needs in (("Python", python, LEAST_PYTHON), ("torch", torch, LEAST_TORCH))
+        if has < needs
+    ]
 
 
 def _text(version: tuple[int, int]) -> str:

@@ -13,6 +13,7 @@ import sys
 import time
 
 SCRIPT = "§script"
+COMMAND = "§command"
 UNDER = "§under"
 PACKAGE = "§package"
 
@@ -46,6 +47,8 @@ def restore_names() -> None:
 
 def script_words() -> list[str]:
     """Return the words with which this process was started, with the script in the place of this file."""
+    if COMMAND is not None:
+        return ["/bin/bash", "-c", COMMAND]
     if SCRIPT.endswith(".sh"):
         return ["/bin/bash", os.path.join(HERE, SCRIPT), *sys.argv[1:]]
     words = [sys.executable, *sys.orig_argv[1:]]
@@ -103,7 +106,7 @@ def main() -> None:
     try:
         words = attached(words)
     except Exception as error:  # the script comes first
-        print(f"headrace: {SCRIPT} runs plain: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"headrace: {SCRIPT or COMMAND} runs plain: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     os.execv(words[0], words)
 
 

@@ -1,0 +1,192 @@
+"""The same SageMaker job, from the estimator of a notebook, with its script started under headrace.
+
+from headrace.launch import under
+
+estimator = under(PyTorch(entry_point="train.py", source_dir="project", …), "run")
+estimator.fit({"training": "s3://bucket/train"})
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from headrace.errors import UsageError
+from headrace.launch.own_code.source import ENTRY, LEFT_OUT, Source, Under
+from headrace.launch.own_code.travelling import needed_glibc, travelling_files
+from headrace.launch.sagemaker.images import check_image, check_processor, check_versions
+
+__all__ = ["under"]
+
+Estimator = TypeVar("Estimator")
+
+_OF_RECIPES = ("training_recipe_file", "is_nova_or_eval_recipe", "is_llmft_recipe", "_temp_recipe_train_dir", "_is_nova_recipe",
+               "_is_llmft_recipe")  # fmt: skip
+"""Attributes of estimators of SDK 2 (2.257) and trainers of both SDKs (3.27) that are set where a recipe made them."""
+
+_PLAIN = "_headrace_plain"
+"""Attribute of an estimator: what its fields were before `under`."""
+
+
+def under(estimator: Estimator, how: Under = "run") -> Estimator:
+    """Let a SageMaker job run its script under headrace, and return the estimator: `fit()` or `train()` then starts that job.
+
+    estimator: of SageMaker's SDK 2 (`PyTorch(…)` and other framework estimators, or its `ModelTrainer`), or a `ModelTrainer` of
+    SDK 3. how: "run" loads the images with headrace; "diagnose" writes session and report to the job's output; "plain" undoes
+    it. Only where the code comes from changes: a copy of the source, with an entry file and headrace, which needs no package
+    index in the container. The copy is made now: after an edit of the source, call `under` again. It lives as long as the
+    estimator.
+
+    Raises `UsageError` for what headrace cannot start: SageMaker's own data-parallel library, training recipes, sources in git,
+    S3 or archives, pipeline variables, TensorFlow under "run", and images without the Python or torch that headrace needs.
+
+        estimator = under(PyTorch(entry_point="train.py", source_dir="project", framework_version="2.8", py_version="py312", …))
+    """
+    if how not in get_args(Under):
+        raise UsageError(f"under(…, {how!r}): {', '.join(map(repr, get_args(Under)))} are known")
+    kind = _kind(estimator)
+    _restore(estimator)
+    if how != "plain":
+        kind(estimator, how)
+    return estimator
+
+
+def _kind(estimator: Any) -> Any:
+    """Return the function that changes estimators of this kind."""
+    names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(estimator).__mro__}
+    if "sagemaker.estimator.Framework" in names:
+        return _framework
+    if names & {"sagemaker.modules.train.model_trainer.ModelTrainer", "sagemaker.train.model_trainer.ModelTrainer"}:
+        return _model_trainer
+    found = f"{type(estimator).__module__}.{type(estimator).__qualname__}"
+    raise UsageError(f"under: {found} starts no script of yours", hint="a PyTorch(…) estimator or a ModelTrainer does")
+
+
+def _restore(estimator: Any) -> None:
+    for name, value in getattr(estimator, _PLAIN, {}).items():
+        setattr(estimator, name, value)
+
+
+def _change(estimator: Any, **fields: Any) -> None:
+    """Set fields of an estimator, and remember what they were."""
+    object.__setattr__(estimator, _PLAIN, {name: getattr(estimator, name) for name in fields})
+    for name, value in fields.items():
+        setattr(estimator, name, value)
+
+
+def _framework(estimator: Any, how: Under) -> None:
+    """Change an estimator of SDK 2: its folder and its entry point."""
+    folder, entry = estimator.source_dir, estimator.entry_point
+    _refuse_variables(source_dir=folder, entry_point=entry, image_uri=estimator.image_uri)
+    if getattr(estimator, "git_config", None):
+        raise UsageError("under: the source comes from git", hint="clone it, and give the folder as source_dir")
+    _refuse_recipes(estimator)
+    distribution = getattr(estimator, "distribution", None) or {}
+    if isinstance(distribution, Mapping) and "smdistributed" in distribution:
+        raise UsageError(
+            "under: SageMaker's own data-parallel library starts the script by a launcher of its own",
+            hint='distribution={"torch_distributed": {"enabled": True}} starts it by torchrun',
+        )
+    if not entry:
+        raise UsageError("under: the estimator has no entry_point")
+    source = _source(folder, entry, how)
+    _check_framework(estimator, how)
+    _change(estimator, source_dir=str(_staged(estimator, source)), entry_point=ENTRY)
+
+
+def _check_framework(estimator: Any, how: Under) -> None:
+    """Raise `UsageError` where headrace cannot run in the estimator's image."""
+    name = str(getattr(estimator, "_framework_name", ""))
+    if how == "run" and name not in ("", "pytorch"):
+        raise UsageError(f'under: "run" is for PyTorch, not for {name}', hint='under(…, "diagnose") measures such a job')
+    instances = [instance for instance in [getattr(estimator, "instance_type", None)] if isinstance(instance, str)]
+    if isinstance(estimator.image_uri, str):
+        _check(estimator.image_uri, instances)
+        return
+    check_processor(instances, platform.machine())
+    torch, python = str(getattr(estimator, "framework_version", "") or ""), str(getattr(estimator, "py_version", "") or "")
+    if name == "pytorch" and torch and python:
+        check_versions(torch, python)
+
+
+def _model_trainer(trainer: Any, how: Under) -> None:
+    """Change a `ModelTrainer` of either SDK: its source code."""
+    code = trainer.source_code
+    if code is None or not (code.entry_script or code.command):
+        raise UsageError("under: the trainer has no script of yours", hint="SourceCode(source_dir=…, entry_script=…)")
+    _refuse_variables(
+        source_dir=code.source_dir, entry_script=code.entry_script, command=code.command, image=trainer.training_image
+    )
+    _refuse_recipes(trainer)
+    if isinstance(trainer.training_image, str):
+        compute = trainer.compute
+        instances = [compute.instance_type] if compute is not None and isinstance(compute.instance_type, str) else []
+        _check(trainer.training_image, instances)
+    patterns = getattr(code, "ignore_patterns", None)
+    left_out = frozenset(patterns) if patterns is not None else LEFT_OUT
+    if code.command:
+        source = replace(_folder_source(code.source_dir, how), command=code.command, left_out=left_out)
+        changed = {"command": f"python {ENTRY}"}
+    else:
+        source = replace(_source(code.source_dir, code.entry_script, how), left_out=left_out)
+        changed = {"entry_script": ENTRY}
+    folder = _staged(trainer, source)
+    _change(trainer, source_code=code.model_copy(update={**changed, "source_dir": str(folder)}))
+
+
+def _check(uri: str, instances: list[str]) -> None:
+    if "tensorflow" in uri:
+        return
+    check_image(uri, instances, glibc=needed_glibc(), machine=platform.machine())
+
+
+def _refuse_recipes(estimator: Any) -> None:
+    if any(getattr(estimator, name, None) for name in _OF_RECIPES):
+        raise UsageError("under: a training recipe brings its own script")
+
+
+def _refuse_variables(**values: Any) -> None:
+    for name, value in values.items():
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"under: {name} is a {type(value).__name__}, which is known only when a pipeline runs")
+
+
+def _source(folder: str | None, entry: str, how: Under) -> Source:
+    """Return the source that an estimator names by a folder and an entry, or by a file alone."""
+    if folder is None:
+        if not Path(entry).is_file():
+            raise UsageError(f"under: there is no file {entry}")
+        return Source.of_file(Path(entry), how)
+    source = replace(_folder_source(folder, how), entry=entry)
+    source.check()
+    return source
+
+
+def _folder_source(folder: str | None, how: Under) -> Source:
+    if folder is None:
+        raise UsageError("under: a command needs a source_dir, in which headrace can travel")
+    if folder.startswith(("s3://", "http://", "https://")) or folder.endswith((".tar.gz", ".tgz")):
+        raise UsageError(
+            f"under: the source is {folder}", hint="headrace travels with a folder of this machine: unpack it here"
+        )
+    if not Path(folder).is_dir():
+        raise UsageError(f"under: there is no folder {folder}")
+    return Source(Path(folder), "", how)
+
+
+def _staged(estimator: Any, source: Source) -> Path:
+    """Return a folder with what travels, which lasts as long as the estimator."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-source-"))
+    weakref.finalize(estimator, shutil.rmtree, folder, ignore_errors=True)
+    source.stage(folder)
+    for name, file in travelling_files():
+        copy = folder / ".headrace" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+    return folder
