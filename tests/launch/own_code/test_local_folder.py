@@ -158,6 +158,19 @@ def test_a_missing_channel_is_answered_with_those_that_are_there(
     assert (said.out + said.err).count("KeyError") == 1, "the reason is said once"
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_job_that_its_limit_ended_says_whether_it_saved_anything(
+    tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str], saves: bool
+) -> None:
+    save = "open('/opt/ml/checkpoints/step', 'w').write('1')" if saves else "pass"
+    (project / "main.py").write_text(f"import time\ntry: {save}\nexcept OSError: pass\nfor _ in range(999): time.sleep(0.1)")
+    assert launch(tmp_path, project, "--under", "plain", "--max-hours", "0.0006") == 1
+    said = capsys.readouterr().out
+    assert said.startswith("Stopped after ")
+    if "by SAGEMAKER_BASE_DIR" not in log(tmp_path):  # else the script could not save
+        assert ("nothing was saved" in said) != saves
+
+
 @pytest.mark.parametrize(
     "words, said",
     [

@@ -416,6 +416,8 @@ def _show_done(done: LocalJob, store: LocalStore) -> None:
     if artifacts := done.description.get("ModelArtifacts"):
         address = artifacts["S3ModelArtifacts"]
         output.say(f"model: {address if store.sends else store.path(address)}")
+    elif done.status == "Stopped" and not any(path.is_file() for path in done.folder.glob("hosts/*/checkpoints/**/*")):
+        output.say("nothing was saved: no file in /opt/ml/model (SM_MODEL_DIR) nor in /opt/ml/checkpoints")
     for report in sorted((done.folder / "results" / "output").glob("headrace-*/report.html")):
         output.say(f"report: {report}")
     output.say(f"logs: {done.folder / 'logs'}, description: {done.folder / 'description.json'}")
