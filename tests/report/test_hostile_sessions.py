@@ -214,6 +214,15 @@ def test_a_loader_that_is_listed_twice_has_its_arrows_once() -> None:
     assert perfetto.trace(replace(session, loaders=session.loaders * 2)) == perfetto.trace(session)
 
 
+def test_a_heat_map_of_rows_of_any_length_takes_no_memory(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row of a megabyte and a million short ones were a picture of a terabyte."""
+    drawn = json.loads((folder / DIAGNOSIS_FILE).read_text())["heat_map"]
+    change(folder, heat_map=drawn | {"gpus": [[0.5] * 4000, *([[0.5]] * 4000)]})
+    with at_most(12 << 20):
+        assert main(["report", str(folder), "--html"]) == 1
+    assert "rows of one length" in capsys.readouterr().err
+
+
 def test_a_process_stands_once_in_a_sample_of_a_standstill(folder: Path) -> None:
     """A few megabytes of one process, again and again, took hours to judge."""
     line = {"kind": "standstill", "time_s": 9.0, "since_s": 1.0, "processes": [{"pid": 7}, {"pid": 7}]}

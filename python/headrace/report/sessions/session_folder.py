@@ -18,6 +18,7 @@ from headrace.session.model import Session
 from headrace.session.typed_json import converter
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.foreign_errors import first_line
 from headrace.system.text.json import parse_json
 
 __all__ = ["DIAGNOSIS_FILE", "diagnosis_from_json", "foreign_values", "read_session_folder", "write_diagnosis"]
@@ -64,7 +65,9 @@ def foreign_values(where: str | Path, done: str) -> Iterator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         hint = "it was not written by headrace, or changed since; if it was, please report this"
-        raise SessionError(f"{where} cannot be {done}: its values contradict each other ({error})", hint=hint) from error
+        raise SessionError(
+            f"{where} cannot be {done}: its values contradict each other ({first_line(error)})", hint=hint
+        ) from error
 
 
 def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:
