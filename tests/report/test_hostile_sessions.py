@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.measure.machine import measure_machine
+from headrace.diagnosis.measure.rank import measure_ranks
 from headrace.diagnosis.measure.series import heat_map
 from headrace.diagnosis.result.model import FlameChart, HotFunction
 from headrace.errors import SessionError
@@ -206,6 +208,15 @@ def test_a_heat_map_takes_the_mean_of_those_samples_that_have_the_core() -> None
     assert found is not None
     assert found.cores == ((0.5, 0.5, 0.5, 0.5, 0.0), (None, 0.5, None, 0.5, 1.0), (None, None, None, None, 0.25))
     assert found.gpus == ((None, None, None, None, 0.5),)
+
+
+def test_steps_of_any_number_of_processes_take_no_time_for_each_other() -> None:
+    """Each process looked at the steps of all: ten thousand of them took minutes."""
+    session = example_session()
+    steps = tuple(replace(session.steps[0], pid=10_000 + number) for number in range(10_000))
+    began_s = time.process_time()
+    assert len(measure_ranks(replace(session, steps=session.steps + steps))) == 1
+    assert time.process_time() - began_s < 3
 
 
 def test_a_loader_that_is_listed_twice_has_its_arrows_once() -> None:
