@@ -23,6 +23,8 @@ from headrace.trials.experiment.cells import Experiment
 from headrace.trials.experiment.pixels import compare_pixels
 from headrace.trials.measuring import runner
 from headrace.trials.measuring.runner import only_run
+from headrace.trials.results import outputs
+from headrace.trials.results.row import Row
 
 pytest.importorskip("torch")
 pytest.importorskip("skimage")
@@ -150,6 +152,12 @@ def test_results_that_no_run_wrote_are_an_error_in_words(
     monkeypatch.setattr(trials, "run_groups", kept)
     assert main([*ARGUMENTS[:-1], "--out", str(tmp_path)]) == 1
     assert "cannot be shown: its values contradict each other" in capsys.readouterr().err
+
+
+def test_a_result_that_no_run_wrote_is_no_formula_in_the_table(tmp_path: Path) -> None:
+    outputs.write_files(tmp_path, [Row("run", "resnet18", 1, 32, "corrected", error="=1+1")], {}, "")
+    with open(tmp_path / "rows.csv", newline="") as stream:
+        assert [row["error"] for row in csv.DictReader(stream)] == ["'=1+1"]
 
 
 def test_pixels_that_no_run_wrote_are_an_error_in_words(tmp_path: Path) -> None:
