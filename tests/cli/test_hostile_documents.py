@@ -133,6 +133,8 @@ def test_a_request_larger_than_any_is_not_read(tmp_path: Path, capsys: pytest.Ca
         {"SecondaryStatusTransitions": [{"Status": "Training", "StartTime": 0, "EndTime": 1e308}]},
         {"BillableTimeInSeconds": 1e308},
         {"FinalMetricDataList": [{"MetricName": "train:images_per_second", "Value": 1e308}]},
+        {"BillableTimeInSeconds": "x", "ResourceConfig": {"InstanceType": "ml.unknown.xlarge"}},
+        {"TrainingTimeInSeconds": [1, 2], "ResourceConfig": {"InstanceType": "ml.unknown.xlarge"}},
     ],
 )
 def test_wrong_values_of_a_finished_job(change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

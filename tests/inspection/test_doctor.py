@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -156,6 +157,29 @@ def test_disk_speed_of_an_empty_folder_uses_a_temporary_file(tmp_path: Path, mon
     assert found.files == "a temporary file"
     assert found.small_read_bytes == disk.SMALL_READ_BYTES
     assert list(tmp_path.iterdir()) == []
+
+
+def test_disk_speed_of_a_file_larger_than_the_memory(tmp_path: Path) -> None:
+    """A byte for each page of a sparse file is gigabytes, and a mapping of all of it is refused."""
+    with open(tmp_path / "shard", "wb") as file:
+        file.truncate(1 << 42)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = disk.measure(tmp_path, budget_s=0.1)
+    assert found.sequential_bytes_per_s > 0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 256 << 10
+
+
+def test_disk_speed_waits_for_no_pipe_that_takes_the_place_of_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "shard")
+    with pytest.raises(OSError, match="a named pipe, not a file"):
+        disk._measure(tmp_path, [(tmp_path / "shard", 1 << 20)], 0.1, 0, "files")
+
+
+def test_mounts_of_other_users_may_have_any_name(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_bytes(b"/dev/a / ext4 rw 0 0\nfs /mnt/\xff\x0b\xe2\x80\xa8 fuse rw 0 0\nfs /a\\134b\\011 fuse.tab rw 0 0\n")
+    assert disk.file_system(Path("/mnt"), mounts) == "ext4"
+    assert disk.file_system(Path("/a\\b\t/data"), mounts) == "fuse.tab"
 
 
 def test_disk_speed_of_a_missing_path_is_an_error(tmp_path: Path) -> None:

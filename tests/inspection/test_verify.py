@@ -41,6 +41,13 @@ def rewrite(folder: Path, **columns: object) -> None:
     (folder / MANIFEST).write_bytes(manifest.serialized())
 
 
+def test_an_image_beyond_the_limit_is_named_and_not_read(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was copied into memory whole, and a sparse shard has images of any size."""
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "4KiB")
+    problems = verify(packed).problems
+    assert len(problems) == 8 and all("more than the limit of 4.0 KiB" in problem.detail for problem in problems)
+
+
 @pytest.mark.parametrize("decode", [False, True])
 def test_an_intact_dataset_has_no_problems(packed: Path, decode: bool) -> None:
     seen: list[int] = []

@@ -150,6 +150,14 @@ def test_verify_names_what_is_wrong(tree: Path, tmp_path: Path, capsys: pytest.C
     assert "CRC" in found["train/cat/1.jpg"] and "missing" in found["train/dog/3.jpg"]
 
 
+def test_the_longest_names_are_copied(tree: Path, tmp_path: Path) -> None:
+    """One file of a stranger's tree stopped the copy, again and again."""
+    (tree / f"{'n' * 251}.txt").write_text("as long as a name can be")
+    pack(tree, tmp_path / "copy", layout="folder")
+    assert (tmp_path / "copy" / f"{'n' * 251}.txt").read_text() == "as long as a name can be"
+    assert not list((tmp_path / "copy").rglob(f"*{folder_copy.TEMPORARY}"))
+
+
 def test_odd_names_and_links_are_copied(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "a").mkdir(parents=True)

@@ -15,10 +15,12 @@ from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.profiling import finish as finish_module
 from headrace.profiling.finish import finish
+from headrace.profiling.image_benchmark import measure_images
 from headrace.report.pages import html
 from headrace.report.sessions.session_folder import read_session_folder
 from headrace.session.model import Session
 from session_factory import make_session
+from traced_memory import at_most
 
 
 @pytest.fixture
@@ -203,3 +205,12 @@ def test_a_diagnosis_that_fails_does_not_fail_the_script(tmp_path: Path, image_f
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and done.stdout == "went on\n", done.stderr
     assert "headrace.watch: not diagnosed: TypeError" in done.stderr
+
+
+def test_zeros_behind_images_take_no_memory(image_folder: Callable[..., Path]) -> None:
+    """All images of the benchmark are held at once, and a sparse end costs whoever made the dataset nothing."""
+    files = sorted(image_folder(classes=1, per_class=2).rglob("*.jpg"))
+    os.truncate(files[0], 512 << 20)
+    with at_most(128 << 20):
+        found = measure_images([str(file) for file in files])
+    assert found is not None and found.images == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,17 @@ from typing import Any
 import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.measure.machine import measure_machine
+from headrace.diagnosis.measure.rank import measure_ranks
+from headrace.diagnosis.measure.series import heat_map
 from headrace.diagnosis.result.model import FlameChart, HotFunction
 from headrace.errors import SessionError
+from headrace.report.exports import perfetto
 from headrace.report.sessions.session_folder import DIAGNOSIS_FILE, read_session_folder, write_diagnosis
+from headrace.report.sessions.share import without_places
+from headrace.session.machine import GpuSample, Sample
 from headrace.session.model import Session
+from headrace.system.hardware import machine
 from session_factory import example_session
 from traced_memory import at_most
 
@@ -134,6 +143,127 @@ def test_a_link_in_a_session_is_no_folder_to_write_to(folder: Path, tmp_path: Pa
     assert "is a link, which is not followed" in capsys.readouterr().err
     assert not list(elsewhere.iterdir())
     assert main(["report", str(folder), "--tensorboard", "--out", str(elsewhere)]) == 0
+
+
+def rewritten(folder: Path, changed: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> None:
+    """Write the session without a diagnosis, and each line as what `changed` makes of it."""
+    (folder / DIAGNOSIS_FILE).unlink(missing_ok=True)
+    file = folder / "session.jsonl"
+    lines = [new for line in file.read_text().splitlines() for new in changed(json.loads(line))]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"usd": "x"},
+        {"epoch_s": [1]},
+        {"seconds": True},
+        {"instances": [1]},
+        {"rules": [{"rule": "r", "fires": 0.5, "why": "w"}]},
+    ],
+    ids=repr,
+)
+def test_values_that_no_page_can_show_are_an_error_in_words(
+    job: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Facts have no fixed types, so only the panel that shows one finds out. Each ended in a traceback."""
+    fact = {"kind": "fact", "name": "sagemaker_job", "value": job}
+    rewritten(folder, lambda line: [line, fact] if line["kind"] == "session" else [line])
+    assert main(["report", str(folder), "--html"]) == 1
+    assert "cannot be shown: its values contradict each other" in capsys.readouterr().err
+
+
+def test_jobs_that_cannot_be_compared_are_an_error_in_words(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their ratio is no number that can be rounded."""
+    places = []
+    for name, seconds in (("a", 1e-320), ("b", 1e18)):
+        session = replace(example_session(), facts={"sagemaker_job": {"billable_s": seconds}})
+        places.append(str(session.save(tmp_path / name)))
+    assert main(["compare", *places]) == 1
+    assert "cannot be compared: its values contradict each other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("values", [{"core_busy": [0.5] * 9000}, {"gpus": [{"index": 0}] * 9000}], ids=["cores", "gpus"])
+def test_a_sample_of_more_cores_than_any_machine_has_is_refused(values: dict[str, Any], folder: Path) -> None:
+    """One sample of a million cores gave each of the others as many: gigabytes of a heat map from 2 MB."""
+    line = {"kind": "sample", "time_s": 1.0, "interval_s": 0.5, **values}
+    rewritten(folder, lambda old: [old, line] if old["kind"] == "session" else [old])
+    with pytest.raises(SessionError, match="a sample of more than 8,192 cores or GPUs"):
+        read_session_folder(folder)
+
+
+def test_an_affinity_that_names_a_core_again_and_again_takes_no_memory() -> None:
+    session = example_session()
+    host = replace(session.host, affinity=(1,) * 200_000)
+    with at_most(len(session.samples) * 200_000):
+        found = measure_machine(replace(session, host=host), ())
+    assert len(found.core_busy) == 1
+
+
+def test_a_heat_map_takes_the_mean_of_those_samples_that_have_the_core() -> None:
+    samples = [Sample(0.5 * number, 0.5, core_busy=(0.5,) * (1 + number % 2)) for number in range(4)]
+    found = heat_map(Session(samples=(*samples, replace(samples[1], core_busy=(0.0, 1.0, 0.25), gpus=(GpuSample(0, 0.5),)))))
+    assert found is not None
+    assert found.cores == ((0.5, 0.5, 0.5, 0.5, 0.0), (None, 0.5, None, 0.5, 1.0), (None, None, None, None, 0.25))
+    assert found.gpus == ((None, None, None, None, 0.5),)
+
+
+def test_steps_of_any_number_of_processes_take_no_time_for_each_other() -> None:
+    """Each process looked at the steps of all: ten thousand of them took minutes."""
+    session = example_session()
+    steps = tuple(replace(session.steps[0], pid=10_000 + number) for number in range(10_000))
+    began_s = time.process_time()
+    assert len(measure_ranks(replace(session, steps=session.steps + steps))) == 1
+    assert time.process_time() - began_s < 3
+
+
+def test_a_text_without_addresses_is_shared_in_a_moment() -> None:
+    """80 kB of it took 20 seconds, and a megabyte an hour."""
+    session = replace(example_session(), command=("a." * 20_000,))
+    began_s = time.process_time()
+    shared, _ = without_places(session, diagnose(session))
+    assert shared.command == session.command
+    assert time.process_time() - began_s < 3
+
+
+def test_a_loader_that_is_listed_twice_has_its_arrows_once() -> None:
+    """A trace looked at all steps and batches for each line of a loader."""
+    session = example_session()
+    assert perfetto.trace(replace(session, loaders=session.loaders * 2)) == perfetto.trace(session)
+
+
+def test_a_heat_map_of_rows_of_any_length_takes_no_memory(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row of a megabyte and a million short ones were a picture of a terabyte."""
+    drawn = json.loads((folder / DIAGNOSIS_FILE).read_text())["heat_map"]
+    change(folder, heat_map=drawn | {"gpus": [[0.5] * 4000, *([[0.5]] * 4000)]})
+    with at_most(12 << 20):
+        assert main(["report", str(folder), "--html"]) == 1
+    assert "rows of one length" in capsys.readouterr().err
+
+
+def test_a_process_stands_once_in_a_sample_of_a_standstill(folder: Path) -> None:
+    """A few megabytes of one process, again and again, took hours to judge."""
+    line = {"kind": "standstill", "time_s": 9.0, "since_s": 1.0, "processes": [{"pid": 7}, {"pid": 7}]}
+    rewritten(folder, lambda old: [old, line] if old["kind"] == "session" else [old])
+    with pytest.raises(SessionError, match="two processes of one number"):
+        read_session_folder(folder)
+
+
+def test_the_files_of_a_session_together_take_no_more_than_the_free_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file alone is within its limit."""
+    rewritten(folder, lambda line: [line])
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "1MiB")
+    for number in range(4):
+        (folder / f"process-{number}.jsonl").write_text('{"kind":"steps","rows":[' + "0," * 30_000 + "0]}\n")
+    free = machine.Memory(1 << 34, 1 << 23, None)
+    monkeypatch.setattr(machine, "memory", lambda: free)
+    with pytest.raises(SessionError, match=r"take 11\.\d MiB or more in memory, and 8\.0 MiB are free"):
+        read_session_folder(folder)
 
 
 def with_stacks(folder: Path, stacks: list[Any]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -13,10 +14,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from headrace.errors import UsageError
+from headrace.cli.cloud import trials
+from headrace.cli.main import main
+from headrace.errors import HeadraceError, UsageError
+from headrace.trials.experiment.cells import Experiment
+from headrace.trials.experiment.pixels import compare_pixels
 from headrace.trials.measuring import runner
 from headrace.trials.measuring.runner import only_run
+from headrace.trials.results import outputs
+from headrace.trials.results.row import Row
 
 pytest.importorskip("torch")
 pytest.importorskip("skimage")
@@ -129,6 +137,44 @@ def test_settings_that_no_run_wrote_are_an_error_in_words(text: str, tmp_path: P
 def test_results_that_no_run_wrote_are_measured_again(document: Any, tmp_path: Path) -> None:
     (tmp_path / "cell.json").write_text(json.dumps(document))
     assert runner._read(tmp_path / "cell.json") is None
+
+
+@pytest.mark.parametrize("result", [{}, {"models": {"resnet18": 3}, "ingest": {}}, {"models": [], "ingest": 3}], ids=repr)
+def test_results_that_no_run_wrote_are_an_error_in_words(
+    result: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of results may come from anybody, and lie under the name that a run looks for in the current folder."""
+
+    def kept(experiment: Experiment, settings: runner.Settings, **_: Any) -> runner.Run:
+        groups = tuple(runner.Group(cells, result=result, verdicts={}) for cells in runner._groups(experiment))
+        return runner.Run(experiment, settings, groups, {}, 1.0, 1.0)
+
+    monkeypatch.setattr(trials, "run_groups", kept)
+    assert main([*ARGUMENTS[:-1], "--out", str(tmp_path)]) == 1
+    assert "cannot be shown: its values contradict each other" in capsys.readouterr().err
+
+
+def test_a_result_that_no_run_wrote_is_no_formula_in_the_table(tmp_path: Path) -> None:
+    outputs.write_files(tmp_path, [Row("run", "resnet18", 1, 32, "corrected", error="=1+1")], {}, "")
+    with open(tmp_path / "rows.csv", newline="") as stream:
+        assert [row["error"] for row in csv.DictReader(stream)] == ["'=1+1"]
+
+
+def test_pixels_that_no_run_wrote_are_an_error_in_words(tmp_path: Path) -> None:
+    good, other = tmp_path / "good.npy", tmp_path / "other.npy"
+    np.save(good, np.zeros((1, 3, 2, 2), np.uint8))
+    shape = b"\x93NUMPY\x01\x00v\x00{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(127) + b"\n"
+    for data in (b"", b"x" * 99, shape, pickle.dumps(3)):
+        other.write_bytes(data)
+        with pytest.raises(HeadraceError, match=r"other\.npy holds no pixels"):
+            compare_pixels(good, other)
+    np.save(other, np.zeros(3, np.complex128))
+    with pytest.raises(HeadraceError, match="numbers of type complex128"):
+        compare_pixels(good, other)
+    os.truncate(other, 1 << 40)
+    with pytest.raises(HeadraceError, match="cannot read"):
+        compare_pixels(good, other)
+    assert compare_pixels(good, good)["equal"]
 
 
 FEW_CELLS = """

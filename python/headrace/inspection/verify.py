@@ -41,7 +41,7 @@ from headrace.packing.encoding.lossless import check_pixels
 from headrace.system.files.regular_file import regular_opener
 from headrace.system.hardware import machine
 from headrace.system.text.arguments import suggest_arguments
-from headrace.system.text.size_limits import lines_of
+from headrace.system.text.size_limits import lines_of, record_limit, too_large
 
 __all__ = ["Problem", "VerifyResult", "verify"]
 
@@ -194,6 +194,8 @@ class _ShardCheck:
     def _check_record(self, row: int, key: str, data: memoryview) -> str | None:
         """Return in words the first fault of one record; None if it is intact."""
         offset, size = int(self.columns.offset[row]), int(self.columns.size[row])
+        if size > (limit := record_limit()):  # a sparse shard of any size takes no disk
+            return too_large(size, limit)
         image = bytes(data[offset : offset + size])
         if crc32c(image) != int(self.columns.crc32c[row]):
             return "its CRC-32C is not the index's: the bytes have changed"

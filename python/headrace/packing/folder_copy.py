@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import hashlib
 import os
 import stat
 import time
@@ -258,7 +259,8 @@ def _copy_file(source: Path, target: Path, below: str, encode: Encode, options: 
         if stored == data:
             kind = "copied"
     place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(place.name + TEMPORARY)
+    # Not the name and more: a name may be as long as the file system takes.
+    temporary = place.with_name(hashlib.sha256(os.fsencode(place.name)).hexdigest()[:32] + TEMPORARY)
     new_file(temporary)
     with open(temporary, "wb", opener=output_opener) as file:
         file.write(stored)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,13 +147,12 @@ def _session_of(
 
 def _step(pid: int, begin_s: float, end_s: float, found: _Spans, on_gpu: bool) -> Step:
     waited_s = _within(found.waits, begin_s, end_s)
-    wait_end_s = max((end for begin, end in found.waits if begin_s <= begin < end_s), default=begin_s)
-    syncs = [(begin, end) for begin, end in found.syncs if begin_s <= begin < end_s]
+    waits = list(_reaching_into(found.waits, begin_s, end_s))
+    wait_end_s = max((end for begin, end in waits if begin_s <= begin), default=begin_s)
+    syncs = found.syncs[bisect_left(found.syncs, (begin_s,)) : bisect_left(found.syncs, (end_s,))]
     exposed_copy_s = _within(found.copies, begin_s, end_s) - _shared(found.copies, found.compute, begin_s, end_s)
     exchange_s = _within(found.collective, begin_s, end_s) - _shared(found.collective, found.compute, begin_s, end_s)
-    busy_in_wait_s = sum(
-        _within(found.busy, max(begin, begin_s), min(end, end_s)) for begin, end in found.waits if begin < end_s
-    )
+    busy_in_wait_s = sum(_within(found.busy, max(begin, begin_s), min(end, end_s)) for begin, end in waits)
     return Step(
         pid=pid,
         loader=0,
@@ -198,16 +197,20 @@ def _merged(spans: Sequence[Span]) -> list[Span]:
 
 def _within(spans: Sequence[Span], begin_s: float, end_s: float) -> float:
     """Return how many seconds of the spans lie between two times. The spans are in order and do not overlap."""
+    within = (min(end, end_s) - max(begin, begin_s) for begin, end in _reaching_into(spans, begin_s, end_s))
+    return sum((max(0.0, seconds) for seconds in within), 0.0)
+
+
+def _reaching_into(spans: Sequence[Span], begin_s: float, end_s: float) -> Iterator[Span]:
+    """Yield the spans that may reach between two times. The spans are in order and do not overlap: a step looks at its own."""
     first = max(0, bisect_left(spans, (begin_s, begin_s)) - 1)
-    total = 0.0
     for at in range(first, len(spans)):  # a slice would copy the rest, once for each step
-        begin, end = spans[at]
-        if begin >= end_s:
-            break
-        total += max(0.0, min(end, end_s) - max(begin, begin_s))
-    return total
+        if spans[at][0] >= end_s:
+            return
+        yield spans[at]
 
 
 def _shared(one: Sequence[Span], other: Sequence[Span], begin_s: float, end_s: float) -> float:
     """Return how many seconds two unions of spans have in common between two times."""
-    return sum(_within(other, max(begin, begin_s), min(end, end_s)) for begin, end in one if end > begin_s and begin < end_s)
+    own = _reaching_into(one, begin_s, end_s)
+    return sum(_within(other, max(begin, begin_s), min(end, end_s)) for begin, end in own if end > begin_s)

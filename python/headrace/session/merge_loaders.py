@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -44,19 +45,16 @@ def merge_recreated_loaders(session: Session) -> Session:
         number = first.get((owner, made.loader or 0)) if owner in trained else by_number.get(made.loader or 0)
         return made if number is None or made.loader is None else replace(made, loader=number)
 
+    counts = Counter((pid, number) for (pid, _), number in first.items())
+    staying = (loader for loader in session.loaders if (loader.pid, loader.loader) not in first)
     return replace(
         session,
-        loaders=tuple(_with_count(loader, first) for loader in session.loaders if (loader.pid, loader.loader) not in first),
+        loaders=tuple(replace(loader, remade=counts[loader.pid, loader.loader]) for loader in staying),
         steps=tuple(steps),
         batches=tuple(renumbered(batch) for batch in session.batches),
         stacks=tuple(renumbered(stack) for stack in session.stacks),
         events=tuple(_renumbered_event(event, first) for event in session.events),
     )
-
-
-def _with_count(loader: ObservedLoader, first: Mapping[Key, int]) -> ObservedLoader:
-    """Return a loader that stays, with the number of loaders that were merged into it."""
-    return replace(loader, remade=sum((pid, number) == (loader.pid, loader.loader) for (pid, _), number in first.items()))
 
 
 def _first_of_kind(loaders: Sequence[ObservedLoader], groups: Mapping[Key, Sequence[Step]]) -> dict[Key, int]:
@@ -105,6 +103,6 @@ def _loader_number(first: Mapping[Key, int], step: Step) -> int:
 def _renumbered_event(event: Event, first: Mapping[Key, int]) -> Event:
     """Return an event with the new number, when its detail names a merged loader ("loader 3")."""
     word, _, number = (event.detail or "").partition(" ")
-    if word != "loader" or not number.isdigit() or (event.pid, int(number)) not in first:
+    if word != "loader" or not number.isdecimal() or (event.pid, int(number)) not in first:
         return event
     return replace(event, detail=f"loader {first[event.pid, int(number)]}")

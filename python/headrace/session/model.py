@@ -29,7 +29,10 @@ from headrace.session.standstill import Standstill, read_standstills, standstill
 from headrace.session.typed_json import converter, field_converters
 from headrace.system.files.private_files import make_private_folder, private_opener
 from headrace.system.files.regular_file import read_regular
-from headrace.system.text.json import check_values
+from headrace.system.hardware import machine
+from headrace.system.text.json import check_values, count_values
+from headrace.system.text.size_limits import record_limit
+from headrace.system.text.sizes import size_text
 
 __all__ = [
     "BATCH_FIELDS",
@@ -53,6 +56,10 @@ SESSION_VERSION = 1
 
 MOST_FRAMES = 200
 """Functions of one stack. The recorder keeps 96; the time of a diagnosis grows with the square."""
+MOST_CORES = 8192
+"""Cores, and GPUs, of one sample: Linux has no more cores. Each has a row in the heat map, as long as the session."""
+BYTES_OF_VALUE, MOST_OF_LIMIT = 128, 10
+"""Memory that a value of a session takes. All its files together may take so many times the limit of one, or what is free."""
 MOST_MESSAGE = 1000
 """Characters of the type or message of an exception. The recorder keeps 300; patterns are looked for from each character."""
 
@@ -331,7 +338,7 @@ class Session:
         if not files:
             raise SessionError(f"{folder} holds no session (no .jsonl file)", hint="run `headrace diagnose -- COMMAND`")
         try:
-            lines = [line for file in files for line in _lines(file)]
+            lines = list(_lines(folder, files))
             if not lines:
                 raise _no_session(folder)
             return _merge(lines)
@@ -353,20 +360,29 @@ def _no_session(folder: Path) -> SessionError:
     return SessionError(f"{folder} holds no session: no line in its .jsonl files is one of a session", hint=hint)
 
 
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of one file. A line that does not parse, such as the last one of a killed process, is left out."""
-    try:
-        data = read_regular(file)
-        check_values(data)
-    except OSError as error:
-        raise SessionError(f"cannot read {file}: {error.strerror or error}") from error
-    for line in data.decode("utf-8", errors="replace").splitlines():
+def _lines(folder: Path, files: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the files of a session. One that does not parse, such as the last of a killed process, is left out.
+
+    Raises `SessionError` for a file that cannot be read, and for files that together take more than the free memory.
+    """
+    taken = 0
+    for file in files:
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict) and "kind" in value:
-            yield value
+            data = read_regular(file)
+            check_values(data)
+        except OSError as error:
+            raise SessionError(f"cannot read {file}: {error.strerror or error}") from error
+        taken += len(data) + BYTES_OF_VALUE * count_values(data)
+        if taken > MOST_OF_LIMIT * record_limit() and taken > (free := machine.memory().free_bytes):
+            words = f"take {size_text(taken)} or more in memory, and {size_text(free)} are free"
+            raise SessionError(f"the files of {folder} {words}", hint="read it on a machine with more memory")
+        for line in data.decode("utf-8", errors="replace").splitlines():
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, dict) and "kind" in value:
+                yield value
 
 
 Fact = TypeVar("Fact")
@@ -516,7 +532,10 @@ def _sample(line: dict[str, Any], zero_s: float) -> Sample:
     gpus = tuple(_build(GpuSample, gpu) for gpu in line.get("gpus", ()))
     programs = line.get("foreign_programs")
     named = None if programs is None else tuple(_build(ForeignProgram, program) for program in programs)
-    return _build(Sample, line, time_s=_field(Sample, "time_s", line["time_s"]) - zero_s, gpus=gpus, foreign_programs=named)
+    found = _build(Sample, line, time_s=_field(Sample, "time_s", line["time_s"]) - zero_s, gpus=gpus, foreign_programs=named)
+    if max(len(found.core_busy), len(found.gpus)) > MOST_CORES:
+        raise ValueError(f"a sample of more than {MOST_CORES:,} cores or GPUs")
+    return found
 
 
 def save(session: Session, folder: str | Path) -> Path:

@@ -107,8 +107,11 @@ def _sample(line: Mapping[str, Any], zero_s: float) -> StandstillSample:
         **{name: [_process(one, zero_s) for one in line.get(name, ())] for name in ("processes", "others")},
     }
     found: StandstillSample = converter(StandstillSample)({**line, **moved})
-    if any(len(one.frames) > MOST_FRAMES for one in (*found.processes, *found.others)):
+    named = (*found.processes, *found.others)
+    if any(len(one.frames) > MOST_FRAMES for one in named):
         raise ValueError("a stack of too many functions")
+    if len({one.pid for one in named}) < len(named):
+        raise ValueError("two processes of one number")
     return found
 
 

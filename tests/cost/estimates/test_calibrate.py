@@ -39,6 +39,22 @@ def test_a_run_is_predicted_from_the_others_only() -> None:
     assert factor([]) == 1.0
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"factors": {"local": 0}, "runs": []}',
+        '{"factors": {"local": "x"}, "runs": []}',
+        '{"factors": {}, "runs": [3]}',
+        '{"factors": {}, "runs": [{"kind": "local", "predicted_s": "x", "observed_s": 1}]}',
+    ],
+)
+def test_a_file_of_factors_that_holds_something_else_counts_as_empty(text: str, tmp_path: Path) -> None:
+    (tmp_path / "calibration.json").write_text(text)
+    assert factors() == {}
+    assert calibrate([write(tmp_path / "a.json", ("local", 10, 12))]).factors == {"local": pytest.approx(1.2)}
+
+
 def test_the_same_run_counts_once(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", ("local", 10, 12))
     calibrate([path])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -150,11 +151,17 @@ def test_a_damaged_cache_is_said_and_not_used(tmp_path: Path) -> None:
         "[]",
         '{"region": "us-east-1"}',
         '{"region": 1, "date": 2, "ec2": {"g5.xlarge": "x"}, "sagemaker": {}, "spot": {}}',
+        '{"region": 1, "date": 2, "ec2": {"g5.xlarge": 0}, "sagemaker": {}, "spot": {"g5.xlarge": 1}}',
+        '{"region": 1, "date": 2, "ec2": {"g5.xlarge": NaN}, "sagemaker": {}, "spot": {}}',
+        "[" * 100_000,
     ):
         place.write_text(text)
         (table,) = read_table("us-east-1", lines.append)
         assert table is PriceTable.load(), text
-    assert len(lines) == 4
+    assert len(lines) == 7
+    place.unlink()
+    os.mkfifo(place)
+    assert read_table("us-east-1", lines.append) == [PriceTable.load()] and "a named pipe" in lines[-1]
 
 
 @pytest.mark.parametrize("region", ["../../etc", "us east", "", "eu-west"])
@@ -216,13 +223,15 @@ def test_an_advisor_of_another_form_is_one_line_and_the_offline_bands_stay(docum
     assert quote is not None and (quote.discount, quote.monthly_interruption) == (0.5, 0.2)
 
 
-@pytest.mark.parametrize("status", [None, 503, 200])
-def test_an_advisor_that_cannot_be_reached_or_throttles_or_lies_is_one_line(status: int | None) -> None:
+@pytest.mark.parametrize(
+    ("status", "body"), [(None, b""), (503, b"<html>slow down</html>"), (200, b"<html>slow down</html>"), (200, b"[" * 100_000)]
+)
+def test_an_advisor_that_cannot_be_reached_or_throttles_or_lies_is_one_line(status: int | None, body: bytes) -> None:
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status or 0)
             self.end_headers()
-            self.wfile.write(b"<html>slow down</html>")
+            self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass

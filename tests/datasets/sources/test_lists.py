@@ -130,6 +130,18 @@ def test_labels_written_as_floats_are_integers(tmp_path: Path, kind: str) -> Non
     assert headrace.open(tmp_path / f"list.{kind}").table.label.tolist() == [10, -1, 2]
 
 
+def test_a_row_of_any_number_of_lines_is_refused(tmp_path: Path) -> None:
+    """Each line is short enough, and a row of all of them took 23 times the size of the file."""
+    file = tmp_path / "list.csv"
+    for text in ('"\n",' + "bb," * 20_000) * 200, "path,label\n" + ('"\n",' + "bb," * 20_000) * 200:
+        file.write_text(text)
+        with pytest.raises(FormatError, match="a row has more than 100 lines"):
+            headrace.open(file)
+    (tmp_path / "x\ny.jpg").touch()
+    file.write_text("path,label,text\n" + '"x\ny.jpg",0,"a\nb"\n' * 200)
+    assert len(headrace.open(file)) == 200
+
+
 @pytest.mark.parametrize("kind", ["lst", "csv", "names.csv", "parquet"])
 def test_the_listing_takes_at_most_150_bytes_a_record(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 20_000

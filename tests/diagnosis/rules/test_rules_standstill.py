@@ -347,6 +347,8 @@ def test_the_words_do_not_grow_with_the_job() -> None:
     workers = [worker(number, waits_in="hrtimer_nanosleep") for number in range(64)]
     where = "stand at data/images.py:12 in __getitem__ (sleeps)"
     assert judged(stands(trainer(), *workers)).words == f"no step for 34 s: 64 workers (1001, 1002, 1003, 1004, …) {where}"
+    workers = [worker(number, lock=f"lock_{number}") for number in range(64)]
+    assert judged(stands(trainer(), *workers)).words.endswith("(waits for the lock lock_7), and at 56 more places")
 
 
 @pytest.mark.parametrize(

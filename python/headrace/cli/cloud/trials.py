@@ -14,6 +14,7 @@ from headrace.cost.estimates.floors import ASSUMED_CPU_SPREAD, CPU_SPREAD
 from headrace.cost.market.live_prices import read_table
 from headrace.cost.market.prices import PriceTable
 from headrace.errors import UsageError
+from headrace.report.sessions.session_folder import foreign_values
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import make_output_folder
 from headrace.system.hardware import machine
@@ -88,10 +89,11 @@ def run(args: argparse.Namespace) -> int:
 
         found = run_groups(experiment, settings, log=output.log, on_start=count, on_group=done)
     counts = materials_of(experiment, settings).counts()
-    rows = rows_of(found, counts, projection, usd_per_hour)
-    sentences, notes = summary.sentences_of(found, rows), summary.notes_of(found, rows, source)
-    document = _document(args, found, rows, sentences, notes)
-    files = _write(found, rows, document, sentences, notes)
+    with foreign_values(settings.out, "shown"):  # results that were there may come from anybody
+        rows = rows_of(found, counts, projection, usd_per_hour)
+        sentences, notes = summary.sentences_of(found, rows), summary.notes_of(found, rows, source)
+        document = _document(args, found, rows, sentences, notes)
+        files = _write(found, rows, document, sentences, notes)
     output.emit(args, document | {"files": files}, lambda: _render(rows, sentences, files))
     return 0 if any(row.img_s is not None for row in rows) else 1
 

@@ -15,7 +15,7 @@ from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import UsageError
 from headrace.report.pages import compare_page
 from headrace.report.sessions.compare_sessions import SessionComparison, compare_sessions
-from headrace.report.sessions.session_folder import read_session_folder
+from headrace.report.sessions.session_folder import foreign_values, read_session_folder
 from headrace.report.sessions.share import without_places
 from headrace.report.text import numbers
 from headrace.report.text.terminal import to_ascii
@@ -50,6 +50,11 @@ def run(args: argparse.Namespace) -> int:
     after, now = read_session_folder(args.after)
     if args.out is not None and not args.html:
         raise UsageError("--out names the file that --html writes, and --html is missing", hint="add --html")
+    with foreign_values(f"{args.before} and {args.after}", "compared"):
+        return _compare(before, was, after, now, args)
+
+
+def _compare(before: Session, was: Diagnosis, after: Session, now: Diagnosis, args: argparse.Namespace) -> int:
     if args.share:
         (before, was), (after, now) = without_places(before, was), without_places(after, now)
     found = compare_sessions(before, after, was, now)

@@ -14,7 +14,7 @@ from headrace.errors import SessionError
 from headrace.report.exports import openmetrics, perfetto, tensorboard
 from headrace.report.exports.json import document
 from headrace.report.pages import html
-from headrace.report.sessions.session_folder import read_session_folder
+from headrace.report.sessions.session_folder import foreign_values, read_session_folder
 from headrace.report.sessions.share import without_places
 from headrace.report.text import terminal
 from headrace.session.model import Session
@@ -62,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read the session and print or write the chosen format."""
     session, diagnosis = read_session_folder(args.session)
+    with foreign_values(args.session, "shown"):
+        return _report(session, diagnosis, args)
+
+
+def _report(session: Session, diagnosis: Diagnosis, args: argparse.Namespace) -> int:
     if args.share:
         session, diagnosis = without_places(session, diagnosis)
     path = args.out or (_beside(args.session, FILES[args.kind]) if args.kind in FILES else None)

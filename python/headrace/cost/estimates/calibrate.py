@@ -12,13 +12,14 @@ import math
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.session.typed_json import converter
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.regular_file import read_regular
 from headrace.system.text.json import parse_json
@@ -159,9 +160,13 @@ def _file() -> Path:
 def _kept(place: Path) -> dict[str, Any]:
     """Return the stored factors and runs. A file that cannot be read counts as empty, and `calibrate` replaces it."""
     try:
-        document = json.loads(place.read_text(encoding="utf-8"))
-        return {"factors": dict(document["factors"]), "runs": list(document["runs"])}
-    except (OSError, ValueError, KeyError, TypeError):
+        document = parse_json(read_regular(place))
+        factors_of = converter(Mapping[str, float])(document["factors"])
+        if not all(value > 0 for value in factors_of.values()):
+            raise ValueError("a factor that is not above 0")
+        runs = [{**asdict(_run(entry, place)), "file": str(entry.get("file"))} for entry in document["runs"]]
+        return {"factors": factors_of, "runs": runs}
+    except (KeyError, OSError, TypeError, UsageError, ValueError):
         return {"factors": {}, "runs": []}
 
 

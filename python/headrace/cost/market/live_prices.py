@@ -19,7 +19,10 @@ from headrace.cost.market.prices import PREFIX, PriceTable
 from headrace.cost.market.regions import near_names, region_hint
 from headrace.cost.market.spot_advisor import fetch_advisor, read_advice
 from headrace.errors import MissingDependencyError, SourceError, UsageError
+from headrace.session.typed_json import converter
 from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.regular_file import read_regular
+from headrace.system.text.json import parse_json
 
 __all__ = ["ec2_prices", "overlaid", "read_table", "refresh", "sagemaker_prices", "spot_prices"]
 
@@ -173,11 +176,11 @@ def read_table(region: str, log: Callable[[str], None]) -> list[PriceTable]:
         kept = [name.stem for name in sorted(_file(table.region).parent.glob("*.json")) if name.stem != table.region]
         return [*read_table(table.region, log), *(read_table(name, log)[0] for name in kept)]
     try:
-        kept_prices = json.loads(_file(region).read_text(encoding="utf-8"))
+        kept_prices = converter(Any)(parse_json(read_regular(_file(region))))
         return [overlaid(table, kept_prices)]
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
+    except (ArithmeticError, AttributeError, KeyError, OSError, TypeError, ValueError) as reason:
         log(f"headrace cost: the stored prices of {region} cannot be used: {_short(reason)}")
     if region != table.region:
         raise UsageError(

@@ -8,7 +8,6 @@ The saving is in per cent of the price on demand, averaged over 30 days.
 from __future__ import annotations
 
 import http.client
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import SourceError
+from headrace.system.text.json import parse_json
 
 __all__ = ["Advice", "fetch_advisor", "read_advice"]
 
@@ -48,7 +48,7 @@ def fetch_advisor(url: str = URL) -> Any:
             data = answer.read(LARGEST_BYTES + 1)
         if len(data) > LARGEST_BYTES:
             raise ValueError(f"longer than {LARGEST_BYTES >> 20} MiB")
-        return json.loads(data)
+        return parse_json(data)
     except (OSError, ValueError, http.client.HTTPException) as reason:  # urllib's errors are OSErrors
         if isinstance(reason, urllib.error.HTTPError):
             reason.close()

@@ -127,8 +127,9 @@ def _parsed(document: Mapping[str, Any]) -> Manifest:
     )
     if sum(shard.records for shard in manifest.shards) != manifest.records:
         raise ValueError("the shards' records do not add up to counts.records")
-    if len({shard.file for shard in manifest.shards}) != len(manifest.shards):
-        raise ValueError("a shard is listed twice")
+    names = [MANIFEST, ERRORS, manifest.index.file, *(shard.file for shard in manifest.shards)]
+    if len({*names}) != len(names):
+        raise ValueError("two of its files have one name")
     if len(manifest.per_class) != len(manifest.classes):
         raise ValueError("counts.per_class and classes differ in length")
     return manifest

@@ -31,6 +31,7 @@ _PATHS = ("path", "filepath", "file_path", "image_path", "filename", "file_name"
 _LABELS = ("label", "labels", "class", "class_id", "target", "category")
 _SAFE_PYARROW = (14, 0, 1)  # before, a column's type could be a pickle, which was run when the schema was read (CVE-2023-47248)
 _BATCH, _ROWS = 1 << 16, 1 << 12  # of Parquet in memory, and of these as Python objects, at a time
+_LINES_OF_ROW = 100
 _ROW_BYTES = 64  # memory of a row of Parquet beside its path
 _ALWAYS_BYTES, _EXPANSION = 1 << 30, 256  # of all rows together: allowed for any file, and for each byte of one
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]*)?")  # pandas writes a 3 as "3.0" in a column with missing values
@@ -75,11 +76,23 @@ def _names(path: Path, labels: _Labels) -> Iterator[str]:
 
 def _csv(path: Path) -> Iterator[tuple[str, str]]:
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape", opener=regular_opener) as file:
-        reader = csv.reader(lines_of(file), delimiter="\t" if path.suffix == ".tsv" else ",")
+        taken = 0  # lines of the row that is being read: texts in quotation marks may go on over lines
+
+        def lines() -> Iterator[str]:
+            nonlocal taken
+            for line in lines_of(file):
+                taken += 1
+                if taken > _LINES_OF_ROW:
+                    raise FormatError(f"{path}: a row has more than {_LINES_OF_ROW} lines", hint="check its quotation marks")
+                yield line
+
+        reader = csv.reader(lines(), delimiter="\t" if path.suffix == ".tsv" else ",")
         try:
             header = next(reader, [])
             at, label = _columns(path, header)
+            taken = 0
             for row in reader:
+                taken = 0
                 if len(row) <= max(at, label):
                     if not row:
                         continue

@@ -102,9 +102,9 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     if ranks:
         begin_s, end_s = ranks[0].steps[0].start_s, ranks[0].steps[-1].start_s + ranks[0].steps[-1].step_s
         samples = [sample for sample in samples if begin_s + 0.25 <= sample.time_s <= end_s + 0.25] or samples
-    mine = session.host.affinity
+    mine = frozenset(session.host.affinity)
     core_rows = [
-        tuple(row[core] for core in mine if core < len(row)) or row
+        tuple(busy for core, busy in enumerate(row) if core in mine) or row
         for row in (sample.core_busy for sample in samples if sample.core_busy)
     ]
     width = min((len(row) for row in core_rows), default=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.diagnosis.measure.batch_cost import BatchCost, measure_batch_cost
@@ -146,15 +146,15 @@ def measure_ranks(session: Session) -> tuple[Rank, ...]:
     """
     processes = {process.pid: process for process in session.processes}
     loaders = {(loader.pid, loader.loader): loader for loader in session.loaders}
-    groups: dict[tuple[int, int], list[Step]] = {}
+    of_process: dict[int, dict[int, list[Step]]] = {}
     for step in session.steps:
-        groups.setdefault((step.pid, step.loader), []).append(step)
+        of_process.setdefault(step.pid, {}).setdefault(step.loader, []).append(step)
     ranks = []
-    for pid in dict.fromkeys(pid for pid, _ in groups):
-        key = _training_loader(pid, groups)
-        if key in loaders:
+    for pid, groups in of_process.items():
+        number = _training_loader(groups)
+        if (pid, number) in loaders:
             process = processes.get(pid, Process(pid, 0, "main", 0.0))
-            rank = _measure(session, process, loaders[key], groups[key], groups)
+            rank = _measure(session, process, loaders[pid, number], groups[number], groups)
             if rank is not None:
                 ranks.append(rank)
     measured = [rank for rank in ranks if has_rate(len(rank.steps))]  # beside these, a process of a few steps is no rank
@@ -179,20 +179,22 @@ def _span(rank: Rank) -> tuple[float, float]:
     return rank.all_steps[0].start_s, rank.all_steps[-1].start_s + rank.all_steps[-1].step_s
 
 
-def _training_loader(pid: int, groups: dict[tuple[int, int], list[Step]]) -> tuple[int, int]:
+def _training_loader(groups: Mapping[int, list[Step]]) -> int:
     """Return the loader whose steps an optimizer takes; without an optimizer, the loader with most time in its steps.
+
+    groups: the steps of each loader of a process, by its number.
 
     A loader with too few steps for a verdict comes last, so that a verdict does not vanish when another loader starts.
     When each step takes a batch from several loaders, return the loader with the longest waits.
     """
 
-    def weight(key: tuple[int, int]) -> tuple[bool, bool, float]:
-        steps = groups[key]
+    def weight(number: int) -> tuple[bool, bool, float]:
+        steps = groups[number]
         return len(steps) >= TIMED_STEPS, any(step.optimizer_steps for step in steps), math.fsum(step.step_s for step in steps)
 
-    trained = max((key for key in groups if key[0] == pid), key=weight)
-    beside = [key for key in groups if key[0] == pid and key != trained and _iterated_with(groups[key], groups[trained])]
-    return max([trained, *beside], key=lambda key: math.fsum(step.wait_s for step in groups[key]))
+    trained = max(groups, key=weight)
+    beside = [number for number in groups if number != trained and _iterated_with(groups[number], groups[trained])]
+    return max([trained, *beside], key=lambda number: math.fsum(step.wait_s for step in groups[number]))
 
 
 def _iterated_with(others: Sequence[Step], steps: Sequence[Step]) -> bool:
@@ -222,7 +224,7 @@ def _measure(
     process: Process,
     loader: ObservedLoader,
     steps: list[Step],
-    groups: dict[tuple[int, int], list[Step]],
+    groups: Mapping[int, list[Step]],
 ) -> Rank | None:
     probes = [event for event in session.events if event.name == "probe"]
     traced = session.facts.get("source") == "kineto"
@@ -230,7 +232,7 @@ def _measure(
         return None
     steady = steps if traced else _measured_steps(steps, loader, probes)
     events = [event for event in session.events if event.pid == process.pid]
-    others = [step for key, group in groups.items() if key[0] == process.pid and group is not steps for step in group]
+    others = [step for group in groups.values() if group is not steps for step in group]
     pauses, typical_s = measure_pauses(steady, events, others)
     starts_s = math.fsum(event.duration_s for event in events if is_start_of(event, loader))
     usual_wait_s = required(median([step.wait_s for step in steady]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.diagnosis.measure.stats import mean, percentile
 from headrace.diagnosis.result.model import HeatMap, Percentiles, StageRow, Timeline, TimelineEvent
@@ -37,22 +37,27 @@ def heat_map(session: Session) -> HeatMap | None:
         return None
     group = math.ceil(len(samples) / MAX_HEAT_COLUMNS)
     columns = [samples[start : start + group] for start in range(0, len(samples), group)]
-    core_count = max(len(sample.core_busy) for sample in samples)
-    gpu_count = max(len(sample.gpus) for sample in samples)
-
-    def core(column: list[Sample], number: int) -> float | None:
-        return mean([sample.core_busy[number] for sample in column if number < len(sample.core_busy)])
-
-    def gpu(column: list[Sample], number: int) -> float | None:
-        known = [sample.gpus[number].busy for sample in column if number < len(sample.gpus)]
-        return mean([busy for busy in known if busy is not None])
-
     return HeatMap(
         time_s=tuple(column[-1].time_s for column in columns),
-        cores=tuple(tuple(core(column, number) for column in columns) for number in range(core_count)),
-        gpus=tuple(tuple(gpu(column, number) for column in columns) for number in range(gpu_count)),
+        cores=_means(columns, lambda sample: sample.core_busy),
+        gpus=_means(columns, lambda sample: [gpu.busy for gpu in sample.gpus]),
         gpu_names=tuple(gpu.name for gpu in session.host.gpus),
     )
+
+
+def _means(
+    columns: Sequence[Sequence[Sample]], values_of: Callable[[Sample], Sequence[float | None]]
+) -> tuple[tuple[float | None, ...], ...]:
+    """Return for each core or GPU its mean in each column. Each value is looked at once: samples may differ in length."""
+    cells: list[dict[int, list[float]]] = [{} for _ in columns]
+    count = 0
+    for cell, column in zip(cells, columns, strict=True):
+        for values in map(values_of, column):
+            count = max(count, len(values))
+            for number, value in enumerate(values):
+                if value is not None:
+                    cell.setdefault(number, []).append(value)
+    return tuple(tuple(mean(cell.get(number, ())) for cell in cells) for number in range(count))
 
 
 def timeline(session: Session, steps: Sequence[Step]) -> Timeline | None:

@@ -58,7 +58,7 @@ ENDS_BY_ITSELF = (SLEEPS, "waits for another program", "waits for another proces
 """What the training thread may do for a while with nothing wrong, so that it is a hang only after `FIRST_STEP_S`."""
 
 MOST_CLAUSES = 8
-"""Say where so many training processes stand; the others are counted."""
+"""Say where so many training processes stand, and at how many places the workers of one; the others are counted."""
 
 STOPPED = ("T", "t")
 LAUNCHERS = ("torch/distributed/elastic", "torch/distributed/launcher", "torch/distributed/run.py")
@@ -305,7 +305,9 @@ def _clause(judged: _Judged, trainer: StandingProcess, *, several: bool) -> str:
         by_words: dict[str, list[StandingProcess]] = {}
         for one in standing:
             by_words.setdefault(_where(one, judged.cwd), []).append(one)
-        workers = ", ".join(_workers_words(ones, words) for words, ones in by_words.items())
+        said = [_workers_words(ones, words) for words, ones in list(by_words.items())[:MOST_CLAUSES]]
+        more = [f"and at {len(by_words) - MOST_CLAUSES} more places"] if len(by_words) > MOST_CLAUSES else []
+        workers = ", ".join((*said, *more))
         return f"{rank}: {workers}" if several else workers
     if _waits_for_worker(trainer):
         return f"{rank} waits for a batch, and no worker makes one"

@@ -28,6 +28,7 @@ from headrace.launch.finished_job.verdict import LEAST_PAUSES, find_findings, in
 from headrace.launch.sagemaker.follow import ENDED, usd_per_hour_of
 from headrace.session.machine import GpuProperties, GpuSample, Host, Sample
 from headrace.session.model import Session
+from headrace.session.typed_json import converter
 from headrace.system.text.foreign_errors import first_line
 from headrace.system.text.redaction import redact_text
 from headrace.system.text.sizes import count_text, percent_text
@@ -166,7 +167,7 @@ def _account(
     gpu_hourly: float | None,
 ) -> JobAccount:
     description = documents.description
-    billable = description.get("BillableTimeInSeconds")
+    billable = converter(float | None)(description.get("BillableTimeInSeconds"))
     idle: dict[str, float] = {}
     if steady.gpus != 0:
         known = {
@@ -189,7 +190,7 @@ def _account(
         instances=_instances(description),
         seconds={status: round(seconds, 3) for status, seconds in times.seconds.items() if status not in ENDED},
         interruptions=times.interruptions,
-        training_s=description.get("TrainingTimeInSeconds"),
+        training_s=converter(float | None)(description.get("TrainingTimeInSeconds")),
         billable_s=billable,
         usd_per_hour=hourly,
         gpu_usd_per_hour=gpu_hourly,

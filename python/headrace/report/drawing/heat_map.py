@@ -30,13 +30,13 @@ def data_uri(rows: Sequence[Sequence[float | None]], colour: tuple[int, int, int
 def heat_map_png(rows: Sequence[Sequence[float | None]], colour: tuple[int, int, int]) -> bytes:
     """Return an indexed PNG with one pixel per cell, more opaque where the value is larger.
 
-    `rows[r][t]`: 0 to 1, or None where nothing was measured; shorter rows are filled up with such cells. `colour`: red, green
-    and blue (0 to 255) of the value 1. Raises `ValueError` when there is no cell.
+    `rows[r][t]`: 0 to 1, or None where nothing was measured. `colour`: red, green and blue (0 to 255) of the value 1. Raises
+    `ValueError` for no cell, and for rows of different lengths: a long one and many short ones would be a picture of any size.
     """
     width = max((len(row) for row in rows), default=0)
-    if not width:
-        raise ValueError("a heat map needs at least one cell")
-    pixels = b"".join(bytes(_index(value) for value in row).ljust(width, bytes([ABSENT])) for row in rows)
+    if not width or any(len(row) != width for row in rows):
+        raise ValueError("a heat map needs at least one cell, and rows of one length")
+    pixels = b"".join(bytes(map(_index, row)) for row in rows)
     # The opacity carries the value, so that one picture suits a light and a dark page.
     alpha = bytes(round(255 * (0.04 + 0.96 * level / (LEVELS - 1))) if level < LEVELS else 0 for level in range(256))
     return png(pixels, width, len(rows), palette=bytes(colour) * 256, alpha=alpha, level=9)

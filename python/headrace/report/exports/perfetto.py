@@ -170,14 +170,18 @@ def _arrows(session: Session, loaders: Loaders) -> Iterator[TraceEvent]:
     certain only if as many batches as steps were recorded of each worker.
     """
     parents = {process.pid: process.parent_pid for process in session.processes}
-    for loader in session.loaders:
-        steps = [step for step in session.steps if (step.pid, step.loader) == (loader.pid, loader.loader)]
-        made: dict[int, list[Batch]] = {}
-        for one in session.batches:
-            if one.loader == loader.loader and parents.get(one.pid) == loader.pid and 0 <= one.worker < loader.num_workers:
-                made.setdefault(int(one.worker), []).append(one)
-        for worker, own in sorted(made.items()):
-            used = steps[worker :: max(1, int(loader.num_workers))]
+    steps: dict[tuple[int, int], list[Step]] = {}
+    for step in session.steps:
+        steps.setdefault((step.pid, step.loader), []).append(step)
+    made: dict[tuple[int | None, int], dict[int, list[Batch]]] = {}
+    for one in session.batches:
+        made.setdefault((parents.get(one.pid), one.loader), {}).setdefault(int(one.worker), []).append(one)
+    for loader in {(loader.pid, loader.loader): loader for loader in session.loaders}.values():
+        key = loader.pid, loader.loader
+        for worker, own in sorted(made.get(key, {}).items()):
+            if not 0 <= worker < loader.num_workers:
+                continue
+            used = steps.get(key, [])[worker :: max(1, int(loader.num_workers))]
             if len({step.epoch for step in used}) != 1 or len(own) != len(used):
                 continue
             for number, (batch, step) in enumerate(zip(own, used, strict=True)):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from headrace.session.model import Session
 from headrace.session.typed_json import converter
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.foreign_errors import first_line
 from headrace.system.text.json import parse_json
 
-__all__ = ["DIAGNOSIS_FILE", "diagnosis_from_json", "read_session_folder", "write_diagnosis"]
+__all__ = ["DIAGNOSIS_FILE", "diagnosis_from_json", "foreign_values", "read_session_folder", "write_diagnosis"]
 
 DIAGNOSIS_FILE = "diagnosis.json"
 
@@ -49,12 +51,23 @@ def read_session_folder(folder: str | Path) -> tuple[Session, Diagnosis]:
 
 
 def _diagnose(session: Session, where: Path) -> Diagnosis:
-    """Diagnose a session that may come from anybody: values that contradict each other are an error of its own."""
-    try:
+    with foreign_values(where, "diagnosed"):
         return diagnose(session)
+
+
+@contextmanager
+def foreign_values(where: str | Path, done: str) -> Iterator[None]:
+    """Context manager around work on a session that may come from anybody: values that contradict each other are an error.
+
+    done: what cannot be done with the session, such as "shown". Raises `SessionError`.
+    """
+    try:
+        yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         hint = "it was not written by headrace, or changed since; if it was, please report this"
-        raise SessionError(f"{where} cannot be diagnosed: its values contradict each other ({error})", hint=hint) from error
+        raise SessionError(
+            f"{where} cannot be {done}: its values contradict each other ({first_line(error)})", hint=hint
+        ) from error
 
 
 def write_diagnosis(diagnosis: Diagnosis, folder: Path) -> None:

@@ -19,7 +19,8 @@ __all__ = ["without_places"]
 
 T = TypeVar("T")
 
-_ADDRESS = re.compile(r"\b(?P<scheme>[a-z][a-z0-9+.-]*)://[^\s\"'<>,;)]*?(?P<name>[^\s\"'<>,;)/]*)/?(?=[\s\"'<>,;)]|$)")
+# No scheme is longer; without a bound, each word of a long text would be read to its end.
+_ADDRESS = re.compile(r"\b(?P<scheme>[a-z][a-z0-9+.-]{0,60})://[^\s\"'<>,;)]*?(?P<name>[^\s\"'<>,;)/]*)/?(?=[\s\"'<>,;)]|$)")
 _PATH = re.compile(
     r"(?<![\w…:/.<-])(?:~|\.{1,2})?(?:/[\w.@+~%-]+)+/(?P<name>[\w.@+~%=-]+)|(?<![\w…:/.<-])/(?P<only>[\w.@+~%-]+)"
 )

@@ -12,6 +12,7 @@ import ctypes
 import mmap
 import os
 import random
+import re
 import stat
 import statistics
 import tempfile
@@ -22,6 +23,7 @@ from itertools import islice
 from pathlib import Path
 
 from headrace.errors import SourceError
+from headrace.system.files.regular_file import open_regular, regular_opener
 
 __all__ = ["DiskSpeed", "file_system", "measure"]
 
@@ -30,8 +32,12 @@ SMALL_READ_BYTES = 128 << 10  # size of a small read: about one ImageNet JPEG (m
 PROBE_FILE_BYTES = 192 << 20
 MOST_FILES = 5_000
 MOST_SMALL_READS = 400
+MOST_LOOKED_BYTES = (
+    1 << 30
+)  # of a file, to see whether it has left memory: its size may be anything, and each page takes a byte
 IN_MEMORY = ("tmpfs", "ramfs")
 
+_OCTAL = re.compile(r"\\([0-7]{3})")  # how the kernel writes spaces, tabs, line feeds and backslashes of a mount point
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -80,9 +86,10 @@ def file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
     """Return the file system of `path` (`ext4`, `tmpfs`, `fuse.…`), by the longest mount point that matches."""
     best, kind = "", "unknown"
     where = str(path.resolve())
-    for line in mounts.read_text().splitlines():
-        _, point, this_kind = line.split()[:3]
-        point = point.replace("\\040", " ")
+    # Other users mount, too: a name may hold whatever is no space and no line feed.
+    for line in filter(None, os.fsdecode(mounts.read_bytes()).split("\n")):
+        _, point, this_kind = line.split(" ")[:3]
+        point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), point)
         if (where == point or where.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best, kind = point, this_kind
     return kind
@@ -101,7 +108,7 @@ def _readable_files(folder: Path) -> Iterator[tuple[Path, int]]:
             file = Path(parent, name)
             try:
                 facts = file.lstat()
-            except FileNotFoundError:  # removed since the folder was listed
+            except OSError:  # removed since the folder was listed, or in a folder that may be listed and not entered
                 continue
             if stat.S_ISREG(facts.st_mode) and os.access(file, os.R_OK):
                 yield file, facts.st_size
@@ -171,7 +178,7 @@ def _small_reads(
             with _ColdFile(file, colds):
                 pass
             started_s = time.perf_counter()
-            with open(file, "rb", buffering=0) as stream:
+            with open(file, "rb", buffering=0, opener=regular_opener) as stream:
                 total += len(os.pread(stream.fileno(), SMALL_READ_BYTES, offset))
             times_s.append(time.perf_counter() - started_s)
     if not times_s:
@@ -186,7 +193,7 @@ class _ColdFile:
         self.file, self.colds = file, colds
 
     def __enter__(self) -> int:
-        self.descriptor = os.open(self.file, os.O_RDONLY)
+        self.descriptor = open_regular(self.file)  # another user may have put a pipe in its place
         os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         self.colds.append(_left_memory(self.descriptor))
         return self.descriptor
@@ -196,12 +203,12 @@ class _ColdFile:
 
 
 def _left_memory(descriptor: int) -> bool | None:
-    """Return whether no page of the file is in memory, by mincore(2). None: the kernel does not report it.
+    """Return whether no page of the file's begin is in memory, by mincore(2). None: the kernel does not report it.
 
     A non-blocking read (RWF_NOWAIT) would start read-ahead, so it is not used.
     """
     facts = os.fstat(descriptor)
-    size = facts.st_size
+    size = min(facts.st_size, MOST_LOOKED_BYTES)
     if size == 0:
         return True
     if facts.st_uid != os.geteuid() and os.geteuid() != 0:  # for files of other users the kernel reports "all in memory"

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.system.text.size_limits import RECORD_LIMIT, record_limit
 
-__all__ = ["check_values", "parse_json"]
+__all__ = ["check_values", "count_values", "parse_json"]
 
 BYTES_OF_VALUE = 16
 """The limit in bytes, divided by this, is the limit in values: a trace has 14 to 21 bytes for each, a request more."""
@@ -33,8 +33,13 @@ def check_values(document: bytes) -> None:
     most = record_limit() // BYTES_OF_VALUE
     if len(document) <= most:
         return
-    # A value stands first in its list, object or line, or after a comma.
-    values = sum(map(document.count, (b",", b"[", b"{", b"\n")))
+    values = count_values(document)
     if values > most:
         limit = f"the limit of {most:,} ({RECORD_LIMIT}=SIZE raises it)"
         raise ValueError(f"the JSON holds up to {values:,} values, more than {limit}")
+
+
+def count_values(document: bytes) -> int:
+    """Return how many values JSON text may hold, in one document or in lines: at most so many."""
+    # A value stands first in its list, object or line, or after a comma.
+    return sum(map(document.count, (b",", b"[", b"{", b"\n")))

@@ -2,15 +2,19 @@
 
     python -m headrace.trials.inputs.object_server FOLDER LATENCY_S
 
-It prints its address, answers `GET` and `HEAD` of `/BUCKET/PATH` with or without a range, and ends with the process that
-started it. A request waits for the latency of a store, then costs an open and a sendfile. Servers for tests of S3 clients do
-more: moto's copies the whole object for each range, so that training on shards would measure that server.
+It prints its address and its bucket, answers `GET` and `HEAD` of `/BUCKET/PATH` with or without a range, and ends with the
+process that started it. The name of the bucket is a secret, because any user of the machine may connect to the port.
+
+A request waits for the latency of a store, then costs an open and a sendfile. Servers for tests of S3 clients do more: moto's
+copies the whole object for each range, so that training on shards would measure that server.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
+import secrets
 import socketserver
 import sys
 import time
@@ -99,6 +103,7 @@ class ObjectServer(socketserver.ThreadingTCPServer):
 
     def __init__(self, folder: Path, latency_s: float) -> None:
         self.folder, self.latency_s = folder.resolve(), latency_s
+        self.bucket = f"trials-{secrets.token_hex(16)}"
         super().__init__(("127.0.0.1", 0), _Connection)
 
     @property
@@ -108,17 +113,19 @@ class ObjectServer(socketserver.ThreadingTCPServer):
 
     def file_of(self, target: str) -> Path | None:
         """Return the file below the folder that a request for `/BUCKET/PATH` means, or None if there is none."""
-        _, _, name = unquote(urlsplit(target).path).lstrip("/").partition("/")
+        bucket, _, name = unquote(urlsplit(target).path).lstrip("/").partition("/")
+        if not hmac.compare_digest(bucket.encode(), self.bucket.encode()):
+            return None
         file = self.folder / name
         inside = bool(name) and "\0" not in name and file.resolve().is_relative_to(self.folder)
         return file if inside and file.is_file() else None
 
 
 def main(arguments: list[str]) -> int:
-    """Print the server's address, then serve until the process that started it ends."""
+    """Print the server's address and bucket, then serve until the process that started it ends."""
     end_with_parent()
     with ObjectServer(Path(arguments[0]), float(arguments[1])) as server:
-        print(server.address, flush=True)
+        print(server.address, server.bucket, flush=True)
         server.serve_forever()
     return 0
 

@@ -16,14 +16,12 @@ from headrace.system.processes.own_python import own_module
 
 __all__ = ["open_stored"]
 
-BUCKET = "headrace-trials"
-
 STORE_LATENCY_S = 0.02
 """Seconds that the simulated object store waits before it answers, as one in the same region; as in
 `benchmarks/object_store.py`.
 """
 
-_SERVERS: dict[Path, str] = {}
+_SERVERS: dict[Path, tuple[str, str]] = {}
 _CACHE = ExitStack()
 _SENDER = ExitStack()
 atexit.register(_CACHE.close)
@@ -53,29 +51,30 @@ def _in_s3(folder: Path) -> Dataset:
     """
     _CACHE.close()
     cache = _CACHE.enter_context(scratch_folder("trials"))
+    address, bucket = _server(folder.parent)
     os.environ |= {
-        "AWS_ENDPOINT_URL": _server(folder.parent),
+        "AWS_ENDPOINT_URL": address,
         "AWS_ACCESS_KEY_ID": "trials",
         "AWS_SECRET_ACCESS_KEY": "trials",
         "AWS_DEFAULT_REGION": "us-east-1",
         "HEADRACE_CACHE": str(cache),
     }
-    return open_dataset(f"s3://{BUCKET}/{folder.name}")
+    return open_dataset(f"s3://{bucket}/{folder.name}")
 
 
-def _server(folder: Path) -> str:
-    """Return the address of the server of a folder's files; start it if need be."""
+def _server(folder: Path) -> tuple[str, str]:
+    """Return the address and the bucket of the server of a folder's files; start it if need be."""
     if folder in _SERVERS:
         return _SERVERS[folder]
     command = own_module("headrace.trials.inputs.object_server", str(folder), str(STORE_LATENCY_S))
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     atexit.register(server.kill)
     assert server.stdout is not None
-    address = server.stdout.readline().strip()
-    if not address:
+    address, _, bucket = server.stdout.readline().strip().partition(" ")
+    if not bucket:
         raise HeadraceError("the object store of the trials did not start: see its output above")
-    _SERVERS[folder] = address
-    return address
+    _SERVERS[folder] = address, bucket
+    return _SERVERS[folder]
 
 
 def _as_pipe(folder: Path) -> Dataset:

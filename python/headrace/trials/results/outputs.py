@@ -14,6 +14,7 @@ from headrace.errors import UsageError
 from headrace.report.text import numbers
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.text.sizes import count_text
+from headrace.system.text.spreadsheet import cell_text
 from headrace.trials.results.row import Row
 from headrace.trials.results.rows import as_documents
 
@@ -109,7 +110,8 @@ def write_files(folder: Path, rows: Sequence[Row], document: dict[str, Any], tex
     table = io.StringIO(newline="")
     writer = csv.DictWriter(table, [entry.name for entry in fields(Row)])
     writer.writeheader()
-    writer.writerows(as_documents(list(rows)))
+    for row in as_documents(list(rows)):  # results that were there may come from anybody
+        writer.writerow({name: cell_text(value) if isinstance(value, str) else value for name, value in row.items()})
     try:
         atomic_write(folder / "rows.csv", table.getvalue().encode())
         atomic_write(folder / "trials.json", json.dumps(document, indent=1, ensure_ascii=False).encode())

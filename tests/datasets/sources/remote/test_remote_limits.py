@@ -39,6 +39,17 @@ def test_a_claimed_number_of_records_takes_no_disk(packed: Path, bucket: Bucket,
 
 
 @needs_obstore
+@pytest.mark.parametrize("name", ["size", "names.json", "present", "use", "boot", "new", "index.safetensors", "headrace.json"])
+def test_a_shard_takes_no_name_of_the_cache(name: str, packed: Path, bucket: Bucket) -> None:
+    """The cache read its own small files whole: as a shard, one was a sparse terabyte. The index was mapped, and written to."""
+    document = json.loads(bucket.objects["data/headrace.json"])
+    document["shards"][0] |= {"file": name, "size": document["index"]["size"] if "index" in name else 1 << 40}
+    bucket.objects["data/headrace.json"] = json.dumps(document).encode()
+    with at_most(64 << 20), pytest.raises(FormatError, match=r"one of the cache's own|two of its files have one name"):
+        headrace.open("s3://b/data")
+
+
+@needs_obstore
 def test_a_claimed_size_of_a_record_is_not_allocated(packed: Path, bucket: Bucket) -> None:
     with at_most(64 << 20):
         with pytest.raises(SourceError, match="more than the limit"):

@@ -17,6 +17,7 @@ from headrace.system.text.sizes import parse_size, size_text
 
 __all__ = ["cache_limit_bytes", "mark_in_use", "reserve", "reserve_some", "reserved_bytes"]
 
+MOST_DIGITS = 20
 _FREE_SHARE = 0.9
 _SHARED = 0.9  # share of the remaining space for a dataset that is larger than it
 
@@ -74,7 +75,8 @@ def reserve_some(entry: Path, size: int, *, at_least: int, limit: int | None = N
 def reserved_bytes(entry: Path) -> int:
     """Return the bytes that are reserved for the entry."""
     try:
-        return int((entry / "size").read_text())
+        with open(entry / "size", encoding="ascii") as file:
+            return int(file.read(MOST_DIGITS))
     except (OSError, ValueError):
         return 0
 

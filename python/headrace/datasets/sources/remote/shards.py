@@ -41,6 +41,7 @@ from headrace.system.processes.scheduling import yield_to_running_threads
 
 __all__ = ["RemoteShards", "empty_files", "open_remote_shards", "overhead"]
 
+_OWN_NAMES = frozenset(("boot", "names.json", "new", "present", "size", "use"))  # of the cache, beside the shards
 _LAYOUT = b"2\0"  # version of the cache's folders; another version makes a new entry
 _CONNECTIONS = 64  # threads, and concurrent requests; S3 gives 50 to 90 MB/s each, after some tens of ms to the first byte
 _AHEAD_CONNECTIONS = 16  # more of them, for announced records
@@ -90,6 +91,10 @@ def _prepare(bucket: Bucket, manifest_bytes: bytes, folder: Path) -> Manifest:
     (folder / "new").mkdir(exist_ok=True)
     atomic_write(folder / "new" / MANIFEST, manifest_bytes)
     manifest = read_manifest(folder / "new")
+    taken = _OWN_NAMES.intersection((manifest.index.file, *(shard.file for shard in manifest.shards)))
+    if taken:
+        what = f"{bucket.url} has a file {min(taken)!r}, which is the name of one of the cache's own"
+        raise FormatError(what, hint="rename the file, also in its manifest")
     reserve_some(folder, sum(shard.size for shard in manifest.shards) + overhead(manifest), at_least=overhead(manifest))
     _fetch_index(bucket, manifest, folder)
     empty_files(folder, manifest)
