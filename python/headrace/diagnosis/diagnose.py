@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.diagnosis.endings.end import how_it_ended
+from headrace.diagnosis.findings.batch_notes import batch_notes
 from headrace.diagnosis.findings.confidence import confidence_of, noise_words
 from headrace.diagnosis.findings.gpu_settings import find_gpu_settings
 from headrace.diagnosis.findings.not_measured import missing_sources, why_no_steps
@@ -114,7 +115,9 @@ def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:
 def _with_end_and_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
     end = how_it_ended(job.session)
     losses = () if end is not None and end.kind == "nan" else loss_notes(job.session, job.rank)
-    return replace(found, end=end, notes=(*losses, *batch_size_notes(job, found.fixes)))
+    return replace(
+        found, end=end, notes=(*batch_notes(job.session, job.rank.process.pid), *losses, *batch_size_notes(job, found.fixes))
+    )
 
 
 def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:
@@ -180,6 +183,7 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
         command=session.command,
         exit_code=session.exit_code,
         end=end,
+        notes=next((notes for one in session.processes if one.role == "main" and (notes := batch_notes(session, one.pid))), ()),
         time_limit_s=session.facts.get("time_limit_s"),
         duration_s=session.duration_s,
         environment=environment(session),

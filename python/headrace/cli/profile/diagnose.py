@@ -9,7 +9,13 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.profile.finished_job import FINISHED_JOB_OPTIONS, add_finished_job_options, run_finished_job
-from headrace.cli.profile.session_command import add_session_options, print_diagnosis, session_folder, session_kept
+from headrace.cli.profile.session_command import (
+    add_session_options,
+    job_environment,
+    print_diagnosis,
+    session_folder,
+    session_kept,
+)
 from headrace.cli.shared import output
 from headrace.cli.shared.price_options import add_price_options, gpu_usd_per_hour
 from headrace.diagnosis.result.fail_if import Condition
@@ -62,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     output.log(f"headrace diagnose: session in {folder}")
     with output.Heartbeat("headrace diagnose", "the command runs") as beat:
         with FirstVerdict(folder, _log_first_verdict) as first, StandstillNotice(folder, _log_standstill):
-            finished = watch(args.command, folder, time_limit_s=args.seconds)
+            finished = watch(args.command, folder, env=job_environment(args), time_limit_s=args.seconds)
         verifies = args.verify and finished.stopped_by is None
         if args.verify and not verifies:
             output.log("--verify: nothing is measured, because the run was interrupted")

@@ -14,6 +14,7 @@ from headrace.session.machine import ForeignProgram
 
 __all__ = [
     "ENDINGS",
+    "NOTES",
     "SHARES",
     "Diagnosis",
     "End",
@@ -23,6 +24,7 @@ __all__ = [
     "FlameChart",
     "HeatMap",
     "HotFunction",
+    "Note",
     "Percentiles",
     "RankRow",
     "StageRow",
@@ -137,6 +139,47 @@ class End:
     def is_failure(self) -> bool:
         """Whether the end comes first on a screen."""
         return ENDINGS.get(self.kind, True)
+
+
+NOTES: Mapping[str, bool] = {
+    "loss_not_finite": False,
+    "loss_still": False,
+    "larger_batch": False,
+    "standstill": False,
+    "finished_job": False,
+    "not_finite": True,
+    "zero_images": True,
+    "equal_images": True,
+    "same_records": True,
+    "one_label": True,
+    "one_label_a_batch": True,
+    "same_labels": True,
+    "workers_repeat": True,
+    "ranks_repeat": True,
+    "same_order": True,
+    "same_draws": True,
+    "values_to_255": True,
+}
+"""Kinds of notes, and whether they tell what is in the batches: such notes stand below the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the session shows beside the causes of lost time, such as a loss that does not move.
+
+    kind: a name in `NOTES`.
+    text: the note in one sentence.
+    evidence: sentences with what shows it, and what looks alike.
+    """
+
+    kind: str
+    text: str
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def is_in_batches(self) -> bool:
+        """Whether the note tells what is in the batches."""
+        return NOTES.get(self.kind, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +335,7 @@ class Diagnosis:
     fix_order_established: False when the intervals of all fixes that help overlap; None with fewer than two.
     terms_s, startup_s: terms of the step model, and parts of the start, in seconds.
     hot_functions, flame_charts: functions that take the time of making batches and of the step, from sampled stacks.
-    notes: sentences about what is no cause of lost time, such as a loss that does not move.
+    notes: what is no cause of lost time: what is in the batches, a loss that does not move.
     hook_cost_share: share of the step that measuring costs.
     end: how the command ended; None while it runs.
     report, session: paths, which the command fills in.
@@ -338,7 +381,7 @@ class Diagnosis:
     foreign_programs: tuple[ForeignProgram, ...] | None = None
     hot_functions: tuple[HotFunction, ...] = ()
     flame_charts: tuple[FlameChart, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     end: End | None = None
 
     @property
