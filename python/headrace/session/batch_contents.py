@@ -55,17 +55,17 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class LoaderContents:
-    """What was seen in the batches of one loader that feeds optimizer steps. A batch that was not looked at counts in `batches` only.
+    """What was seen in the batches of one loader that feeds optimizer steps. Other batches count in `batches` only.
 
     sampler: class that chooses the records. classes, class_name: number of classes that the dataset names; the name of a
         single one.
     batch_records, record_set, record_looks, same_record_looks: records and their digest in the first batch looked at,
         whatever their order; batches whose records were compared with it, and how many of these were the same.
     label_looks, labels, label, label_kinds: batches with integer labels, labels in them, the most frequent, and how many
-        different ones. single_label_looks: batches with one label only. expected_single: the share of such batches if the labels
-        were in random order. vector_looks, same_vector_looks: batches of the size of the first, and those with its labels.
+        different ones. single_label_looks: batches with one label only. expected_single: the share of such batches if the
+        labels were in random order. vector_looks, same_vector_looks: batches of the first's size, and those with its labels.
     image_looks: batches with images on the CPU. format, low, high: of their values; None where not finite.
-    zero_looks: batches of zeros. equal_looks: batches whose images are all the same, of the `comparable_looks` with four or more.
+    zero_looks: batches of zeros. equal_looks: batches whose images are all the same, of `comparable_looks` with four or more.
     not_finite_looks: batches with values that are NaN or infinite. not_finite: the first of them: number of the batch, values
         that are not finite, values looked at.
     digests: of the values of the first batches, one after the other, where several workers make an iterable dataset's.

@@ -8,9 +8,9 @@ started.
 A value that was not measured is None, never 0; `not_measured` says why.
 
 Lines, by their `kind`: `session`, `exit` (the launcher), `recording` (the first of a process's file: pid, host name, start),
-`process`, `loader`, `steps`, `batches`, `event`, `stacks`, `losses`, `contents`, `draws`, `ended` (attached processes), `host`, `sample`,
-`standstill`, `standstill_over`, `job_end` (the sampler), `not_measured`. Unknown kinds and fields are ignored, so that an older
-headrace reads a newer session.
+`process`, `loader`, `steps`, `batches`, `event`, `stacks`, `losses`, `contents`, `draws`, `ended` (attached processes),
+`host`, `sample`, `standstill`, `standstill_over`, `job_end` (the sampler), `not_measured`. Unknown kinds and fields are
+ignored, so that an older headrace reads a newer session.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class BatchValues:
     """What one look at a batch found. None: the batch has none of it on the CPU.
 
     labels: the integers beside the images, one for each. images: number of images; with it come format, low, high, not_finite
-    (values that are not finite, of `looked`), is_zero, is_equal (None: too few images). digest: of the values of its first tensor.
+    (values that are not finite, of `looked`), is_zero, is_equal (None: too few images). digest: of its first tensor's values.
     """
 
     __slots__ = ("digest", "format", "high", "images", "is_equal", "is_zero", "labels", "looked", "low", "not_finite")

@@ -1,8 +1,8 @@
 """Look into the batches of the loaders that feed optimizer steps: which records, labels and values they hold.
 
-The records are those that the sampler draws, the values those that `next()` returns. Batches 1, 2, 4, 8, … are looked at, and each
-batch while all before were of one kind (one label, zeros, equal images, the same labels), as long as looking takes at most
-`COST_SHARE` of the time. No batch is kept, and none is changed.
+The records are those that the sampler draws, the values those that `next()` returns. Batches 1, 2, 4, 8, … are looked at, and
+each batch while all before were of one kind (one label, zeros, equal images, the same labels), as long as looking takes at
+most `COST_SHARE` of the time. No batch is kept, and none is changed.
 """
 
 from __future__ import annotations

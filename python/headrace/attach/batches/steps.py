@@ -120,8 +120,8 @@ class Iteration:
     """
 
     __slots__ = (
-        "__weakref__", "batch_bytes", "contents", "count", "cpu_s", "drained", "end_s", "epoch", "items", "loader", "optimizing",
-        "process_cpu_s", "queue_s", "ready", "session", "start_cpu_s", "start_queue_s", "start_s", "wait_s",
+        "__weakref__", "batch_bytes", "contents", "count", "cpu_s", "drained", "end_s", "epoch", "items", "loader",
+        "optimizing", "process_cpu_s", "queue_s", "ready", "session", "start_cpu_s", "start_queue_s", "start_s", "wait_s",
     )  # fmt: skip
 
     def __init__(self, loader: int, epoch: int, session: int = 0) -> None:

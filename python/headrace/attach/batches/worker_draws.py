@@ -1,7 +1,8 @@
 """Record the states of the random number generators that a worker uses: copies of one generator draw the same numbers.
 
-Read are the global generators of Python, NumPy and PyTorch, and those found in the dataset, its transforms, the collate function and
-the modules of the script that define them. States are read before the first batch and after the first two, and nothing is drawn.
+Read are the global generators of Python, NumPy and PyTorch, and those found in the dataset, its transforms, the collate
+function and the modules of the script that define them. States are read before the first batch and after the first two, and
+nothing is drawn.
 Only datasets with indices are asked: workers that read one stream may have to draw alike to divide it.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 from headrace.attach.batches.batch_values import digest
 from headrace.attach.record import load_hooks
 from headrace.attach.record.recorder import Recorder
+from headrace.attach.record.script_files import is_own
 
 __all__ = ["WorkerDraws"]
 
@@ -121,23 +123,18 @@ def _generators(roots: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if depth < DEEPEST:
             waiting += [(name + way, child, depth + 1) for way, child in _children(each)]
     for module in modules:
-        names = vars(sys.modules[module]) if _is_own(module) else {}
+        file = getattr(sys.modules.get(module), "__file__", None)
+        names = vars(sys.modules[module]) if isinstance(file, str) and is_own(file) else {}
         for name, each in list(names.items()):
             if _is_generator(each) and id(each) not in known and count < MOST_GENERATORS:
                 known.add(id(each))
                 count += 1
-                yield f"{name} (in {Path(sys.modules[module].__file__ or module).name})", each
+                yield f"{name} (in {Path(str(file)).name})", each
 
 
 def _module_of(thing: Any) -> str:
     own = getattr(thing, "__module__", None) if isinstance(thing, types.FunctionType) else type(thing).__module__
     return own if isinstance(own, str) else ""
-
-
-def _is_own(module: str) -> bool:
-    """Whether a module is the script's own: a file outside the folders of installed packages."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return isinstance(file, str) and "-packages" not in file and not file.startswith(sys.base_prefix)
 
 
 def _children(thing: Any) -> Iterator[tuple[str, Any]]:

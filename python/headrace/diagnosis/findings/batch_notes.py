@@ -93,14 +93,14 @@ def _on_values(seen: LoaderContents) -> Iterator[Note]:
             f"all images of a batch are the same: {_looks(seen.equal_looks, seen)}",
             ("up to 16 images of a batch were compared; the first batches as a whole, the others at 256 places or more",),
         )
-    if seen.low is not None and seen.high is not None and seen.format.startswith(("float", "bfloat")):
-        if seen.low >= 0.0 and FULL_RANGE[0] < seen.high <= FULL_RANGE[1]:
-            yield Note(
-                "values_to_255",
-                f"the loader gives images of {seen.format} with values from {number_text(seen.low)} to {number_text(seen.high)}, "
-                "not scaled to 0 to 1",
-                (f"{_looks(seen.image_looks, seen)}; whether the loop or the model scales them is not seen",),
-            )
+    is_float, low, high = seen.format.startswith(("float", "bfloat")), seen.low, seen.high
+    if is_float and low is not None and high is not None and low >= 0.0 and FULL_RANGE[0] < high <= FULL_RANGE[1]:
+        span = f"{number_text(low)} to {number_text(high)}"
+        yield Note(
+            "values_to_255",
+            f"the loader gives images of {seen.format} with values from {span}, not scaled to 0 to 1",
+            (f"{_looks(seen.image_looks, seen)}; whether the loop or the model scales them is not seen",),
+        )
 
 
 def _same_records(seen: LoaderContents, loader: ObservedLoader) -> Note | None:
@@ -222,7 +222,7 @@ def _items_if_undivided(workers: int, length: int, batch_size: int | None) -> se
 
 
 def _of_ranks(session: Session, mine: int, seen: LoaderContents, of: ObservedLoader) -> Iterator[Note]:
-    """Yield a note when ranks that average their gradients read the same records. Told of ranks of DistributedDataParallel only."""
+    """Yield a note when ranks that average their gradients read the same records: ranks of DistributedDataParallel only."""
     loader = of.loader
     parallel = {step.pid for step in session.steps if step.forward_s is not None}
     others = {one.rank: one.pid for one in session.processes if one.role == "main" and one.pid in parallel}

@@ -1,7 +1,7 @@
 """Notes on random numbers: generators that draw the same numbers in several workers, or in every epoch.
 
-A generator counts only if its state was the same before the first batch, batches went on drawing from it, and what it drew was the
-same: it was seeded neither by the script nor by a library meanwhile.
+A generator counts only if its state was the same before the first batch, batches went on drawing from it, and what it drew was
+the same: it was seeded neither by the script nor by a library meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ History = tuple[GeneratorState, GeneratorState, GeneratorState]
 
 
 def draw_notes(session: Session, pid: int, loader: int) -> Iterator[Note]:
-    """Yield a note for each generator of the workers of a loader that draws the same numbers again. pid: of the training process."""
+    """Yield a note for each generator of a loader's workers that draws the same numbers again. pid: of the training process."""
     parents = owners(session.processes)
     lines = [one for one in session.contents.draws if one.loader == loader and parents.get(one.pid) == pid]
     by_process: dict[int, list[WorkerDraws]] = {}
