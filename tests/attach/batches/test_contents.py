@@ -1,4 +1,4 @@
-"""What is in the batches of real loops: each odd loop gives its note, each healthy one beside it none, and nothing is changed."""
+"""What is in the batches of real loops: each odd loop gives its note, each healthy one none, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.session.batch_contents import Contents
 from headrace.session.model import Session
 
 SCRIPT = """
-import random, sys
+import random, sys, time
 import numpy, torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
@@ -105,6 +105,7 @@ def run():
                 optimizer.zero_grad(); loss.backward(); optimizer.step()
                 total += float(loss.detach())
                 if "first" in name: break
+                if "a_batch" in name: time.sleep(0.02)
     print("total", total, random.random(), numpy.random.random(), float(torch.rand(())))
 
 if __name__ == "__main__":

@@ -81,27 +81,28 @@ def records_of(index: Any) -> tuple[str, str, int] | None:
     return digest(numbers.tobytes()), digest(array("q", sorted(set(numbers))).tobytes()), len(indices)
 
 
-def read_values(data: Any, *, whole: bool) -> BatchValues | None:
+def read_values(data: Any, *, whole: bool = False, only_labels: bool = False) -> BatchValues | None:
     """Return what a batch holds; None while a mode of the script would see the operations that read it.
 
-    whole: confirm zeros and equal images at all values, not only at those looked at.
+    whole: confirm zeros and equal images at all values, not only at those looked at. only_labels: read nothing else.
     """
     import torch
 
     if torch._C._len_torch_dispatch_stack():
         return None
     with torch._C.DisableTorchFunction():
-        return _read(data, torch, whole)
+        return _read(data, torch, whole, only_labels)
 
 
-def _read(data: Any, torch: Any, whole: bool) -> BatchValues:
+def _read(data: Any, torch: Any, whole: bool, only_labels: bool) -> BatchValues:
     found = BatchValues()
     tensors = [tensor for tensor in _tensors(data, torch) if _is_readable(tensor, torch)]
     images = next((tensor for tensor in tensors if _is_image(tensor)), None)
     if images is not None:
         found.labels = _labels(data, images, torch)
+    if images is not None and not only_labels:
         _read_images(images, found, torch, whole)
-    if tensors:
+    if tensors and not only_labels:
         sample = _sample(tensors[0], torch).contiguous().view(torch.uint8)
         try:
             found.digest = digest(repr(tuple(tensors[0].shape)).encode() + sample.numpy().tobytes())

@@ -28,6 +28,9 @@ COST_SHARE = 0.003
 FIRST_LOOKS = 2
 """Look at so many batches of a loader whether or not it feeds optimizer steps: that is not known before."""
 
+FREE_LOOKS = 16
+"""Look at batches 1, 2, 4, … up to this one whatever it costs: about a millisecond in all."""
+
 MOST_LOADERS, MOST_PASSES = 64, 8
 """Record so many loaders of a process, and each of so many passes over a loader; of later passes the 16th, 32nd, …"""
 
@@ -114,14 +117,14 @@ class _Loader:
         self.high: float | None = None
         self.not_finite: tuple[int, ...] = ()
 
-    def is_of_one_kind(self) -> bool:
-        """Whether all batches looked at have something in common that they should not have."""
-        return (
-            0 < self.label_looks * MOSTLY <= self.single_label_looks
-            or 0 < self.vector_looks == self.same_vector_looks
-            or 0 < self.image_looks == self.zero_looks
-            or 0 < self.comparable_looks == self.equal_looks
-        )
+    def are_labels_of_one_kind(self) -> bool:
+        """Whether most batches looked at hold one label each, or all of them the same labels."""
+        is_single = 0 < self.label_looks * MOSTLY <= self.single_label_looks
+        return is_single or 0 < self.vector_looks == self.same_vector_looks
+
+    def are_images_of_one_kind(self) -> bool:
+        """Whether the images of all batches looked at are zero, or equal within the batch."""
+        return 0 < self.image_looks == self.zero_looks or 0 < self.comparable_looks == self.equal_looks
 
     def note_records(self, found: tuple[str, str, int]) -> None:
         _, records, count = found
@@ -255,20 +258,29 @@ class _Watcher:
         records = one.digests.pop(one.batches, None)
         if records is not None:
             of.note_records(records)
-        begin_s = time.monotonic()
-        self._begun_s = self._begun_s or begin_s
-        if self._is_its_turn(of, begin_s):
-            values = read_values(data, whole=max(of.zero_looks, of.equal_looks) < CONFIRMED)
-            if values is not None:
-                self._note(of, one, records, values)
-            self._spent_s += time.monotonic() - begin_s
+        is_turn, is_odd = self._is_turn(of), of.feeds and of.are_images_of_one_kind()
+        only_labels = not is_turn and not is_odd
+        if (only_labels and not (of.feeds and of.are_labels_of_one_kind())) or not self._may_look(of, is_turn):
+            return
+        begin_s = time.thread_time()
+        values = read_values(data, whole=max(of.zero_looks, of.equal_looks) < CONFIRMED, only_labels=only_labels)
+        if values is not None:
+            self._note(of, one, records, values)
+        self._spent_s += time.thread_time() - begin_s
 
-    def _is_its_turn(self, of: _Loader, now_s: float) -> bool:
+    def _may_look(self, of: _Loader, is_turn: bool) -> bool:
+        """Whether looking costs little enough. The first looks are free."""
+        now_s = time.monotonic()
+        if self._begun_s is None:
+            self._begun_s = now_s
+        is_free = is_turn and of.batches <= max(FREE_LOOKS, of.digests_wanted)
+        return is_free or self._spent_s <= COST_SHARE * (now_s - self._begun_s)
+
+    def _is_turn(self, of: _Loader) -> bool:
+        """Whether a batch is looked at although nothing is odd."""
         if of.batches <= max(FIRST_LOOKS, of.digests_wanted):
             return True
-        if not of.feeds or not (_is_power_of_two(of.batches) or of.is_of_one_kind()):
-            return False
-        return self._begun_s is not None and self._spent_s <= COST_SHARE * (now_s - self._begun_s)
+        return of.feeds and _is_power_of_two(of.batches)
 
     def _note(self, of: _Loader, one: _Pass, records: tuple[str, str, int] | None, values: BatchValues) -> None:
         of.note_values(of.batches, values)
