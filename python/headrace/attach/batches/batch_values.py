@@ -134,7 +134,7 @@ def _is_readable(tensor: Any, torch: Any) -> bool:
         return False
     if not tensor.is_contiguous() and not (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
         return False
-    return tensor.shape[0] == 1 or tensor.stride(0) == tensor.numel() // tensor.shape[0]
+    return bool(tensor.shape[0] == 1 or tensor.stride(0) == tensor.numel() // tensor.shape[0])
 
 
 def _is_image(tensor: Any) -> bool:

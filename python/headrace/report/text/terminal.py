@@ -13,6 +13,7 @@ from headrace.report.text import numbers
 from headrace.report.text.screen import FirstScreen, FixLine, StepPart, capitalised, first_screen
 from headrace.report.text.step_parts import part_style
 from headrace.session.model import Session
+from headrace.system.text.sizes import count_text
 
 __all__ = ["MAX_LINES", "draw", "print_screen", "render", "to_ascii"]
 
@@ -244,13 +245,15 @@ def _notes(notes: Sequence[Note], width: int, *, limit: int) -> list[Text]:
     The first evidence stands with the note where it fits as a whole.
     """
     lines: list[Text] = []
+    more = len(notes) - limit + 1 if len(notes) > limit > 0 else 0
+    notes, limit = notes[: len(notes) - more], limit - (more > 0)
     for number, note in enumerate(notes):
         room = min(2, limit - len(lines) - (len(notes) - number - 1))
         if room > 0:
             proved = _wrapped(f"Note: {note.text} ({'; '.join(note.evidence[:1])})", width)
             short = textwrap.wrap(f"Note: {note.text}", width, max_lines=room, placeholder=" …", subsequent_indent="  ")
             lines += [Text(line) for line in (proved if note.evidence and len(proved) <= room else short)]
-    return lines
+    return [*lines, Text(f"{count_text(more, 'more note')} in the report")] if more else lines
 
 
 def _wrapped(text: str, width: int) -> list[str]:
