@@ -185,7 +185,7 @@ def _read_images(images: Any, found: BatchValues, torch: Any, whole: bool) -> No
     found.low, found.high = low, high
     found.is_zero = low == high == 0.0 and (not whole or _is_all_zero(images, torch))
     if images.shape[0] >= LEAST_IMAGES:
-        found.is_equal = bool((sample == sample[0]).all()) and (not whole or _are_rows_equal(images, torch))
+        found.is_equal = found.is_zero or (bool((sample == sample[0]).all()) and (not whole or _are_rows_equal(images, torch)))
 
 
 def _is_all_zero(images: Any, torch: Any) -> bool:

@@ -29,7 +29,7 @@ FIRST_LOOKS = 2
 """Look at so many batches of a loader whether or not it feeds optimizer steps: that is not known before."""
 
 FREE_LOOKS = 16
-"""Look at batches 1, 2, 4, … up to this one whatever it costs: about a millisecond in all."""
+"""Look at batches 1, 2, 4, … up to this one whatever it costs: a millisecond or two in all."""
 
 MOST_LOADERS, MOST_PASSES = 64, 8
 """Record so many loaders of a process, and each of so many passes over a loader; of later passes the 16th, 32nd, …"""
@@ -260,21 +260,24 @@ class _Watcher:
             of.note_records(records)
         is_turn, is_odd = self._is_turn(of), of.feeds and of.are_images_of_one_kind()
         only_labels = not is_turn and not is_odd
-        if (only_labels and not (of.feeds and of.are_labels_of_one_kind())) or not self._may_look(of, is_turn):
+        if only_labels and not (of.feeds and of.are_labels_of_one_kind()):
+            return
+        is_free = is_turn and of.batches <= max(FREE_LOOKS, of.digests_wanted)
+        if not is_free and not self._may_look():
             return
         begin_s = time.thread_time()
         values = read_values(data, whole=max(of.zero_looks, of.equal_looks) < CONFIRMED, only_labels=only_labels)
         if values is not None:
             self._note(of, one, records, values)
-        self._spent_s += time.thread_time() - begin_s
+        if not is_free:
+            self._spent_s += time.thread_time() - begin_s
 
-    def _may_look(self, of: _Loader, is_turn: bool) -> bool:
-        """Whether looking costs little enough. The first looks are free."""
+    def _may_look(self) -> bool:
+        """Whether looking has cost little enough, without the first looks."""
         now_s = time.monotonic()
         if self._begun_s is None:
             self._begun_s = now_s
-        is_free = is_turn and of.batches <= max(FREE_LOOKS, of.digests_wanted)
-        return is_free or self._spent_s <= COST_SHARE * (now_s - self._begun_s)
+        return self._spent_s <= COST_SHARE * (now_s - self._begun_s)
 
     def _is_turn(self, of: _Loader) -> bool:
         """Whether a batch is looked at although nothing is odd."""
