@@ -152,6 +152,14 @@ def test_loaders_made_anew_in_each_epoch_are_compared() -> None:
     assert batch_notes(session_of(*parts), MAIN_PID) == ()
 
 
+def test_a_note_on_one_of_several_loaders_names_the_loader() -> None:
+    odd = replace(HEALTHY, **ODD["one_label"])
+    made = session_of(odd, replace(odd, loader=1))
+    both = replace(made, loaders=(made.loaders[0], replace(made.loaders[0], loader=1, dataset="mine.Data")))
+    first, second = batch_notes(both, MAIN_PID)
+    assert first.text == second.text and second.evidence[-1] == "seen in loader 2, of mine.Data"
+
+
 def stream(**changes: Any) -> list[Note]:
     unknown: dict[str, Any] = {"record_looks": 0, "same_record_looks": 0, "sampler": "", "passes": ()}
     return notes_on(unknown | changes, iterable=True, num_workers=2, dataset_length=1024, batch_size=32)
@@ -202,7 +210,7 @@ def test_ranks_that_read_the_same_records() -> None:
 
 def test_ranks_of_which_that_is_not_certain_are_not_noted() -> None:
     assert ranks(HEALTHY, HEALTHY, parallel=False) == []  # no gradients are averaged: tensor or pipeline parallel
-    own = {"dataset": "mine.Data"}
+    own: dict[str, Any] = {"dataset": "mine.Data"}
     assert ranks(HEALTHY, replace(HEALTHY, first=looked("x", "x", "x")), **own) == []
     assert ranks(HEALTHY, replace(HEALTHY, first=looked("x", "r", "x")), **own) == []  # the same indices of other datasets
     one_label = tuple(LookedBatch(number, f"r{number}", "l", f"v{number}") for number in NUMBERS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from headrace.diagnosis.findings.draw_notes import draw_notes
 from headrace.diagnosis.result.model import NOTES, Note
@@ -39,13 +40,14 @@ FULL_RANGE = (127.0, 255.0)
 def batch_notes(session: Session, pid: int) -> tuple[Note, ...]:
     """Return the notes on the batches of a training process, those on all ranks included; () where nothing is odd."""
     found: list[Note] = []
-    for loader in dict.fromkeys(one.loader for one in session.contents.loaders if one.pid == pid):
+    loaders = dict.fromkeys(one.loader for one in session.contents.loaders if one.pid == pid)
+    for loader in loaders:
         of = next((one for one in session.loaders if (one.pid, one.loader) == (pid, loader)), None)
         seen = _contents(session, pid, loader)
         if of is not None and seen is not None:
-            found += _of_loader(seen, of)
-            found += _of_ranks(session, pid, seen, of)
-            found += draw_notes(session, pid, loader)
+            notes = (*_of_loader(seen, of), *_of_ranks(session, pid, seen, of), *draw_notes(session, pid, loader))
+            which = (f"seen in loader {loader + 1}, of {of.dataset}",) if len(loaders) > 1 else ()
+            found += [replace(note, evidence=(*note.evidence, *which)) for note in notes]
     order = list(NOTES)
     return tuple(sorted(dict.fromkeys(found), key=lambda note: order.index(note.kind)))
 
