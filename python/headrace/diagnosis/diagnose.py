@@ -55,6 +55,7 @@ def diagnose(session: Session) -> Diagnosis:
     session = merge_recreated_loaders(session)
     ranks = measure_ranks(session)
     machine = _machine(session, ranks)
+    ranks = tuple(_with_queueing(rank, machine) for rank in ranks)
     if not ranks:
         return _insufficient(session, machine)
     # Ranks that exchange gradients all take equally long. The rank with the longest own part sets the pace.
@@ -123,6 +124,13 @@ def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     if not any(rank.gpu_step_s is not None for rank in ranks) and (machine.gpu_busy or 0.0) < IDLE_GPU:
         return replace(machine, gpu_busy=None)
     return machine
+
+
+def _with_queueing(rank: Rank, machine: Machine) -> Rank:
+    """Return the rank; the threads of a tf.data pipeline that makes its batches in `next()` queue as the job's threads do."""
+    if rank.loader.family != "tensorflow" or rank.batch_cost is None:
+        return rank
+    return replace(rank, batch_cost=rank.batch_cost.with_queueing(machine.queue_share))
 
 
 def _img_s(job: MeasuredJob, primary: Finding) -> float | None:
