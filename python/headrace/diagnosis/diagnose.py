@@ -11,6 +11,7 @@ from dataclasses import replace
 from headrace.diagnosis.endings.end import how_it_ended
 from headrace.diagnosis.findings.confidence import confidence_of, noise_words
 from headrace.diagnosis.findings.gpu_settings import find_gpu_settings
+from headrace.diagnosis.findings.more_gpus import gpu_notes, gpu_scaling
 from headrace.diagnosis.findings.not_measured import missing_sources, why_no_steps
 from headrace.diagnosis.findings.notes import batch_size_notes, loss_notes
 from headrace.diagnosis.findings.open_step import with_open_step
@@ -86,6 +87,7 @@ def diagnose(session: Session) -> Diagnosis:
         step_s=rank.step_s,
         step_p95_s=percentile([step.step_s for step in rank.steps], 0.95),
         wait_share=wait_share,
+        gpu_scaling=gpu_scaling(job),
         wasted_gpu_hours_per_100=None if rank.elsewhere else round(100 * _wasted_share(findings[0], wait_share), 1),
         noise=noise_words(machine),
         foreign_programs=machine.foreign_programs,
@@ -115,7 +117,7 @@ def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:
 def _with_end_and_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
     end = how_it_ended(job.session)
     losses = () if end is not None and end.kind == "nan" else loss_notes(job.session, job.rank)
-    return replace(found, end=end, notes=(*losses, *batch_size_notes(job, found.fixes)))
+    return replace(found, end=end, notes=(*losses, *gpu_notes(job), *batch_size_notes(job, found.fixes)))
 
 
 def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:
