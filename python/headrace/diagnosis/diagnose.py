@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.diagnosis.endings.end import how_it_ended
+from headrace.diagnosis.findings.by_curves import NO_STEPS, curve_words, finding_by_curves
 from headrace.diagnosis.findings.confidence import confidence_of, noise_words
 from headrace.diagnosis.findings.gpu_settings import find_gpu_settings
 from headrace.diagnosis.findings.more_gpus import gpu_notes, gpu_scaling
@@ -169,21 +170,24 @@ def _for_all_ranks(found: Finding, ranks: int) -> Finding:
 
 
 def _insufficient(session: Session, machine: Machine) -> Diagnosis:
-    """Return the diagnosis of a session with too few steps, with the reason and what to do."""
+    """Return the diagnosis of a session with too few steps: by the curves of the machine, else the reason and what to do."""
     end = how_it_ended(session)
-    evidence = [why_no_steps(session, end)]
+    evidence = [why_no_steps(session, end), *curve_words(session)]
     standstill = open_standstill(session)
     if standstill is not None and not standstill.hangs:
         evidence.insert(0, standstill.words)
+    missing = tuple(f"{item.what}: {item.why}" for item in session.not_measured)
+    by_curves = finding_by_curves(session, end) if standstill is None else None
+    primary = by_curves or make_finding("INSUFFICIENT_DATA", None, *evidence)
     found = Diagnosis(
-        verdict="INSUFFICIENT_DATA",
-        confidence=NO_CONFIDENCE,
-        share_of_step=dict.fromkeys(SHARES, 0.0) | {"other": 1.0},
-        findings=(make_finding("INSUFFICIENT_DATA", None, *evidence),),
+        verdict=primary.kind,
+        confidence=NO_CONFIDENCE if by_curves is None else by_curves.confidence or NO_CONFIDENCE,
+        share_of_step={} if by_curves else dict.fromkeys(SHARES, 0.0) | {"other": 1.0},
+        findings=(primary,),
         img_s=None,
         ceiling_img_s=None,
-        not_measured=tuple(f"{item.what}: {item.why}" for item in session.not_measured),
-        summary=evidence[0],
+        not_measured=missing if by_curves is None else (NO_STEPS, *missing),
+        summary=evidence[0] if by_curves is None else by_curves.summary,
         steps=len(session.steps),
         ranks=0,
         noise=noise_words(machine),
