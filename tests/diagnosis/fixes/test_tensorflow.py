@@ -108,6 +108,17 @@ def test_threads_that_queue_are_not_storage() -> None:
     assert "40 ms queueing for a core" in " ".join(found.findings[0].evidence)
 
 
+def test_other_programs_are_as_large_as_the_bar_says() -> None:
+    session = make_session(workers=1, cpu_s=0.09, compute_s=0.01, cores=2, foreign_cores=1.8)
+    steps = tuple(replace(step, process_cpu_s=0.04, queue_s=0.002, wait_queue_s=0.01) for step in session.steps)
+    samples = tuple(replace(sample, queue_share=0.7) for sample in session.samples)
+    session = replace(session, batches=(), steps=steps, samples=samples)
+    found = with_facts(session, "TensorSlice", "Map", "Batch", "Distribute")
+    assert found.verdict == "EXTERNAL_CPU" and found.primary is not None
+    bar = found.share_of_step["input_queue"] + found.share_of_step["core_wait"]
+    assert found.primary.share == pytest.approx(bar, abs=0.02)
+
+
 def test_a_loop_inside_a_tf_function_is_named() -> None:
     session = make_session(workers=0, cpu_s=0.02, compute_s=0.02)
     loader = replace(session.loaders[0], family="tensorflow", pipeline=("TensorSlice", "Batch"))

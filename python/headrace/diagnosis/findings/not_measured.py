@@ -18,9 +18,10 @@ def missing_sources(job: MeasuredJob) -> tuple[str, ...]:
     missing = [f"{item.what}: {item.why}" for item in job.session.not_measured]
     rank = job.rank
     if rank.batch_cost is None:
-        unknown = (
-            "no loader that headrace knows makes them" if rank.loader.family == "none" else "no worker of this loader reported"
-        )
+        unknown = {
+            "none": "no loader that headrace knows makes them",
+            "tensorflow": "TensorFlow's threads make them ahead",
+        }.get(rank.loader.family, "no worker of this loader reported")
         missing.append(f"the making of batches: {unknown}")
     elif rank.loader.family == "tensorflow":
         how = "counted as blocked" if rank.batch_cost.queue_s is None else "estimated from all threads of the job"
