@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -284,4 +285,64 @@ def test_hooks_time_keras_fit_and_a_custom_loop(tmp_path: Path, capfd: pytest.Ca
     assert any("FlatMap (generator)" in pipeline and pipeline[-1] == "Prefetch" for pipeline in stages)
     training = [step for step in session.steps if step.loader == 1000 + stages.index(("Range", "Map", "Batch"))]
     assert len(training) >= 98
+    assert diagnose(session).verdict != "INSUFFICIENT_DATA"
+
+
+REAL_DISTRIBUTED = """
+import os, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras, tensorflow as tf
+import headrace
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+data = tf.data.Dataset.range(168).map(lambda i: (tf.random.uniform((16,)), tf.cast(i % 2, tf.float32))).batch(8)
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Input((16,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=4)
+model.fit(data, epochs=2, verbose=0)
+assert model.optimizer.iterations.numpy() == 42
+seen = sum(len(strategy.experimental_local_results(batch[0])) for batch in strategy.experimental_distribute_dataset(data))
+assert seen == 42, "two parts of each batch"
+loader = headrace.Loader(sys.argv[1], 2, headrace.transforms.imagenet_train(16), output="numpy", threads=1)
+images = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
+images.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+for _ in range(2):
+    assert sum(1 for _ in loader.to_tf_dataset().map(lambda images, labels: images)) == len(loader)
+images.fit(loader.to_keras_dataset(), epochs=2, verbose=0)
+
+@tf.function
+def inside():
+    total = 0.0
+    for inputs, _ in data:
+        total += tf.reduce_sum(inputs)
+    return total
+
+inside()
+"""
+
+
+def test_hooks_time_distributed_datasets_and_know_the_bridge(
+    image_folder: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+    (tmp_path / "train.py").write_text(REAL_DISTRIBUTED)
+    root = image_folder(classes=3, per_class=8)
+    finished = watch([sys.executable, str(tmp_path / "train.py"), str(root)], tmp_path / "s")
+    errors = capfd.readouterr().err
+    assert finished.returncode == 0, errors
+    assert "headrace: " not in errors
+    session = Session.load(tmp_path / "s")
+    steps = {loader.loader: [step for step in session.steps if step.loader == loader.loader] for loader in session.loaders}
+    by_stages = {loader.pipeline: steps[loader.loader] for loader in session.loaders if steps[loader.loader]}
+    distributed = [steps[one.loader] for one in session.loaders if one.pipeline == ("Range", "Map", "Batch", "Distribute")]
+    assert [len(one) for one in distributed] == [42, 21]
+    assert {step.items for one in distributed for step in one} == {8}
+    bridges = [one for one in session.loaders if one.pipeline[:1] == ("headrace.Loader",)]
+    assert {one.family for one in bridges} == {"headrace"} and {one.num_workers for one in bridges} == {1}
+    assert {len(steps[one.loader]) for one in bridges} <= {12, 22, 23, 24}, "Keras may leave the last batch of an epoch open"
+    assert not any("generator" in stage for stages in by_stages for stage in stages)
+    assert session.facts["tensorflow"]["keras"] is True
     assert diagnose(session).verdict != "INSUFFICIENT_DATA"
