@@ -55,9 +55,7 @@ def diagnose(session: Session) -> Diagnosis:
     Example: `diagnose(Session.load("headrace-sessions/2026-11-20-141205")).verdict`
     """
     session = merge_recreated_loaders(session)
-    ranks = measure_ranks(session)
-    machine = _machine(session, ranks)
-    ranks = tuple(_with_queueing(rank, machine) for rank in ranks)
+    ranks, machine = _measured(session)
     if not ranks:
         return _insufficient(session, machine)
     # Ranks that exchange gradients all take equally long. The rank with the longest own part sets the pace.
@@ -88,7 +86,6 @@ def diagnose(session: Session) -> Diagnosis:
         step_s=rank.step_s,
         step_p95_s=percentile([step.step_s for step in rank.steps], 0.95),
         wait_share=wait_share,
-        gpu_scaling=gpu_scaling(job),
         wasted_gpu_hours_per_100=None if rank.elsewhere else round(100 * _wasted_share(findings[0], wait_share), 1),
         noise=noise_words(machine),
         foreign_programs=machine.foreign_programs,
@@ -118,7 +115,14 @@ def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:
 def _with_end_and_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
     end = how_it_ended(job.session)
     losses = () if end is not None and end.kind == "nan" else loss_notes(job.session, job.rank)
-    return replace(found, end=end, notes=(*losses, *gpu_notes(job), *batch_size_notes(job, found.fixes)))
+    notes = (*losses, *gpu_notes(job), *batch_size_notes(job, found.fixes))
+    return replace(found, end=end, notes=notes, gpu_scaling=gpu_scaling(job))
+
+
+def _measured(session: Session) -> tuple[tuple[Rank, ...], Machine]:
+    ranks = measure_ranks(session)
+    machine = _machine(session, ranks)
+    return tuple(_with_queueing(rank, machine) for rank in ranks), machine
 
 
 def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:

@@ -23,7 +23,8 @@ from headrace.session.model import Session
 __all__ = ["PAGE_FILE", "with_learning_rate"]
 
 HOOK = "headrace.attach.experiments.range_test"
-FOLDER, PAGE_FILE = "range-test", "learning-rate.html"
+FOLDER = "range-test"
+PAGE_FILE = "learning-rate.html"
 
 LEAST_LIMIT_S = 120.0
 """Let the run take at least so long for its start and its updates."""

@@ -48,6 +48,7 @@ def watched(
         ("STORAGE_LATENCY", 0.35, {"gpu": 0.3, "own_cores": 0.4}),
         ("CPU_PREP", 0.45, {"gpu": 0.4, "own_cores": 3.4, "foreign_cores": 3.0}),
         ("STORAGE_LATENCY", 0.5, {"gpu": None, "own_cores": 0.3, "pressure_io": 0.6}),
+        ("EXTERNAL_CPU", 0.5, {"gpu": None, "own_cores": 0.9, "foreign_cores": 6.5, "queue_share": 0.8}),
     ],
 )
 def test_use_of_the_machine_gives_a_verdict_with_its_confidence(kind: str, confidence: float, use: dict[str, float]) -> None:

@@ -32,6 +32,7 @@ def finding_by_curves(session: Session, end: End | None) -> Finding | None:
     if cause is None or (use.gpu is None and any(process.torch for process in session.processes)):
         return None
     share = None if use.gpu is None or cause.kind == "COMPUTE_BOUND" else round(1 - use.gpu, 4)
+    share = round(use.queue_share or 0.0, 4) if cause.kind == "EXTERNAL_CPU" else share
     found = Finding(
         cause.kind,
         share,

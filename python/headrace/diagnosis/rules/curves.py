@@ -56,6 +56,9 @@ LEAST_WATCHED_S = 30.0
 FOREIGN_SHARE = 0.2
 """Lower the confidence when other programs use this share of the cores: the CPU's curve is not the job's alone."""
 
+QUEUE_SHARE = 0.3
+"""Name these programs as the cause when the job's threads wait for a core for this share of their runnable time."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeanUse:
@@ -63,7 +66,8 @@ class MeanUse:
 
     gpu, gpu_p5, gpu_p95: share of the time with a kernel, its mean over the GPUs at work and percentiles. cpu: of all cores.
     busy_cores: cores that were busy, beyond one for each GPU at work, whose driver waits on a core. io_wait: share in which
-    cores or programs waited for a disk. network_bytes_s: that arrived, where each job has the machine to itself.
+    cores or programs waited for a disk. network_bytes_s: that arrived. foreign_share: of the cores, used by other programs.
+    queue_share: of the time in which the job's threads could run, without a core.
     """
 
     gpu: float | None = None
@@ -75,6 +79,7 @@ class MeanUse:
     io_wait: float | None = None
     network_bytes_s: float | None = None
     foreign_share: float | None = None
+    queue_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,7 @@ def watched_use(session: Session) -> MeanUse | None:
         io_wait=_of(samples, "pressure_io"),
         network_bytes_s=_of(samples, "network_receive_bytes_s"),
         foreign_share=None if foreign is None or not cores else min(1.0, foreign / cores),
+        queue_share=_of(samples, "queue_share"),
     )
 
 
@@ -178,15 +184,21 @@ def _of(samples: Sequence[Sample], name: str) -> float | None:
 def watched_cause(session: Session, use: MeanUse) -> CurveCause | None:
     """Return what sets the pace of a watched job whose loader is not known, or None where the curves cannot tell.
 
-    On a machine without a GPU at work model and input share the cores: only a job that waits for a disk or the network is told.
+    On a machine without a GPU at work model and input share the cores: only a job that waits for a disk or the network is
+    told, or for cores that other programs use.
     """
+    is_shared = (use.foreign_share or 0.0) >= FOREIGN_SHARE
+    if is_shared and (use.queue_share or 0.0) >= QUEUE_SHARE and (use.gpu or 0.0) < GPU_BUSY:
+        words = f"the job's threads wait for a core {percent_text(use.queue_share or 0.0)} of the time in which they could run"
+        others = f"other programs used {percent_text(use.foreign_share or 0.0)} of the cores"
+        return CurveCause("EXTERNAL_CPU", (words, others), 0.5)
     if use.gpu is None:
         found = _waiting(use) if use.busy_cores is not None and use.busy_cores < PREP_CORES else None
     else:
         found = cause_of(use)
     if found is None:
         return None
-    if use.foreign_share is None or use.foreign_share < FOREIGN_SHARE:
+    if not is_shared:
         return found
-    words = f"other programs used {percent_text(use.foreign_share)} of the cores"
+    words = f"other programs used {percent_text(use.foreign_share or 0.0)} of the cores"
     return CurveCause(found.kind, (*found.evidence, words), found.confidence - 0.1, found.cause_seen)
