@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from headrace.diagnosis.diagnose import diagnose
@@ -21,7 +22,7 @@ def watched(
     seconds: float = 60.0,
     torch: str | None = None,
     exit_code: int | None = 0,
-    **values: float,
+    **values: Any,
 ) -> Diagnosis:
     """Diagnose a job that no hook timed: 20 s of start, then so much use of the machine. gpu: None without a GPU."""
     made = make_session(cores=8, gpu_busy=gpu)
