@@ -17,7 +17,7 @@ from headrace.session.model import Session
 from session_factory import example_diagnosis
 
 SCRIPT = """
-import json, sys
+import io, json, sys
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
@@ -38,6 +38,8 @@ for epoch in range(3):
         schedule.step()
         seen.append(optimizer.param_groups[1]["lr"])
         torch.save(model.state_dict(), sys.argv[2])
+        torch.save(model.state_dict(), copied := io.BytesIO())
+        assert copied.tell() > 0
         json.dump([given, seen], open(sys.argv[1], "w"))
     raise SystemExit("the epoch must not end")
 """

@@ -87,6 +87,7 @@ class _Pipelines:
         self.step_recorder = step_recorder
         self.native = NativeBatches(step_recorder.recorder)
         self.opened: pipelines.OpenedImages | None = None
+        self._delivered = 0
         self._settings: dict[str, Any] = {}
 
     def started(self, iterator: Any, dataset: Any) -> None:
@@ -117,7 +118,10 @@ class _Pipelines:
         loader = getattr(iterator, "_headrace_bridge", None)
         if loader is not None:
             self.native.after_batch(loader, current.loader, current.items)
-        if self.opened is not None and current.count == OPENED_AT_STEP and loader is None:
+        if self.opened is None or loader is not None:
+            return
+        self._delivered += 1
+        if self._delivered == OPENED_AT_STEP:
             paths = self.opened.stop()
             if paths:
                 self.step_recorder.recorder.line("opened_images", loader=current.loader, sample_paths=paths)

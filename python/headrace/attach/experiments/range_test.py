@@ -8,6 +8,7 @@ The process ends after the last update. The trained weights are of no use.
 
 from __future__ import annotations
 
+import io
 import os
 import weakref
 from collections.abc import Callable
@@ -46,9 +47,19 @@ def install() -> None:
     base: Any = dataloader._BaseDataLoaderIter
     when_made(base, test.iterator_made)
     base.__next__ = _endless(base.__next__, test)
-    save: Any = torch
-    save.save = _nothing
+    saver: Any = torch
+    saver.save = _saved_in_memory_only(saver.save)
     load_hooks.when_imported("safetensors.torch", _save_nothing)
+
+
+def _saved_in_memory_only(original: Callable[..., None]) -> Callable[..., None]:
+    """Wrap `torch.save`: it writes to no file, but a copy in memory is made as ever."""
+
+    def save(obj: Any, f: Any, *args: Any, **options: Any) -> None:
+        if isinstance(f, io.BytesIO):
+            original(obj, f, *args, **options)
+
+    return save
 
 
 def _nothing(*_: Any, **__: Any) -> None:
