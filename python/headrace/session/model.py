@@ -472,10 +472,12 @@ def owners(processes: Sequence[Process]) -> dict[int, int]:
 
 
 def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, ...]:
-    """Return the loaders, joined with what later lines say: the format of batches, and whether `headrace run` takes over."""
+    """Return the loaders, joined with what later lines say: format of batches, opened images, take-over by `headrace run`."""
     later: dict[tuple[int, int], dict[str, Any]] = {}
     for line in by_kind.get("batch_format", []):
         later.setdefault((line["pid"], line["loader"]), {})["batch_format"] = line["format"]
+    for line in by_kind.get("opened_images", []):
+        later.setdefault((line["pid"], line["loader"]), {})["sample_paths"] = line["sample_paths"]
     for line in by_kind.get("take_over", []):
         answer = {name: line.get(name) for name in ("take_over", "take_over_reason", "native_part")}
         later.setdefault((line["pid"], line["loader"]), {}).update(answer)

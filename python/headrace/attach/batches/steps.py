@@ -30,7 +30,7 @@ from headrace.attach.training import first_step
 from headrace.attach.training.operators import OperatorProfile
 from headrace.session.model import STEP_FIELDS
 
-__all__ = ["STEP_RECORDERS", "Iteration", "StepRecorder", "install", "is_native", "timed_next"]
+__all__ = ["STEP_RECORDERS", "Iteration", "StepRecorder", "describe_native", "install", "is_native", "timed_next"]
 
 SAMPLE_PATHS = 64
 DEVICE_COLUMNS = (STEP_FIELDS.index("gpu_wait_s"), STEP_FIELDS.index("gpu_step_s"), STEP_FIELDS.index("h2d_s"))
@@ -387,9 +387,12 @@ def _size_bytes(data: Any) -> int | None:
 
 
 def _batch_size(data: Any) -> int | None:
-    """Return the first dimension of the first tensor in the batch."""
+    """Return the first dimension of the first tensor in the batch; of a batch divided among devices, that of all parts."""
     while isinstance(data, list | tuple | dict) and data:
         data = next(iter(data.values())) if isinstance(data, dict) else data[0]
+    parts = getattr(data, "values", None)
+    if isinstance(parts, tuple):  # tf.distribute's PerReplica
+        return sum(_batch_size(part) or 0 for part in parts) or None
     shape = getattr(data, "shape", None)
     return int(shape[0]) if shape else None
 
@@ -447,7 +450,7 @@ def _describe_iterator(iterator: Any) -> dict[str, Any]:
 def _describe_other(loader: Any) -> dict[str, Any]:
     """Return the settings of a loader whose class is not PyTorch's. The threads of headrace's own are its workers."""
     if is_native(loader):
-        return _describe_native(loader)
+        return describe_native(loader)
     dataset = getattr(loader, "dataset", None)
     size = getattr(loader, "batch_size", None)
     return {
@@ -463,7 +466,7 @@ def is_native(loader: Any) -> bool:
     return f"{type(loader).__module__}.{type(loader).__qualname__}" == "headrace.loading.loader.Loader"
 
 
-def _describe_native(loader: Any) -> dict[str, Any]:
+def describe_native(loader: Any) -> dict[str, Any]:
     """Return the settings of a `headrace.Loader`. Its threads live from epoch to epoch."""
     dataset = loader.dataset
     return {

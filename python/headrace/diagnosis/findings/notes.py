@@ -56,7 +56,7 @@ def loss_notes(session: Session, rank: Rank) -> tuple[Note, ...]:
     text = (
         f"the loss does not move over {steps}: {begin:.4g} in the first third, {end:.4g} in the last "
         f"(a change of {percent_text(max(LEAST_SHARE, STANDARD_ERRORS * error / level))} would show). Early in a training: "
-        "headrace tune --find-learning-rate; check labels and frozen weights"
+        "headrace diagnose --find-learning-rate; check labels and frozen weights"
     )
     return (Note("loss_still", text),)
 

@@ -146,6 +146,8 @@ NOTES: Mapping[str, bool] = {
     "loss_still": False,
     "larger_batch": False,
     "standstill": False,
+    "more_gpus": False,
+    "learning_rate": False,
     "finished_job": False,
     "not_finite": True,
     "zero_images": True,
@@ -328,6 +330,7 @@ class Diagnosis:
     img_s, ceiling_img_s: images/s of all ranks now, and without any wait for input. A fix that changes more than the input
         (`threads=N`, `batch_size=N`, `more_gpus`) can exceed the ceiling.
     wait_share: share of the step that waits for input.
+    gpu_scaling: rate that twice the GPUs on the same cores and storage would reach, over twice today's; None without a GPU.
     wasted_gpu_hours_per_100: GPU-hours lost of each 100, whether or not a fix is known.
     reachable_img_s, reachable_fix, recoverable_gpu_hours_per_100: images/s with the best fix, measured or else predicted, its
         id, and the GPU-hours of each 100 that it saves; None when no fix with a known rate helps.
@@ -383,6 +386,7 @@ class Diagnosis:
     flame_charts: tuple[FlameChart, ...] = ()
     notes: tuple[Note, ...] = ()
     end: End | None = None
+    gpu_scaling: float | None = None
 
     @property
     def primary(self) -> Finding | None:
