@@ -134,7 +134,7 @@ workers, how = int(sys.argv[1]), sys.argv[2]
 model = torch.nn.Linear(8, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader, validation = (DataLoader(Data(), batch_size=size, num_workers=workers) for size in (4, 8))
-for step in range(13):
+for step in range(9):
     if how == "next": batch = next(iter(loader))
     else:
         batches = iter(loader)
@@ -147,20 +147,20 @@ for step in range(13):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "how"), [(0, "next"), (2, "next"), (2, "iter")])
+@pytest.mark.parametrize(("workers", "how"), [(0, "next"), (1, "next"), (1, "iter")])
 def test_the_step_of_an_iterator_that_is_gone_is_timed(tmp_path: Path, workers: int, how: str) -> None:
     """An iterator for each batch, also of the validation: the step ends where the script asks for the next one."""
     session, code = watched(tmp_path, str(workers), how, script=ONE_BATCH)
     assert code == 0
     steps = [step for step in session.steps if step.items == 4]
-    assert len(steps) == 12
-    assert sum(step.optimizer_steps or 0 for step in steps) >= 9
+    assert len(steps) == 8
+    assert sum(step.optimizer_steps or 0 for step in steps) >= 6
     assert all(step.compute_s >= 0.02 for step in steps)
-    assert len([step for step in session.steps if step.items == 8]) == 3
+    assert len([step for step in session.steps if step.items == 8]) == 2
     starts, stops = ([one for one in session.events if one.name == name] for name in ("workers_start", "workers_stop"))
-    assert len(starts) == (16 if workers else 0) and len(stops) >= (14 if workers else 0)
+    assert len(starts) == (11 if workers else 0) and len(stops) >= (9 if workers else 0)
     joined = merge_recreated_loaders(session)
-    assert [loader.passes for loader in joined.loaders] == [12, 0]
+    assert [loader.passes for loader in joined.loaders] == [8, 0]
     diagnosis = diagnose(session)
     assert (diagnosis.verdict == "NEW_ITERATORS") == bool(workers)
     assert diagnosis.share_of_step["input_next"] > (0.1 if workers else -1)
