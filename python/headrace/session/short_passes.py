@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -42,15 +42,18 @@ def join_short_passes(session: Session) -> Session:
     stops = {key: _of(session.events, "workers_stop", key) for key in found}
     later = {id(event) for key in found for event in starts[key][1:]}  # the first start belongs to the start of the job
     steps = [step for key, members in groups.items() if key not in found for step in members]
+    joined = {key: _joined(groups[key], starts[key], _starts_of_others(groups, key)) for key in found}
     for key in found:
-        steps += _joined(groups[key], starts[key], stops[key])
+        steps += _with_stops(joined[key], stops[key])
 
     def counted(loader: ObservedLoader) -> ObservedLoader:
         key = loader.pid, loader.loader
         if key not in found:
             return loader
         count = len(found[key])
-        return replace(loader, passes=count, pass_start_s=_sum_s(starts[key]) / count, pass_stop_s=_sum_s(stops[key]) / count)
+        made_s = math.fsum(new.wait_s - old.wait_s for new, old in zip(joined[key], groups[key], strict=True))
+        stopped_s = math.fsum(event.duration_s for event in stops[key])
+        return replace(loader, passes=count, pass_start_s=made_s / max(1, count - 1), pass_stop_s=stopped_s / count)
 
     return replace(
         session,
@@ -72,12 +75,17 @@ def _of(events: Sequence[Event], name: str, key: Key) -> list[Event]:
     return [event for event in events if event.name == name and event.pid == pid and event.detail == f"loader {loader}"]
 
 
-def _sum_s(events: Sequence[Event]) -> float:
-    return math.fsum(event.duration_s for event in events)
+def _starts_of_others(groups: Mapping[Key, Sequence[Step]], key: Key) -> list[float]:
+    """Return when the steps of the other loaders of a process start, in order."""
+    return sorted(step.start_s for other, steps in groups.items() if other[0] == key[0] and other != key for step in steps)
 
 
-def _joined(members: Sequence[Step], starts: Sequence[Event], stops: Sequence[Event]) -> list[Step]:
-    """Return the steps of one loader as one pass. A step with a new iterator begins when its workers begin to start."""
+def _joined(members: Sequence[Step], starts: Sequence[Event], others: Sequence[float]) -> list[Step]:
+    """Return the steps of one loader as one pass. A step with a new iterator begins when the script begins to make that.
+
+    starts: when workers begin to start. Workers that are kept do not, and the making begins where the step before ends.
+    others: starts of steps of other loaders, which may lie between.
+    """
     started = [event.start_s for event in starts]
     joined: list[Step] = []
     epoch: int | None = None
@@ -85,12 +93,16 @@ def _joined(members: Sequence[Step], starts: Sequence[Event], stops: Sequence[Ev
         begin_s = step.start_s
         handed_s = joined[-1].start_s + joined[-1].wait_s if joined else 0.0
         at = bisect_right(started, begin_s) - 1
-        if joined and step.epoch != epoch and at >= 0 and started[at] >= handed_s:
-            begin_s = started[at]
+        if joined and step.epoch != epoch:
+            ended_s = joined[-1].start_s + joined[-1].step_s
+            if at >= 0 and started[at] >= handed_s:
+                begin_s = started[at]
+            elif bisect_left(others, ended_s) == bisect_left(others, begin_s):
+                begin_s = min(begin_s, ended_s)
             joined[-1] = replace(joined[-1], compute_s=min(joined[-1].compute_s, begin_s - handed_s))
         epoch = step.epoch
         joined.append(replace(step, epoch=0, start_s=begin_s, wait_s=step.wait_s + step.start_s - begin_s))
-    return _with_stops(joined, stops)
+    return joined
 
 
 def _with_stops(steps: Sequence[Step], stops: Sequence[Event]) -> list[Step]:
@@ -99,6 +111,6 @@ def _with_stops(steps: Sequence[Step], stops: Sequence[Event]) -> list[Step]:
     found = []
     for step in steps:
         first, last = (bisect_left(stopped, time_s) for time_s in (step.start_s + step.wait_s, step.start_s + step.step_s))
-        stop_s = min(step.compute_s, _sum_s(stops[first:last]))
+        stop_s = min(step.compute_s, math.fsum(event.duration_s for event in stops[first:last]))
         found.append(replace(step, wait_s=step.wait_s + stop_s, compute_s=step.compute_s - stop_s))
     return found

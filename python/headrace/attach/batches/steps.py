@@ -119,15 +119,18 @@ def _timed_start(original: Callable[..., None], step_recorder: StepRecorder) -> 
 
 
 def _timed_stop(original: Callable[..., None], step_recorder: StepRecorder) -> Callable[..., None]:
+    clock, is_exiting = time.monotonic, sys.is_finalizing  # at the exit of Python, modules may be gone
+
     @functools.wraps(original)
     def _shutdown_workers(self: Any) -> None:
-        begin_s = time.monotonic()
+        begin_s = clock()
         try:
             original(self)
         except BaseException as error:
             drop_own_frames(error)
             raise
-        step_recorder.guarded(step_recorder.workers_stopped, self, begin_s)
+        if not is_exiting():
+            step_recorder.guarded(step_recorder.workers_stopped, self, begin_s)
 
     return _shutdown_workers
 
@@ -274,7 +277,7 @@ class StepRecorder:
         if current is None or current.session != self.session:
             current = self._adopt(iterator)
         now_s = time.monotonic()
-        if self.open:
+        if len(self.open) > (current.end_s is not None):  # beside its own step
             self._end_left_steps(now_s)
         if current.end_s is not None:
             self._close(current, now_s)

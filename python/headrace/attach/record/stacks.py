@@ -59,9 +59,11 @@ LATE_S = 0.002
 HOLDER_CPU_SHARE = 0.2
 """A thread that holds the interpreter uses at least this share of a core."""
 
-NEXT, HOLDER = "next", "holder"
-"""Roles of stacks: the training thread inside `next()`, and a thread that keeps one from the interpreter that is there, or
-makes a batch."""
+NEXT = "next"
+"""The role of the training thread inside `next()`."""
+
+HOLDER = "holder"
+"""The role of a thread that keeps one from the interpreter which makes a batch or is inside `next()`."""
 
 MOST_FRAMES = 96
 MOST_WALKED = 1000

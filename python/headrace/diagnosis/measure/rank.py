@@ -258,8 +258,7 @@ def _measure(
     first = [min(group, key=lambda step: step.start_s) for group in steps_by_epoch(steps).values()]
     cost = measure_batch_cost(session.batches, process, loader, steady, session.processes)
     inside = read_inside_next(session.stacks, process.pid, loader)
-    new_iterators_s = loader.passes * (loader.pass_start_s + loader.pass_stop_s) / len(steps)
-    next_s = new_iterators_s + _next_s(steady, session.batches, loader, cost, inside, new_iterators_s)
+    next_s = _next_s(steady, session.batches, loader, cost, inside, len(steps))
     return Rank(
         process=process,
         loader=loader,
@@ -278,9 +277,7 @@ def _measure(
         ready_share=mean_of_known(step.ready for step in steady),
         items=mean_of_known(step.items for step in steady),
         main_cpu_s=mean_of_known(step.cpu_s for step in steady),
-        main_queue_s=mean_of_known(
-            None if step.queue_s is None else step.queue_s + (step.wait_queue_s or 0.0) for step in steady
-        ),
+        main_queue_s=mean_of_known(_queued_s(step) for step in steady),
         compute_queue_s=mean_of_known(step.queue_s for step in steady),
         process_cpu_s=_process_cpu_s(steady, session.batches, process, loader),
         sync_s=mean_of_known(step.sync_s for step in steady),
@@ -335,6 +332,11 @@ def net_wait_s(step: Step) -> float:
     return max(0.0, step.wait_s - (step.wait_queue_s or 0.0))
 
 
+def _queued_s(step: Step) -> float | None:
+    """Return the seconds of a step in which the training thread waits for a core."""
+    return None if step.queue_s is None else step.queue_s + (step.wait_queue_s or 0.0)
+
+
 def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: ObservedLoader, next_s: float) -> float:
     """Return the seconds that `next()` takes for a ready batch (unpickling, mapping shared memory, re-ordering), less `next_s`.
 
@@ -374,16 +376,17 @@ def _next_s(
     loader: ObservedLoader,
     cost: BatchCost | None,
     inside: InsideNext | None,
-    new_iterators_s: float,
+    count: int,
 ) -> float:
-    """Return the seconds in `next()` that neither the making of a batch nor its hand-over explains.
+    """Return the seconds in `next()` that neither the making of a batch nor its hand-over explains (`Rank.next_s`).
 
-    new_iterators_s: the part of the waits before and after `next()`, in which an iterator is made and ended. A thread that
-    holds the interpreter makes each step of the hand-over slow. Beside workers this time is what is left of the wait after a
-    batch was made, less the training thread's own work; without workers, what a batch is blocked.
+    count: all steps of the loader, the steady `steps` among them. A thread that holds the interpreter makes each step of the
+    hand-over slow. Beside workers this time is what is left of the wait after a batch was made, less the training thread's own
+    work; without workers, what a batch is blocked.
     """
+    new_iterators_s = loader.passes * (loader.pass_start_s + loader.pass_stop_s) / count
     if inside is None:
-        return 0.0
+        return new_iterators_s
     waits_s = max(0.0, required(mean([net_wait_s(step) for step in steps])) - new_iterators_s)
     own_s, held_s = inside.own_share * waits_s, 0.0
     if inside.is_held and loader.num_workers:
@@ -392,7 +395,7 @@ def _next_s(
         held_s = late_s - own_s - (mean_of_known(step.wait_cpu_s for step in steps) or 0.0)
     elif inside.is_held and cost is not None:
         held_s = cost.off_core_s
-    return min(waits_s, own_s + max(0.0, held_s))
+    return new_iterators_s + min(waits_s, own_s + max(0.0, held_s))
 
 
 def _process_cpu_s(steps: Sequence[Step], batches: Sequence[Batch], process: Process, loader: ObservedLoader) -> float | None:
