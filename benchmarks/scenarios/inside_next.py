@@ -74,7 +74,7 @@ def busy_thread(options: argparse.Namespace) -> Job:
                     total += number
 
     threading.Thread(target=keep_statistics, daemon=True).start()
-    return Job(num_workers=1, sample=burning_sample(0.004, 8), compute=sleeping(0.02), steps=100)
+    return Job(num_workers=1, sample=burning_sample(0.004, 8), compute=sleeping(0.02), steps=250)
 
 
 def new_iterators(options: argparse.Namespace) -> Job:

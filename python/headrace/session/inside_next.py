@@ -18,6 +18,9 @@ __all__ = ["LEAST_NEXT_SAMPLES", "OWN_PARTS", "InsideNext", "read_inside_next"]
 LEAST_NEXT_SAMPLES = 30
 """Divide the time in `next()` from this many samples on: a share of 50 % is then known within 18 points."""
 
+LEAST_HELD_SAMPLES = 10
+"""Say from this many samples on whether another thread holds the interpreter: at 11 of 12, half of the time is certain."""
+
 OWN_PARTS: Mapping[str, str] = {
     "sampler": "the sampler, which draws the indices of a batch",
     "pinning": "copying batches into pinned memory",
@@ -38,7 +41,7 @@ class InsideNext:
 
     samples: how many stacks were sampled.
     shares: by part (`OWN_PARTS`).
-    places: for each of these parts, the innermost function of the script that took most of it, else of the library.
+    places: for each of these parts, the function of the script that took most of it, else of the library.
     held_share: share of the samples in which another thread kept the sampling thread from the interpreter.
     holder: the function of that thread which did so most often.
     """
@@ -67,10 +70,10 @@ def read_inside_next(stacks: Sequence[Stack], pid: int, loader: ObservedLoader) 
     mine = [stack for stack in stacks if stack.pid == pid and stack.loader == loader.loader]
     inside = [stack for stack in mine if stack.role in ("next", *(() if loader.num_workers else ("batch", "collate")))]
     samples = sum(stack.count for stack in inside)
-    if samples < LEAST_NEXT_SAMPLES:
+    if samples < LEAST_HELD_SAMPLES:
         return None
     parts: dict[str, Counter[StackFrame]] = {}
-    for stack in inside:
+    for stack in inside if samples >= LEAST_NEXT_SAMPLES else ():
         part, frames = _part(stack) if stack.role == "next" else ("", ())
         if part:
             parts.setdefault(part, Counter())[_named(frames)] += stack.count
@@ -112,8 +115,9 @@ def _is_own(frame: StackFrame) -> bool:
 
 
 def _named(frames: Sequence[StackFrame]) -> StackFrame:
-    """Return the innermost function of the script, else the innermost function."""
-    return next((frame for frame in reversed(frames) if _is_own(frame)), frames[-1])
+    """Return the innermost method of a class of the script, else its innermost function, else the innermost function."""
+    own = [frame for frame in frames if _is_own(frame)]
+    return next((frame for frame in reversed(own) if "." in frame.function), (own or frames)[-1])
 
 
 def _largest(counts: Counter[StackFrame]) -> StackFrame:

@@ -133,7 +133,9 @@ class Rank:
 
     @property
     def exposed_next_s(self) -> float:
-        """The part of `next_s` that delays the device."""
+        """The part of `next_s` that delays the device; with queueing for a core where that is a cost of the input."""
+        if self.makes_batches:
+            return min(self.exposed_wait_s, self.next_s * self.wait_s / self.net_wait_s if self.net_wait_s else 0.0)
         return min(self.next_s, self.exposed_net_wait_s)
 
     @property
@@ -245,11 +247,10 @@ def _measure(
     steps: list[Step],
     groups: Mapping[int, list[Step]],
 ) -> Rank | None:
-    probes = [event for event in session.events if event.name == "probe"]
     traced = session.facts.get("source") == "kineto"
     if len(steps) < (LEAST_TRACED_STEPS if traced else TIMED_STEPS):
         return None
-    steady = steps if traced else _measured_steps(steps, loader, probes)
+    steady = steps if traced else _measured_steps(steps, loader, [event for event in session.events if event.name == "probe"])
     events = [event for event in session.events if event.pid == process.pid]
     others = [step for group in groups.values() if group is not steps for step in group]
     pauses, typical_s = measure_pauses(steady, events, others)

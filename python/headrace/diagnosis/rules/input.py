@@ -169,7 +169,7 @@ def inside_next(job: MeasuredJob) -> Finding | None:
         )
         return replace(found, summary=f"another thread holds Python's lock (GIL) while next() needs it: {name}")
     part = max(inside.shares, key=lambda name: inside.shares[name])
-    name, part_s = _function_words(job, inside.places[part]), inside.shares[part] * rank.net_wait_s
+    name, part_s = _function_words(job, inside.places[part]), inside.shares[part] * rank.exposed_wait_s
     found = make_finding(
         "IN_NEXT",
         share,
@@ -202,7 +202,8 @@ def new_iterators(job: MeasuredJob) -> Finding | None:
         return None
     each = len(rank.all_steps) / loader.passes
     batches = "one batch" if each < 1.5 else f"{each:.0f} batches"
-    words = [f"{count_text(loader.passes, 'iterator')} gave {batches} each; waiting takes {duration(rank.wait_s)} of a step"]
+    waits = f"waiting takes {duration(rank.wait_s)} of each {duration(rank.step_s)} step"
+    words = [f"{count_text(loader.passes, 'iterator')} gave {batches} each; {waits}"]
     if rank.workers:
         ahead = rank.workers * (loader.prefetch_factor or 2)
         words.append(
