@@ -321,14 +321,26 @@ def input_kind(job: MeasuredJob, cost: BatchCost) -> tuple[str, tuple[str, ...]]
     split = ", ".join(f"{duration(seconds)} {name}" for name, seconds in parts.items() if seconds >= SPLIT_SHARE * cost.wall_s)
     made = f"making a batch takes {duration(cost.wall_s)}: {split}"
     if rank.workers == 0:
-        return "NO_OVERLAP", (made, "num_workers=0: the device idles while a batch is made")
-    transport_s = rank.handover_s + (cost.collate_s + cost.other_cpu_s) / rank.workers
-    if transport_s > TRANSPORT_SHARE * (rank.handover_s + cost.wall_s / rank.workers + cost.other_cpu_s / rank.workers):
-        size = f"; a batch has {rank.batch_bytes / 1e6:.0f} MB" if rank.batch_bytes else ""
-        return "COLLATE_IPC", (made, f"collating and handing over take {duration(transport_s)} per batch{size}")
+        own = [f"the collate function ({_collate_name(rank)}) takes most of that"] if cost.collate_s > 0.5 * cost.wall_s else []
+        return "NO_OVERLAP", (made, *own, "num_workers=0: the device idles while a batch is made")
+    # Without the waits for a core, which the hand-over does not contain either.
+    transport_s = rank.handover_s + (parts["collating"] + cost.other_cpu_s) / rank.workers
+    made_s = cost.wall_s - parts["queueing for a core"] + cost.other_cpu_s
+    if transport_s > TRANSPORT_SHARE * (rank.handover_s + made_s / rank.workers):
+        size = f"; a batch has {rank.batch_bytes / 1e6:.0f} MB" if rank.batch_bytes >= SMALL_BATCH_BYTES else ""
+        words = (
+            f"the collate function ({_collate_name(rank)}) takes {duration(cost.collate_s)} of a batch, sending it "
+            f"{duration(cost.other_cpu_s)} in the worker, and taking it over {duration(rank.handover_s)} in next(){size}"
+        )
+        return "COLLATE_IPC", (made, words)
     if parts["blocked"] >= max(parts["queueing for a core"], parts["on a core"]):
         return _storage_kind(job, cost, made)
     return _cpu_kind(job, cost, made)
+
+
+def _collate_name(rank: Rank) -> str:
+    """Return the name of the loader's collate function, without the function in which it was made."""
+    return (rank.loader.collate or "unknown").rpartition("<locals>.")[2]
 
 
 def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[str, ...]]:
