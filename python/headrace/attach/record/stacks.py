@@ -56,7 +56,7 @@ LONGEST_S = 120.0
 LATE_S = 0.002
 """Look for a thread that holds the interpreter when the sampling thread, with a core, got it this much later than due."""
 
-HOLDER_CPU_SHARE = 0.2
+HOLDER_CPU_SHARE = 0.05
 """A thread that holds the interpreter uses at least this share of a core."""
 
 NEXT = "next"
