@@ -135,3 +135,13 @@ def test_an_iterator_for_each_batch_without_workers_costs_what_its_sampler_takes
     session = sampled(with_new_iterators(0, 0.0, 0.0), ("next", 60, False, order), ("batch", 20, False, NEXT))
     diagnosis = check(session, "NEW_ITERATORS")
     assert "each draws a new order: RandomSampler.__iter__" in " ".join(diagnosis.findings[0].evidence)
+
+
+def test_a_held_interpreter_blocks_batches_that_the_training_process_makes() -> None:
+    made = make_session(workers=0, cpu_s=0.005, blocked_s=0.06, compute_s=0.02, read_bytes=0)
+    assert "cause not seen" in " ".join(diagnose(made).findings[0].evidence)
+    session = sampled(made, ("batch", 40, False, NEXT), ("holder", 36, False, LOG))
+    diagnosis = check(session, "GIL_HELD")
+    assert diagnosis.share_of_step["input_next"] == pytest.approx(0.06 / 0.085, abs=0.05)
+    assert diagnosis.share_of_step["input_storage"] == 0
+    check_agreement(session)

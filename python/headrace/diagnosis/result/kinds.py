@@ -189,7 +189,7 @@ _VERDICTS = (
     VerdictKind(
         "NEW_ITERATORS",
         summary="the script makes a new iterator of its loader for each batch, or for a few",
-        headline="{Device} waits{share} for new iterators: the script makes one for each batch, or for a few.",
+        headline="{summary}.",
         label="new iterators",
         fixes=("keep_iterator",),
         is_input=True,

@@ -212,7 +212,10 @@ def new_iterators(job: MeasuredJob) -> Finding | None:
         )
     elif rank.inside_next is not None and "sampler" in rank.inside_next.places:
         words.append(f"each draws a new order: {_function_words(job, rank.inside_next.places['sampler'])}")
-    return make_finding("NEW_ITERATORS", share, *words, "each begins anew: no epoch is ever gone through to its end")
+    found = make_finding("NEW_ITERATORS", share, *words, "each begins anew: no epoch is ever gone through to its end")
+    often = "each batch" if each < 1.5 else f"every {batches}"
+    workers = f", and {count_text(rank.workers, 'worker')} with it" if rank.workers and loader.pass_stop_s else ""
+    return replace(found, summary=f"the script makes a new iterator for {often} (next(iter(loader))){workers}")
 
 
 UNSEEN = "cause not seen: no file or socket was read meanwhile (a lock, a sleep, another process?)"
