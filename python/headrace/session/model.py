@@ -484,8 +484,9 @@ def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, 
         answer = {name: line.get(name) for name in ("take_over", "take_over_reason", "native_part")}
         later.setdefault((line["pid"], line["loader"]), {}).update(answer)
     return tuple(
-        _build(ObservedLoader, line | later.get((line["pid"], line["loader"]), {})) for line in by_kind.get("loader", [])
-    )
+        _build(ObservedLoader, line | later.get((line["pid"], line["loader"]), {}), passes=0, pass_start_s=0.0, pass_stop_s=0.0)
+        for line in by_kind.get("loader", [])
+    )  # passes are counted from the steps (`headrace.session.short_passes`), never read
 
 
 def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:

@@ -111,6 +111,6 @@ def _with_stops(steps: Sequence[Step], stops: Sequence[Event]) -> list[Step]:
     found = []
     for step in steps:
         first, last = (bisect_left(stopped, time_s) for time_s in (step.start_s + step.wait_s, step.start_s + step.step_s))
-        stop_s = min(step.compute_s, math.fsum(event.duration_s for event in stops[first:last]))
+        stop_s = min(max(0.0, step.compute_s), math.fsum(event.duration_s for event in stops[first:last]))
         found.append(replace(step, wait_s=step.wait_s + stop_s, compute_s=step.compute_s - stop_s))
     return found

@@ -385,10 +385,11 @@ def _next_s(
     hand-over slow. Beside workers this time is what is left of the wait after a batch was made, less the training thread's own
     work; without workers, what a batch is blocked.
     """
-    new_iterators_s = loader.passes * (loader.pass_start_s + loader.pass_stop_s) / count
+    waits_s = required(mean([net_wait_s(step) for step in steps]))
+    new_iterators_s = min(waits_s, loader.passes * (loader.pass_start_s + loader.pass_stop_s) / count)
     if inside is None:
         return new_iterators_s
-    waits_s = max(0.0, required(mean([net_wait_s(step) for step in steps])) - new_iterators_s)
+    waits_s -= new_iterators_s
     own_s, held_s = inside.own_share * waits_s, 0.0
     if inside.is_held and loader.num_workers:
         after_s = zip(steps, _after_made_s(steps, batches, loader), strict=True)
