@@ -33,6 +33,9 @@ from headrace.session.model import STEP_FIELDS
 __all__ = ["STEP_RECORDERS", "StepRecorder", "install", "is_native", "timed_next"]
 
 SAMPLE_PATHS = 64
+FEW_BATCHES = 4
+"""Time the last step of an iterator that is gone where it gave at most this many batches: the script makes many of them."""
+
 LEAST_STOP_S = 0.001
 """Record the end of workers when it takes at least this long: ending them again, when they have ended, takes no time."""
 
@@ -334,11 +337,14 @@ class StepRecorder:
     def _end_left_steps(self, now_s: float, *, of: int | None = None) -> None:
         """End the steps of this thread whose iterators are gone: nothing will call their `next()` again.
 
-        of: the loader that makes a new iterator. The step on the first batch of the iterator before ends as well.
+        of: the loader that makes a new iterator. The step on the first batch of the iterator before ends as well. The last step
+        of a longer loop, which was left by `break`, is not recorded: what follows the loop is no part of it.
         """
         for left in list(self.open.values()):
             is_left = left.iterator() is None or (left.loader == of and left.count == 1)
-            if is_left and left.thread == threading.get_ident():
+            if is_left and left.count > FEW_BATCHES:
+                del self.open[left.loader]
+            elif is_left and left.thread == threading.get_ident():
                 self._close(left, now_s)
 
     def _close(self, current: _Iteration, now_s: float) -> None:
