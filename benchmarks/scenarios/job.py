@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ def burn(seconds: float) -> None:
 class Job:
     """One scenario; times in seconds. `model` where `compute` has one forward and backward pass a step.
 
-    dataset: instead of one of `sample`. loader_class: instead of DataLoader.
+    dataset: instead of one of `sample`. loader_class: instead of DataLoader. batch_of_each_iterator: `next(iter(loader))`.
     """
 
     batch_size: int = 8
@@ -38,6 +38,8 @@ class Job:
     model: torch.nn.Module | None = None
     dataset: Any = None
     loader_class: type[DataLoader[Any]] = DataLoader
+    sampler: Any = None
+    batch_of_each_iterator: bool = False
 
 
 class Samples(Dataset):  # type: ignore[type-arg]
@@ -52,6 +54,15 @@ class Samples(Dataset):  # type: ignore[type-arg]
 
     def __getitem__(self, index: int) -> Any:
         return self.make(index)
+
+
+def batches_of(loader: DataLoader[Any], job: Job) -> Iterator[Any]:
+    """The batches of an epoch."""
+    if job.batch_of_each_iterator:
+        for _ in range(job.steps):
+            yield next(iter(loader))
+    else:
+        yield from loader
 
 
 def sleeping(seconds: float) -> Callable[[Any, int], None]:

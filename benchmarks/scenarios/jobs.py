@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 import standing
 import torch
-from job import FakeDevice, Job, RealModel, Samples, burn, burning_sample, sleeping
+from inside_next import busy_thread, new_iterators, odd_batches, slow_collate, slow_sampler
+from job import FakeDevice, Job, RealModel, Samples, batches_of, burn, burning_sample, sleeping
 from PIL import Image, ImageFilter
 from ranks import communication, straggler
 from torch.utils.data import DataLoader
@@ -402,6 +403,14 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "network": network,
     "uneven": uneven,
     "communication": communication,
+    "slow_sampler": lambda options: slow_sampler(options, 2),
+    "slow_sampler_no_workers": lambda options: slow_sampler(options, 0),
+    "slow_collate": lambda options: slow_collate(options, 2),
+    "slow_collate_no_workers": lambda options: slow_collate(options, 0),
+    "odd_batches": odd_batches,
+    "held_lock": busy_thread,
+    "released_lock": lambda options: busy_thread(argparse.Namespace(fixed=True)),
+    "new_iterators": new_iterators,
     "pool_contention": lambda options: pool_contention(options, 2),
     "pool_of_one": lambda options: pool_contention(options, 1),
     "hang_lock": standing.hang_lock,
@@ -474,12 +483,13 @@ def main() -> None:
         num_workers=workers,
         collate_fn=job.collate,
         worker_init_fn=job.worker_init,
+        sampler=job.sampler,
         drop_last=True,
     )
     images, begin_s, number = 0, time.perf_counter(), 0
     compute, marked = for_traceml(job) if options.traceml else (job.compute, contextlib.nullcontext)
     for _ in range(job.epochs):
-        for batch in loader:
+        for batch in batches_of(loader, job):
             with marked():
                 compute(batch, number)
             number += 1

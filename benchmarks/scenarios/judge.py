@@ -132,6 +132,18 @@ EXPECTED: dict[str, Expected] = {
     "long_first_step": Expected(30, HEALTHY, ANY, ("HANG",)),
     "slow_checkpoint": Expected(30, HEALTHY, ANY, ("HANG",)),
     "cold_store": Expected(30, HEALTHY, ANY, ("HANG",)),
+    "slow_sampler": Expected(
+        31, "input", ("IN_NEXT",), (*STORAGE, *CPU, "COLLATE_IPC"), "shorter_next", ("--fixed",), evidence="Draws.draw"
+    ),
+    "slow_sampler_no_workers": Expected(31, "input", ("IN_NEXT",), STORAGE, evidence="Draws.draw"),
+    "slow_collate": Expected(32, "input", ("COLLATE_IPC",), (*STORAGE, *CPU), evidence="gather"),
+    "slow_collate_no_workers": Expected(
+        32, "input", ("NO_OVERLAP",), (*STORAGE, *CPU), "num_workers=", WORKERS, evidence="gather"
+    ),
+    "odd_batches": Expected(33, "input", ("COLLATE_IPC",), STORAGE),
+    "held_lock": Expected(34, "input", ("GIL_HELD",), (*STORAGE, *CPU, "COLLATE_IPC"), evidence="keep_statistics"),
+    "released_lock": Expected(35, "compute", ("COMPUTE_BOUND",), ("GIL_HELD", *INPUT)),
+    "new_iterators": Expected(36, "input", ("NEW_ITERATORS",), (*STORAGE, *CPU), "keep_iterator", ("--fixed",)),
 }  # fmt: skip
 
 STRETCH = 17

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from headrace.diagnosis.diagnose import diagnose
 from headrace.profiling.command import watch
+from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import Session
 
 pytest.importorskip("torch")
@@ -118,6 +119,51 @@ def test_persistent_workers_give_the_steps_of_each_epoch(tmp_path: Path, capfd: 
     assert code == 0
     assert "headrace" not in capfd.readouterr().err
     assert [sum(step.epoch == epoch for step in session.steps) for epoch in range(3)] == [3, 2, 3]
+
+
+ONE_BATCH = """
+import sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+torch.set_num_threads(1)
+
+class Data(Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, index): return torch.full((8,), float(index))
+
+workers, how = int(sys.argv[1]), sys.argv[2]
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader, validation = (DataLoader(Data(), batch_size=size, num_workers=workers) for size in (4, 8))
+for step in range(9):
+    if how == "next": batch = next(iter(loader))
+    else:
+        batches = iter(loader)
+        batch = next(batches)
+    optimizer.zero_grad(); model(batch).sum().backward(); optimizer.step()
+    time.sleep(0.02)
+    if step % 4 == 3:
+        with torch.no_grad(): model(next(iter(validation)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workers", "how"), [(0, "next"), (1, "next"), (1, "iter")])
+def test_the_step_of_an_iterator_that_is_gone_is_timed(tmp_path: Path, workers: int, how: str) -> None:
+    """An iterator for each batch, also of the validation: the step ends where the script asks for the next one."""
+    session, code = watched(tmp_path, str(workers), how, script=ONE_BATCH)
+    assert code == 0
+    steps = [step for step in session.steps if step.items == 4]
+    assert len(steps) == 8
+    assert sum(step.optimizer_steps or 0 for step in steps) >= 6
+    assert all(step.compute_s >= 0.02 for step in steps)
+    assert len([step for step in session.steps if step.items == 8]) == 2
+    starts, stops = ([one for one in session.events if one.name == name] for name in ("workers_start", "workers_stop"))
+    assert len(starts) == (11 if workers else 0) and len(stops) >= (9 if workers else 0)
+    joined = merge_recreated_loaders(session)
+    assert [loader.passes for loader in joined.loaders] == [8, 0]
+    diagnosis = diagnose(session)
+    assert ("NEW_ITERATORS" in [found.kind for found in diagnosis.findings]) == bool(workers)
+    assert diagnosis.share_of_step["input_next"] > (0.1 if workers else -1)
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""Merge the loaders of a script that creates its DataLoader again in each epoch: one loader with several epochs."""
+"""Merge the loaders of a script that creates its DataLoader again in each epoch: one loader with several epochs.
+
+Iterators of which the script takes a batch or a few are then joined too (`headrace.session.short_passes`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from headrace.session.model import Batch, Event, ObservedLoader, Session, Stack, Step, owners
+from headrace.session.short_passes import join_short_passes
 
 __all__ = ["merge_recreated_loaders"]
 
@@ -21,8 +25,13 @@ def merge_recreated_loaders(session: Session) -> Session:
     """Return the session with alike loaders of a process merged when they were iterated one after the other.
 
     Loaders are alike when they have the same arguments and the same type of dataset, and when an optimizer took steps with
-    all of them or with none. Steps, batches and events get the number of the first loader; epochs are renumbered.
+    all of them or with none. Steps, batches and events get the number of the first loader; epochs are renumbered. Short
+    passes are joined.
     """
+    return join_short_passes(_merged(session))
+
+
+def _merged(session: Session) -> Session:
     groups: dict[Key, list[Step]] = {}
     for step in session.steps:
         groups.setdefault((step.pid, step.loader), []).append(step)

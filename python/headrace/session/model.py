@@ -100,6 +100,8 @@ class ObservedLoader:
         trace), or "none" (the script's own code).
     pipeline: stages of a tf.data dataset, source first.
     remade: how often the script created the same loader again.
+    passes: how many iterators the script made of the loader, where it took only a batch or a few of each; else 0.
+    pass_start_s, pass_stop_s: mean seconds in which the workers of such an iterator start, and end.
     iterable: whether the dataset has no indices.
     image_folder: whether `headrace run` can read the dataset itself.
     overridden: arguments that headrace replaced, to measure a fix.
@@ -135,6 +137,9 @@ class ObservedLoader:
     take_over: str | None = None
     take_over_reason: str | None = None
     native_part: str | None = None
+    passes: int = 0
+    pass_start_s: float = 0.0
+    pass_stop_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +250,9 @@ class StackFrame:
 class Stack:
     """One Python stack of one process, and how often it was sampled (`count`).
 
-    role: "batch" (making a batch), "collate", or "step". waits: whether the thread waited for another thread or process.
+    role: "batch" (making a batch), "collate", "next" (inside `next()`), "step", or "holder" (the thread that kept a thread with
+        one of the first three from the interpreter).
+    waits: whether the thread waited for another thread or process.
     loader: number of the loader whose batch it makes or trains on; None in older sessions.
     frames: outermost function first; empty for the stacks beyond the most that are kept.
     """
@@ -482,8 +489,9 @@ def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, 
         answer = {name: line.get(name) for name in ("take_over", "take_over_reason", "native_part")}
         later.setdefault((line["pid"], line["loader"]), {}).update(answer)
     return tuple(
-        _build(ObservedLoader, line | later.get((line["pid"], line["loader"]), {})) for line in by_kind.get("loader", [])
-    )
+        _build(ObservedLoader, line | later.get((line["pid"], line["loader"]), {}), passes=0, pass_start_s=0.0, pass_stop_s=0.0)
+        for line in by_kind.get("loader", [])
+    )  # passes are counted from the steps (`headrace.session.short_passes`), never read
 
 
 def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:

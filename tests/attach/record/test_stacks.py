@@ -278,6 +278,75 @@ def test_waiting_is_no_work(sampler: stacks.StackSampler) -> None:
     assert {waiting for _, waiting, _ in sampler._counts} == {True}
 
 
+def test_where_a_thread_waits_for_another_the_work_of_that_one_counts(sampler: stacks.StackSampler) -> None:
+    """`next()` waits for the thread that pins memory."""
+    import queue
+
+    done = threading.Event()
+    source: queue.Queue[int] = queue.Queue()
+
+    def pin_memory() -> None:
+        while not done.is_set():
+            pass
+
+    def waits() -> None:
+        sampler.mark(stacks.NEXT, 0, behind=pinning.ident)
+        source.get()
+
+    pinning = threading.Thread(target=pin_memory)
+    pinning.start()
+    waiting = threading.Thread(target=waits)
+    waiting.start()
+    wait_until(lambda: bool(sampler._marks) and names_on_stack(waiting)[0] == "wait")
+    sampler.sample()
+    done.set()
+    pinning.join()
+    sampler.sample()
+    source.put(1)
+    waiting.join()
+    assert {(waits, "pin_memory" in str(places)) for _, waits, places in sampler._counts} == {(False, True), (True, False)}
+
+
+def test_the_thread_that_holds_the_interpreter_is_recorded(
+    sampler: stacks.StackSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where the sampling thread gets the interpreter late: a thread that works in native code delays nobody."""
+    monkeypatch.setattr(stacks, "HOLDER_CPU_SHARE", 0.0)
+    done, asked = threading.Event(), threading.Event()
+
+    def count_in_python() -> None:
+        while not done.is_set():
+            pass
+
+    def waits(role: str) -> None:
+        sampler.mark(role, 0)
+        asked.wait()
+
+    for role in (stacks.NEXT, "step"):
+        threading.Thread(target=waits, args=(role,)).start()
+    threading.Thread(target=count_in_python, name="holder").start()
+    wait_until(lambda: len(sampler._marks) == 2)
+    for late_s in (0.0, 0.01, 0.01):
+        sampler.sample(late_s)
+        time.sleep(0.1)
+    done.set()
+    asked.set()
+    held = {places: count for (work, _, places), count in sampler._counts.items() if work == (stacks.HOLDER, 0)}
+    assert sum(held.values()) == 1, "the first late sample only reads the clocks of the threads"
+    assert "count_in_python" in str(held)
+
+
+def test_a_mark_within_another_gives_it_back(sampler: stacks.StackSampler) -> None:
+    """Without workers a batch is made inside `next()`."""
+    sampler.mark(stacks.NEXT, 0)
+    outer = sampler.mark("batch", 0)
+    sampler.unmark(outer)
+    sampler.sample()
+    sampler.unmark()
+    assert not sampler.sample()
+    assert [work for work, _, _ in sampler._counts] == [(stacks.NEXT, 0)]
+
+
 VALIDATION = """
 import sys, time, torch
 from torch.utils.data import DataLoader, Dataset

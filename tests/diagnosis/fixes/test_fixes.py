@@ -114,7 +114,7 @@ def test_all_fix_ids_of_the_interface_are_registered() -> None:
     ids = {
         "num_workers", "batch_size", "threads", "prefetch", "pin_memory", "headrace_run", "pack", "pre_resize", "cache", "amp",
         "channels_last", "compile", "uint8_batches", "remove_sync", "async_checkpoint", "gc_freeze", "more_gpus",
-        "gpu_decode",
+        "gpu_decode", "shorter_next", "own_process", "keep_iterator",
     }  # fmt: skip
     assert FIXES.keys() == ids | {"persistent_workers", "spread_workers"}
 

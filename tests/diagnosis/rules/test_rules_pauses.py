@@ -114,3 +114,23 @@ def test_async_checkpoint_is_not_proposed_without_a_save() -> None:
     plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
     diagnosis = check(replace(plain, steps=with_pause(plain.steps, 20, 0.5)), "PERIODIC_STALL")
     assert not any(item.id == "async_checkpoint" for item in diagnosis.fixes)
+
+
+def test_workers_of_a_validation_loader_that_is_made_anew_are_a_part_of_its_pauses() -> None:
+    session = make_session(cpu_s=0.005, compute_s=0.02, steps=120, jitter=0.0)
+    steps, events, shift_s = [], [], 0.0
+    for number, step in enumerate(session.steps):
+        begin_s = step.start_s + shift_s
+        pause_s = 0.3 if number % 20 == 19 else 0.0
+        steps.append(replace(step, start_s=begin_s, compute_s=step.compute_s + pause_s))
+        if pause_s:
+            at_s = begin_s + step.step_s
+            events.append(Event(MAIN_PID, "workers_start", at_s, 0.1, "loader 1"))
+            events.append(Event(MAIN_PID, "workers_stop", at_s + 0.2, 0.05, "loader 1"))
+            steps.append(Step(MAIN_PID, 1, number, at_s + 0.1, 0.1, 0.05, items=32))
+        shift_s += pause_s
+    validation = replace(session.loaders[0], loader=1)
+    session = replace(session, steps=tuple(steps), events=tuple(events), loaders=(*session.loaders, validation))
+    diagnosis = check(session, "PERIODIC_STALL")
+    words = "another loader makes 6 iterators, and its workers take"
+    assert any(one.startswith(words) for one in diagnosis.findings[0].evidence), diagnosis.findings[0].evidence

@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from headrace.attach.batches.steps import StepRecorder
-from headrace.attach.record import load_hooks
+from headrace.attach.record import load_hooks, stacks
 from headrace.attach.record.counters import COUNTERS
 
 __all__ = ["install"]
@@ -82,6 +82,7 @@ class _BareLoop:
         if self._current is None:
             self._step_recorder.number(self._source, self._source, _describe, family="none")
         self._current = self._step_recorder.before_next(self._source)
+        stacks.unmark()  # no loader's `next()` runs now
         self._thread = threading.get_ident()
         self._sync = COUNTERS.sync_s, COUNTERS.sync_count
         self._copy_s = COUNTERS.copy_s

@@ -75,7 +75,7 @@ def _timed_fetch(original: Callable[..., Any], timer: _BatchTimer) -> Callable[.
             if timed:
                 _timing.active = False
                 timer.leave()
-                stacks.unmark()
+                stacks.unmark(timer.outer)
         if timed:
             timer.has_ended(possibly_batched_index)
         return data
@@ -128,6 +128,7 @@ class _BatchTimer:
         self.off = False
         self.recorder = recorder
         self.pid = 0
+        self.outer: stacks.Mark | None = None
 
     def _enter_process(self) -> None:
         """Find the numbers of the worker and of its loader, at the first batch in this process."""
@@ -191,7 +192,7 @@ class _BatchTimer:
         self.threads_cpu_s = python_threads_cpu_s()
         self.process_cpu_s = time.process_time()
         self.cpu_s = time.thread_time()
-        stacks.mark("batch", self.loader)
+        self.outer = stacks.mark("batch", self.loader)
         self.start_s = time.monotonic()
         if self.worker >= 0:
             open_step.batch_begun(self.loader, self.worker, self.start_s)

@@ -33,6 +33,12 @@ from headrace.session.model import STEP_FIELDS
 __all__ = ["STEP_RECORDERS", "Iteration", "StepRecorder", "describe_native", "install", "is_native", "timed_next"]
 
 SAMPLE_PATHS = 64
+FEW_BATCHES = 4
+"""Time the last step of an iterator that is gone where it gave at most this many batches: the script makes many of them."""
+
+LEAST_STOP_S = 0.001
+"""Record the end of workers when it takes at least this long: ending them again, when they have ended, takes no time."""
+
 DEVICE_COLUMNS = (STEP_FIELDS.index("gpu_wait_s"), STEP_FIELDS.index("gpu_step_s"), STEP_FIELDS.index("h2d_s"))
 
 
@@ -54,6 +60,7 @@ def install(recorder: Recorder, clock: DeviceClock) -> StepRecorder:
     when_made(base, lambda iterator, loader: step_recorder.guarded(step_recorder.iterator_created, iterator, loader))
     workers = dataloader._MultiProcessingDataLoaderIter
     workers.__init__ = _timed_start(workers.__init__, step_recorder)
+    workers._shutdown_workers = _timed_stop(workers._shutdown_workers, step_recorder)
     return step_recorder
 
 
@@ -76,6 +83,7 @@ def timed_next(original: Callable[[Any], Any], step_recorder: StepRecorder) -> C
                     step_recorder.guarded(step_recorder.epoch_finished, current)
             else:
                 step_recorder.guarded(ending.note_children)
+            stacks.unmark()
             drop_own_frames(error)
             raise
         if current is None:
@@ -113,18 +121,41 @@ def _timed_start(original: Callable[..., None], step_recorder: StepRecorder) -> 
     return __init__
 
 
+def _timed_stop(original: Callable[..., None], step_recorder: StepRecorder) -> Callable[..., None]:
+    clock, is_exiting = time.monotonic, sys.is_finalizing  # at the exit of Python, modules may be gone
+
+    @functools.wraps(original)
+    def _shutdown_workers(self: Any) -> None:
+        begin_s = clock()
+        try:
+            original(self)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+        if not is_exiting():
+            step_recorder.guarded(step_recorder.workers_stopped, self, begin_s)
+
+    return _shutdown_workers
+
+
 class Iteration:
     """One pass over a loader, with the clocks of its current step. `end_s`: when its last `next()` returned.
 
-    contents: what `headrace.attach.batches.contents` notes of the pass.
+    iterator: a weak reference to the iterator. thread: the one that called `next()`. contents: what
+    `headrace.attach.batches.contents` notes of the pass.
     """
 
     __slots__ = (
-        "__weakref__", "batch_bytes", "contents", "count", "cpu_s", "drained", "end_s", "epoch", "items", "loader",
-        "optimizing", "process_cpu_s", "queue_s", "ready", "session", "start_cpu_s", "start_queue_s", "start_s", "wait_s",
+        "__weakref__", "batch_bytes", "contents", "count", "cpu_s", "drained", "end_s", "epoch", "items", "iterator", "loader",
+        "optimizing", "process_cpu_s", "queue_s", "ready", "session", "start_cpu_s", "start_queue_s", "start_s", "thread",
+        "wait_s",
     )  # fmt: skip
 
-    def __init__(self, loader: int, epoch: int, session: int = 0) -> None:
+    def __init__(self, iterator: Any, loader: int, epoch: int, session: int = 0) -> None:
+        self.iterator: Callable[[], Any] = lambda: self  # of an iterator without weak references, the step never ends by itself
+        with suppress(TypeError):
+            self.iterator = weakref.ref(iterator)
+        self.thread = 0
         self.session = session
         self.loader = loader
         self.epoch = epoch
@@ -165,6 +196,7 @@ class StepRecorder:
         self.compilation = first_step.CompileTimer(self.recorder)
         self.operators = OperatorProfile(self.recorder)
         self.loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.open: dict[int, Iteration] = {}
         self.epochs: dict[int, int] = {}
         self.formats: set[int] = set()
         self.elsewhere: set[int] = set()
@@ -212,7 +244,8 @@ class StepRecorder:
             self.recorder.line("loader", loader=number, family=family, **describe(loader))
             self.recorder.flush(last=False)  # of a first batch that never comes, this is all there is
         number = self.loaders[loader]
-        iterator._headrace = Iteration(number, self.epochs[number], self.session)
+        self._end_left_steps(time.monotonic(), of=number)
+        iterator._headrace = Iteration(iterator, number, self.epochs[number], self.session)
         self.epochs[number] += 1
         fetch.passes[number] = self.epochs[number]
         self._look("pass_begun", iterator._headrace, loader)
@@ -230,13 +263,19 @@ class StepRecorder:
         duration_s = time.monotonic() - begin_s
         self.recorder.event("workers_start", begin_s, duration_s, f"loader {iterator._headrace.loader}")
 
+    def workers_stopped(self, iterator: Any, begin_s: float) -> None:
+        """Record the end of an iterator's workers, for which the thread that dropped the iterator waits."""
+        iteration, duration_s = getattr(iterator, "_headrace", None), time.monotonic() - begin_s
+        if iteration is not None and duration_s >= LEAST_STOP_S:
+            self.recorder.event("workers_stop", begin_s, duration_s, f"loader {iteration.loader}")
+
     def epoch_started(self, iterator: Any) -> None:
         """Begin the next epoch of an iterator with persistent workers."""
         iteration = getattr(iterator, "_headrace", None)
         if iteration is not None and iteration.session == self.session and iteration.count:
             if iteration.end_s is not None:  # the loop left the epoch early; at the end of an epoch the last step is closed
                 self._close(iteration, time.monotonic())
-            iterator._headrace = Iteration(iteration.loader, self.epochs[iteration.loader], self.session)
+            iterator._headrace = Iteration(iterator, iteration.loader, self.epochs[iteration.loader], self.session)
             self.epochs[iteration.loader] += 1
             self._look("pass_begun", iterator._headrace, None)
 
@@ -254,12 +293,15 @@ class StepRecorder:
         if current is None or current.session != self.session:
             current = self._adopt(iterator)
         now_s = time.monotonic()
+        if len(self.open) > (current.end_s is not None):  # beside its own step
+            self._end_left_steps(now_s)
         if current.end_s is not None:
             self._close(current, now_s)
         current.ready = _is_ready(iterator)
         if not getattr(iterator, "_num_workers", 0):
             fetch.note_loader(current.loader)
         self.step_clock.before_next()
+        stacks.mark(stacks.NEXT, current.loader, behind=getattr(getattr(iterator, "_pin_memory_thread", None), "ident", None))
         current.process_cpu_s = time.process_time()
         current.start_queue_s = run_queue_delay_s()
         current.start_cpu_s = time.thread_time()
@@ -279,6 +321,8 @@ class StepRecorder:
             self._note_format(current.loader, data)
         current.items = _batch_size(data)
         current.count += 1
+        current.thread = threading.get_ident()
+        self.open[current.loader] = current
         open_step.step_begun(current.count, end_s)
         if not self.has_batch:
             self.has_batch = True
@@ -286,7 +330,8 @@ class StepRecorder:
         self._look("delivered", current, data)
         COUNTERS.reset(end_s)
         current.queue_s = run_queue_delay_s()
-        stacks.mark("step", current.loader, current)
+        # The step on the only batch of an iterator goes on without the iterator; other steps end with it.
+        stacks.mark("step", current.loader, current if current.count == 1 else current.iterator())
         current.cpu_s = time.thread_time()
 
     def _note_format(self, loader: int, data: Any) -> None:
@@ -304,7 +349,22 @@ class StepRecorder:
         self.recorder.event("epoch_end", current.start_s, now_s - current.start_s, f"loader {current.loader}")
         self.recorder.flush_when_due(now_s)
 
+    def _end_left_steps(self, now_s: float, *, of: int | None = None) -> None:
+        """End the steps of this thread whose iterators are gone: nothing will call their `next()` again.
+
+        of: the loader that makes a new iterator. The step on the first batch of the iterator before ends as well. The last step
+        of a longer loop, which was left by `break`, is not recorded: what follows the loop is no part of it.
+        """
+        for left in list(self.open.values()):
+            is_left = left.iterator() is None or (left.loader == of and left.count == 1)
+            if is_left and left.count > FEW_BATCHES:
+                del self.open[left.loader]
+            elif is_left and left.thread == threading.get_ident():
+                self._close(left, now_s)
+
     def _close(self, current: Iteration, now_s: float) -> None:
+        if self.open.get(current.loader) is current:
+            del self.open[current.loader]
         cpu_s = time.thread_time()
         queue_s = run_queue_delay_s()
         assert current.end_s is not None

@@ -123,7 +123,10 @@ class StepClock:
             self._copies.append((begin, self._clock.record()))
 
     def close_step(self, loader: int, row: list[Any]) -> None:
-        """Keep the row of a finished step until its device times are known."""
+        """Keep the row of a finished step until its device times are known. They belong to the last step before `next()`."""
+        last, self._last = self._last, None
+        if last is not None:
+            self._emit(last[0], last[1].row)
         if self._before is None or self._after is None:
             self._emit(loader, row)
         else:

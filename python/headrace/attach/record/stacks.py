@@ -1,4 +1,4 @@
-"""Sample the Python stacks of this process while a batch is made or a step runs, to name the functions that take the time.
+"""Sample the Python stacks of this process while it makes or waits for a batch or runs a step, to name what takes the time.
 
 A daemon thread reads `sys._current_frames()` about fifteen times a second, only while another thread is marked as working. It
 measures its own CPU time and samples more rarely where that would exceed `COST_SHARE` of a core. It keeps names, files and
@@ -6,6 +6,10 @@ line numbers, never a frame: a kept frame would keep the tensors of its function
 has been marked for a while, and with the session. `HEADRACE_STACKS=0` turns it off.
 
 Native code has no Python frame, so the Python function that called it stands for it.
+
+A thread that another thread keeps from the interpreter (its lock, the GIL) shows a frame like any other. The sampling thread
+needs the interpreter too: where it gets it late while a batch is made or waited for, the other thread that used most CPU
+meanwhile is recorded as well, as `HOLDER`.
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ from typing import Any
 
 from headrace.attach.record.recorder import Recorder
 from headrace.attach.record.script_files import library_path
+from headrace.attach.record.threads import python_threads_cpu_s, run_queue_delay_s
 
-__all__ = ["STACKS_VARIABLE", "StackSampler", "install", "mark", "pause", "unmark"]
+__all__ = ["HOLDER", "NEXT", "STACKS_VARIABLE", "StackSampler", "install", "mark", "pause", "unmark"]
 
 STACKS_VARIABLE = "HEADRACE_STACKS"
 
@@ -48,6 +53,18 @@ IDLE_S = 2.0
 LONGEST_S = 120.0
 """Ignore work that was marked longer ago than this: the loop was left, and the script does something else."""
 
+LATE_S = 0.002
+"""Look for a thread that holds the interpreter when the sampling thread, with a core, got it this much later than due."""
+
+HOLDER_CPU_SHARE = 0.05
+"""A thread that holds the interpreter uses at least this share of a core."""
+
+NEXT = "next"
+"""The role of the training thread inside `next()`."""
+
+HOLDER = "holder"
+"""The role of a thread that keeps one from the interpreter which makes a batch or is inside `next()`."""
+
 MOST_FRAMES = 96
 MOST_WALKED = 1000
 MOST_STACKS = 1000
@@ -58,13 +75,17 @@ FIRST_WRITE_S = 2.0
 """Write the counts this long after the first mark, and then each time that time has doubled, in case the job is killed."""
 
 Work = tuple[str, int]
-"""What a marked thread does ("batch" or "step"), and the number of the loader."""
+"""What a marked thread does ("batch", "next" or "step"), and the number of the loader."""
+
+Mark = tuple[Work, Callable[[], Any] | None, float, int | None]
+"""The work of a thread, whose end ends it, since when, and the thread that it waits for."""
 
 Place = tuple[str, str, int]
 """Function, file and line of a frame: the line that ran in files of the script, else the first line of the function."""
 
 _ATTACH = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 -- as everywhere in this folder, without pathlib
 _FETCH = os.path.join(_ATTACH, "batches", "fetch.py")  # noqa: PTH118
+_STEPS = os.path.join(_ATTACH, "batches", "steps.py")  # noqa: PTH118
 _TORCH_FETCH = os.path.join("torch", "utils", "data", "_utils", "fetch.py")  # noqa: PTH118
 _CALLS = ("_wrapped_call_impl", "_call_impl")  # functions of torch.nn.Module, left out of stacks: they call every forward
 
@@ -91,7 +112,8 @@ class StackSampler:
         atexit.register(self.stop)
 
     def _enter_process(self) -> None:
-        self._marks: dict[int, tuple[Work, Callable[[], Any] | None, float]] = {}
+        self._marks: dict[int, Mark] = {}
+        self._threads_cpu_s: tuple[float, dict[int, float]] = (0.0, {})
         self._seen: Counter[str] = Counter()
         self._counts: Counter[tuple[Work, bool, tuple[Place, ...]]] = Counter()
         self._lock = threading.Lock()
@@ -101,21 +123,28 @@ class StackSampler:
         self._started_s: float | None = None
         self._write_after_s = FIRST_WRITE_S
 
-    def mark(self, role: str, loader: int, owner: Any = None) -> None:
-        """Sample this thread's Python stack from now on: it makes a batch (`role` "batch") or runs a training step ("step").
+    def mark(self, role: str, loader: int, owner: Any = None, behind: int | None = None) -> Mark | None:
+        """Sample this thread's Python stack from now on. Return its mark until now.
 
-        loader: the loader's number. owner: an object after whose end this thread is not sampled (None: until `unmark`).
+        role: it makes a batch ("batch"), is inside `next()` (`NEXT`), or runs a training step ("step"). loader: the loader's
+        number. owner: an object after whose end this thread is not sampled (None: until `unmark`). behind: the thread that
+        this one waits for; while this one waits and that one works, the stack of that one counts.
         """
-        since_s = time.monotonic()
-        self._marks[threading.get_ident()] = ((role, loader), None if owner is None else weakref.ref(owner), since_s)
+        me, since_s = threading.get_ident(), time.monotonic()
+        before = self._marks.get(me)
+        self._marks[me] = ((role, loader), None if owner is None else weakref.ref(owner), since_s, behind)
         if self._thread is None:
             self._seen[role] += 1
             if self._seen[role] >= FIRST_MARKS:
                 self._start()
+        return before
 
-    def unmark(self) -> None:
-        """Stop sampling the Python stack of this thread."""
-        self._marks.pop(threading.get_ident(), None)
+    def unmark(self, before: Mark | None = None) -> None:
+        """Stop sampling the Python stack of this thread, or go on with the mark that it had `before`."""
+        if before is None:
+            self._marks.pop(threading.get_ident(), None)
+        else:
+            self._marks[threading.get_ident()] = before
 
     def stop(self) -> None:
         """End the sampling thread, and wait for its end. The next mark starts another."""
@@ -133,11 +162,15 @@ class StackSampler:
     def _run(self, end: threading.Event) -> None:
         taken, spent_s, highest_s, busy_s = 0, 0.0, 0.0, time.monotonic()
         interval_s = INTERVAL_S
-        before_s = time.thread_time()
+        before_s, queue_s = time.thread_time(), run_queue_delay_s() or 0.0
         try:
-            while not end.wait(interval_s * self._random.uniform(0.6, 1.4)):
-                now_s = time.monotonic()
-                busy_s = now_s if self.sample() else busy_s
+            while True:
+                pause_s = interval_s * self._random.uniform(0.6, 1.4)
+                due_s = time.monotonic() + pause_s
+                if end.wait(pause_s):
+                    break
+                now_s, queued_s, queue_s = time.monotonic(), queue_s, run_queue_delay_s() or 0.0
+                busy_s = now_s if self.sample(now_s - due_s - (queue_s - queued_s)) else busy_s
                 self._recorder.flush_when_idle(now_s)
                 if now_s - busy_s > IDLE_S:
                     break
@@ -152,18 +185,30 @@ class StackSampler:
         if self._end is end and not end.is_set():
             self._thread = None
 
-    def sample(self) -> bool:
-        """Count the current stack of each marked thread. Return whether a thread was marked."""
+    def sample(self, late_s: float = 0.0) -> bool:
+        """Count the current stack of each marked thread. Return whether a thread was marked.
+
+        late_s: how much later than due this thread got the interpreter, without its wait for a core.
+        """
         now_s = time.monotonic()
         working = []
-        for thread, (work, owner, since_s) in list(self._marks.items()):
+        for thread, (work, owner, since_s, behind) in list(self._marks.items()):
             if now_s - since_s > LONGEST_S or (owner is not None and owner() is None):
                 continue
-            working.append((thread, work))
+            working.append((thread, work, behind))
         if not working:
             return False
         frames = sys._current_frames()
-        found = [(work, self._stack(frames.get(thread))) for thread, work in working]
+        found = []
+        for thread, work, behind in working:
+            stack = self._stack(frames.get(thread))
+            if stack[1] and behind in frames:
+                other = self._stack(frames[behind])
+                stack = stack if other[1] else other
+            found.append((work, stack))
+            if work[0] != "step" and late_s >= LATE_S:
+                holder = self._holder(frames, thread)
+                found += [((HOLDER, work[1]), holder)] if holder is not None else []
         del frames
         with self._lock:
             for (role, loader), (collating, waiting, places) in found:
@@ -173,6 +218,25 @@ class StackSampler:
                     key = (key[0], False, ())
                 self._counts[key] += 1
         return True
+
+    def _holder(self, frames: dict[int, FrameType], marked: int) -> tuple[bool, bool, tuple[Place, ...]] | None:
+        """Return the stack of the thread that keeps a marked one from the interpreter; None where no other thread works."""
+        now_s, (then_s, before) = time.monotonic(), self._threads_cpu_s
+        cpu_s = python_threads_cpu_s()
+        self._threads_cpu_s = now_s, cpu_s
+        used: dict[int, float] = {}
+        for thread in threading.enumerate():
+            number, ident = thread.native_id, thread.ident
+            if number in cpu_s and number in before and ident in frames:
+                used[ident] = cpu_s[number] - before[number]
+        least_s = max(used.pop(marked, 0.0), HOLDER_CPU_SHARE * (now_s - then_s))
+        for ident in sorted(used, key=lambda one: -used[one]):
+            if used[ident] < least_s:
+                return None
+            stack = self._stack(frames[ident])
+            if stack[2] and not stack[1]:
+                return stack
+        return None
 
     def _stack(self, frame: FrameType | None) -> tuple[bool, bool, tuple[Place, ...]]:
         """Return whether the thread collates, whether it waits, and its places from the outermost to the innermost."""
@@ -189,6 +253,8 @@ class StackSampler:
             function, file, own = known[1] if known is not None else self._describe(code)
             if not places and walked == 1:
                 waiting = (os.path.basename(code.co_filename), code.co_name) in WAITS  # noqa: PTH119
+            if not file and code.co_name == "__next__" and code.co_filename.startswith(_STEPS):
+                break  # below is the loop that waits for a batch
             if file:
                 places.append((function, file, (frame.f_lineno or 0) if own else code.co_firstlineno))
             frame = frame.f_back
@@ -231,16 +297,17 @@ def install(recorder: Recorder) -> None:
         _samplers.append(StackSampler(recorder))
 
 
-def mark(role: str, loader: int, owner: Any = None) -> None:
-    """Sample this thread's stack: it makes a batch of a loader (`role` "batch"), or runs a training step on one ("step")."""
+def mark(role: str, loader: int, owner: Any = None, behind: int | None = None) -> Mark | None:
+    """Sample this thread's stack from now on, as `StackSampler.mark` says. Return its mark until now."""
     for sampler in _samplers:
-        sampler.mark(role, loader, owner)
+        return sampler.mark(role, loader, owner, behind)
+    return None
 
 
-def unmark() -> None:
-    """Stop sampling the Python stack of this thread."""
+def unmark(before: Mark | None = None) -> None:
+    """Stop sampling the Python stack of this thread, or go on with the mark that it had `before`."""
     for sampler in _samplers:
-        sampler.unmark()
+        sampler.unmark(before)
 
 
 def pause() -> None:

@@ -49,6 +49,8 @@ def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
     rank, cost = job.rank, job.rank.batch_cost
     if cost is not None:
         split = cost.parts_s
+        if rank.makes_batches and rank.held_s:  # then a batch is blocked by the thread that holds the interpreter
+            split = split | {"blocked": 0.0}
     else:
         queue = job.machine.queue_share or 0.0
         is_blocked = KINDS[unseen_input_kind(job)[0]].is_blocked
@@ -56,8 +58,10 @@ def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
     whole_s = math.fsum(split.values()) or 1.0
     makes_batches = cost is not None and rank.makes_batches
     queued_s = 0.0 if makes_batches else waiting_s - min(waiting_s, rank.exposed_net_wait_s)
-    handover_s = min(waiting_s - queued_s, rank.handover_s if rank.workers else 0.0)
-    late_s = max(0.0, waiting_s - queued_s - handover_s)
+    next_s = min(rank.next_s, rank.exposed_next_s, waiting_s - queued_s)
+    queued_s += min(rank.exposed_next_s - next_s, waiting_s - queued_s - next_s) if makes_batches else 0.0
+    handover_s = min(waiting_s - queued_s - next_s, rank.handover_s if rank.workers else 0.0)
+    late_s = max(0.0, waiting_s - queued_s - next_s - handover_s)
     blocked_s = late_s * split.get("blocked", 0.0) / whole_s
     between_s = blocked_s if _is_between_threads(job) else 0.0
     return {
@@ -65,6 +69,7 @@ def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
         "input_cpu": late_s * split.get("on a core", 0.0) / whole_s,
         "input_queue": late_s * split.get("queueing for a core", 0.0) / whole_s + queued_s,
         "input_collate": late_s * split.get("collating", 0.0) / whole_s + handover_s + between_s,
+        "input_next": next_s,
     }
 
 

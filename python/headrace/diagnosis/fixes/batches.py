@@ -1,4 +1,4 @@
-"""The fixes of the batch itself: its size, its number format, pinned memory."""
+"""The fixes of the batch itself: its size, its number format, pinned memory, and what `next()` does in the training process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import replace
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
+from headrace.diagnosis.measure.stats import mean_of_known
 from headrace.diagnosis.result.model import Fix
-from headrace.diagnosis.rules.input import SMALL_BATCH_BYTES
+from headrace.diagnosis.rules.input import SMALL_BATCH_BYTES, kept_iterator
 from headrace.session.model import ObservedLoader
 
-__all__ = ["BATCH_SIZE", "PIN_MEMORY", "UINT8_BATCHES"]
+__all__ = ["BATCH_SIZE", "KEEP_ITERATOR", "OWN_PROCESS", "PIN_MEMORY", "SHORTER_NEXT", "UINT8_BATCHES"]
 
 TIMES_LARGER = 4
 """Propose a batch this many times as large."""
@@ -136,3 +137,51 @@ def _pin_memory(job: MeasuredJob, kind: str) -> Fix | None:
 
 
 PIN_MEMORY = FixKind("pin_memory", _pin_memory, rerun=lambda number, loader: Rerun(loader_arguments={"pin_memory": True}))
+
+
+def _without_own_next(job: MeasuredJob, name: str, change: str, effort: str) -> Fix | None:
+    """Return a fix that ends what the training process does in `next()` beside the hand-over: an upper bound."""
+    if job.model is None:
+        return None
+    own_cpu_s = min(job.rank.next_s, mean_of_known(step.wait_cpu_s for step in job.rank.steps) or 0.0)
+    after = job.model.changed(next_s=0.0, main_cpu_s=max(0.0, job.model.main_cpu_s - own_cpu_s))
+    return predicted_fix(job, name, change, after, None, basis="as if it took no time", effort=effort, error=0.1)
+
+
+def _shorter_next(job: MeasuredJob, kind: str) -> Fix | None:
+    inside = job.rank.inside_next
+    if inside is None or not inside.shares:
+        return None
+    changes = {
+        "sampler": "indices of many batches drawn at once: the sampler takes no time",
+        "pinning": "fewer or smaller tensors to pin: pinning takes no time",
+        "script": "this work done by the workers: next() only hands over",
+    }
+    part = max(inside.shares, key=lambda name: inside.shares[name])
+    return _without_own_next(job, "shorter_next", changes[part], "a few lines")
+
+
+SHORTER_NEXT = FixKind("shorter_next", _shorter_next)
+
+OWN_PROCESS = FixKind(
+    "own_process",
+    lambda job, kind: _without_own_next(job, "own_process", "the thread's work in a process of its own", "a few lines"),
+)
+
+
+def _keep_iterator(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose one iterator for all batches of an epoch."""
+    if job.model is None:
+        return None
+    return predicted_fix(
+        job,
+        "keep_iterator",
+        "one iterator for the whole epoch (for batch in loader), whose workers make batches ahead",
+        kept_iterator(job.model),
+        "batches = iter(loader) before the loop, and next(batches) in it",
+        effort="a few lines",
+        error=0.15,
+    )
+
+
+KEEP_ITERATOR = FixKind("keep_iterator", _keep_iterator)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headrace.diagnosis.fixes import tensorflow
-from headrace.diagnosis.fixes.batches import BATCH_SIZE, PIN_MEMORY, UINT8_BATCHES
+from headrace.diagnosis.fixes.batches import BATCH_SIZE, KEEP_ITERATOR, OWN_PROCESS, PIN_MEMORY, SHORTER_NEXT, UINT8_BATCHES
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.fixes.gpu_decode import GPU_DECODE
 from headrace.diagnosis.fixes.images import CACHE, HEADRACE_RUN, PACK, PRE_RESIZE
@@ -41,6 +41,9 @@ _ALL = (
     BATCH_SIZE,
     UINT8_BATCHES,
     PIN_MEMORY,
+    SHORTER_NEXT,
+    OWN_PROCESS,
+    KEEP_ITERATOR,
     THREADS,
     REMOVE_SYNC,
     ASYNC_CHECKPOINT,

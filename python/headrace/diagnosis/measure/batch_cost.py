@@ -81,6 +81,9 @@ class BatchCost:
         prepare_s = max(0.0, cpu_s - self.collate_cpu_s)
         queue_s = self.queue_s or 0.0
         blocked_s = self.off_core_s
+        if self.blocked_s:  # a part of it passes in the collate function
+            off_core_s = blocked_s + queue_s
+            blocked_s -= blocked_s * min(1.0, max(0.0, self.collate_s - self.collate_cpu_s) / off_core_s)
         rest_s = max(0.0, self.wall_s - prepare_s - queue_s - blocked_s)
         return {"on a core": prepare_s, "queueing for a core": queue_s, "blocked": blocked_s, "collating": rest_s}
 

@@ -117,7 +117,8 @@ def training_stacks(session: Session, loader: int) -> Session:
 
 def _of_role(session: Session, role: str) -> list[Stack]:
     """Return the stacks of one kind of work, without those beyond the most kept. Making a batch includes collating."""
-    return [stack for stack in session.stacks if stack.frames and (stack.role == "step") == (role == "step")]
+    roles = ("step",) if role == "step" else ("batch", "collate")
+    return [stack for stack in session.stacks if stack.frames and stack.role in roles]
 
 
 def _functions(stacks: Sequence[Stack]) -> list[_Function]:

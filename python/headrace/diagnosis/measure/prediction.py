@@ -39,13 +39,13 @@ class Prediction:
 
 def ceiling_img_s(job: MeasuredJob) -> float | None:
     """Return the images per second of this rank if no batch were late: items / (compute + hand-over)."""
-    return _ceiling_with(job.rank, job.rank.handover_s)
+    return _ceiling_with(job.rank, job.rank.handover_s, 0.0)
 
 
-def _ceiling_with(rank: Rank, handover_s: float) -> float | None:
+def _ceiling_with(rank: Rank, handover_s: float, next_s: float) -> float | None:
     if rank.items is None:
         return None
-    floor_s = rank.compute_s + (min(handover_s, rank.net_wait_s) if rank.workers else 0.0)
+    floor_s = rank.compute_s + (min(handover_s, rank.net_wait_s) if rank.workers else 0.0) + min(next_s, rank.net_wait_s)
     return rank.items / floor_s if floor_s > 0 else None
 
 
@@ -70,7 +70,7 @@ def predict_gain(
     present = rank.items / rank.step_s
     img_s = present * max(gain, 1e-3)
     low, high = img_s * math.exp(-spread), img_s * math.exp(spread)
-    ceiling = _ceiling_with(rank, after.handover_s)
+    ceiling = _ceiling_with(rank, after.handover_s, after.next_s)
     if ceiling is not None and scale == 1.0 and after.compute_s >= now.compute_s:
         img_s, high = min(img_s, ceiling), min(high, math.exp(BASE_ERROR) * ceiling)
         low = min(low, math.exp(-BASE_ERROR) * img_s)

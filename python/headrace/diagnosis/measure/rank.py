@@ -11,6 +11,7 @@ from headrace.diagnosis.measure.batch_cost import BatchCost, measure_batch_cost
 from headrace.diagnosis.measure.enough_steps import TIMED_STEPS, has_rate
 from headrace.diagnosis.measure.pauses import EpochGaps, Pauses, is_start_of, measure_epoch_gaps, measure_pauses, steps_by_epoch
 from headrace.diagnosis.measure.stats import mean, mean_of_known, median, overlap_s, percentile, required
+from headrace.session.inside_next import InsideNext, read_inside_next
 from headrace.session.model import Batch, Event, ObservedLoader, Process, Session, Step
 
 __all__ = ["Rank", "exposed_waits_s", "has_native_threads", "measure_ranks"]
@@ -42,6 +43,9 @@ class Rank:
     net_wait_s: `wait_s` without queueing for a core.
     typical_compute_s: mean compute of the steps without a pause.
     handover_s: what `next()` takes when the batch is ready.
+    inside_next: what the training thread does in `next()`, by its sampled stacks.
+    next_s: the part of `wait_s` that neither the making of a batch nor its hand-over explains: the sampler, pinning, another
+        thread with the interpreter, the start and the end of an iterator's workers.
     ready_share: share of the batches that were ready.
     items: images per batch.
     main_cpu_s, main_queue_s: training thread on a core, and waiting for one; `compute_queue_s` outside `next()` only.
@@ -69,6 +73,8 @@ class Rank:
     compute_s: float
     typical_compute_s: float
     handover_s: float
+    inside_next: InsideNext | None
+    next_s: float
     ready_share: float | None
     items: float | None
     main_cpu_s: float | None
@@ -124,6 +130,21 @@ class Rank:
     def exposed_net_wait_s(self) -> float:
         """Seconds per step that input delays the device, without the time in which the training thread queued for a core."""
         return min(self.net_wait_s, self.exposed_wait_s)
+
+    @property
+    def exposed_next_s(self) -> float:
+        """The part of `next_s` that delays the device; with queueing for a core where that is a cost of the input."""
+        if self.makes_batches:
+            return min(self.exposed_wait_s, self.next_s * self.wait_s / self.net_wait_s if self.net_wait_s else 0.0)
+        return min(self.next_s, self.exposed_net_wait_s)
+
+    @property
+    def held_s(self) -> float:
+        """The part of `next_s` in which another thread kept the training thread from the interpreter."""
+        inside = self.inside_next
+        if inside is None or not inside.is_held or self.loader.passes:
+            return 0.0
+        return max(0.0, self.next_s - inside.own_share * self.net_wait_s)
 
     @property
     def makes_batches(self) -> bool:
@@ -226,17 +247,19 @@ def _measure(
     steps: list[Step],
     groups: Mapping[int, list[Step]],
 ) -> Rank | None:
-    probes = [event for event in session.events if event.name == "probe"]
     traced = session.facts.get("source") == "kineto"
     if len(steps) < (LEAST_TRACED_STEPS if traced else TIMED_STEPS):
         return None
-    steady = steps if traced else _measured_steps(steps, loader, probes)
+    steady = steps if traced else _measured_steps(steps, loader, [event for event in session.events if event.name == "probe"])
     events = [event for event in session.events if event.pid == process.pid]
     others = [step for group in groups.values() if group is not steps for step in group]
     pauses, typical_s = measure_pauses(steady, events, others)
     starts_s = math.fsum(event.duration_s for event in events if is_start_of(event, loader))
     usual_wait_s = required(median([step.wait_s for step in steady]))
     first = [min(group, key=lambda step: step.start_s) for group in steps_by_epoch(steps).values()]
+    cost = measure_batch_cost(session.batches, process, loader, steady, session.processes)
+    inside = read_inside_next(session.stacks, process.pid, loader)
+    next_s = _next_s(steady, session.batches, loader, cost, inside, len(steps))
     return Rank(
         process=process,
         loader=loader,
@@ -249,13 +272,13 @@ def _measure(
         net_wait_s=required(mean([net_wait_s(step) for step in steady])),
         compute_s=required(mean([step.compute_s for step in steady])),
         typical_compute_s=typical_s,
-        handover_s=_handover_s(steady, session.batches, loader),
+        handover_s=_handover_s(steady, session.batches, loader, next_s),
+        inside_next=inside,
+        next_s=next_s,
         ready_share=mean_of_known(step.ready for step in steady),
         items=mean_of_known(step.items for step in steady),
         main_cpu_s=mean_of_known(step.cpu_s for step in steady),
-        main_queue_s=mean_of_known(
-            None if step.queue_s is None else step.queue_s + (step.wait_queue_s or 0.0) for step in steady
-        ),
+        main_queue_s=mean_of_known(_queued_s(step) for step in steady),
         compute_queue_s=mean_of_known(step.queue_s for step in steady),
         process_cpu_s=_process_cpu_s(steady, session.batches, process, loader),
         sync_s=mean_of_known(step.sync_s for step in steady),
@@ -268,7 +291,7 @@ def _measure(
         collective_s=mean_of_known(step.collective_s for step in steady),
         forward_s=mean_of_known(step.forward_s for step in steady),
         backward_s=mean_of_known(step.backward_s for step in steady),
-        batch_cost=measure_batch_cost(session.batches, process, loader, steady, session.processes),
+        batch_cost=cost,
         pauses=pauses,
         epoch_start_s=math.fsum(max(0.0, step.wait_s - usual_wait_s) for step in first) + starts_s,
         workers_start_s=starts_s,
@@ -310,30 +333,71 @@ def net_wait_s(step: Step) -> float:
     return max(0.0, step.wait_s - (step.wait_queue_s or 0.0))
 
 
-def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: ObservedLoader) -> float:
-    """Return the seconds that `next()` takes for a ready batch (unpickling, mapping shared memory, re-ordering).
+def _queued_s(step: Step) -> float | None:
+    """Return the seconds of a step in which the training thread waits for a core."""
+    return None if step.queue_s is None else step.queue_s + (step.wait_queue_s or 0.0)
+
+
+def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: ObservedLoader, next_s: float) -> float:
+    """Return the seconds that `next()` takes for a ready batch (unpickling, mapping shared memory, re-ordering), less `next_s`.
 
     Measured on ready batches. With fewer than five of them, measured from the end of a worker's batch to the return of the
     `next()` that waited for it, sending included. The shortest waits are an upper bound.
     """
-    ready = [net_wait_s(step) for step in steps if step.ready == 1]
+    ready = [max(0.0, net_wait_s(step) - next_s) for step in steps if step.ready == 1]
     own = mean_of_known(step.wait_cpu_s for step in steps)
     if len(ready) >= 5:
         # A thread of the worker sends the batch. While the worker is busy in Python, that thread waits for the interpreter,
         # so the wait can be longer than the hand-over.
         limit_s = math.inf if own is None else HANDOVER_WAKE_S + 1.5 * own
         return min(limit_s, required(median(ready)))
-    ends = sorted(b.start_s + b.wall_s for b in batches if b.loader == loader.loader and b.worker >= 0)
-    delays = []
-    for step in steps:
-        returned_s = step.start_s + step.wait_s
-        before = bisect_right(ends, returned_s)
-        if before and ends[before - 1] > step.start_s:
-            delays.append(returned_s - ends[before - 1])
-    shortest_s = percentile([net_wait_s(step) for step in steps], 0.02)
+    after_s = zip(steps, _after_made_s(steps, batches, loader), strict=True)
+    delays = [max(0.0, delay_s - next_s) for step, delay_s in after_s if delay_s < step.wait_s]
+    shortest_s = max(0.0, percentile([net_wait_s(step) for step in steps], 0.02) - next_s)
     if has_native_threads(loader):  # nothing is copied or sent: the threads fill the batch in place
         return min(shortest_s, HANDOVER_WAKE_S + 1.5 * (own or 0.0))
     return min(shortest_s, required(median(delays))) if delays else shortest_s
+
+
+def _after_made_s(steps: Sequence[Step], batches: Sequence[Batch], loader: ObservedLoader) -> list[float]:
+    """Return the seconds of each wait after a worker has last finished a batch: the whole wait where none did meanwhile."""
+    ends = sorted(b.start_s + b.wall_s for b in batches if b.loader == loader.loader and b.worker >= 0)
+    found = []
+    for step in steps:
+        returned_s = step.start_s + step.wait_s
+        before = bisect_right(ends, returned_s)
+        is_made = before > 0 and ends[before - 1] > step.start_s
+        found.append(returned_s - ends[before - 1] if is_made else step.wait_s)
+    return found
+
+
+def _next_s(
+    steps: Sequence[Step],
+    batches: Sequence[Batch],
+    loader: ObservedLoader,
+    cost: BatchCost | None,
+    inside: InsideNext | None,
+    count: int,
+) -> float:
+    """Return the seconds in `next()` that neither the making of a batch nor its hand-over explains (`Rank.next_s`).
+
+    count: all steps of the loader, the steady `steps` among them. A thread that holds the interpreter makes each step of the
+    hand-over slow. Beside workers this time is what is left of the wait after a batch was made, less the training thread's own
+    work; without workers, what a batch is blocked.
+    """
+    waits_s = required(mean([net_wait_s(step) for step in steps]))
+    new_iterators_s = min(waits_s, loader.passes * (loader.pass_start_s + loader.pass_stop_s) / count)
+    if inside is None:
+        return new_iterators_s
+    waits_s -= new_iterators_s
+    own_s, held_s = inside.own_share * waits_s, 0.0
+    if inside.is_held and loader.num_workers:
+        after_s = zip(steps, _after_made_s(steps, batches, loader), strict=True)
+        late_s = required(mean([min(net_wait_s(step), delay_s) for step, delay_s in after_s]))
+        held_s = late_s - own_s - (mean_of_known(step.wait_cpu_s for step in steps) or 0.0)
+    elif inside.is_held and cost is not None:
+        held_s = cost.off_core_s
+    return new_iterators_s + min(waits_s, own_s + max(0.0, held_s))
 
 
 def _process_cpu_s(steps: Sequence[Step], batches: Sequence[Batch], process: Process, loader: ObservedLoader) -> float | None:

@@ -1,9 +1,10 @@
 """The step model: which of four resources sets the pace of a step, now and after a change.
 
-    step ≈ max(G + M, (C + S + K) / n, p·(C + c) / P, p·x)
+    step ≈ max(G + M + N, (C + S + K) / n, p·(C + c) / P, p·x)
 
-G is compute and M the hand-over in the training process. Each of n workers needs C seconds on a core, S blocked, and K for
-sending, per batch. P cores also run the training process (c). Storage serves one batch in x seconds. p ranks share P and x.
+G is compute, M the hand-over and N the rest of `next()` in the training process. Each of n workers needs C seconds on a core,
+S blocked, and K for sending, per batch. P cores also run the training process (c). Storage serves one batch in x seconds. p
+ranks share P and x.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class StepModel:
 
     compute_s: G, computation in the training process.
     handover_s: M, taking over a ready batch.
+    next_s: N, the rest of `next()` that the training process spends itself: sampler, pinning, new iterators.
     cpu_s: C, a worker on a core, collating included.
     blocked_s: S, a worker blocked when no other worker reads.
     send_s: K, CPU of a worker process outside the fetching thread.
@@ -52,13 +54,14 @@ class StepModel:
     cores: float
     ranks: int
     workers: int
+    next_s: float = 0.0
 
     @property
     def terms_s(self) -> dict[str, float]:
         """Seconds per step that each resource alone would need: compute, workers, cpu, storage."""
         workers = max(1, self.workers)
         made_s = self.cpu_s + self.blocked_s + self.send_s
-        consumer_s = self.compute_s + self.handover_s
+        consumer_s = self.compute_s + self.handover_s + self.next_s
         return {
             "compute": consumer_s if self.workers else consumer_s + made_s,
             "workers": made_s / workers if self.workers else 0.0,
@@ -118,6 +121,7 @@ def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | 
         cores=_usable_cores(machine),
         ranks=max(1, ranks),
         workers=workers,
+        next_s=rank.next_s if not rank.loader.passes else max(rank.next_s, rank.net_wait_s - rank.handover_s),
     )
 
 

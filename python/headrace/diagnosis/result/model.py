@@ -39,6 +39,7 @@ SHARES: Mapping[str, str] = {
     "input_cpu": "waiting for input: decode and augment",
     "input_queue": "waiting for input: queueing for a core",
     "input_collate": "waiting for input: collate and transport",
+    "input_next": "waiting for input: in next() itself (sampler, pinning, new iterators)",
     "h2d": "copy to the GPU",
     "compute": "compute",
     "core_wait": "training thread waits for a core, outside the input",

@@ -1,6 +1,7 @@
 """The rules for the input: whether training waits for batches, and which resource limits their making.
 
-All input kinds share one rule, `slow_input`. `input_kind` decides among them: NO_OVERLAP, COLLATE_IPC, then storage
+`inside_next` and `new_iterators` report what the training process itself does for a batch. All other kinds share one rule,
+`slow_input`. `input_kind` decides among them: NO_OVERLAP, COLLATE_IPC, then storage
 (STORAGE_LATENCY, STORAGE_BANDWIDTH, NETWORK) or CPU (CPU_PREP, CPU_SATURATED, CPU_UNEVEN, CPU_OVERSUBSCRIBED).
 """
 
@@ -13,9 +14,12 @@ from headrace.diagnosis.measure import BatchCost, Rank, has_native_threads
 from headrace.diagnosis.measure.hot_functions import hot_words
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.stats import mean
+from headrace.diagnosis.measure.step_model import StepModel
 from headrace.diagnosis.result.kinds import KINDS, verdict_kind
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
+from headrace.session.inside_next import OWN_PARTS
+from headrace.session.model import StackFrame
 from headrace.system.text.sizes import count_text, percent_text
 
 __all__ = [
@@ -23,8 +27,11 @@ __all__ = [
     "SMALL_BATCH_BYTES",
     "input_kind",
     "input_wait_s",
+    "inside_next",
     "is_cause_unseen",
     "is_small_handover",
+    "kept_iterator",
+    "new_iterators",
     "slow_input",
     "unseen_input_kind",
     "workers_are_needed",
@@ -136,6 +143,81 @@ def slow_input(job: MeasuredJob) -> Finding | None:
     return replace(found, cause_seen=False, summary=verdict_kind(kind, cause_seen=False).summary)
 
 
+PART_ADVICE = {
+    "sampler": "more workers do not help; draw the indices of many batches at once, or once an epoch",
+    "pinning": "one thread copies every tensor of a batch: fewer tensors, or smaller ones (uint8), take less time",
+    "script": "more workers do not help; move this work into the dataset or the collate function, which workers run",
+}
+"""What to do about each part of `next()` that the training process runs itself (`headrace.session.inside_next.OWN_PARTS`)."""
+
+
+def inside_next(job: MeasuredJob) -> Finding | None:
+    """Report that `next()` takes long in the training process itself: IN_NEXT, or GIL_HELD where another thread delays it."""
+    rank, inside = job.rank, job.rank.inside_next
+    share = job.share(min(each.exposed_next_s for each in job.ranks))
+    if inside is None or rank.loader.passes or share < INPUT_SHARE:
+        return None
+    takes = f"next() takes {duration(rank.exposed_wait_s)} of each {duration(rank.step_s)} step"
+    if inside.holder is not None and 2 * rank.held_s >= rank.next_s:
+        name = _function_words(job, inside.holder)
+        found = make_finding(
+            "GIL_HELD",
+            share,
+            f"{takes}; {duration(rank.held_s)} of that the training thread waits for Python's lock (GIL)",
+            f"the lock came over 2 ms late in {percent_text(inside.held_share)} of {inside.samples} samples, with a core free; "
+            f"meanwhile another thread ran {name}",
+        )
+        return replace(found, summary=f"another thread holds Python's lock (GIL) while next() needs it: {name}")
+    part = max(inside.shares, key=lambda name: inside.shares[name])
+    name, part_s = _function_words(job, inside.places[part]), inside.shares[part] * rank.exposed_wait_s
+    found = make_finding(
+        "IN_NEXT",
+        share,
+        f"{takes}; {duration(part_s)} of that is {OWN_PARTS[part]}: {name}, by {inside.samples} sampled stacks",
+        PART_ADVICE[part],
+    )
+    what = {"sampler": "the sampler", "pinning": "pinning memory"}.get(part, "code of the script")
+    taken = f"{duration(part_s)} of the {duration(rank.exposed_wait_s)} in next()"
+    return replace(found, summary=f"{what} takes {taken}, in the training process: {name}")
+
+
+def _function_words(job: MeasuredJob, frame: StackFrame) -> str:
+    """Return "FUNCTION (FILE:LINE)" of a sampled function, with the file relative to the command's folder."""
+    folder = job.session.cwd.rstrip("/") + "/"
+    return f"{frame.function} ({frame.file.removeprefix(folder)}:{frame.line})"
+
+
+def kept_iterator(model: StepModel) -> StepModel:
+    """Return the step model of a job that makes one iterator, and keeps it."""
+    return model.changed(next_s=0.0)
+
+
+def new_iterators(job: MeasuredJob) -> Finding | None:
+    """Report that the script makes a new iterator for each batch, or for a few: its workers start and end each time."""
+    rank, model, loader = job.rank, job.model, job.rank.loader
+    if not loader.passes or model is None:
+        return None
+    share = 1 - kept_iterator(model).step_s / model.step_s
+    if share < INPUT_SHARE:
+        return None
+    each = len(rank.all_steps) / loader.passes
+    batches = "one batch" if each < 1.5 else f"{each:.0f} batches"
+    waits = f"waiting takes {duration(rank.wait_s)} of each {duration(rank.step_s)} step"
+    words = [f"{count_text(loader.passes, 'iterator')} gave {batches} each; {waits}"]
+    if rank.workers:
+        ahead = rank.workers * (loader.prefetch_factor or 2)
+        words.append(
+            f"starting {count_text(rank.workers, 'worker')} takes {duration(loader.pass_start_s)} and ending them "
+            f"{duration(loader.pass_stop_s)}, each time; they begin {ahead} batches ahead, and the rest is thrown away"
+        )
+    elif rank.inside_next is not None and "sampler" in rank.inside_next.places:
+        words.append(f"each draws a new order: {_function_words(job, rank.inside_next.places['sampler'])}")
+    found = make_finding("NEW_ITERATORS", share, *words, "each begins anew: no epoch is ever gone through to its end")
+    often = "each batch" if each < 1.5 else f"every {batches}"
+    workers = f", and {count_text(rank.workers, 'worker')} with it" if rank.workers and loader.pass_stop_s else ""
+    return replace(found, summary=f"the script makes a new iterator for {often} (next(iter(loader))){workers}")
+
+
 UNSEEN = "cause not seen: no file or socket was read meanwhile (a lock, a sleep, another process?)"
 
 
@@ -166,15 +248,20 @@ def _common_wait_s(job: MeasuredJob) -> float:
 
 
 def input_wait_s(job: MeasuredJob) -> float:
-    """Return the seconds per step that training waits for input, without the hand-over of ready batches when that is short.
+    """Return the seconds per step that training waits for input, without the hand-over of ready batches when that is short,
+    and without what the training process does in `next()` itself (`inside_next`).
 
     The time in which the training thread queues for a core inside `next()` counts when that thread makes the batches. Beside
     workers, such queueing delays a batch that may be ready, so it is no proof of slow input.
     """
-    if job.rank.makes_batches:
-        return _common_wait_s(job)
-    rank, net_s = job.rank, min(rank.exposed_net_wait_s for rank in job.ranks)
-    return max(0.0, net_s - (rank.handover_s if _handover_is_small(rank) else 0.0))
+    rank = job.rank
+    if rank.loader.passes and rank.workers:  # of a kept iterator, workers make the batches ahead
+        kept_s = kept_iterator(job.model).step_s if job.model is not None else 0.0
+        return max(0.0, min(_common_wait_s(job), kept_s - rank.compute_s))
+    if rank.makes_batches:
+        return max(0.0, _common_wait_s(job) - rank.exposed_next_s)
+    net_s = min(rank.exposed_net_wait_s for rank in job.ranks)
+    return max(0.0, net_s - rank.exposed_next_s - (rank.handover_s if _handover_is_small(rank) else 0.0))
 
 
 def _handover_is_small(rank: Rank) -> bool:
@@ -239,14 +326,26 @@ def input_kind(job: MeasuredJob, cost: BatchCost) -> tuple[str, tuple[str, ...]]
     split = ", ".join(f"{duration(seconds)} {name}" for name, seconds in parts.items() if seconds >= SPLIT_SHARE * cost.wall_s)
     made = f"making a batch takes {duration(cost.wall_s)}: {split}"
     if rank.workers == 0:
-        return "NO_OVERLAP", (made, "num_workers=0: the device idles while a batch is made")
-    transport_s = rank.handover_s + (cost.collate_s + cost.other_cpu_s) / rank.workers
-    if transport_s > TRANSPORT_SHARE * (rank.handover_s + cost.wall_s / rank.workers + cost.other_cpu_s / rank.workers):
-        size = f"; a batch has {rank.batch_bytes / 1e6:.0f} MB" if rank.batch_bytes else ""
-        return "COLLATE_IPC", (made, f"collating and handing over take {duration(transport_s)} per batch{size}")
+        own = [f"the collate function ({_collate_name(rank)}) takes most of that"] if cost.collate_s > 0.5 * cost.wall_s else []
+        return "NO_OVERLAP", (made, *own, "num_workers=0: the device idles while a batch is made")
+    # Without the waits for a core, which the hand-over does not contain either.
+    transport_s = rank.handover_s + (parts["collating"] + cost.other_cpu_s) / rank.workers
+    made_s = cost.wall_s - parts["queueing for a core"] + cost.other_cpu_s
+    if transport_s > TRANSPORT_SHARE * (rank.handover_s + made_s / rank.workers):
+        size = f"; a batch has {rank.batch_bytes / 1e6:.0f} MB" if rank.batch_bytes >= SMALL_BATCH_BYTES else ""
+        words = (
+            f"the collate function ({_collate_name(rank)}) takes {duration(cost.collate_s)} of a batch, sending it "
+            f"{duration(cost.other_cpu_s)} in the worker, and taking it over {duration(rank.handover_s)} in next(){size}"
+        )
+        return "COLLATE_IPC", (made, words)
     if parts["blocked"] >= max(parts["queueing for a core"], parts["on a core"]):
         return _storage_kind(job, cost, made)
     return _cpu_kind(job, cost, made)
+
+
+def _collate_name(rank: Rank) -> str:
+    """Return the name of the loader's collate function, without the function in which it was made."""
+    return (rank.loader.collate or "unknown").rpartition("<locals>.")[2]
 
 
 def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[str, ...]]:

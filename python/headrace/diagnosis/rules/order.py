@@ -9,7 +9,7 @@ from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.gpu import compute_bound, h2d_bound, overhead_bound, sync_bound
-from headrace.diagnosis.rules.input import INPUT_SHARE, slow_input
+from headrace.diagnosis.rules.input import INPUT_SHARE, inside_next, new_iterators, slow_input
 from headrace.diagnosis.rules.machine import (
     cpu_oversubscribed,
     cpu_quota,
@@ -33,6 +33,8 @@ RULES: tuple[Rule, ...] = (
     gc_pause,
     periodic_stall,
     startup,
+    new_iterators,
+    inside_next,
     slow_input,
     h2d_bound,
     communication,

@@ -88,6 +88,7 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
         share,
         f"{every} a step takes up to {duration(pauses.longest_s)} longer, on average {duration(pauses.periodic_s)} per step",
         "the cause was not seen (no torch.save, gc or other loader)" if cause == "unknown" else f"most of that time is {cause}",
+        *_other_workers_words(job, pauses.periodic_s * len(job.rank.steps)),
     )
 
 
@@ -107,8 +108,23 @@ def _gaps_between_epochs(job: MeasuredJob) -> Finding | None:
         share,
         f"{percent_text(share)} of the time from the first step to the last passes between the {rank.epochs} epochs, "
         f"{duration(gaps.all_s)} in all{f', of which {named}' if named else ''}",
+        *_other_workers_words(job, gaps.all_s),
     )
     return replace(found, share_of="run")
+
+
+def _other_workers_words(job: MeasuredJob, pauses_s: float) -> tuple[str, ...]:
+    """Return what the workers of other loaders (validation) take to start and to end, if that is a part of the pauses."""
+    pid, own = job.rank.process.pid, f"loader {job.rank.loader.loader}"
+    others = [loader for loader in job.session.loaders if loader.pid == pid and f"loader {loader.loader}" != own]
+    events = [event for event in job.session.events if event.pid == pid and event.detail != own]
+    starts = [event for event in events if event.name == "workers_start"]
+    spent_s = sum(event.duration_s for event in events if event.name in ("workers_start", "workers_stop"))
+    spent_s += sum(loader.passes * loader.pass_start_s for loader in others)
+    count = max(len(starts), sum(loader.passes for loader in others))
+    if count < 2 or spent_s < NAMED_PART * pauses_s:
+        return ()
+    return (f"another loader makes {count} iterators, and its workers take {duration(spent_s)} in all to start and to end",)
 
 
 def _few_and_long(pauses: Pauses, typical_s: float) -> bool:

@@ -29,6 +29,7 @@ STEP_PARTS: Mapping[str, PartStyle] = {
     "input_cpu": PartStyle("decode + augment", WAITING, "▓", "color(208)"),
     "input_queue": PartStyle("CPU queue", WAITING, "░", "color(215)"),
     "input_collate": PartStyle("collate + transport", WAITING, "▚", "color(223)"),
+    "input_next": PartStyle("in next() itself", WAITING, "▤", "color(178)"),
     "h2d": PartStyle("copy to GPU", "copying", "▞", "color(110)"),
     "compute": PartStyle("compute", "computing", "█", "color(31)"),
     "core_wait": PartStyle("wait for a core", "waiting for a core", "▦", "color(102)"),

@@ -1,0 +1,129 @@
+"""What the training thread did inside `next()`, by its sampled stacks, and who kept it from Python's lock there.
+
+PyTorch's `next()` does five things in the training process: it waits for a worker (or makes the batch itself), takes the
+batch over, draws the indices of a later batch from the sampler, pins memory, and runs what a subclass adds. Only the first is
+a worker's work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.session.model import ObservedLoader, Stack, StackFrame
+
+__all__ = ["LEAST_NEXT_SAMPLES", "OWN_PARTS", "InsideNext", "read_inside_next"]
+
+LEAST_NEXT_SAMPLES = 30
+"""Divide the time in `next()` from this many samples on: a share of 50 % is then known within 18 points."""
+
+LEAST_HELD_SAMPLES = 10
+"""Say from this many samples on whether another thread holds the interpreter: at 11 of 12, half of the time is certain."""
+
+OWN_PARTS: Mapping[str, str] = {
+    "sampler": "the sampler, which draws the indices of a batch",
+    "pinning": "copying batches into pinned memory",
+    "script": "code of the script that runs in next()",
+}
+"""The parts that are neither a worker's work nor the hand-over of its batch, in words."""
+
+_LOADER = "torch/utils/data/dataloader.py"
+_PINNING = "torch/utils/data/_utils/pin_memory.py"
+_QUEUES = "multiprocessing/queues.py"
+HELD_SHARE = 0.5
+"""Another thread holds the interpreter when it did so in this share of the samples: the median of the delays is then long."""
+
+
+@dataclass(frozen=True, slots=True)
+class InsideNext:
+    """Shares of the time in `next()`, 0 to 1.
+
+    samples: how many stacks were sampled.
+    shares: by part (`OWN_PARTS`).
+    places: for each of these parts, the function of the script that took most of it, else of the library.
+    held_share: share of the samples in which another thread kept the sampling thread from the interpreter.
+    holder: the function of that thread which did so most often.
+    """
+
+    samples: int
+    shares: Mapping[str, float]
+    places: Mapping[str, StackFrame]
+    held_share: float
+    holder: StackFrame | None
+
+    @property
+    def own_share(self) -> float:
+        """The share that neither a worker nor the hand-over explains."""
+        return sum(self.shares.values())
+
+    @property
+    def is_held(self) -> bool:
+        """Whether another thread kept the training thread from the interpreter."""
+        return self.holder is not None and self.held_share >= HELD_SHARE
+
+
+def read_inside_next(stacks: Sequence[Stack], pid: int, loader: ObservedLoader) -> InsideNext | None:
+    """Return the parts of `next()` of a PyTorch loader in the process `pid`, or None from too few samples."""
+    if loader.family not in ("torch", "fastai"):
+        return None
+    mine = [stack for stack in stacks if stack.pid == pid and stack.loader == loader.loader]
+    inside = [stack for stack in mine if stack.role in ("next", *(() if loader.num_workers else ("batch", "collate")))]
+    samples = sum(stack.count for stack in inside)
+    if samples < LEAST_HELD_SAMPLES:
+        return None
+    parts: dict[str, Counter[StackFrame]] = {}
+    for stack in inside if samples >= LEAST_NEXT_SAMPLES else ():
+        part, frames = _part(stack) if stack.role == "next" else ("", ())
+        if part:
+            parts.setdefault(part, Counter())[_named(frames)] += stack.count
+    held: Counter[StackFrame] = Counter()
+    for stack in mine:
+        if stack.role == "holder" and stack.frames:
+            held[_named(stack.frames)] += stack.count
+    return InsideNext(
+        samples=samples,
+        shares={part: counts.total() / samples for part, counts in parts.items()},
+        places={part: _largest(counts) for part, counts in parts.items()},
+        held_share=min(1.0, held.total() / samples),
+        holder=_largest(held) if held else None,
+    )
+
+
+def _part(stack: Stack) -> tuple[str, Sequence[StackFrame]]:
+    """Return the part that a stack inside `next()` belongs to, and its frames there; "": waiting, or taking a batch over."""
+    frames = stack.frames
+    drawn = next((at for at, frame in enumerate(frames) if _is(frame, "_next_index", _LOADER)), None)
+    if drawn is not None:
+        return "sampler", frames[drawn + 1 :] or frames[drawn:]
+    if stack.waits or any(frame.file.endswith(_QUEUES) for frame in frames):
+        return "", ()
+    if any(_is(frame, "pin_memory", _PINNING) for frame in frames):
+        return "pinning", frames
+    if any(_is_own(frame) for frame in frames):
+        return "script", frames
+    return "", ()
+
+
+def _is(frame: StackFrame, function: str, file: str) -> bool:
+    return frame.file.endswith(file) and frame.function.rpartition(".")[2] == function
+
+
+def _is_own(frame: StackFrame) -> bool:
+    """Return whether the function is the script's own."""
+    return frame.file.startswith(("/", "<ipython", "<stdin>", "<string>"))
+
+
+def _named(frames: Sequence[StackFrame]) -> StackFrame:
+    """Return the innermost method of a class of the script, else its innermost function, else the innermost function."""
+    own = [frame for frame in frames if _is_own(frame)]
+    return next((frame for frame in reversed(own) if "." in frame.function), (own or frames)[-1])
+
+
+def _largest(counts: Counter[StackFrame]) -> StackFrame:
+    """Return the function with most samples, at the line with most of them."""
+    functions: Counter[tuple[str, str]] = Counter()
+    for frame, count in counts.items():
+        functions[frame.function, frame.file] += count
+    function = functions.most_common(1)[0][0]
+    return max((frame for frame in counts if (frame.function, frame.file) == function), key=lambda frame: counts[frame])

@@ -1,0 +1,147 @@
+"""The rules for `next()` itself: a slow sampler, pinning, a thread that holds the interpreter, an iterator for each batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from diagnosis_checks import check, check_agreement, fix
+from headrace.diagnosis.diagnose import diagnose
+from headrace.report.text import terminal
+from headrace.session.model import Event, Session, Stack, StackFrame
+from session_factory import MAIN_PID, make_session
+
+LOADER, QUEUES, PINNING = "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "torch/utils/data/_utils/pin_memory.py"
+NEXT = (StackFrame("_BaseDataLoaderIter.__next__", LOADER, 720),)
+DRAW = (
+    *NEXT,
+    StackFrame("_BaseDataLoaderIter._next_index", LOADER, 714),
+    StackFrame("BatchSampler.draw_batch", "/work/project/sampler.py", 41),
+)
+WAIT = (*NEXT, StackFrame("Queue.get", QUEUES, 98), StackFrame("wait", "multiprocessing/connection.py", 920))
+PIN = (
+    StackFrame("_pin_memory_loop", "torch/utils/data/_utils/pin_memory.py", 18),
+    StackFrame("pin_memory", "torch/utils/data/_utils/pin_memory.py", 58),
+)
+LOG = (StackFrame("Thread.run", "threading.py", 975), StackFrame("compress_logs", "/work/project/logs.py", 12))
+
+
+def sampled(session: Session, *stacks: tuple[str, int, bool, tuple[StackFrame, ...]]) -> Session:
+    """Return the session with stacks of the training process: role, count, whether it waits, frames."""
+    return replace(
+        session, stacks=tuple(Stack(MAIN_PID, role, count, waits, frames, 0) for role, count, waits, frames in stacks)
+    )
+
+
+def slow_next(seconds: float = 0.06, *, workers: int = 2) -> Session:
+    """The session of a job whose `next()` takes that long where the batch is ready."""
+    return make_session(workers=workers, cpu_s=0.005, compute_s=0.02, transfer_s=seconds, jitter=0.0)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_slow_sampler_is_named_with_its_function_and_time(workers: int) -> None:
+    session = sampled(slow_next(workers=workers), ("next", 60, False, DRAW), ("next", 4, True, WAIT))
+    diagnosis = check(session, "IN_NEXT")
+    assert diagnosis.summary.startswith("the sampler takes ")
+    assert diagnosis.summary.endswith("in next(), in the training process: BatchSampler.draw_batch (sampler.py:41)")
+    assert diagnosis.share_of_step["input_next"] > 0.5
+    assert [found.kind for found in diagnosis.findings if found.kind in ("STORAGE_LATENCY", "COLLATE_IPC", "CPU_PREP")] == []
+    check_agreement(session)
+    assert fix(diagnosis, "shorter_next").gain == pytest.approx(3.3, rel=0.3)
+    assert "The sampler takes" in terminal.render(diagnosis, width=80).plain
+
+
+def test_more_workers_are_not_predicted_to_help_a_slow_sampler() -> None:
+    session = make_session(workers=0, cpu_s=0.008, compute_s=0.02, transfer_s=0.06, jitter=0.0)
+    diagnosis = diagnose(sampled(session, ("next", 60, False, DRAW), ("batch", 8, False, ())))
+    assert diagnosis.verdict == "IN_NEXT"
+    for proposed in diagnosis.fixes:
+        assert not proposed.id.startswith("num_workers") or (proposed.gain or 1.0) < 1.15
+
+
+def test_pinning_is_named_where_its_thread_works() -> None:
+    diagnosis = check(sampled(slow_next(), ("next", 50, False, PIN), ("next", 10, True, WAIT)), "IN_NEXT")
+    assert "copying batches into pinned memory" in diagnosis.findings[0].evidence[0]
+
+
+def test_waiting_for_workers_and_taking_batches_over_stay_what_they_are() -> None:
+    """The time in which the training thread waits, or unpickles, is no time of its own."""
+    unpickling = (*NEXT, StackFrame("Queue.get", QUEUES, 98), StackFrame("Box.__setstate__", "/work/project/boxes.py", 7))
+    late = make_session(workers=1, cpu_s=0.06, compute_s=0.02)
+    plain = diagnose(late)
+    watched = diagnose(sampled(late, ("next", 90, True, WAIT), ("next", 5, False, unpickling)))
+    assert (watched.verdict, watched.share_of_step) == (plain.verdict, plain.share_of_step)
+    handed = make_session(workers=2, cpu_s=0.04, collate_s=0.038, compute_s=0.005, transfer_s=0.03, jitter=0.0)
+    assert diagnose(sampled(handed, ("next", 90, False, unpickling))).verdict == "COLLATE_IPC"
+
+
+def test_few_samples_divide_nothing() -> None:
+    session = slow_next()
+    assert diagnose(sampled(session, ("next", 20, False, DRAW))).share_of_step == diagnose(session).share_of_step
+
+
+def test_a_thread_that_holds_the_interpreter_is_named() -> None:
+    session = sampled(slow_next(), ("next", 60, True, WAIT), ("holder", 50, False, LOG))
+    diagnosis = check(session, "GIL_HELD")
+    assert diagnosis.summary.endswith("while next() needs it: compress_logs (logs.py:12)")
+    assert diagnosis.share_of_step["input_next"] > 0.5
+    assert fix(diagnosis, "own_process").gain > 2
+    rarely = sampled(slow_next(), ("next", 60, True, WAIT), ("holder", 20, False, LOG))
+    assert diagnose(rarely).verdict != "GIL_HELD"
+
+
+def test_a_held_interpreter_that_delays_no_batch_is_no_finding() -> None:
+    session = sampled(make_session(workers=2, cpu_s=0.005), ("next", 60, True, WAIT), ("holder", 60, False, LOG))
+    assert "GIL_HELD" not in [found.kind for found in diagnose(session).findings]
+
+
+def with_new_iterators(workers: int, start_s: float, stop_s: float) -> Session:
+    """Each step has an iterator of its own: its workers start, make the batch while the script waits, and end."""
+    one = make_session(workers=workers, cpu_s=0.02, compute_s=0.02, jitter=0.0)
+    steps, batches, events, now_s = [], [], [], 2.0
+    for number, (step, batch) in enumerate(zip(one.steps, one.batches, strict=True)):
+        next_s = now_s + start_s
+        if workers:
+            events.append(Event(MAIN_PID, "workers_start", now_s, start_s, "loader 0"))
+            events.append(Event(MAIN_PID, "workers_stop", next_s + 0.021, stop_s, "loader 0"))
+        steps.append(replace(step, epoch=number, start_s=next_s, wait_s=0.02, compute_s=0.02 + stop_s, ready=0))
+        batches.append(replace(batch, start_s=next_s))
+        now_s = next_s + 0.04 + stop_s
+    return replace(one, steps=tuple(steps), batches=tuple(batches), events=tuple(events), duration_s=now_s)
+
+
+def test_an_iterator_for_each_batch_is_named_with_the_cost_of_its_workers() -> None:
+    diagnosis = check(with_new_iterators(4, 0.05, 0.03), "NEW_ITERATORS")
+    words = " ".join(diagnosis.findings[0].evidence)
+    assert "120 iterators gave one batch each" in words
+    assert "starting 4 workers takes 50 ms and ending them 30 ms" in words
+    assert diagnosis.step_s == pytest.approx(0.12, rel=0.03)
+    assert diagnosis.share_of_step["input_next"] == pytest.approx(0.08 / 0.12, abs=0.05)
+    assert diagnosis.share_of_step["compute"] == pytest.approx(0.02 / 0.12, abs=0.05)
+    kept = fix(diagnosis, "keep_iterator")
+    assert kept.gain == pytest.approx(0.12 / 0.02, rel=0.25)
+    assert not any(one.id.startswith("num_workers") and (one.gain or 0) > 1.03 for one in diagnosis.fixes)
+    assert "STARTUP" not in [found.kind for found in diagnosis.findings]
+
+
+def test_short_epochs_of_a_small_dataset_are_no_new_iterators() -> None:
+    session = with_new_iterators(4, 0.05, 0.03)
+    ends = tuple(Event(MAIN_PID, "epoch_end", step.start_s + step.step_s, 0.0, "loader 0") for step in session.steps)
+    assert diagnose(replace(session, events=(*session.events, *ends))).verdict == "STARTUP"
+
+
+def test_an_iterator_for_each_batch_without_workers_costs_what_its_sampler_takes() -> None:
+    order = (*DRAW[:2], StackFrame("RandomSampler.__iter__", "torch/utils/data/sampler.py", 150))
+    session = sampled(with_new_iterators(0, 0.0, 0.0), ("next", 60, False, order), ("batch", 20, False, NEXT))
+    diagnosis = check(session, "NEW_ITERATORS")
+    assert "each draws a new order: RandomSampler.__iter__" in " ".join(diagnosis.findings[0].evidence)
+
+
+def test_a_held_interpreter_blocks_batches_that_the_training_process_makes() -> None:
+    made = make_session(workers=0, cpu_s=0.005, blocked_s=0.06, compute_s=0.02, read_bytes=0)
+    assert "cause not seen" in " ".join(diagnose(made).findings[0].evidence)
+    session = sampled(made, ("batch", 40, False, NEXT), ("holder", 36, False, LOG))
+    diagnosis = check(session, "GIL_HELD")
+    assert diagnosis.share_of_step["input_next"] == pytest.approx(0.06 / 0.085, abs=0.05)
+    assert diagnosis.share_of_step["input_storage"] == 0
+    check_agreement(session)
