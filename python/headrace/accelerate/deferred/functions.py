@@ -35,6 +35,7 @@ from headrace.accelerate.deferred.tensor import (
 )
 from headrace.accelerate.deferred.values import unchanged, unit_floats
 from headrace.accelerate.lazy.image_description import ImageDescription, plain_source, whole_image
+from headrace.accelerate.lazy.opening import makes_lazily
 from headrace.accelerate.lazy.pillow import description_of
 from headrace.accelerate.script.replaced_functions import is_own_function
 
@@ -57,8 +58,11 @@ FEWEST_PIXELS = 4096
 def _description(image: Any) -> ImageDescription | None:
     """Return the description of a lazy image, or of an ordinary RGB image, whose pixels are copied. None for all else.
 
-    The pixels of an ordinary image, which a policy or a colour transform has made, cross the queue as uint8.
+    The pixels of an ordinary image, which a policy or a colour transform has made, cross the queue as uint8. Other threads than
+    the one that makes the batch get tensors of torch's own class.
     """
+    if not makes_lazily():
+        return None
     description = description_of(image)
     if description is not None or type(image) is not Image.Image or image.mode != "RGB":
         return description
