@@ -228,7 +228,8 @@ def _replace_functions() -> None:
             _replaced.append((module, name, original, function))
             setattr(module, name, function)
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
-        default_collate_fn_map[torch.Tensor] = default_collate_fn_map[DeferredTensor] = _collate
+        # Deferred tensors have no entry of their own: a copy in which the script replaces the function for tensors serves them.
+        default_collate_fn_map[torch.Tensor] = _collate
     if _V2_FUNCTIONAL in sys.modules:
         _add_kernels()
         _replace_to_dtype()
@@ -273,6 +274,5 @@ def _restore_functions() -> None:
     while _kernels:
         kernels, kind = _kernels.pop()
         kernels.pop(kind, None)
-    default_collate_fn_map.pop(DeferredTensor, None)
     if default_collate_fn_map.get(torch.Tensor) is _collate:
         default_collate_fn_map[torch.Tensor] = collate_tensor_fn
