@@ -27,6 +27,7 @@ from headrace.accelerate.deferred.tensor import (
     State,
     contiguous_strides,
     continued,
+    depth,
     is_deferred,
     joined,
     keeps_strides,
@@ -35,7 +36,6 @@ from headrace.accelerate.deferred.tensor import (
 )
 from headrace.accelerate.deferred.values import unchanged, unit_floats
 from headrace.accelerate.lazy.image_description import ImageDescription, plain_source, whole_image
-from headrace.accelerate.lazy.opening import makes_lazily
 from headrace.accelerate.lazy.pillow import description_of
 from headrace.accelerate.script.replaced_functions import is_own_function
 
@@ -61,7 +61,7 @@ def _description(image: Any) -> ImageDescription | None:
     The pixels of an ordinary image, which a policy or a colour transform has made, cross the queue as uint8. Other threads than
     the one that makes the batch get tensors of torch's own class.
     """
-    if not makes_lazily():
+    if not depth.value:
         return None
     description = description_of(image)
     if description is not None or type(image) is not Image.Image or image.mode != "RGB":
@@ -198,9 +198,11 @@ class deferred_tensors:
             if _blocks == 0:
                 _replace_functions()
             _blocks += 1
+        depth.value += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         global _blocks
+        depth.value -= 1
         with _lock:
             _blocks -= 1
             if _blocks == 0:

@@ -23,7 +23,7 @@ from headrace.accelerate.lazy.affine_transform import pillows_transform, transfo
 from headrace.accelerate.lazy.pillow import OpenedJpeg, description_of, first_images_equal, unchanged_operations
 from headrace.accelerate.runtime.unsupported import Unsupported
 
-__all__ = ["lazily_opened", "lazy_images", "makes_lazily", "require_equal_operations"]
+__all__ = ["lazily_opened", "lazy_images", "require_equal_operations"]
 
 _FORMAT = "JPEG"
 _MODES = ("RGB", "L")
@@ -71,11 +71,6 @@ def _transform(
 ) -> Any:
     made = transformed(self, size, method, data, resample, fillcolor) if _depth.value else None
     return pillows_transform(self, size, method, data, resample, fill, fillcolor) if made is None else made
-
-
-def makes_lazily() -> bool:
-    """Return whether this thread makes an item or a batch inside `lazy_images()`."""
-    return bool(_depth.value)
 
 
 def lazily_opened() -> int:
