@@ -215,3 +215,16 @@ def test_tensors_that_the_dataset_keeps_are_stacked_to_torchs_own(both: Both, fo
         return batch, [len(type(one).__mro__) for one in (batch, batch.clone(), batch + 1)], kept
 
     both(script)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_hook_of_all_modules_sees_each_transform(workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        calls: list[str] = []
+        hook = torch.nn.modules.module.register_module_forward_hook(lambda module, *_: calls.append(str(module)))
+        try:
+            return list(DataLoader(ImageFolder(str(folder), CUT_TENSORS), 5, num_workers=workers)), calls
+        finally:
+            hook.remove()
+
+    both(script)
