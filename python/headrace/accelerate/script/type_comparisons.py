@@ -59,8 +59,10 @@ def types_looked_at(loader: Any) -> frozenset[str]:
 def _kinds(others: tuple[str, ...], values: dict[str, Any]) -> set[str]:
     """Return of which things the exact type is looked at by a comparison with these classes, as they are written."""
     found: set[str] = set()
-    for name, base in (("tensor", torch.Tensor), ("image", getattr(sys.modules.get("PIL.Image"), "Image", None))):
-        for kind in (_class_of(other, values) for other in others) if base is not None else ():
+    bases: dict[str, Any] = {"tensor": torch.Tensor, "image": getattr(sys.modules.get("PIL.Image"), "Image", None)}
+    kinds: list[Any] = [_class_of(other, values) for other in others]
+    for name, base in bases.items():
+        for kind in kinds if base is not None else ():
             is_class = is_instance(kind, type)
             if kind is not None and (not is_class or base in kind.__mro__ or (kind is not object and kind in base.__mro__)):
                 found.add(name)
