@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.accelerate.script.library_code import PYTHON, is_of, is_of_library, nested_codes
+from headrace.accelerate.script.library_code import PYTHON, is_installed, is_of, nested_codes
 
 __all__ = ["is_instance", "reached_codes"]
 
@@ -60,7 +60,8 @@ def _global_names(code: types.CodeType) -> tuple[str, ...]:
 
 def _attributes_of_modules(code: types.CodeType, values: dict[str, Any]) -> list[Any]:
     """Return what a code may read of the script's modules that it names."""
-    own = [one for one in values.values() if type(one) is types.ModuleType and not is_of_library(one.__name__)]
+    modules = [one for one in values.values() if type(one) is types.ModuleType]
+    own = [one for one in modules if not is_installed(str(vars(one).get("__file__") or "<frozen "))]
     return [vars(module)[name] for module in own for name in code.co_names if name in vars(module)]
 
 
