@@ -192,3 +192,39 @@ def test_what_items_do_with_lazy_images_and_deferred_tensors(
         return found
 
     both(script)
+
+
+class CachedTensors(OwnImages):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, FIXED)
+        self.cache: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.cache:
+            self.cache[index] = super().__getitem__(index)
+        return self.cache[index]
+
+
+def test_tensors_that_the_dataset_keeps_are_stacked_to_torchs_own(both: Both, folder: Path) -> None:
+    def script() -> Any:
+        dataset = CachedTensors(folder)
+        for _ in always_lazy(DataLoader(dataset, 5)):
+            pass
+        batch = torch.stack([dataset[number][0] for number in range(5)])
+        kept = torch.nn.Parameter(batch.clone() * 2, requires_grad=False)
+        return batch, [len(type(one).__mro__) for one in (batch, batch.clone(), batch + 1)], kept
+
+    both(script)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_hook_of_all_modules_sees_each_transform(workers: int, both: Both, folder: Path) -> None:
+    def script() -> Any:
+        calls: list[str] = []
+        hook = torch.nn.modules.module.register_module_forward_hook(lambda module, *_: calls.append(str(module)))
+        try:
+            return list(DataLoader(ImageFolder(str(folder), CUT_TENSORS), 5, num_workers=workers)), calls
+        finally:
+            hook.remove()
+
+    both(script)

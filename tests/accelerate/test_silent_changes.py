@@ -118,6 +118,22 @@ def test_a_default_type_that_changes_within_a_pass(both: Both, folder: Path) -> 
 
 
 @pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [ImageFolder, OwnImages])
+def test_a_limit_of_pixels_that_is_lowered_within_a_pass(
+    kind: Any, workers: int, both: Both, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script() -> Any:
+        found = []
+        with monkeypatch.context() as patched:
+            for batch in DataLoader(kind(folder, transforms.Compose([*CROP, *FLOATS])), 5, num_workers=workers):
+                found.append([*batch])
+                patched.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+        return found
+
+    both(script)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
 def test_inference_mode_that_begins_within_a_pass(workers: int, both: Both, folder: Path) -> None:
     def script() -> Any:
         loader = DataLoader(ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS])), 3, num_workers=workers)

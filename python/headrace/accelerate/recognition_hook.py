@@ -143,6 +143,7 @@ def _ask(loader: Any) -> Answer:
 
 def _recognised(loader: Any) -> Answer:
     from headrace.accelerate.lazy.loader import native_steps, require_image_library
+    from headrace.accelerate.script.type_comparisons import require_types_of_images_unseen
     from headrace.accelerate.whole.recognition import Recognition
 
     recognition = Recognition(loader)
@@ -153,8 +154,9 @@ def _recognised(loader: Any) -> Answer:
     if not isinstance(transforms, Refusal):
         first = transforms[0]
         return Answer("part", f"decode and {first.name} at least: {whole}", "resized" if first.resized else "cropped")
-    if (refusal := attempt(require_image_library)) is not None:
-        return Answer("refused", f"{whole}; not in part either: {refusal}")
+    for rule in (require_image_library, lambda: require_types_of_images_unseen(loader)):
+        if (refusal := attempt(rule)) is not None:
+            return Answer("refused", f"{whole}; not in part either: {refusal}")
     return Answer("part", f"{native_steps(loader)} only: {whole}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,20 @@ def test_torchvision_and_torch_are_as_before_behind_the_block(file: Path) -> Non
         assert type(opened(file, v1.ToTensor())) is torch.Tensor  # the image is not lazy
     assert (functional.to_tensor, functional.pil_to_tensor, default_collate_fn_map[torch.Tensor]) == before
     assert before[2] is collate_tensor_fn and registry == _KERNEL_REGISTRY
+
+
+def test_other_threads_get_plain_tensors(file: Path) -> None:
+    """A loop beside a thread that loads batches may show images, or make a Parameter of one."""
+    image = Image.open(file).convert("RGB").resize((80, 80))
+    found: list[Any] = []
+    make = [functional.to_tensor, functional.pil_to_tensor, v2.functional.to_image, v1.PILToTensor()]
+    with lazy_images(), deferred_tensors():
+        thread = threading.Thread(target=lambda: found.extend(one(image) for one in make))
+        thread.start()
+        thread.join()
+        assert is_deferred(functional.to_tensor(image))
+    assert len(found) == len(make)
+    assert not any(issubclass(type(one), DeferredTensor) for one in found)
 
 
 def test_a_function_of_the_script_is_called(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ LOOKS = (
     "fill = batches._send_idx - batches._rcvd_idx",
     "print(len(multiprocessing.active_children()))",
     "print(len(psutil.Process().children(recursive=True)))",
+    "next(batches._sampler_iter)  # skips a batch",
+    "indices = batches._next_index()",
     "warnings.filterwarnings('ignore', message='.*_MultiProcessingDataLoaderIter.*')",
 )
 

@@ -13,7 +13,9 @@ import torch
 from deferred_helpers import OwnImages
 from headrace.accelerate.script.tensor_bypasses import bypasses_subclasses
 from torch.utils.data import DataLoader, default_collate
-from torchvision import transforms
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
+from torchvision import transforms, tv_tensors
+from torchvision.transforms import v2
 
 STEPS = transforms.Compose([transforms.Resize((24, 24)), transforms.ToTensor()])
 
@@ -43,6 +45,39 @@ class Renamed(OwnImages):
         image, label = super().__getitem__(index)
         image.__class__ = torch.nn.Parameter
         return image.data, label
+
+
+def halves(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    return torch.stack(batch).half()
+
+
+def listed(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    return list(batch)
+
+
+def collate_with_halves(batch: Any) -> Any:
+    return collate(batch, collate_fn_map={**default_collate_fn_map, torch.Tensor: halves, tv_tensors.Image: listed})
+
+
+TV_STEPS = v2.Compose([v2.Resize((24, 24)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("steps", [STEPS, TV_STEPS])
+def test_functions_that_collate_by_type_are_the_scripts(workers: int, steps: Any, both: Any, folder: Path) -> None:
+    def script() -> Any:
+        loader = DataLoader(OwnImages(folder, steps), 5, num_workers=workers, collate_fn=collate_with_halves)
+        return [[*batch] for batch in loader]
+
+    both(script)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_function_for_images_in_torchs_own_map(
+    workers: int, both: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(default_collate_fn_map, tv_tensors.Image, halves)
+    both(lambda: [[*batch] for batch in DataLoader(OwnImages(folder, TV_STEPS), 5, num_workers=workers)])
 
 
 BYPASSES = [SetsData, AsDlpack, AsParameter, Renamed]

@@ -27,6 +27,7 @@ from headrace.accelerate.deferred.tensor import (
     State,
     contiguous_strides,
     continued,
+    depth,
     is_deferred,
     joined,
     keeps_strides,
@@ -57,8 +58,11 @@ FEWEST_PIXELS = 4096
 def _description(image: Any) -> ImageDescription | None:
     """Return the description of a lazy image, or of an ordinary RGB image, whose pixels are copied. None for all else.
 
-    The pixels of an ordinary image, which a policy or a colour transform has made, cross the queue as uint8.
+    The pixels of an ordinary image, which a policy or a colour transform has made, cross the queue as uint8. Other threads than
+    the one that makes the batch get tensors of torch's own class.
     """
+    if not depth.value:
+        return None
     description = description_of(image)
     if description is not None or type(image) is not Image.Image or image.mode != "RGB":
         return description
@@ -194,9 +198,11 @@ class deferred_tensors:
             if _blocks == 0:
                 _replace_functions()
             _blocks += 1
+        depth.value += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         global _blocks
+        depth.value -= 1
         with _lock:
             _blocks -= 1
             if _blocks == 0:
@@ -224,7 +230,8 @@ def _replace_functions() -> None:
             _replaced.append((module, name, original, function))
             setattr(module, name, function)
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
-        default_collate_fn_map[torch.Tensor] = default_collate_fn_map[DeferredTensor] = _collate
+        # Deferred tensors have no entry of their own: a copy in which the script replaces the function for tensors serves them.
+        default_collate_fn_map[torch.Tensor] = _collate
     if _V2_FUNCTIONAL in sys.modules:
         _add_kernels()
         _replace_to_dtype()
@@ -269,6 +276,5 @@ def _restore_functions() -> None:
     while _kernels:
         kernels, kind = _kernels.pop()
         kernels.pop(kind, None)
-    default_collate_fn_map.pop(DeferredTensor, None)
     if default_collate_fn_map.get(torch.Tensor) is _collate:
         default_collate_fn_map[torch.Tensor] = collate_tensor_fn

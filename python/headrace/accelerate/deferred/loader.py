@@ -36,7 +36,7 @@ from headrace.accelerate.runtime.batch_memory import batch_block, not_a_view, of
 from headrace.accelerate.runtime.engine import engine
 from headrace.accelerate.runtime.shared_indexes import index_path, process_indexes, use_index_path
 from headrace.accelerate.script.tensor_bypasses import bypasses_subclasses
-from headrace.accelerate.script.type_comparisons import compares_tensor_types
+from headrace.accelerate.script.type_comparisons import compares_tensor_types, types_looked_at
 from headrace.accelerate.whole.recognition import Recognition
 from headrace.attach.record.unseen_frames import drop_own_frames
 from headrace.system.hardware.machine import cores
@@ -123,7 +123,8 @@ def with_deferred_items(recognition: Recognition, images: int = 0) -> PartlyNati
     if images and (equal := require_equal_lazy_images(recognition, images)):
         changed = with_deferred_items(recognition)
         return replace(changed, check=f"{equal}; {changed.check}")
-    if compares_tensor_types() or recognition.watchers or bypasses_subclasses(loader):
+    compares_types = "tensor" in types_looked_at(loader) or compares_tensor_types()
+    if compares_types or recognition.watchers or bypasses_subclasses(loader):
         return with_lazy_images(loader)
     if loader.num_workers == 0:
         return with_lazy_images(loader, ComputedItems())

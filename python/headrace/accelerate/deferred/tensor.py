@@ -3,8 +3,9 @@
 A deferred tensor holds a list of images [3, height, width]. Each is a tensor, or undecoded: the description of a lazy image
 (`image_description`), and a table with the results of the script's pointwise operations (`deferred.values`). Shape, dtype and
 strides are those of the tensor that the script would have. Pointwise operations, flips, `torch.stack` and `torch.cat` give
-deferred tensors. Any other operation, from Python or from C++, computes the exact values once; from then on the object passes
-every operation on to the computed tensor.
+deferred tensors, in the thread that makes the batch and until it is made. Any other operation, from Python or from C++,
+computes the exact values once; from then on the object passes every operation on to the computed tensor. A tensor that the
+script keeps for later epochs is computed once, too.
 
 The class is a subclass of `torch.Tensor` (in `deferred.functions` one of torchvision's `Image`); `__class__` and
 pickles name the plain class.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,6 +33,7 @@ __all__ = [
     "State",
     "contiguous_strides",
     "continued",
+    "depth",
     "described_state",
     "is_deferred",
     "joined",
@@ -40,6 +43,15 @@ __all__ = [
 ]
 
 Fill = Callable[[Sequence["Part"], torch.Tensor], None]
+
+
+class _Depth(threading.local):
+    """How many `deferred_tensors()` blocks the current thread is in."""
+
+    value = 0
+
+
+depth = _Depth()
 
 
 class DescribedImage(NamedTuple):
@@ -115,7 +127,7 @@ class DeferredTensor(torch.Tensor):
         """Handle an operation called from Python: without values where possible, else on the computed tensor."""
         own = inspect.unwrap(func, stop=_HANDLERS.__contains__)  # the hooks of `headrace diagnose` wrap methods of a tensor
         handler = _HANDLERS.get(own)
-        if handler is not None:
+        if handler is not None and (depth.value or handler is _from_metadata):
             found = handler(own, args, kwargs or {})
             if found is not NotImplemented:
                 return found

@@ -30,6 +30,7 @@ from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.loader_copies import loader_copy
 from headrace.accelerate.script.torch_modes import has_watching_mode
+from headrace.accelerate.script.type_comparisons import require_types_of_images_unseen
 from headrace.attach.record.log import print_by
 from headrace.attach.record.unseen_frames import drop_own_frames
 
@@ -76,6 +77,7 @@ def with_lazy_images(loader: Any, extension: Extension | None = None) -> PartlyN
     lazy images were no faster in an earlier epoch.
     """
     require_image_library()
+    require_types_of_images_unseen(loader)
     trial = trial_of(loader)
     if trial.state in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
         raise Unsupported(trial_reason(trial))

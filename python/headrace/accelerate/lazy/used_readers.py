@@ -26,7 +26,8 @@ def readers_used(loader: Any) -> list[str]:
     """
     imported = (["Pillow"] if "PIL.Image" in sys.modules else []) + readers_imported()
     found: set[str] = set()
-    for code, names in reached_codes([loader.dataset, loader.collate_fn]):
+    for code, values in reached_codes([loader.dataset, loader.collate_fn]):
+        names = list(values.values())
         renamed = _functions_of(names)
         for reader, functions in _NAMES.items():
             if functions & renamed or (functions & set(code.co_names) and _names_a_module(code, names, _MODULES[reader])):

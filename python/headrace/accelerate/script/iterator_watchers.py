@@ -16,7 +16,8 @@ __all__ = ["looks_at_iterators"]
 CLASSES = ("_BaseDataLoaderIter", "_MultiProcessingDataLoaderIter", "_SingleProcessDataLoaderIter")
 
 ATTRIBUTES = (
-    *("_data_queue", "_dataset_fetcher", "_index_queues", "_mark_worker_as_unavailable", "_next_data", "_pin_memory_thread"),
+    *("_data_queue", "_dataset_fetcher", "_index_queues", "_mark_worker_as_unavailable", "_next_data", "_next_index"),
+    *("_pin_memory_thread", "_sampler_iter"),
     *("_pin_memory_thread_done_event", "_prefetch_factor", "_rcvd_idx", "_send_idx", "_task_info", "_tasks_outstanding"),
     *("_try_get_data", "_try_put_index", "_worker_init_fn", "_worker_pids_set", "_worker_queue_idx_cycle"),
     *("_worker_result_queue", "_workers", "_workers_done_event", "_workers_num_tasks", "_workers_status"),

@@ -1,7 +1,7 @@
 """Find all code that the items of a loader may run, without running it.
 
 That is the code of the dataset's class and of the objects that the dataset holds, and of the functions and classes which that
-code names.
+code names, also as attributes of the script's modules (`helpers.crop`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.accelerate.script.library_code import PYTHON, is_of, nested_codes
+from headrace.accelerate.script.library_code import PYTHON, is_installed, is_of, nested_codes
 
 __all__ = ["is_instance", "reached_codes"]
 
@@ -33,8 +33,8 @@ def is_instance(thing: Any, kind: Any) -> bool:
     return issubclass(type(thing), kind)
 
 
-def reached_codes(things: list[Any]) -> Iterator[tuple[types.CodeType, list[Any]]]:
-    """Yield each code object that may be reached from `things`, and the values of the global names in it."""
+def reached_codes(things: list[Any]) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
+    """Yield each code object that may be reached from `things`, and the global names in it with their values."""
     waiting, seen = deque(things), {id(thing) for thing in things}
     for _ in range(MOST_VISITED):
         if not waiting:
@@ -43,8 +43,8 @@ def reached_codes(things: list[Any]) -> Iterator[tuple[types.CodeType, list[Any]
         parts = _parts(thing)
         if is_instance(thing, types.FunctionType):
             for code in nested_codes(thing.__code__):
-                values = [thing.__globals__[name] for name in _global_names(code) if name in thing.__globals__]
-                parts += values
+                values = {name: thing.__globals__[name] for name in _global_names(code) if name in thing.__globals__}
+                parts += [*values.values(), *_attributes_of_modules(code, values)]
                 yield code, values
         for part in parts:
             if id(part) not in seen and not _is_left_out(part):
@@ -56,6 +56,13 @@ def reached_codes(things: list[Any]) -> Iterator[tuple[types.CodeType, list[Any]
 def _global_names(code: types.CodeType) -> tuple[str, ...]:
     """Return the names that a code object looks up as globals: `co_names` holds attributes too."""
     return tuple({one.argval: None for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")})
+
+
+def _attributes_of_modules(code: types.CodeType, values: dict[str, Any]) -> list[Any]:
+    """Return what a code may read of the script's modules that it names."""
+    modules = [one for one in values.values() if type(one) is types.ModuleType]
+    own = [one for one in modules if not is_installed(str(vars(one).get("__file__") or "<frozen "))]
+    return [vars(module)[name] for module in own for name in code.co_names if name in vars(module)]
 
 
 def _parts(thing: Any) -> list[Any]:

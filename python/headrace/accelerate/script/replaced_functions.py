@@ -17,7 +17,7 @@ from typing import Any
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.library_code import PYTHON, is_of
 
-__all__ = ["foreign_reader", "is_own_function", "require_own_functions", "require_own_readers"]
+__all__ = ["foreign_reader", "is_own_function", "require_no_module_hooks", "require_own_functions", "require_own_readers"]
 
 PACKAGES = (PYTHON - {"unittest"}) | {"PIL", "headrace", "numpy", "timm", "torch", "torchvision", "typing_extensions"}
 """Packages that may define or patch functions in `MODULES` without causing a refusal. Mocks of `unittest` count as patches."""
@@ -80,6 +80,11 @@ def require_own_functions() -> None:
             if held.get(own) is not value:
                 raise Unsupported(f"{place}.{own} is replaced")
     require_own_readers()
+    require_no_module_hooks()
+
+
+def require_no_module_hooks() -> None:
+    """Raise `Unsupported` if a hook is registered for the forward of all modules, which transforms are, too."""
     modules: Any = sys.modules.get("torch.nn.modules.module")
     if modules is not None and (modules._global_forward_hooks or modules._global_forward_pre_hooks):
         raise Unsupported("a hook is registered for the forward of all modules")

@@ -154,12 +154,13 @@ class NativeIterator(_BaseDataLoaderIter):
         return self._compiled.recognition.transform.geometry
 
     def _settings(self) -> Any:
-        """Return the settings of torch that the values of batches depend on."""
+        """Return the settings of torch and Pillow that batches depend on."""
         blur = arithmetic() if holds_blur(self._steps()) else None
-        return torch.get_default_dtype(), has_watching_mode(), has_own_default_collate(), blur
+        limit = getattr(sys.modules.get("PIL.Image"), "MAX_IMAGE_PIXELS", None)
+        return torch.get_default_dtype(), has_watching_mode(), has_own_default_collate(), blur, limit
 
     def _is_set_otherwise(self) -> bool:
-        """Return whether a setting of torch that changes values differs from the time when the loader was compared."""
+        """Return whether a setting that changes batches differs from the time when the loader was compared."""
         return self._arithmetic is not None and self._arithmetic != self._settings()
 
     def _state(self) -> Any:

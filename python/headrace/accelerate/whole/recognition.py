@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from headrace.accelerate.runtime.unsupported import Refusal, Unsupported, attempt, required
 from headrace.accelerate.script.quiet_files import require_quiet_files
+from headrace.accelerate.script.replaced_functions import require_no_module_hooks
 from headrace.accelerate.script_code.hf_datasets import rows_at_once
 from headrace.accelerate.script_code.own_transforms import Tracer
 from headrace.accelerate.transforms.pointwise import tabulate
@@ -140,6 +141,7 @@ class Recognition:
     def _first_transforms(self) -> tuple[FirstTransform, ...]:
         if isinstance(self.loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
             raise Unsupported("its dataset is iterable, without indices")
+        require_no_module_hooks()
         required(self.watchers)  # the changed copy of the dataset is in the iterator
         required(self.worker_init)
         return tuple(map(first_transform, required(self.located)[1]))
