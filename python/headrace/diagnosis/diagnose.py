@@ -23,10 +23,10 @@ from headrace.diagnosis.measure.enough_steps import is_provisional, provisional_
 from headrace.diagnosis.measure.hot_functions import flame_charts, hot_functions, training_stacks
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import ceiling_img_s
-from headrace.diagnosis.measure.read_rate import best_rate
 from headrace.diagnosis.measure.series import heat_map, stages, timeline
 from headrace.diagnosis.measure.stats import percentile
-from headrace.diagnosis.measure.step_model import build_model
+from headrace.diagnosis.measure.script_time import measure_script
+from headrace.diagnosis.measure.step_model import best_rate, build_model
 from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding
 from headrace.diagnosis.rules.finding import make_finding
@@ -61,7 +61,7 @@ def diagnose(session: Session) -> Diagnosis:
     rank = max(ranks, key=lambda item: item.own_s if item.own_s is not None else item.step_s)
     session = training_stacks(session, rank.loader.loader)
     model = build_model(rank, len(ranks), machine, read_rate=best_rate(session))
-    job = MeasuredJob(session, ranks, rank, machine, model)
+    job = MeasuredJob(session, ranks, rank, machine, model, measure_script(session, rank, machine))
     findings = [add_fixes(job, found) for found in find_causes(job)]
     # Fixes of STARTUP are predicted on a rate that includes the starts, which is not the rate shown beside other verdicts.
     findings[1:] = [_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]]

@@ -152,6 +152,7 @@ class Step:
     gpu_wait_s: GPU without work because of this `next()`, on the GPU's clock.
     gpu_step_s: GPU time from the end of that wait to the end of the step's work.
     drained: 1 when the device had finished all earlier work when `next()` returned.
+    after_s, after_cpu_s: from the end of the last optimizer step to the end of the step, and on a core meanwhile.
     forward_s, backward_s, collective_s: with several ranks, from the batch to the end of forward, from there to the last
         gradient, and from there to the optimizer, which is the wait for the other ranks.
     """
@@ -180,6 +181,8 @@ class Step:
     wait_queue_s: float | None = None
     wait_cpu_s: float | None = None
     drained: int | None = None
+    after_s: float | None = None
+    after_cpu_s: float | None = None
 
     @property
     def step_s(self) -> float:
@@ -247,6 +250,7 @@ class Stack:
     role: "batch" (making a batch), "collate", or "step". waits: whether the thread waited for another thread or process.
     loader: number of the loader whose batch it makes or trains on; None in older sessions.
     frames: outermost function first; empty for the stacks beyond the most that are kept.
+    after_optimizer: whether the optimizer had done its part of the training step.
     """
 
     pid: int
@@ -255,6 +259,7 @@ class Stack:
     waits: bool = False
     frames: tuple[StackFrame, ...] = ()
     loader: int | None = None
+    after_optimizer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,16 +488,16 @@ def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, 
 
 def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:
     """Return the stacks, each once: a process writes its counts several times."""
-    counts: dict[tuple[int, str, bool, tuple[StackFrame, ...], int | None], int] = {}
+    counts: dict[tuple[int, str, bool, tuple[StackFrame, ...], int | None, bool], int] = {}
     for line in lines:
         for count, waits, places in line["stacks"]:
             if len(places) > MOST_FRAMES:
                 raise ValueError(f"a stack of {len(places):,} functions")
             frames = tuple(StackFrame(str(function), str(file), int(row)) for function, file, row in places)
             pid, role, loader = (_field(Stack, name, line.get(name)) for name in ("pid", "role", "loader"))
-            key = (pid, role, bool(waits), frames, loader)
+            key = (pid, role, bool(waits), frames, loader, bool(line.get("after_optimizer")))
             counts[key] = counts.get(key, 0) + int(count)
-    return tuple(Stack(pid, role, count, waits, frames, loader) for (pid, role, waits, frames, loader), count in counts.items())
+    return tuple(Stack(key[0], key[1], count, *key[2:]) for key, count in counts.items())
 
 
 def _losses(lines: list[dict[str, Any]], zero_s: float) -> Iterator[Loss]:
@@ -578,7 +583,8 @@ def _to_lines(session: Session) -> Iterator[dict[str, Any]]:
     for stack in session.stacks:
         places = [tuple(asdict(frame).values()) for frame in stack.frames]
         rows = [[stack.count, int(stack.waits), places]]
-        yield {"kind": "stacks", "pid": stack.pid, "role": stack.role, "loader": stack.loader, "stacks": rows}
+        given = {"pid": stack.pid, "role": stack.role, "loader": stack.loader, "after_optimizer": stack.after_optimizer}
+        yield {"kind": "stacks", **given, "stacks": rows}
     for loss in session.losses:
         value = loss.value if math.isfinite(loss.value) else str(loss.value)  # JSON has no NaN
         yield {"kind": "losses", "pid": loss.pid, "rows": [[loss.time_s, value]]}

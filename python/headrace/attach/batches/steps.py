@@ -292,6 +292,7 @@ class StepRecorder:
         queue_s = run_queue_delay_s()
         assert current.end_s is not None
         counted = COUNTERS
+        is_here = counted.optimizer_steps > 0 and counted.optimizer_thread == threading.get_ident()
         row: list[Any] = [
             current.epoch,
             round(current.start_s, 6),
@@ -315,6 +316,8 @@ class StepRecorder:
             _difference(current.start_queue_s, current.queue_s),
             round(current.cpu_s - current.start_cpu_s, 7),
             current.drained,
+            round(now_s - counted.stepped_s, 7) if is_here else None,
+            round(cpu_s - counted.stepped_cpu_s, 7) if is_here else None,
         ]
         current.optimizing = current.optimizing or counted.optimizer_steps > 0
         if counted.optimizer_thread not in (0, threading.get_ident()) and current.loader not in self.elsewhere:

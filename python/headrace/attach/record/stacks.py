@@ -22,10 +22,11 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from headrace.attach.record.counters import COUNTERS
 from headrace.attach.record.recorder import Recorder
 from headrace.attach.record.script_files import library_path
 
-__all__ = ["STACKS_VARIABLE", "StackSampler", "install", "mark", "pause", "unmark"]
+__all__ = ["STACKS_VARIABLE", "StackSampler", "calling_places", "install", "mark", "pause", "unmark"]
 
 STACKS_VARIABLE = "HEADRACE_STACKS"
 
@@ -60,13 +61,22 @@ FIRST_WRITE_S = 2.0
 Work = tuple[str, int]
 """What a marked thread does ("batch" or "step"), and the number of the loader."""
 
+Counted = tuple[str, int, bool]
+"""The same of a sample, and whether the optimizer had done its part of the step."""
+
 Place = tuple[str, str, int]
 """Function, file and line of a frame: the line that ran in files of the script, else the first line of the function."""
 
 _ATTACH = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 -- as everywhere in this folder, without pathlib
 _FETCH = os.path.join(_ATTACH, "batches", "fetch.py")  # noqa: PTH118
+_TRANSFERS = os.path.join(_ATTACH, "training", "transfers.py")  # noqa: PTH118
+_DEVICE_WAITS = {"read": "Tensor.item", "synchronize": "torch.cuda.synchronize"}
+"""Functions of `transfers` by which the script waits for the device, and the name of the call that each stands for."""
+
 _TORCH_FETCH = os.path.join("torch", "utils", "data", "_utils", "fetch.py")  # noqa: PTH118
 _CALLS = ("_wrapped_call_impl", "_call_impl")  # functions of torch.nn.Module, left out of stacks: they call every forward
+
+DEVICE_WAIT_FILE = "torch/_tensor.py"
 
 WAITS = frozenset(
     {
@@ -93,7 +103,7 @@ class StackSampler:
     def _enter_process(self) -> None:
         self._marks: dict[int, tuple[Work, Callable[[], Any] | None, float]] = {}
         self._seen: Counter[str] = Counter()
-        self._counts: Counter[tuple[Work, bool, tuple[Place, ...]]] = Counter()
+        self._counts: Counter[tuple[Counted, bool, tuple[Place, ...]]] = Counter()
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -163,12 +173,13 @@ class StackSampler:
         if not working:
             return False
         frames = sys._current_frames()
+        after = COUNTERS.is_after_optimizer
         found = [(work, self._stack(frames.get(thread))) for thread, work in working]
         del frames
         with self._lock:
             for (role, loader), (collating, waiting, places) in found:
                 self._samples += 1
-                key = (("collate" if collating else role, loader), waiting, places)
+                key = (("collate" if collating else role, loader, after and role == "step"), waiting, places)
                 if key not in self._counts and len(self._counts) >= MOST_STACKS:
                     key = (key[0], False, ())
                 self._counts[key] += 1
@@ -196,13 +207,21 @@ class StackSampler:
         places.reverse()
         return collating, waiting, tuple(places[:MOST_FRAMES])
 
+    def places(self, frame: FrameType | None) -> tuple[Place, ...]:
+        """Return the places of a frame and its callers, from the outermost to the innermost."""
+        return self._stack(frame)[2]
+
     def _describe(self, code: CodeType) -> tuple[str, str, bool]:
         """Return name and file of a function, and whether it is the script's. An empty file: leave the frame out."""
+        if code.co_filename == _TRANSFERS and code.co_name in _DEVICE_WAITS:
+            return self._remember(code, (_DEVICE_WAITS[code.co_name], DEVICE_WAIT_FILE, False))
         library = "" if code.co_name in _CALLS else library_path(code.co_filename)
         if library == _TORCH_FETCH:
             library = ""
         file = code.co_filename if library is None else library
-        described = (code.co_qualname.rpartition("<locals>.")[2], file, library is None)
+        return self._remember(code, (code.co_qualname.rpartition("<locals>.")[2], file, library is None))
+
+    def _remember(self, code: CodeType, described: tuple[str, str, bool]) -> tuple[str, str, bool]:
         if len(self._codes) < MOST_CODES:
             self._codes[id(code)] = (code, described)
         return described
@@ -219,7 +238,7 @@ class StackSampler:
         self._write_after_s = max(self._write_after_s, elapsed_s) * 2
         for work in sorted({key[0] for key in counts}):
             rows = [[count, int(waits), places] for (of, waits, places), count in counts.items() if of == work]
-            self._recorder.line("stacks", role=work[0], loader=work[1], stacks=rows)
+            self._recorder.line("stacks", role=work[0], loader=work[1], after_optimizer=work[2], stacks=rows)
 
 
 _samplers: list[StackSampler] = []
@@ -241,6 +260,11 @@ def unmark() -> None:
     """Stop sampling the Python stack of this thread."""
     for sampler in _samplers:
         sampler.unmark()
+
+
+def calling_places() -> tuple[Place, ...]:
+    """Return the places of this thread now, from the outermost to the innermost; none where no stacks are sampled."""
+    return _samplers[0].places(sys._getframe(1)) if _samplers else ()
 
 
 def pause() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from headrace.attach.record import load_hooks
+from headrace.attach.record import load_hooks, stacks
 from headrace.attach.record.recorder import Recorder
 
 __all__ = ["install"]
@@ -70,6 +70,7 @@ class _SettingsReader:
             for restore in self._restore:
                 restore()
             self._recorder.line("fact", name="configuration", value=self._facts(optimizer))
+            self._recorder.line("fact", name="training_path", value=stacks.calling_places())
         except Exception:
             load_hooks.disable("reading of the model's settings")
 

@@ -41,6 +41,7 @@ def _before_optimizer(*_: Any) -> None:
 def _after_optimizer(*_: Any) -> None:
     COUNTERS.optimizer_steps += 1
     COUNTERS.optimizer_thread = threading.get_ident()
+    COUNTERS.stepped_s, COUNTERS.stepped_cpu_s = time.monotonic(), time.thread_time()
     open_step.optimizer_stepped()
 
 

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from headrace.attach.machine.thread_settings import THREAD_VARIABLES
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
+from headrace.diagnosis.measure.hot_functions import place_words
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
+from headrace.diagnosis.measure.step_model import StepModel
 from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.contention import Contention, measure_contention
 from headrace.session.model import ObservedLoader
 
-__all__ = ["ASYNC_CHECKPOINT", "GC_FREEZE", "REMOVE_SYNC", "THREADS"]
+__all__ = ["ASYNC_CHECKPOINT", "GC_FREEZE", "LESS_OFTEN", "REMOVE_SYNC", "THREADS"]
 
 WITHOUT_SPINNING = 0.8
 """Assumed CPU time of the training process with one compute thread, over the time with several on full cores."""
@@ -117,17 +119,47 @@ def _remove_sync(job: MeasuredJob, kind: str) -> Fix | None:
 REMOVE_SYNC = FixKind("remove_sync", _remove_sync)
 
 
+def _without(model: StepModel, lost: float) -> StepModel:
+    """Return the step model without a share of the computing time, 0 to 1. Waits for a core are no part of the model."""
+    kept = max(0.0, 1 - lost)
+    return model.changed(compute_s=model.compute_s * kept, main_cpu_s=model.main_cpu_s * kept)
+
+
+LESS_OFTEN_STEPS = 50
+
+
+def _less_often(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose to call the script's own functions in one step of fifty."""
+    functions, model = job.script.functions, job.model
+    if not functions or model is None or model.compute_s <= 0:
+        return None
+    first = functions[0]
+    place = place_words(first.file, first.line, job.session.cwd)
+    return predicted_fix(
+        job,
+        "less_often",
+        f"{first.name} ({place}) every {LESS_OFTEN_STEPS} steps, or in a thread",
+        _without(model, job.script.seconds * (1 - 1 / LESS_OFTEN_STEPS) / model.compute_s),
+        f"if step % {LESS_OFTEN_STEPS} == 0: ...",
+        basis="the time measured",
+        effort="a few lines",
+    )
+
+
+LESS_OFTEN = FixKind("less_often", _less_often)
+
+
 def _async_checkpoint(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose to write checkpoints in a thread. Without a `torch.save` in the pauses, propose nothing."""
     pauses = job.rank.pauses
-    lost_s = pauses.save_s + pauses.unknown_s if pauses.save_s else 0.0
+    lost_s = pauses.save_s + job.unknown_pause_s if pauses.save_s else 0.0
     if job.model is None or lost_s <= 0:
         return None
     return predicted_fix(
         job,
         "async_checkpoint",
         "checkpoints written by a thread while training goes on",
-        job.model.changed(compute_s=max(0.0, job.model.compute_s - lost_s)),
+        _without(job.model, lost_s / max(lost_s, job.rank.compute_s)),
         None,
         basis="the time measured",
         effort="a few lines",
@@ -146,10 +178,7 @@ def _gc_freeze(job: MeasuredJob, kind: str) -> Fix | None:
         job,
         "gc_freeze",
         "gc.freeze() after set-up, and collections only between epochs",
-        job.model.changed(
-            compute_s=max(0.0, job.model.compute_s - lost_s),
-            main_cpu_s=max(0.0, job.model.main_cpu_s - lost_s),
-        ),
+        _without(job.model, lost_s / max(lost_s, job.rank.compute_s)),
         "gc.collect(); gc.freeze()",
         basis="the time measured",
         effort="a few lines",

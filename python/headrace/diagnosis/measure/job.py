@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.diagnosis.measure import Machine, Rank
+from headrace.diagnosis.measure.script_time import ScriptTime
 from headrace.diagnosis.measure.stats import median
 from headrace.diagnosis.measure.step_model import StepModel
 from headrace.session.model import Session
@@ -23,6 +24,7 @@ class MeasuredJob:
     rank: the rank that sets the pace. All rules speak of this rank.
     machine: means over the samples taken while the steps ran.
     model: the step model of `rank`, or None when no batch was seen being made.
+    script: the part of the step that the script itself takes beside forward, backward and the optimizer's step.
     """
 
     session: Session
@@ -30,10 +32,16 @@ class MeasuredJob:
     rank: Rank
     machine: Machine
     model: StepModel | None
+    script: ScriptTime = field(default_factory=ScriptTime)
 
     def share(self, seconds: float) -> float:
         """Return a time per step as a share of the step, 0 to 1."""
         return max(0.0, min(1.0, seconds / self.rank.step_s)) if self.rank.step_s > 0 else 0.0
+
+    @property
+    def unknown_pause_s(self) -> float:
+        """Seconds per step of pauses whose cause is not known, functions of the script left out."""
+        return max(0.0, self.rank.pauses.unknown_s - self.script.seconds)
 
     @property
     def operator_share(self) -> float | None:

@@ -49,6 +49,8 @@ class Rank:
     sync_s, sync_count, h2d_s: waits for the device, their number, and copies to it.
     gpu_wait_s, gpu_step_s: GPU idle because of `next()`, and GPU time of a step, on the GPU's clock.
     drained_share: share of the steps before which the device had finished all work.
+    after_s, after_cpu_s: from the end of the optimizer's step to the end of the step, and on a core meanwhile. Steps without an
+        optimizer's step count as 0; None where no optimizer was seen.
     own_s, collective_s: the step without waiting for other ranks, and that wait.
     forward_s, backward_s: phases of a step, with several ranks only.
     batch_cost: mean cost of making a batch.
@@ -83,6 +85,8 @@ class Rank:
     drained_share: float | None
     own_s: float | None
     collective_s: float | None
+    after_s: float | None
+    after_cpu_s: float | None
     forward_s: float | None
     backward_s: float | None
     batch_cost: BatchCost | None
@@ -266,6 +270,8 @@ def _measure(
         drained_share=mean_of_known(step.drained for step in steady),
         own_s=mean_of_known(None if step.collective_s is None else step.step_s - step.collective_s for step in steady),
         collective_s=mean_of_known(step.collective_s for step in steady),
+        after_s=_mean_after_s(steady, "after_s"),
+        after_cpu_s=_mean_after_s(steady, "after_cpu_s"),
         forward_s=mean_of_known(step.forward_s for step in steady),
         backward_s=mean_of_known(step.backward_s for step in steady),
         batch_cost=measure_batch_cost(session.batches, process, loader, steady, session.processes),
@@ -277,6 +283,11 @@ def _measure(
         loop_s=math.fsum(step.step_s for step in steps),
         first_batch_s=first[0].start_s + first[0].wait_s if first else None,
     )
+
+
+def _mean_after_s(steps: Sequence[Step], name: str) -> float | None:
+    values = [getattr(step, name) for step in steps]
+    return None if all(value is None for value in values) else mean([value or 0.0 for value in values])
 
 
 def _measured_steps(steps: list[Step], loader: ObservedLoader, probes: list[Event]) -> list[Step]:

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure import Machine, Rank
+from headrace.session.model import Session
 
-__all__ = ["StepModel", "build_model"]
+__all__ = ["StepModel", "best_rate", "build_model"]
 
 SHARPNESS = 12
 """Exponent of the power mean; fitted to the jobs of benchmarks/scenarios/jobs.py whose two sides are close after their fix."""
@@ -126,3 +127,12 @@ def _usable_cores(machine: Machine) -> float:
     cores = machine.cores or 1.0
     free = (machine.core_count or cores) - (machine.foreign_cores or 0.0)
     return max(0.25 * cores, min(cores, free))
+
+
+def best_rate(session: Session) -> float | None:
+    """Return the bytes per second at which storage delivers the job's own files to the best number of readers.
+
+    None without a read sweep.
+    """
+    rates = session.facts.get("read_sweep") or {}
+    return max(rates.values(), default=None)

@@ -4,7 +4,7 @@ To add a kind, add one record to `_VERDICTS` and write its rule in `headrace.dia
 the advice, the colours and the choice of fixes all read the record. docs/reference/diagnosis.md lists the kinds in a table.
 
 The rules are in `headrace.diagnosis.rules`: `input` (storage, network, CPU_*, NO_OVERLAP, COLLATE_IPC), `gpu` (COMPUTE_BOUND,
-H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `pauses` (STARTUP, PERIODIC_STALL, GC_PAUSE), `ranks` (RANK_STRAGGLER, COMMUNICATION)
+H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `script` (SCRIPT_BOUND), `pauses` (STARTUP, PERIODIC_STALL, GC_PAUSE), `ranks` (RANK_STRAGGLER, COMMUNICATION)
 and `machine` (THERMAL_THROTTLE, EXTERNAL_CPU, CPU_QUOTA, MEMORY_GROWTH, and CPU_OVERSUBSCRIBED for the training process).
 `standstill` finds HANG. `headrace.diagnosis.diagnose` gives INSUFFICIENT_DATA, `headrace.diagnosis.findings.gpu_settings`
 the settings.
@@ -203,6 +203,14 @@ _VERDICTS = (
         label="pauses",
         advice="Validate and save less often or beside the training; let the validation loader keep its workers.",
         fixes=("async_checkpoint",),
+    ),
+    VerdictKind(
+        "SCRIPT_BOUND",
+        summary="functions of the script beside forward, backward and the optimizer's step take the time",
+        headline="{summary}.",
+        label="the script's own functions",
+        advice="Call it every 50 steps or once an epoch, or let a thread do it; a faster model or input changes nothing there.",
+        fixes=("less_often",),
     ),
     VerdictKind(
         "GC_PAUSE",

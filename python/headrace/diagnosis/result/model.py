@@ -39,6 +39,7 @@ SHARES: Mapping[str, str] = {
     "input_collate": "waiting for input: collate and transport",
     "h2d": "copy to the GPU",
     "compute": "compute",
+    "script": "the script beside the model (logging, metrics, validation)",
     "core_wait": "training thread waits for a core, outside the input",
     "communication": "gradient exchange",
     "sync": "waiting for the device",

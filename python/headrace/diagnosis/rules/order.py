@@ -20,6 +20,7 @@ from headrace.diagnosis.rules.machine import (
 )
 from headrace.diagnosis.rules.pauses import gc_pause, periodic_stall, startup
 from headrace.diagnosis.rules.ranks import communication, rank_straggler
+from headrace.diagnosis.rules.script import script_bound
 
 __all__ = ["find_causes"]
 
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     slow_input,
     h2d_bound,
     communication,
+    script_bound,
     sync_bound,
     overhead_bound,
     cpu_oversubscribed,

@@ -70,14 +70,15 @@ def periodic_stall(job: MeasuredJob) -> Finding | None:
 def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
     """Report pauses within steps. Irregular pauses of unknown cause count as noise, unless they are few and long."""
     pauses = job.rank.pauses
-    share = job.share(pauses.periodic_s)
+    lost_s = pauses.periodic_s - pauses.unknown_s + job.unknown_pause_s
+    share = job.share(lost_s)
     if share < PAUSE_SHARE or pauses.count < 2:
         return None
     parts = {
         "torch.save": pauses.save_s,
         "another loader (validation)": pauses.other_loader_s,
         "torch.compile (compiling again)": pauses.compile_s,
-        "unknown": pauses.unknown_s,
+        "unknown": job.unknown_pause_s,
     }
     cause = max(parts, key=lambda name: parts[name])
     if cause == "unknown" and pauses.period is None and not _few_and_long(pauses, job.rank.typical_compute_s):
@@ -86,7 +87,7 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
     return make_finding(
         "PERIODIC_STALL",
         share,
-        f"{every} a step takes up to {duration(pauses.longest_s)} longer, on average {duration(pauses.periodic_s)} per step",
+        f"{every} a step takes up to {duration(pauses.longest_s)} longer, on average {duration(lost_s)} per step",
         "the cause was not seen (no torch.save, gc or other loader)" if cause == "unknown" else f"most of that time is {cause}",
     )
 

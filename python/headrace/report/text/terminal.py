@@ -23,7 +23,7 @@ NARROWEST, WIDEST = 60, 120
 # Control characters → �: a file name may hold escape sequences, which must not act. One for one, so that styles stay aligned.
 CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "�")
 ASCII = str.maketrans({
-    "▒": "s", "▓": "d", "░": "q", "▚": "c", "▞": "h", "█": "C", "╱": "g", "═": "w", "╳": "p", "·": ".",
+    "▒": "s", "▓": "d", "░": "q", "▚": "c", "▞": "h", "█": "C", "╱": "g", "═": "w", "╳": "p", "▤": "f", "▦": "k", "·": ".",
     "→": ">", "≈": "~", "×": "x", "–": "-", "…": "...", "✓": "*", "’": "'", "−": "-", "±": "+-",
 })  # fmt: skip
 
