@@ -280,6 +280,7 @@ class Sampler:
         disk = _rates(old.disk, new.disk, passed_s)
         network = _rates(old.network, new.network, passed_s)
         foreign = round(max(0.0, self._busy_cores(old.cores, new.cores, passed_s) - own), 3) if busy else None
+        workers = [pid for pid, name in new.use.names.items() if name in WORKER_NAMES]
         values = {
             "time_s": new.time_s,
             "interval_s": round(passed_s, 4),
@@ -297,6 +298,7 @@ class Sampler:
             "memory_limit_bytes": new.memory.limit,
             "memory_left_bytes": new.memory.left,
             "own_memory_bytes": new.use.memory_bytes,
+            "workers_memory_bytes": sum(new.use.memory_of[pid] for pid in workers),
             "disk_read_bytes_s": disk[0],
             "disk_busy": disk[1],
             "network_receive_bytes_s": network[0],
@@ -304,7 +306,7 @@ class Sampler:
             "shared_memory_free_bytes": new.memory.shared_free,
             "major_faults_s": max(0.0, (new.use.major_faults - old.use.major_faults) / passed_s),
             "processes": len(new.use.cpu_s),
-            "workers": sum(name in WORKER_NAMES for name in new.use.names.values()),
+            "workers": len(workers),
             "gpus": [gpu_counters.as_json(sample) for sample in self.gpu.sample()] if self.gpu else [],
         }
         return {name: value for name, value in values.items() if value is not None}

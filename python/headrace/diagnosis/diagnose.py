@@ -23,9 +23,9 @@ from headrace.diagnosis.measure.enough_steps import is_provisional, provisional_
 from headrace.diagnosis.measure.hot_functions import flame_charts, hot_functions, training_stacks
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import ceiling_img_s
+from headrace.diagnosis.measure.script_time import measure_script
 from headrace.diagnosis.measure.series import heat_map, stages, timeline
 from headrace.diagnosis.measure.stats import percentile
-from headrace.diagnosis.measure.script_time import measure_script
 from headrace.diagnosis.measure.step_model import best_rate, build_model
 from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding

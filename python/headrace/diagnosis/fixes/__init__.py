@@ -6,7 +6,7 @@
 | `images`           | headrace_run, pre_resize, pack, cache                              |
 | `gpu_decode`       | gpu_decode                                                         |
 | `batches`          | batch_size=N, uint8_batches, pin_memory                            |
-| `training_process` | threads=N, remove_sync, async_checkpoint, gc_freeze                 |
+| `training_process` | threads=N, remove_sync, async_checkpoint, gc_freeze, remove_gc_collect, less_often |
 | `model`            | amp, channels_last, compile, more_gpus                             |
 | `tensorflow`       | the same ids in the terms of tf.data, for TensorFlow's pipelines    |
 | `native_loader`    | the same ids in the terms of headrace's own loader and `train`      |

@@ -13,9 +13,10 @@ from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
 from headrace.diagnosis.measure.step_model import StepModel
 from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.contention import Contention, measure_contention
+from headrace.diagnosis.rules.pauses import gc_call_words
 from headrace.session.model import ObservedLoader
 
-__all__ = ["ASYNC_CHECKPOINT", "GC_FREEZE", "LESS_OFTEN", "REMOVE_SYNC", "THREADS"]
+__all__ = ["ASYNC_CHECKPOINT", "GC_FREEZE", "LESS_OFTEN", "REMOVE_GC_COLLECT", "REMOVE_SYNC", "THREADS"]
 
 WITHOUT_SPINNING = 0.8
 """Assumed CPU time of the training process with one compute thread, over the time with several on full cores."""
@@ -172,7 +173,7 @@ ASYNC_CHECKPOINT = FixKind("async_checkpoint", _async_checkpoint)
 def _gc_freeze(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose to exempt the objects of the set-up from garbage collection, and to collect between epochs only."""
     lost_s = job.rank.pauses.gc_s
-    if job.model is None or lost_s <= 0:
+    if job.model is None or lost_s <= 0 or gc_call_words(job) is not None:
         return None
     return predicted_fix(
         job,
@@ -186,3 +187,22 @@ def _gc_freeze(job: MeasuredJob, kind: str) -> Fix | None:
 
 
 GC_FREEZE = FixKind("gc_freeze", _gc_freeze)
+
+
+def _remove_gc_collect(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose to leave out the script's own collections."""
+    lost_s, called = job.rank.pauses.gc_s, gc_call_words(job)
+    if job.model is None or lost_s <= 0 or called is None:
+        return None
+    return predicted_fix(
+        job,
+        "remove_gc_collect",
+        f"no gc.collect() at {called}: Python collects by itself",
+        _without(job.model, lost_s / max(lost_s, job.rank.compute_s)),
+        None,
+        basis="the time measured",
+        effort="one line",
+    )
+
+
+REMOVE_GC_COLLECT = FixKind("remove_gc_collect", _remove_gc_collect)

@@ -10,7 +10,17 @@ from headrace.diagnosis.result.model import FlameBar, FlameChart, HotFunction
 from headrace.session.model import Session, Stack, StackFrame
 from headrace.system.text.sizes import percent_text
 
-__all__ = ["LEAST_SAMPLES", "PASSING", "flame_charts", "hot_functions", "hot_words", "is_own", "name_of", "place_words", "training_stacks"]
+__all__ = [
+    "LEAST_SAMPLES",
+    "PASSING",
+    "flame_charts",
+    "hot_functions",
+    "hot_words",
+    "is_own",
+    "name_of",
+    "place_words",
+    "training_stacks",
+]
 
 LEAST_SAMPLES = 30
 """Name functions from this many samples of one kind of work: a share of 50 % is then known within 18 points."""

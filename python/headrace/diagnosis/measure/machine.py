@@ -10,9 +10,9 @@ from headrace.attach.machine.foreign_programs import LEAST_FOREIGN_CORES
 from headrace.diagnosis.measure.rank import Rank
 from headrace.diagnosis.measure.stats import fit_line, mean, mean_of_known, median, required
 from headrace.session.machine import ForeignProgram, Sample
-from headrace.session.model import Session
+from headrace.session.model import Event, Session
 
-__all__ = ["Machine", "measure_machine"]
+__all__ = ["Copying", "Machine", "measure_machine"]
 
 SETTLED_S = 120.0
 """Expect a job's memory to settle within this time: caches, allocators, pages that forked workers copy."""
@@ -25,6 +25,26 @@ MOST_PROGRAMS = 3
 
 LEAST_FIT = 0.9
 """Call growth steady when a straight line explains at least this share of its variance (r²)."""
+
+
+LEAST_COPIED_BYTES = 32 << 20
+LEAST_COPIED_SHARE = 0.03
+"""Say that a worker copies pages when it has copied this much, and this share of what the fork shared with it."""
+
+LEAST_COPIED_BYTES_S = 1e6
+"""Ignore workers that copy more slowly together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """Workers that copy pages which the fork shares with them, because they write to them.
+
+    bytes_s: all workers together. left_bytes: what they still share, and may copy too. workers: how many copy.
+    """
+
+    bytes_s: float
+    left_bytes: int
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +63,8 @@ class Machine:
     foreign_programs: the largest of the other programs, with their mean cores; None where they were not read.
     listed_count, listed_cores: number of all other programs whose names were seen, and the cores that they use together.
     memory_growth_bytes_s: steady growth of the job's own memory; 0 without.
+    workers_growth_bytes_s: the workers' part of that.
+    copying: pages shared since the fork that the workers copy; None where they do not.
     memory_left_bytes: least memory that the job could still take, other programs and control groups considered.
     """
 
@@ -62,6 +84,8 @@ class Machine:
     memory_used_bytes: int | None
     memory_limit_bytes: int | None
     memory_left_bytes: int | None
+    workers_growth_bytes_s: float = 0.0
+    copying: Copying | None = None
     foreign_programs: tuple[ForeignProgram, ...] | None = None
     listed_count: int = 0
     listed_cores: float = 0.0
@@ -137,7 +161,9 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
             else max(sample.network_receive_bytes_s, sample.loopback_receive_bytes_s or 0.0)
             for sample in samples
         ),
-        memory_growth_bytes_s=_growth(session),
+        memory_growth_bytes_s=_growth(session, "own_memory_bytes"),
+        workers_growth_bytes_s=_growth(session, "workers_memory_bytes") or 0.0,
+        copying=_copying(session),
         memory_used_bytes=used[-1] if used else None,
         foreign_programs=None if programs is None else tuple(programs[:MOST_PROGRAMS]),
         listed_count=len(programs or ()),
@@ -164,23 +190,39 @@ def _foreign_programs(samples: Sequence[Sample]) -> list[ForeignProgram] | None:
     return [ForeignProgram(pid, name, round(used, 2)) for (pid, name), used in largest]
 
 
-def _growth(session: Session) -> float | None:
-    """Return the steady growth of the job's own memory in bytes per second; 0.0 without growth, None when not measured.
+def _copying(session: Session) -> Copying | None:
+    """Return how fast workers copy pages that the fork shares, from two or more readings of each worker's memory.
+
+    Of workers that are started again in each epoch, the last ones count.
+    """
+    numbers = {process.pid: (process.parent_pid, process.worker_id) for process in session.processes}
+    readings: dict[object, list[Event]] = {}
+    for event in session.events:
+        if event.name == "worker_shared_memory":
+            known = readings.setdefault(numbers.get(event.pid, event.pid), [])
+            readings[numbers.get(event.pid, event.pid)] = [*(one for one in known if one.pid == event.pid), event]
+    rate, left, workers = 0.0, 0, 0
+    for found in readings.values():
+        first, last = int(found[0].detail or 0), int(found[-1].detail or 0)
+        passed_s = found[-1].start_s - found[0].start_s
+        if passed_s > 0 and first - last >= max(LEAST_COPIED_BYTES, LEAST_COPIED_SHARE * first):
+            rate, left, workers = rate + (first - last) / passed_s, left + last, workers + 1
+    return Copying(rate, left, workers) if rate >= LEAST_COPIED_BYTES_S else None
+
+
+def _growth(session: Session, name: str) -> float | None:
+    """Return the steady growth of a memory of the samples in bytes per second; 0.0 without growth, None when not measured.
 
     Only samples with the same number of processes count, since new workers are no growth, and only those of the training:
     imports take memory steadily too. Growth that slows down ends by itself, so each third of the time must grow.
     """
     begin_s = session.steps[0].start_s if session.steps else 0.0
-    samples = [one for one in session.samples if one.own_memory_bytes is not None and one.time_s >= begin_s]
+    samples = [one for one in session.samples if getattr(one, name) is not None and one.time_s >= begin_s]
     counts = Counter(sample.processes for sample in samples)
     if not counts:
         return None
     common, _ = counts.most_common(1)[0]
-    points = [
-        (sample.time_s, float(sample.own_memory_bytes))
-        for sample in samples
-        if sample.processes == common and sample.own_memory_bytes is not None
-    ]
+    points = [(sample.time_s, float(getattr(sample, name))) for sample in samples if sample.processes == common]
     points = points[len(points) // 4 :]
     if points[-1][0] > 2 * SETTLED_S:
         points = [point for point in points if point[0] >= SETTLED_S]

@@ -22,14 +22,21 @@ __all__ = ["ScriptFunction", "ScriptTime", "measure_script"]
 NAMED_SHARE = 0.02
 """Name a function when it takes at least this share of the step."""
 
-MODEL_FILES = ("torch/optim/", "torch/autograd/", "torch/nn/modules/", "torch/nn/parallel/", "torch/_dynamo/", "torch/_inductor/")
+MODEL_FILES = (
+    "torch/optim/",
+    "torch/autograd/",
+    "torch/nn/modules/",
+    "torch/nn/parallel/",
+    "torch/_dynamo/",
+    "torch/_inductor/",
+)
 """Files of PyTorch whose functions belong to a forward or backward pass, or to the optimizer's step."""
 
 BESIDE_FILES = ("torch/serialization.py", "torch/utils/tensorboard/", "torch/utils/data/")
 """Files of PyTorch whose functions are no computation of the model: saving, logging, other loaders."""
 
 LEAST_ANCESTOR_SHARE = 0.2
-"""Take a function for a part of the training loop when at least this share of its samples is in a forward pass before backward."""
+"""Take a function for a part of the loop when at least this share of its samples is in a forward pass of the step."""
 
 Key = tuple[str, str]
 """Name and file of a function."""
@@ -92,9 +99,7 @@ def measure_script(session: Session, rank: Rank, machine: Machine) -> ScriptTime
     seconds = _without_pauses(rank, machine, named_s + loop.seconds)
     scale = min(1.0, seconds / (named_s + loop.seconds)) if found else 0.0
     functions = sorted((_function(one, scale) for one in found.values()), key=lambda one: -one.seconds)
-    return ScriptTime(
-        seconds, tuple(one for one in functions if one.seconds >= NAMED_SHARE * rank.step_s), rank.after_s
-    )
+    return ScriptTime(seconds, tuple(one for one in functions if one.seconds >= NAMED_SHARE * rank.step_s), rank.after_s)
 
 
 def _busy_after_s(rank: Rank) -> float:
@@ -165,8 +170,10 @@ def _script_frame(stack: Stack, training: frozenset[Key]) -> int | None:
 
 def _is_model(frame: StackFrame) -> bool:
     method = frame.function.rpartition(".")[2]
-    return frame.file.startswith(MODEL_FILES) or (method == "backward" and frame.file.startswith("torch/")) or (
-        method == "forward" and "." in frame.function
+    return (
+        frame.file.startswith(MODEL_FILES)
+        or (method == "backward" and frame.file.startswith("torch/"))
+        or (method == "forward" and "." in frame.function)
     )
 
 

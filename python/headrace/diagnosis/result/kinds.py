@@ -4,10 +4,10 @@ To add a kind, add one record to `_VERDICTS` and write its rule in `headrace.dia
 the advice, the colours and the choice of fixes all read the record. docs/reference/diagnosis.md lists the kinds in a table.
 
 The rules are in `headrace.diagnosis.rules`: `input` (storage, network, CPU_*, NO_OVERLAP, COLLATE_IPC), `gpu` (COMPUTE_BOUND,
-H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `script` (SCRIPT_BOUND), `pauses` (STARTUP, PERIODIC_STALL, GC_PAUSE), `ranks` (RANK_STRAGGLER, COMMUNICATION)
-and `machine` (THERMAL_THROTTLE, EXTERNAL_CPU, CPU_QUOTA, MEMORY_GROWTH, and CPU_OVERSUBSCRIBED for the training process).
-`standstill` finds HANG. `headrace.diagnosis.diagnose` gives INSUFFICIENT_DATA, `headrace.diagnosis.findings.gpu_settings`
-the settings.
+H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `script` (SCRIPT_BOUND), `pauses` (STARTUP, PERIODIC_STALL, GC_PAUSE), `ranks`
+(RANK_STRAGGLER, COMMUNICATION) and `machine` (THERMAL_THROTTLE, EXTERNAL_CPU, CPU_QUOTA, MEMORY_GROWTH, and CPU_OVERSUBSCRIBED
+for the training process). `standstill` finds HANG. `headrace.diagnosis.diagnose` gives INSUFFICIENT_DATA,
+`headrace.diagnosis.findings.gpu_settings` the settings.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ _VERDICTS = (
         summary="Python's garbage collector stops the training process",
         headline="Python's garbage collector keeps stopping the training.",
         label="garbage collection",
-        fixes=("gc_freeze",),
+        fixes=("remove_gc_collect", "gc_freeze"),
     ),
     VerdictKind(
         "RANK_STRAGGLER",
@@ -263,7 +263,10 @@ _VERDICTS = (
         summary="memory grows step by step and will run out",
         headline="Memory grows step by step and will run out.",
         label="memory growth",
-        advice="Keep numbers of past steps, not tensors (loss.item(), .detach()); look for lists and caches that grow.",
+        advice=(
+            "Keep numbers of past steps, not tensors (loss.item(), .detach()); look for lists and caches that grow; keep what "
+            "workers read in arrays, not in lists of Python objects."
+        ),
         is_loss=False,
     ),
     VerdictKind(

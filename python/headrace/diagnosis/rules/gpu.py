@@ -46,7 +46,8 @@ def sync_bound(job: MeasuredJob) -> Finding | None:
     rank, machine = job.rank, job.machine
     if rank.sync_count is None or rank.sync_s is None or rank.sync_count < 2:
         return None
-    idle_s = min(max(0.0, rank.host_work_s - job.script.seconds), rank.sync_s)  # without the waits, this much would run side by side
+    beside_s = max(0.0, rank.host_work_s - job.script.seconds)
+    idle_s = min(beside_s, rank.sync_s)  # without the waits, this much would run side by side
     if machine.gpu_busy is not None:
         idle_s = min(idle_s, (1 - machine.gpu_busy) * rank.step_s)
     share = job.share(idle_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.diagnosis.measure import Pauses
+from headrace.diagnosis.measure.hot_functions import place_words
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
@@ -12,7 +13,7 @@ from headrace.diagnosis.rules.input import INPUT_SHARE
 from headrace.diagnosis.rules.startup import START_WORDS, startup_parts_s
 from headrace.system.text.sizes import number_text, percent_text
 
-__all__ = ["gc_pause", "periodic_stall", "startup"]
+__all__ = ["gc_call_words", "gc_pause", "periodic_stall", "startup"]
 
 PAUSE_SHARE = 0.04
 """Report pauses when they take at least this share of the step on average."""
@@ -54,11 +55,18 @@ def gc_pause(job: MeasuredJob) -> Finding | None:
         (event.duration_s for event in job.session.events if event.name == "gc" and event.pid == job.rank.process.pid),
         default=0.0,
     )
-    return make_finding(
-        "GC_PAUSE",
-        share,
-        f"garbage collection takes {duration(lost)} per step on average; the longest collection took {duration(longest)}",
-    )
+    words = f"garbage collection takes {duration(lost)} per step on average; the longest collection took {duration(longest)}"
+    called = gc_call_words(job)
+    if called is None:
+        return make_finding("GC_PAUSE", share, words)
+    found = make_finding("GC_PAUSE", share, f"the script calls gc.collect() at {called}", words)
+    return replace(found, summary=f"the script's own gc.collect() at {called} stops the training process")
+
+
+def gc_call_words(job: MeasuredJob) -> str | None:
+    """Return FILE:LINE of the script's call of `gc.collect` that takes most of the collections' time; None without one."""
+    file, _, line = (job.rank.pauses.gc_call or "").rpartition(":")
+    return place_words(file, int(line), job.session.cwd) if file and line.isdigit() else None
 
 
 def periodic_stall(job: MeasuredJob) -> Finding | None:
