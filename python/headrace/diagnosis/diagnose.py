@@ -15,6 +15,7 @@ from headrace.diagnosis.findings.not_measured import missing_sources, why_no_ste
 from headrace.diagnosis.findings.notes import batch_size_notes, loss_notes
 from headrace.diagnosis.findings.open_step import with_open_step
 from headrace.diagnosis.findings.reachable import with_reachable
+from headrace.diagnosis.findings.slow_settings import find_slow_settings
 from headrace.diagnosis.findings.step_shares import share_of_step
 from headrace.diagnosis.findings.tables import environment, percentile_table, rank_rows
 from headrace.diagnosis.fixes.registry import add_fixes
@@ -102,7 +103,7 @@ def diagnose(session: Session) -> Diagnosis:
         rank_rows=rank_rows(ranks),
         hot_functions=hot_functions(session),
         flame_charts=flame_charts(session),
-        configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
+        configuration=tuple(_for_all_ranks(found, len(ranks)) for found in (*find_gpu_settings(job), *find_slow_settings(job))),
     )
     return with_open_step(_with_end_and_notes(job, with_reachable(found)), open_standstill(session), rank.steps)
 

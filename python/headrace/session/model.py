@@ -438,7 +438,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         plain,
         duration_s=None if end_s is None else end_s - zero_s,
         host=_host(by_kind.get("host", [])),
-        processes=tuple(_shifted(Process, line, zero_s, "started_s") for line in by_kind.get("process", [])),
+        processes=tuple(_shifted(Process, line, zero_s, "started_s") for line in _processes(by_kind)),
         loaders=_loaders(by_kind),
         steps=tuple(sorted(_rows(Step, STEP_FIELDS, by_kind.get("steps", []), zero_s), key=lambda step: step.start_s)),
         batches=tuple(
@@ -466,6 +466,15 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         job_end=next((_shifted(JobEnd, line, zero_s, "time_s") for line in by_kind.get("job_end", [])[-1:]), None),
         version=header.get("version", SESSION_VERSION),
     )
+
+
+def _processes(by_kind: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of processes, each with the threads that it had last: scripts set them when they have begun."""
+    later = {
+        line["pid"]: {name: line.get(name) for name in ("thread_settings", "torch_threads")}
+        for line in by_kind.get("threads", [])
+    }
+    yield from (line | later.get(line["pid"], {}) for line in by_kind.get("process", []))
 
 
 def owners(processes: Sequence[Process]) -> dict[int, int]:

@@ -9,7 +9,8 @@ class Counters:
     """Times and counts of the current step in the training process, summed by its hooks."""
 
     __slots__ = (
-        "backward_s", "batch_s", "collective_s", "copy_s", "forward_end_s", "forward_s", "gradients_s", "losses",
+        "backward_s", "batch_s", "collective_s", "copy_s", "find_unused", "forward_end_s", "forward_s", "gradients_s",
+        "losses",
         "optimizer_steps", "optimizer_thread", "stepped_cpu_s", "stepped_s", "sync_count", "sync_s", "usual_steps",
     )  # fmt: skip
 
@@ -17,6 +18,7 @@ class Counters:
         self.optimizer_thread = 0
         self.optimizer_steps = 0
         self.usual_steps = 0
+        self.find_unused = False
         self.reset(0.0)
 
     @property

@@ -70,13 +70,12 @@ Place = tuple[str, str, int]
 _ATTACH = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 -- as everywhere in this folder, without pathlib
 _FETCH = os.path.join(_ATTACH, "batches", "fetch.py")  # noqa: PTH118
 _TRANSFERS = os.path.join(_ATTACH, "training", "transfers.py")  # noqa: PTH118
+DEVICE_WAIT_FILE = "torch/_tensor.py"
 _DEVICE_WAITS = {"read": "Tensor.item", "synchronize": "torch.cuda.synchronize"}
 """Functions of `transfers` by which the script waits for the device, and the name of the call that each stands for."""
 
 _TORCH_FETCH = os.path.join("torch", "utils", "data", "_utils", "fetch.py")  # noqa: PTH118
 _CALLS = ("_wrapped_call_impl", "_call_impl")  # functions of torch.nn.Module, left out of stacks: they call every forward
-
-DEVICE_WAIT_FILE = "torch/_tensor.py"
 
 WAITS = frozenset(
     {

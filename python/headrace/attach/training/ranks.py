@@ -55,6 +55,7 @@ def _marked_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, *args: Any, **options: Any) -> Any:
         if self not in watched:
             watched.add(self)
+            COUNTERS.find_unused = bool(getattr(self, "find_unused_parameters", False))
             trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
             for parameter in trained[:FIRST_PARAMETERS]:
                 parameter.register_hook(_note_gradient)

@@ -7,7 +7,7 @@
 | `gpu_decode`       | gpu_decode                                                         |
 | `batches`          | batch_size=N, uint8_batches, pin_memory                            |
 | `training_process` | threads=N, remove_sync, async_checkpoint, gc_freeze, remove_gc_collect, less_often |
-| `model`            | amp, channels_last, compile, more_gpus                             |
+| `model`            | amp, channels_last, compile, more_gpus, flush_denormal, modes       |
 | `tensorflow`       | the same ids in the terms of tf.data, for TensorFlow's pipelines    |
 | `native_loader`    | the same ids in the terms of headrace's own loader and `train`      |
 

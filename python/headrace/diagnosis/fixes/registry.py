@@ -10,7 +10,7 @@ from headrace.diagnosis.fixes.batches import BATCH_SIZE, PIN_MEMORY, UINT8_BATCH
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.fixes.gpu_decode import GPU_DECODE
 from headrace.diagnosis.fixes.images import CACHE, HEADRACE_RUN, PACK, PRE_RESIZE
-from headrace.diagnosis.fixes.model import AMP, CHANNELS_LAST, COMPILE, MORE_GPUS
+from headrace.diagnosis.fixes.model import AMP, CHANNELS_LAST, COMPILE, FLUSH_DENORMAL, MODES, MORE_GPUS
 from headrace.diagnosis.fixes.native_loader import add_native_fixes, is_native_input
 from headrace.diagnosis.fixes.take_over import add_refusal
 from headrace.diagnosis.fixes.training_process import (
@@ -58,6 +58,8 @@ _ALL = (
     CHANNELS_LAST,
     COMPILE,
     MORE_GPUS,
+    *MODES,
+    FLUSH_DENORMAL,
 )
 
 FIXES: Mapping[str, FixKind] = {fix.name: fix for fix in _ALL}

@@ -10,7 +10,7 @@ from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.measure.hot_functions import place_words
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
-from headrace.diagnosis.measure.step_model import StepModel
+from headrace.diagnosis.measure.step_model import without_share
 from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.contention import Contention, measure_contention
 from headrace.diagnosis.rules.pauses import gc_call_words
@@ -120,12 +120,6 @@ def _remove_sync(job: MeasuredJob, kind: str) -> Fix | None:
 REMOVE_SYNC = FixKind("remove_sync", _remove_sync)
 
 
-def _without(model: StepModel, lost: float) -> StepModel:
-    """Return the step model without a share of the computing time, 0 to 1. Waits for a core are no part of the model."""
-    kept = max(0.0, 1 - lost)
-    return model.changed(compute_s=model.compute_s * kept, main_cpu_s=model.main_cpu_s * kept)
-
-
 LESS_OFTEN_STEPS = 50
 
 
@@ -140,7 +134,7 @@ def _less_often(job: MeasuredJob, kind: str) -> Fix | None:
         job,
         "less_often",
         f"{first.name} ({place}) every {LESS_OFTEN_STEPS} steps, or in a thread",
-        _without(model, job.script.seconds * (1 - 1 / LESS_OFTEN_STEPS) / model.compute_s),
+        without_share(model, job.script.seconds * (1 - 1 / LESS_OFTEN_STEPS) / model.compute_s),
         f"if step % {LESS_OFTEN_STEPS} == 0: ...",
         basis="the time measured",
         effort="a few lines",
@@ -160,7 +154,7 @@ def _async_checkpoint(job: MeasuredJob, kind: str) -> Fix | None:
         job,
         "async_checkpoint",
         "checkpoints written by a thread while training goes on",
-        _without(job.model, lost_s / max(lost_s, job.rank.compute_s)),
+        without_share(job.model, lost_s / max(lost_s, job.rank.compute_s)),
         None,
         basis="the time measured",
         effort="a few lines",
@@ -179,7 +173,7 @@ def _gc_freeze(job: MeasuredJob, kind: str) -> Fix | None:
         job,
         "gc_freeze",
         "gc.freeze() after set-up, and collections only between epochs",
-        _without(job.model, lost_s / max(lost_s, job.rank.compute_s)),
+        without_share(job.model, lost_s / max(lost_s, job.rank.compute_s)),
         "gc.collect(); gc.freeze()",
         basis="the time measured",
         effort="a few lines",
@@ -198,7 +192,7 @@ def _remove_gc_collect(job: MeasuredJob, kind: str) -> Fix | None:
         job,
         "remove_gc_collect",
         f"no gc.collect() at {called}: Python collects by itself",
-        _without(job.model, lost_s / max(lost_s, job.rank.compute_s)),
+        without_share(job.model, lost_s / max(lost_s, job.rank.compute_s)),
         None,
         basis="the time measured",
         effort="one line",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from headrace.diagnosis.measure import Machine, Rank
 from headrace.session.model import Session
 
-__all__ = ["StepModel", "best_rate", "build_model"]
+__all__ = ["StepModel", "best_rate", "build_model", "without_share"]
 
 SHARPNESS = 12
 """Exponent of the power mean; fitted to the jobs of benchmarks/scenarios/jobs.py whose two sides are close after their fix."""
@@ -120,6 +120,12 @@ def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | 
         ranks=max(1, ranks),
         workers=workers,
     )
+
+
+def without_share(model: StepModel, lost: float) -> StepModel:
+    """Return the model without a share of the computing time, 0 to 1. Waits for a core are no part of the model."""
+    kept = max(0.0, 1 - lost)
+    return model.changed(compute_s=model.compute_s * kept, main_cpu_s=model.main_cpu_s * kept)
 
 
 def _usable_cores(machine: Machine) -> float:

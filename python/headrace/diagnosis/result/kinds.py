@@ -56,7 +56,7 @@ class VerdictKind:
 
 @dataclass(frozen=True, slots=True)
 class SettingKind:
-    """One setting that costs speed on a GPU whatever the verdict is. `Diagnosis.configuration` holds such findings."""
+    """One setting that costs speed whatever the verdict is, or learns nothing. `Diagnosis.configuration` holds them."""
 
     name: str
     summary: str
@@ -301,6 +301,13 @@ _SETTINGS = (
     SettingKind(
         "NOT_PINNED", summary="batches are copied to the GPU from ordinary, not from pinned memory", fixes=("pin_memory",)
     ),
+    SettingKind("ANOMALY_MODE", summary="autograd looks for anomalies in each step", fixes=("anomaly_off",)),
+    SettingKind("PROFILER_ON", summary="a profiler was left on", fixes=("profiler_off",)),
+    SettingKind("DENORMALS", summary="the CPU computes with denormal numbers, which are slow", fixes=("flush_denormal",)),
+    SettingKind("RECOMPILATION", summary="torch.compile compiles again for each new shape", fixes=("dynamic_shapes",)),
+    SettingKind("DETERMINISTIC", summary="deterministic algorithms are on", fixes=("deterministic_off",)),
+    SettingKind("FIND_UNUSED", summary="each step looks for unused parameters", fixes=("find_unused_off",)),
+    SettingKind("NO_LEARNING", summary="the learning rate is near 0"),
     SettingKind("DATA_PARALLEL", summary="one process drives several GPUs (nn.DataParallel)", fixes=("more_gpus",)),
     SettingKind("SMALL_BATCH", summary="most of the GPU's memory is free: a larger batch would fit", fixes=("batch_size",)),
     SettingKind("OLD_SOFTWARE", summary="cuDNN or PyTorch is older than this GPU"),
