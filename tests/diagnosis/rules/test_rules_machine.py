@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from diagnosis_checks import check
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.measure import measure_machine
 from headrace.session.machine import ForeignProgram
 from headrace.session.model import Event, Session
 from session_factory import MAIN_PID, make_session
@@ -208,3 +209,18 @@ def test_copying_that_does_not_fit_is_full_soon() -> None:
     diagnosis = check(copying(session, 700, 600, 500), "MEMORY_GROWTH")
     assert any("full in 1 min" in words for words in diagnosis.findings[0].evidence)
     assert diagnosis.summary.startswith("2 loader workers copy")
+
+
+def test_cores_that_the_script_gave_up_are_not_counted() -> None:
+    session = make_session(cpu_s=0.03, compute_s=0.02, cores=4)
+    samples = tuple(replace(one, affinity=(2,) if one.time_s > 1 else None, niceness=5) for one in session.samples)
+    machine = measure_machine(replace(session, samples=samples), ())
+    assert (machine.cores, machine.core_count, len(machine.core_busy), machine.niceness) == (1.0, 1, 1, 5)
+    notes = diagnose(replace(session, samples=samples)).notes
+    assert any("may use 1 core instead of 4 (its affinity was changed)" in note for note in notes)
+
+
+def test_a_quota_that_was_changed_meanwhile_is_the_one_that_counts() -> None:
+    session = make_session(cpu_s=0.03, compute_s=0.02, cores=4, throttled_share=0.5, quota_cores=1.5)
+    diagnosis = check(session, "CPU_QUOTA")
+    assert any("the limit is 1.5 cores" in words for words in diagnosis.findings[0].evidence)

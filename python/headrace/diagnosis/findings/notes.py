@@ -13,7 +13,7 @@ from headrace.diagnosis.result.model import Fix
 from headrace.session.model import Loss, Session
 from headrace.system.text.sizes import count_text, percent_text
 
-__all__ = ["batch_size_notes", "loss_notes"]
+__all__ = ["batch_size_notes", "changed_limits_notes", "loss_notes"]
 
 LEAST_VALUES = 24
 """Judge the trend of the loss from at least this many values."""
@@ -104,3 +104,19 @@ def _rate_words(times: float, optimizer: str | None) -> str:
     is_adaptive = any(name.lower() in optimizer.lower() for name in SQUARE_ROOT_OPTIMIZERS)
     usual = f"{math.sqrt(times):.3g} times the learning rate (square root scaling)" if is_adaptive else linear
     return f"Usual for {optimizer} is {usual}, {warm}"
+
+
+def changed_limits_notes(session: Session) -> tuple[str, ...]:
+    """Return a note for cores or a CPU quota that changed while the job ran."""
+    notes = []
+    changed = next((sample for sample in session.samples if sample.affinity is not None), None)
+    if changed is not None and changed.affinity is not None:
+        before = session.host.cores_affinity or session.host.cores_online or 0
+        cores = count_text(len(changed.affinity), "core")
+        notes.append(
+            f"from second {changed.time_s:.0f} on the job may use {cores} instead of {before} (its affinity was changed)"
+        )
+    quota = next((sample for sample in session.samples if sample.quota_cores is not None), None)
+    if quota is not None:
+        notes.append(f"from second {quota.time_s:.0f} on the CPU quota is {quota.quota_cores:g} cores (it was changed)")
+    return tuple(notes)

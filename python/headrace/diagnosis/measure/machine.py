@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.attach.machine.foreign_programs import LEAST_FOREIGN_CORES
 from headrace.diagnosis.measure.rank import Rank
 from headrace.diagnosis.measure.stats import fit_line, mean, mean_of_known, median, required
-from headrace.session.machine import ForeignProgram, Sample
+from headrace.session.machine import ForeignProgram, Host, Sample
 from headrace.session.model import Event, Session
 
-__all__ = ["Copying", "Machine", "measure_machine"]
+__all__ = ["Copying", "Machine", "host_while", "measure_machine"]
 
 SETTLED_S = 120.0
 """Expect a job's memory to settle within this time: caches, allocators, pages that forked workers copy."""
@@ -64,6 +64,7 @@ class Machine:
     listed_count, listed_cores: number of all other programs whose names were seen, and the cores that they use together.
     memory_growth_bytes_s: steady growth of the job's own memory; 0 without.
     workers_growth_bytes_s: the workers' part of that.
+    quota_cores: the CPU quota; None without. niceness: the greatest of the job's processes.
     copying: pages shared since the fork that the workers copy; None where they do not.
     memory_left_bytes: least memory that the job could still take, other programs and control groups considered.
     """
@@ -86,6 +87,8 @@ class Machine:
     memory_left_bytes: int | None
     workers_growth_bytes_s: float = 0.0
     copying: Copying | None = None
+    quota_cores: float | None = None
+    niceness: int = 0
     foreign_programs: tuple[ForeignProgram, ...] | None = None
     listed_count: int = 0
     listed_cores: float = 0.0
@@ -126,7 +129,8 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     if ranks:
         begin_s, end_s = ranks[0].steps[0].start_s, ranks[0].steps[-1].start_s + ranks[0].steps[-1].step_s
         samples = [sample for sample in samples if begin_s + 0.25 <= sample.time_s <= end_s + 0.25] or samples
-    mine = frozenset(session.host.affinity)
+    host = host_while(session, samples)
+    mine = frozenset(host.affinity)
     core_rows = [
         tuple(busy for core, busy in enumerate(row) if core in mine) or row
         for row in (sample.core_busy for sample in samples if sample.core_busy)
@@ -144,8 +148,10 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
         left = [max(0, limit - used[-1])]
     programs = _foreign_programs(samples)
     return Machine(
-        cores=session.host.cores,
-        core_count=session.host.cores_affinity or session.host.cores_online,
+        cores=host.cores,
+        core_count=host.cores_affinity or host.cores_online,
+        quota_cores=host.quota_cores,
+        niceness=max((sample.niceness or 0 for sample in samples), default=0),
         core_busy=tuple(required(mean([row[core] for row in core_rows])) for core in range(width)),
         own_cores=mean_of_known(sample.own_cores for sample in samples),
         foreign_cores=mean_of_known(sample.foreign_cores for sample in samples),
@@ -171,6 +177,19 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
         memory_limit_bytes=limit,
         memory_left_bytes=min(left, default=None),
     )
+
+
+def host_while(session: Session, samples: Sequence[Sample]) -> Host:
+    """Return the host as it was during most of the samples: the script may have changed its cores, others its quota."""
+    host = session.host
+    if samples:
+        affinity, _ = Counter(sample.affinity for sample in samples).most_common(1)[0]
+        quota, _ = Counter(sample.quota_cores for sample in samples).most_common(1)[0]
+        if affinity is not None:
+            host = replace(host, affinity=affinity, cores_affinity=len(affinity))
+        if quota is not None:
+            host = replace(host, quota_cores=quota)
+    return host
 
 
 def _foreign_programs(samples: Sequence[Sample]) -> list[ForeignProgram] | None:

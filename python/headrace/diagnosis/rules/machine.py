@@ -61,7 +61,7 @@ def cpu_quota(job: MeasuredJob) -> Finding | None:
     share = throttled / max(1.0, throttled + (job.machine.own_cores or 0.0))
     if share < QUOTA_SHARE:
         return None
-    quota = job.session.host.quota_cores
+    quota = job.machine.quota_cores
     limit = (
         f"the limit is {number_text(quota, digits=2)} core{'' if quota == 1 else 's'}"
         if quota
@@ -129,6 +129,8 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
     queued = job.machine.queue_share
     words = [f"other programs use {job.machine.foreign_cores:.1f} of {job.machine.cores:g} cores"]
     words.append(_program_words(job))
+    if job.machine.niceness > 0:
+        words.append(f"the job runs at nice {job.machine.niceness}: the kernel serves programs at nice 0 first")
     if queued is not None:
         words.append(f"the job's threads wait for a core {percent_text(queued)} of the time in which they could run")
     if job.machine.crowded_share < CROWDED_SHARE:
