@@ -152,7 +152,8 @@ class Step:
     gpu_wait_s: GPU without work because of this `next()`, on the GPU's clock.
     gpu_step_s: GPU time from the end of that wait to the end of the step's work.
     drained: 1 when the device had finished all earlier work when `next()` returned.
-    after_s, after_cpu_s: from the end of the last optimizer step to the end of the step, and on a core meanwhile.
+    after_s, after_cpu_s, after_queue_s: from the end of the last optimizer step to the end of the step, and the training thread
+        on a core and waiting for one meanwhile.
     forward_s, backward_s, collective_s: with several ranks, from the batch to the end of forward, from there to the last
         gradient, and from there to the optimizer, which is the wait for the other ranks.
     """
@@ -183,6 +184,7 @@ class Step:
     drained: int | None = None
     after_s: float | None = None
     after_cpu_s: float | None = None
+    after_queue_s: float | None = None
 
     @property
     def step_s(self) -> float:

@@ -318,6 +318,7 @@ class StepRecorder:
             current.drained,
             round(now_s - counted.stepped_s, 7) if is_here else None,
             round(cpu_s - counted.stepped_cpu_s, 7) if is_here else None,
+            _difference(counted.stepped_queue_s, queue_s) if is_here else None,
         ]
         current.optimizing = current.optimizing or counted.optimizer_steps > 0
         if counted.optimizer_thread not in (0, threading.get_ident()) and current.loader not in self.elsewhere:

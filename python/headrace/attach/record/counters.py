@@ -10,8 +10,8 @@ class Counters:
 
     __slots__ = (
         "backward_s", "batch_s", "collective_s", "copy_s", "find_unused", "forward_end_s", "forward_s", "gradients_s",
-        "losses",
-        "optimizer_steps", "optimizer_thread", "stepped_cpu_s", "stepped_s", "sync_count", "sync_s", "usual_steps",
+        "losses", "optimizer_steps", "optimizer_thread", "stepped_cpu_s", "stepped_queue_s", "stepped_s", "sync_count",
+        "sync_s", "usual_steps",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -31,6 +31,7 @@ class Counters:
         self.batch_s = batch_s
         self.usual_steps = self.optimizer_steps or self.usual_steps
         self.stepped_s = self.stepped_cpu_s = 0.0
+        self.stepped_queue_s: float | None = None
         self.sync_s = self.copy_s = 0.0
         self.sync_count = 0
         self.optimizer_steps = 0

@@ -49,8 +49,8 @@ class Rank:
     sync_s, sync_count, h2d_s: waits for the device, their number, and copies to it.
     gpu_wait_s, gpu_step_s: GPU idle because of `next()`, and GPU time of a step, on the GPU's clock.
     drained_share: share of the steps before which the device had finished all work.
-    after_s, after_cpu_s: from the end of the optimizer's step to the end of the step, and on a core meanwhile. Steps without an
-        optimizer's step count as 0; None where no optimizer was seen.
+    after_s, after_cpu_s, after_queue_s: from the end of the optimizer's step to the end of the step, and the training thread
+        on a core and waiting for one meanwhile. Steps without an optimizer's step count as 0; None where no optimizer was seen.
     own_s, collective_s: the step without waiting for other ranks, and that wait.
     forward_s, backward_s: phases of a step, with several ranks only.
     batch_cost: mean cost of making a batch.
@@ -87,6 +87,7 @@ class Rank:
     collective_s: float | None
     after_s: float | None
     after_cpu_s: float | None
+    after_queue_s: float | None
     forward_s: float | None
     backward_s: float | None
     batch_cost: BatchCost | None
@@ -272,6 +273,7 @@ def _measure(
         collective_s=mean_of_known(step.collective_s for step in steady),
         after_s=_mean_after_s(steady, "after_s"),
         after_cpu_s=_mean_after_s(steady, "after_cpu_s"),
+        after_queue_s=_mean_after_s(steady, "after_queue_s"),
         forward_s=mean_of_known(step.forward_s for step in steady),
         backward_s=mean_of_known(step.backward_s for step in steady),
         batch_cost=measure_batch_cost(session.batches, process, loader, steady, session.processes),

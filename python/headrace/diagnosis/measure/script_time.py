@@ -108,21 +108,23 @@ def _busy_after_s(rank: Rank) -> float:
 
 
 def _without_pauses(rank: Rank, machine: Machine, seconds: float) -> float:
-    """Return the seconds of the script without those that have causes of their own: collections, checkpoints, waits for
-    a core. At most those in which the device idles."""
+    """Return the seconds of the script without collections and checkpoints, which have causes of their own, and at most
+    those in which the device idles."""
     seconds -= rank.pauses.gc_s + rank.pauses.save_s
     if machine.gpu_busy is not None and rank.gpu_step_s is not None:
         seconds = min(seconds, (1 - machine.gpu_busy) * rank.step_s - rank.exposed_wait_s - (rank.h2d_s or 0.0))
-    on_core = 1 - min(1.0, (rank.compute_queue_s or 0.0) / max(1e-9, rank.compute_s))
-    return on_core * max(0.0, min(seconds, rank.compute_s))
+    return max(0.0, min(seconds, rank.compute_s - (rank.compute_queue_s or 0.0)))
 
 
 def _weighted(stacks: Sequence[Stack], rank: Rank) -> Iterable[tuple[Stack, float]]:
-    """Yield the stacks with the seconds per step that each stands for: before and after the optimizer's step are timed."""
+    """Yield the stacks with the seconds per step that each stands for, without waits for a core.
+
+    The time before and after the end of the optimizer's step is known, and each stack stands for its part of one of the two.
+    """
     after = sum(stack.count for stack in stacks if stack.after_optimizer)
     before = sum(stack.count for stack in stacks) - after
-    whole_s = max(0.0, rank.compute_s - rank.pauses.other_loader_s)
-    after_s = min(whole_s, rank.after_s or 0.0) if after else 0.0
+    whole_s = max(0.0, rank.compute_s - rank.pauses.other_loader_s - (rank.compute_queue_s or 0.0))
+    after_s = min(whole_s, max(0.0, (rank.after_s or 0.0) - (rank.after_queue_s or 0.0))) if after else 0.0
     for stack in stacks:
         if stack.after_optimizer:
             yield stack, stack.count * after_s / after
