@@ -16,6 +16,9 @@ SCRIPT_SHARE = 0.10
 """Report functions of the script beside the model when they take at least this share of the step."""
 
 MOST_NAMED = 3
+BLOCKED_PART = 0.7
+"""Say that the functions wait when the training thread is blocked for at least this part of their time."""
+
 PERIODIC_PART = 0.3
 """Say how often the functions run when single long steps hold at least this part of their time."""
 
@@ -30,6 +33,9 @@ def script_bound(job: MeasuredJob) -> Finding | None:
     for function in script.functions[:MOST_NAMED]:
         place = place_words(function.file, function.line, job.session.cwd)
         words.append(f"{function.name} ({place}) takes {duration(function.seconds)} per step")
+    blocked_s = (rank.after_s or 0.0) - (rank.after_cpu_s or 0.0) - (rank.after_queue_s or 0.0)
+    if blocked_s >= BLOCKED_PART * script.seconds:
+        words.append("the training thread waits there, for no core: a faster model or GPU changes nothing")
     if script.after_s is not None and not script.functions:
         words.append(f"{duration(script.after_s)} pass from the end of the optimizer's step to the next batch")
     if rank.pauses.period and rank.pauses.unknown_s >= PERIODIC_PART * script.seconds:
