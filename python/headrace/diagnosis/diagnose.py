@@ -12,7 +12,7 @@ from headrace.diagnosis.endings.end import how_it_ended
 from headrace.diagnosis.findings.confidence import confidence_of, noise_words
 from headrace.diagnosis.findings.gpu_settings import find_gpu_settings
 from headrace.diagnosis.findings.not_measured import missing_sources, why_no_steps
-from headrace.diagnosis.findings.notes import batch_size_notes, changed_limits_notes, loss_notes
+from headrace.diagnosis.findings.notes import batch_size_notes, changed_limits_notes, finding_notes, loss_notes
 from headrace.diagnosis.findings.open_step import with_open_step
 from headrace.diagnosis.findings.reachable import with_reachable
 from headrace.diagnosis.findings.slow_settings import find_slow_settings
@@ -115,7 +115,10 @@ def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:
 def _with_end_and_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
     end = how_it_ended(job.session)
     losses = () if end is not None and end.kind == "nan" else loss_notes(job.session, job.rank)
-    return replace(found, end=end, notes=(*losses, *changed_limits_notes(job.session), *batch_size_notes(job, found.fixes)))
+    named = finding_notes(found.findings, found.configuration)
+    return replace(
+        found, end=end, notes=(*named, *losses, *changed_limits_notes(job.session), *batch_size_notes(job, found.fixes))
+    )
 
 
 def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:

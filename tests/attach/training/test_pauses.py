@@ -54,3 +54,15 @@ def test_a_collection_tells_whether_the_script_asked_for_it(
 
 def test_a_function_without_the_name_is_not_looked_into() -> None:
     assert not _calls_collect((lambda: 1).__code__, 0)
+
+
+def test_a_collection_while_no_function_runs_is_the_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of Python the callback has no caller."""
+    monkeypatch.setattr(pauses, "LEAST_PAUSE_S", 0.0)
+    events = Events()
+    timer = _gc_timer(events)  # type: ignore[arg-type]
+    nothing = type("sys", (), {"_getframe": staticmethod(lambda: type("frame", (), {"f_back": None}))})
+    monkeypatch.setattr(pauses, "sys", nothing)
+    timer("start", {"generation": 2})
+    timer("stop", {"generation": 2})
+    assert events.details == ["generation 2"]

@@ -76,3 +76,9 @@ def test_what_runs_beside_a_busy_gpu_costs_no_step() -> None:
     session = with_stacks(*stacks, after_s=0.06, gpu_busy=0.97)
     steps = tuple(replace(step, gpu_wait_s=0.0, gpu_step_s=step.compute_s) for step in session.steps)
     check(replace(session, steps=steps), "COMPUTE_BOUND")
+
+
+def test_a_smaller_part_of_the_script_is_named_in_a_note() -> None:
+    session = with_stacks(called(("log", "/job/train.py", 12)), called(count=40, after=False), after_s=0.03, cpu_s=0.2)
+    diagnosis = check(session, "CPU_PREP")
+    assert any(str(note).startswith("log (train.py:12) takes 15 % of each step") for note in diagnosis.notes)

@@ -43,10 +43,12 @@ def _gc_timer(recorder: Recorder) -> Callable[[str, dict[str, int]], None]:
         begin_s = getattr(started, "at_s", None)
         if begin_s is not None and time.monotonic() - begin_s >= LEAST_PAUSE_S:
             duration_s = time.monotonic() - begin_s
-            recorder.event("gc", begin_s, duration_s, f"generation {info['generation']}{called_at(sys._getframe(1))}")
+            recorder.event("gc", begin_s, duration_s, f"generation {info['generation']}{called_at(sys._getframe().f_back)}")
 
-    def called_at(frame: FrameType) -> str:
+    def called_at(frame: FrameType | None) -> str:
         """Return where the script itself asked for this collection; "" where the interpreter began it."""
+        if frame is None:  # the interpreter ends: no function runs
+            return ""
         key = frame.f_code, frame.f_lasti
         if key not in calls:
             calls[key] = _calls_collect(*key)

@@ -9,11 +9,11 @@ from itertools import pairwise
 from headrace.diagnosis.measure import Rank
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.stats import mean, median, required
-from headrace.diagnosis.result.model import Fix
+from headrace.diagnosis.result.model import Finding, Fix
 from headrace.session.model import Loss, Session
 from headrace.system.text.sizes import count_text, percent_text
 
-__all__ = ["batch_size_notes", "changed_limits_notes", "loss_notes"]
+__all__ = ["batch_size_notes", "changed_limits_notes", "finding_notes", "loss_notes"]
 
 LEAST_VALUES = 24
 """Judge the trend of the loss from at least this many values."""
@@ -75,6 +75,12 @@ def _standard_error(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum(squares) / (2 * len(squares)) / len(values)) if squares else math.inf
 
 
+NOTED_KINDS = ("MEMORY_GROWTH", "SCRIPT_BOUND", "GC_PAUSE")
+NOTED_SETTINGS = (
+    "ANOMALY_MODE", "PROFILER_ON", "DENORMALS", "RECOMPILATION", "DETERMINISTIC", "FIND_UNUSED", "NO_LEARNING",
+)  # fmt: skip
+"""Findings to name on the first screen although another one is the verdict, and settings to name there."""
+
 SQUARE_ROOT_OPTIMIZERS = ("Adam", "Lamb", "LAMB", "Adagrad", "RMSprop", "Lion", "Adan")
 """Optimizers with one of these in their name normalise the gradient: their rate grows with the square root of the batch."""
 
@@ -120,3 +126,9 @@ def changed_limits_notes(session: Session) -> tuple[str, ...]:
     if quota is not None:
         notes.append(f"from second {quota.time_s:.0f} on the CPU quota is {quota.quota_cores:g} cores (it was changed)")
     return tuple(notes)
+
+
+def finding_notes(findings: Sequence[Finding], configuration: Sequence[Finding]) -> tuple[str, ...]:
+    """Return notes on findings behind the verdict that name a place or a process, and on settings that no fix's gain shows."""
+    named = [f"{found.summary} ({found.kind})" for found in findings[1:] if found.kind in NOTED_KINDS]
+    return (*named, *(found.evidence[0] for found in configuration if found.kind in NOTED_SETTINGS))

@@ -69,8 +69,7 @@ def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Seque
     long: list[int] = []
     longest_s = 0.0
     for number, (step, value) in enumerate(zip(steps, net, strict=True)):
-        on_core = value / step.compute_s if step.compute_s > 0 else 1.0  # a pause has its part of the waits for a core
-        known = {name: on_core * duration_s for name, duration_s in _named_pauses(step, events, others).items()}
+        known = _named_pauses(step, events, others)
         excess_s = max(0.0, value - typical_s)
         if value > limit_s:
             long.append(number)
