@@ -99,10 +99,11 @@ def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Seque
 
 def _gc_call(events: Sequence[Event]) -> str | None:
     """Return the place whose calls of `gc.collect` take at least half of the time of all collections."""
-    taken_s: Counter[str] = Counter()
+    taken_s: dict[str, float] = {}
     for event in events:
         if event.name == "gc":
-            taken_s[(event.detail or "").partition(", called at ")[2]] += event.duration_s
+            place = (event.detail or "").partition(", called at ")[2]
+            taken_s[place] = taken_s.get(place, 0.0) + event.duration_s
     place = max(taken_s, key=lambda one: taken_s[one], default="")
     return place if place and taken_s[place] >= 0.5 * math.fsum(taken_s.values()) else None
 
