@@ -139,6 +139,10 @@ def test_a_slow_training_loop_is_named(tmp_path: Path) -> None:
     chart = next(chart for chart in flame_charts(session) if chart.name == "step")
     assert chart.bars[0].function == "train"  # the callers that every stack shares are left out
     assert chart.bars[0].share == 1
+    diagnosis = diagnose(session)
+    script = next(found for found in diagnosis.findings if found.kind == "SCRIPT_BOUND")
+    assert script.summary.startswith(f"log_metrics ({tmp_path}/train.py:")
+    assert diagnosis.share_of_step["script"] > 2 * diagnosis.share_of_step["compute"], "the bar agrees with the table"
 
 
 @pytest.mark.slow
@@ -192,7 +196,7 @@ def test_random_deep_stacks_take_bounded_memory(sampler: stacks.StackSampler, mo
     assert len(sampler._counts) <= 51
     assert sum(sampler._counts.values()) == 300
     assert max(len(places) for _, _, places in sampler._counts) == stacks.MOST_FRAMES
-    assert sampler._counts[("step", 0), False, ()] >= 200
+    assert sampler._counts[("step", 0, False), False, ()] >= 200
 
 
 def test_samples_keep_no_frame_and_no_local_value(sampler: stacks.StackSampler) -> None:
