@@ -50,6 +50,10 @@ def test_a_warm_up_and_a_profile_of_the_first_steps_are_meant() -> None:
     assert diagnosed(steps=5, profiler=True, learning_rate=0.0).configuration == ()
 
 
+def test_denormals_are_no_finding_where_the_processor_takes_them_like_others() -> None:
+    assert diagnosed(denormals={"weights": 0.9, "slower": 1.1}).configuration == ()
+
+
 def test_stacks_that_are_written_down_are_the_cost_of_anomaly_detection() -> None:
     frames = (StackFrame("main", "/job/train.py", 9), StackFrame("format_stack", "traceback.py", 30))
     stacks = (Stack(MAIN_PID, "step", 60, False, frames, 0), Stack(MAIN_PID, "step", 40, False, frames[:1], 0))

@@ -20,7 +20,7 @@ SLOW_SHARE = 0.01
 """Measure how slow denormal numbers are from this share of them on."""
 
 TRIED_VALUES = 1 << 15
-TRIES = 3
+TRIES = 5
 
 
 def slow_settings(optimizer: Any) -> dict[str, Any]:

@@ -25,6 +25,9 @@ LEAST_RATE = 1e-8
 LEAST_STEPS = 64
 """Judge a learning rate and a profiler from this many steps on: warm-ups begin near 0, and short profiles are meant."""
 
+LEAST_SLOWER = 2.0
+"""Report denormal numbers where a product with them takes at least this many times as long."""
+
 RECOMPILED = 3
 """Report compilations in later steps from this many on: a last, smaller batch costs one or two."""
 
@@ -74,8 +77,8 @@ def _profiler(job: MeasuredJob, settings: Mapping[str, Any]) -> str | None:
 
 def _denormals(job: MeasuredJob, settings: Mapping[str, Any]) -> str | None:
     found = settings.get("denormals")
-    if not found:
-        return None
+    if not found or found["slower"] < LEAST_SLOWER:
+        return None  # on many processors they cost nothing
     shares = ", ".join(
         f"{percent_text(share)} of the {kind}" for kind, share in found.items() if kind != "slower" and share > 0
     )
