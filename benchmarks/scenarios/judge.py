@@ -88,7 +88,7 @@ EXPECTED: dict[str, Expected] = {
     "checkpoints": Expected(
         13, "pause", ("PERIODIC_STALL",), INPUT, "async_checkpoint", ("--fixed",), evidence="every 40 steps"
     ),
-    "garbage": Expected(14, "pause", ("GC_PAUSE",), (*INPUT, "RANK_STRAGGLER"), "gc_freeze", ("--fixed",)),
+    "garbage": Expected(14, "pause", ("GC_PAUSE",), (*INPUT, "RANK_STRAGGLER"), "remove_gc_collect", ("--fixed",)),
     "straggler_loader": Expected(
         15, "rank", ("RANK_STRAGGLER",), ("COMPUTE_BOUND",), ranks=2, evidence="slow in the loader"
     ),
@@ -132,6 +132,20 @@ EXPECTED: dict[str, Expected] = {
     "long_first_step": Expected(30, HEALTHY, ANY, ("HANG",)),
     "slow_checkpoint": Expected(30, HEALTHY, ANY, ("HANG",)),
     "cold_store": Expected(30, HEALTHY, ANY, ("HANG",)),
+    "tracker": Expected(
+        31, "script", ("SCRIPT_BOUND",), ("COMPUTE_BOUND", *INPUT), "less_often", ("--fixed",), said="post_metrics"
+    ),
+    "pictures": Expected(31, "script", ("SCRIPT_BOUND",), ("OVERHEAD_BOUND", *INPUT), said="draw_picture"),
+    "validation": Expected(
+        31, "script", ("SCRIPT_BOUND", "PERIODIC_STALL"), ("COMPUTE_BOUND", *INPUT), evidence="every 40 steps"
+    ),
+    "collects": Expected(
+        32, "pause", ("GC_PAUSE",), ("SCRIPT_BOUND", *INPUT), "remove_gc_collect", ("--fixed",), said="beside.py"
+    ),
+    "waits_in_the_loop": Expected(33, "compute", ("COMPUTE_BOUND",), ("SCRIPT_BOUND", *INPUT)),
+    "rare_log": Expected(33, "compute", ("COMPUTE_BOUND",), ("SCRIPT_BOUND", *INPUT)),
+    "copied_labels": Expected(34, "memory", STORAGE, CPU, also="MEMORY_GROWTH", withheld="num_workers="),
+    "labels_in_an_array": Expected(34, "input", STORAGE, ("MEMORY_GROWTH",), offered="num_workers="),
 }  # fmt: skip
 
 STRETCH = 17

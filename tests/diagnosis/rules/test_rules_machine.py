@@ -191,7 +191,8 @@ def test_workers_that_copy_shared_pages_are_named_and_no_further_worker_is_advis
     assert any(item.id.startswith("num_workers") for item in diagnose(slow).fixes)
     diagnosis = diagnose(copying(slow, 700, 600, 500))
     found = next(one for one in diagnosis.findings if one.kind == "MEMORY_GROWTH")
-    assert found.summary == "2 loader workers copy Python objects that the fork shares: memory grows by 20.0 MB/s"
+    words = "2 loader workers copy Python objects that the fork shares: memory grows by 20.0 MB/s (keep labels in an array)"
+    assert found.summary == words
     assert any("keep labels and paths in an array" in words for words in found.evidence)
     assert any("which has room" in words for words in found.evidence)
     assert not any(item.id.startswith("num_workers") for item in diagnosis.fixes)

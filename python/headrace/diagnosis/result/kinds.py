@@ -330,7 +330,7 @@ def verdict_kind(name: str, *, cause_seen: bool = True) -> VerdictKind:
             summary="making batches is blocked, cause not seen: no file or socket was read meanwhile",
             headline="{Device} waits{share} for batches whose making is blocked, cause not seen.",
             label="blocked, cause not seen",
-            advice="Find what the source waits for (a lock, a sleep, another process). More worker processes wait in parallel.",
+            advice="Find what the source waits for (a lock, a sleep, another process).",
             fixes=BLINDLY,
         )
     return KINDS.get(name) or VerdictKind(name, summary="", headline=words.capitalize() + ".", label=words.lower())

@@ -209,9 +209,8 @@ def memory_growth(job: MeasuredJob) -> Finding | None:
         return make_finding("MEMORY_GROWTH", None, *words) if words else None
     found = make_finding("MEMORY_GROWTH", None, *_copying_words(job, copying), *words)
     which = "the loader's worker copies" if copying.workers == 1 else f"{copying.workers} loader workers copy"
-    return replace(
-        found, summary=f"{which} Python objects that the fork shares: memory grows by {copying.bytes_s / 1e6:.1f} MB/s"
-    )
+    rate = f"memory grows by {copying.bytes_s / 1e6:.1f} MB/s"
+    return replace(found, summary=f"{which} Python objects that the fork shares: {rate} (keep labels in an array)")
 
 
 def _growing_words(job: MeasuredJob, growth: float) -> str:
