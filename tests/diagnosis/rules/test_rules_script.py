@@ -56,7 +56,8 @@ def test_forward_backward_and_step_are_the_models_whatever_function_calls_them()
 
 
 def test_validation_in_the_loop_and_calls_of_libraries_are_the_scripts() -> None:
-    validate = called(("validate", "/job/train.py", 12), ("Linear.forward", "torch/nn/modules/linear.py", 9), count=50)
+    decorated = ("no_grad", "torch/utils/_contextlib.py", 154), ("validate", "/job/train.py", 12)
+    validate = called(*decorated, ("Linear.forward", "torch/nn/modules/linear.py", 9), count=50)
     tracker = called(("Run.log", "wandb/sdk/run.py", 900), ("Connection.send", "multiprocessing/connection.py", 9), count=50)
     diagnosis = check(with_stacks(validate, tracker, called(count=50, after=False), after_s=0.06), "SCRIPT_BOUND")
     evidence = " ".join(diagnosis.findings[0].evidence)

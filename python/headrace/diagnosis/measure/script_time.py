@@ -165,9 +165,11 @@ def _script_frame(stack: Stack, training: frozenset[Key]) -> int | None:
         at += 1
     if at == 0 or at >= len(frames):
         return None  # no part of the loop is seen, or the loop itself runs
-    frame = frames[at]
-    is_torch = frame.file.startswith("torch/") and not frame.file.startswith(BESIDE_FILES)
-    return None if is_torch or _is_model(frame) or _waits_for_device(frames[-1]) else at
+    if _is_model(frames[at]) or _waits_for_device(frames[-1]):
+        return None
+    if not frames[at].file.startswith("torch/") or frames[at].file.startswith(BESIDE_FILES):
+        return at
+    return next((below for below in range(at, model) if is_own(frames[below])), None)  # a decorator of PyTorch calls it
 
 
 def _is_model(frame: StackFrame) -> bool:
