@@ -35,7 +35,7 @@ def script_bound(job: MeasuredJob) -> Finding | None:
         words.append(f"{function.name} ({place}) takes {duration(function.seconds)} per step")
     blocked_s = (rank.after_s or 0.0) - (rank.after_cpu_s or 0.0) - (rank.after_queue_s or 0.0)
     if blocked_s >= BLOCKED_PART * script.seconds:
-        words.append("the training thread waits there, for no core: a faster model or GPU changes nothing")
+        words.append("the training thread is blocked there: a faster model or GPU changes nothing")
     if script.after_s is not None and not script.functions:
         words.append(f"{duration(script.after_s)} pass from the end of the optimizer's step to the next batch")
     if rank.pauses.period and rank.pauses.unknown_s >= PERIODIC_PART * script.seconds:
