@@ -121,6 +121,7 @@ REMOVE_SYNC = FixKind("remove_sync", _remove_sync)
 
 
 LESS_OFTEN_STEPS = 50
+"""Propose to call the script's own functions once in this many steps."""
 
 
 def _less_often(job: MeasuredJob, kind: str) -> Fix | None:

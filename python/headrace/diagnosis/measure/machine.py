@@ -28,8 +28,10 @@ LEAST_FIT = 0.9
 
 
 LEAST_COPIED_BYTES = 32 << 20
+"""Say that a worker copies pages when it has copied this much."""
+
 LEAST_COPIED_SHARE = 0.03
-"""Say that a worker copies pages when it has copied this much, and this share of what the fork shared with it."""
+"""Say that a worker copies pages when it has copied this share of what the fork shared with it."""
 
 LEAST_COPIED_BYTES_S = 1e6
 """Ignore workers that copy more slowly together."""

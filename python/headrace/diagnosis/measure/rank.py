@@ -231,11 +231,10 @@ def _measure(
     steps: list[Step],
     groups: Mapping[int, list[Step]],
 ) -> Rank | None:
-    probes = [event for event in session.events if event.name == "probe"]
     traced = session.facts.get("source") == "kineto"
     if len(steps) < (LEAST_TRACED_STEPS if traced else TIMED_STEPS):
         return None
-    steady = steps if traced else _measured_steps(steps, loader, probes)
+    steady = steps if traced else _measured_steps(steps, loader, session.events)
     events = [event for event in session.events if event.pid == process.pid]
     others = [step for group in groups.values() if group is not steps for step in group]
     pauses, typical_s = measure_pauses(steady, events, others)
@@ -292,8 +291,9 @@ def _mean_after_s(steps: Sequence[Step], name: str) -> float | None:
     return None if all(value is None for value in values) else mean([value or 0.0 for value in values])
 
 
-def _measured_steps(steps: list[Step], loader: ObservedLoader, probes: list[Event]) -> list[Step]:
+def _measured_steps(steps: list[Step], loader: ObservedLoader, events: Sequence[Event]) -> list[Step]:
     """Return the steady steps that headrace's own experiment did not disturb; of a short session, the steps there are."""
+    probes = [event for event in events if event.name == "probe"]
     steady = steady_steps(steps, loader)
     undisturbed = [step for step in steady if not _is_disturbed(step, probes)]
     return next(found for found in (undisturbed, steady, steps[1:]) if len(found) >= TIMED_STEPS - 1)
