@@ -1,6 +1,6 @@
 """Read settings of PyTorch that cost time or learn nothing: debugging modes left on, denormal numbers, a learning rate near 0.
 
-Read after a few optimizer steps and again each time that their number has doubled: schedules change learning rates, profilers
+Read after a few optimizer steps and again after 64, 512, 4,096 …: schedules change learning rates, profilers
 end by themselves, and weights decay to denormal numbers late. Of each tensor `MOST_VALUES` values are read.
 """
 
@@ -14,8 +14,8 @@ from headrace.attach.record.counters import COUNTERS
 
 __all__ = ["slow_settings"]
 
-MOST_TENSORS = 24
-MOST_VALUES = 4096
+MOST_TENSORS = 12
+MOST_VALUES = 1024
 SLOW_SHARE = 0.01
 """Measure how slow denormal numbers are from this share of them on."""
 
@@ -54,7 +54,7 @@ def _denormals(optimizer: Any) -> dict[str, float] | None:
 
     parameters = [each for each in _parameters(optimizer) if each.device.type == "cpu" and each.dtype == torch.float32]
     parameters = sorted(parameters, key=lambda each: -int(each.numel()))[:MOST_TENSORS]
-    counts: dict[str, list[int]] = {}
+    read: dict[str, list[Any]] = {}
     with torch.no_grad(), torch._C.DisableTorchFunction():
         for each in parameters:
             state = optimizer.state.get(each) or {}
@@ -62,15 +62,19 @@ def _denormals(optimizer: Any) -> dict[str, float] | None:
             kinds += [("optimizer state", value) for value in state.values() if getattr(value, "shape", None) == each.shape]
             for kind, values in kinds:
                 if values is not None and values.layout == torch.strided and values.dtype == torch.float32:
-                    found = counts.setdefault(kind, [0, 0])
-                    few = values.detach().reshape(-1)
-                    few = few[:: max(1, few.numel() // MOST_VALUES)][:MOST_VALUES].abs()
-                    found[0] += int(((few > 0) & (few < torch.finfo(torch.float32).tiny)).sum())
-                    found[1] += few.numel()
-        shares = {kind: part / whole for kind, (part, whole) in counts.items() if whole}
+                    flat = values.detach().reshape(-1)
+                    read.setdefault(kind, []).append(flat[:: max(1, flat.numel() // MOST_VALUES)][:MOST_VALUES])
+        shares = {kind: _denormal_share(torch.cat(values).abs()) for kind, values in read.items()}
         if max(shares.values(), default=0.0) < SLOW_SHARE:
             return None
-        return {**{kind: round(share, 4) for kind, share in shares.items()}, "slower": _slower()}
+        return {**shares, "slower": _slower()}
+
+
+def _denormal_share(values: Any) -> float:
+    import torch
+
+    count = int(((values > 0) & (values < torch.finfo(torch.float32).tiny)).sum())
+    return round(count / max(1, values.numel()), 4)
 
 
 def _slower() -> float:
