@@ -222,6 +222,6 @@ def test_cores_that_the_script_gave_up_are_not_counted() -> None:
 
 
 def test_a_quota_that_was_changed_meanwhile_is_the_one_that_counts() -> None:
-    session = make_session(cpu_s=0.03, compute_s=0.02, cores=4, throttled_share=0.5, quota_cores=1.5)
-    diagnosis = check(session, "CPU_QUOTA")
-    assert any("the limit is 1.5 cores" in words for words in diagnosis.findings[0].evidence)
+    diagnosis = diagnose(make_session(cpu_s=0.03, compute_s=0.02, cores=4, throttled_share=0.5, quota_cores=1.5))
+    found = next(one for one in diagnosis.findings if one.kind == "CPU_QUOTA")
+    assert any("the limit is 1.5 cores" in words for words in found.evidence)
