@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import SessionError
 from headrace.session.endings import JobEnd, ProcessEnd
+from headrace.session.joined_lines import loader_lines, process_lines
 from headrace.session.machine import ForeignProgram, GpuProperties, GpuSample, Host, Sample
 from headrace.session.standstill import Standstill, read_standstills, standstill_lines
 from headrace.session.typed_json import converter, field_converters
@@ -440,8 +441,8 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         plain,
         duration_s=None if end_s is None else end_s - zero_s,
         host=_host(by_kind.get("host", [])),
-        processes=tuple(_shifted(Process, line, zero_s, "started_s") for line in _processes(by_kind)),
-        loaders=_loaders(by_kind),
+        processes=tuple(_shifted(Process, line, zero_s, "started_s") for line in process_lines(by_kind)),
+        loaders=tuple(_build(ObservedLoader, line) for line in loader_lines(by_kind)),
         steps=tuple(sorted(_rows(Step, STEP_FIELDS, by_kind.get("steps", []), zero_s), key=lambda step: step.start_s)),
         batches=tuple(
             sorted(
@@ -470,31 +471,9 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
     )
 
 
-def _processes(by_kind: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """Yield the lines of processes, each with the threads that it had last: scripts set them when they have begun."""
-    later = {
-        line["pid"]: {name: line.get(name) for name in ("thread_settings", "torch_threads")}
-        for line in by_kind.get("threads", [])
-    }
-    yield from (line | later.get(line["pid"], {}) for line in by_kind.get("process", []))
-
-
 def owners(processes: Sequence[Process]) -> dict[int, int]:
     """Return the pid of the process that started each worker, by the worker's pid."""
     return {process.pid: process.parent_pid for process in processes if process.role == "worker"}
-
-
-def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, ...]:
-    """Return the loaders, joined with what later lines say: the format of batches, and whether `headrace run` takes over."""
-    later: dict[tuple[int, int], dict[str, Any]] = {}
-    for line in by_kind.get("batch_format", []):
-        later.setdefault((line["pid"], line["loader"]), {})["batch_format"] = line["format"]
-    for line in by_kind.get("take_over", []):
-        answer = {name: line.get(name) for name in ("take_over", "take_over_reason", "native_part")}
-        later.setdefault((line["pid"], line["loader"]), {}).update(answer)
-    return tuple(
-        _build(ObservedLoader, line | later.get((line["pid"], line["loader"]), {})) for line in by_kind.get("loader", [])
-    )
 
 
 def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:

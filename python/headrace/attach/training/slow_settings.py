@@ -74,7 +74,7 @@ def _denormal_share(values: Any) -> float:
     import torch
 
     count = int(((values > 0) & (values < torch.finfo(torch.float32).tiny)).sum())
-    return round(count / max(1, values.numel()), 4)
+    return round(count / max(1, int(values.numel())), 4)
 
 
 def _slower() -> float:

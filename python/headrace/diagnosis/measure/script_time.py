@@ -134,7 +134,9 @@ def _weighted(stacks: Sequence[Stack], rank: Rank) -> Iterable[tuple[Stack, floa
 
 def _training_functions(session: Session, stacks: Sequence[Stack]) -> frozenset[Key]:
     """Return the functions that the training step runs in: those which call the optimizer, backward, or a forward pass."""
-    path = [StackFrame(str(one[0]), str(one[1]), 0) for one in session.facts.get("training_path") or () if len(one) == 3]
+    known = session.facts.get("training_path")
+    rows = [one for one in known if isinstance(one, list | tuple) and len(one) == 3] if isinstance(known, list | tuple) else []
+    path = [StackFrame(str(function), str(file), 0) for function, file, _ in rows]
     certain = {_key(frame) for frame in _before_model(path)}
     inside: Counter[Key] = Counter()
     whole: Counter[Key] = Counter()
