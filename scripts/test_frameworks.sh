@@ -35,7 +35,7 @@ xargs -P 2 -L 1 scripts/test_frameworks.sh <<'GROUPS' # the longest first; timm 
 tests/frameworks/test_framework_scripts.py -k "not with_timm and not with_torchvision"
 tests/examples/test_examples.py -k "lightning or accelerate or hugging or keras"
 tests/test_guides.py -k other_frameworks
-tests/diagnosis/fixes/test_tensorflow.py -k keras_fit
+tests/diagnosis/fixes/test_tensorflow.py -k "keras_fit or distributed"
 tests/accelerate/lazy/test_native_readers.py tests/accelerate/script_code/test_hf_datasets.py
 tests/launch/own_code/test_under.py -k of_sdk
 tests/profiling/test_in_process.py -k real_trainer

@@ -124,7 +124,7 @@ def test_a_job_whose_folders_are_unknown_says_which_are_meant_and_headrace_train
 def test_interruptions_are_told_and_not_blamed_on_the_input() -> None:
     found = found_in("interrupted")
     assert found.account.interruptions == truth("interrupted")["interruptions"] == 3
-    assert "interrupted 3 times" in found.diagnosis.notes[0]
+    assert "interrupted 3 times" in found.diagnosis.notes[0].text
     assert found.diagnosis.verdict == "COMPUTE_BOUND"
 
 

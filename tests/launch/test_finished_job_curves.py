@@ -111,7 +111,7 @@ def test_short_phases_of_a_slow_job_do_not_become_the_headline() -> None:
     gpu = phases(bursts(1, 4), IDLE, 3400, 200)
     found = curve(14_400, gpu, FULL)
     assert found.diagnosis.verdict == "CPU_SATURATED" and "PERIODIC_STALL" not in kinds(found)
-    assert any("stood idle in 4 phases" in note for note in found.diagnosis.notes)
+    assert any("stood idle in 4 phases" in note.text for note in found.diagnosis.notes)
 
 
 # What was not seen

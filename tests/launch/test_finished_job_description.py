@@ -169,13 +169,17 @@ def test_a_tensorflow_job_is_told_of_tf_data(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("status", ["Stopped", "MaxRuntimeExceeded", "Failed"])
 def test_a_stopped_job_that_saved_nothing_says_so(tmp_path: Path, status: str) -> None:
     def notes(**more: Any) -> str:
-        return " ".join(diagnose_job(documents(tmp_path, status=status, **more), PriceTable.load()).diagnosis.notes)
+        return " ".join(
+            note.text for note in diagnose_job(documents(tmp_path, status=status, **more), PriceTable.load()).diagnosis.notes
+        )
 
     assert "saved nothing" in notes() and "CheckpointConfig" in notes()
     kept = notes(CheckpointConfig={"S3Uri": "s3://b/checkpoints"})
     assert "without a model" in kept and "s3://b/checkpoints" in kept and "saved nothing" not in kept
     assert "model" not in notes(ModelArtifacts={"S3ModelArtifacts": "s3://b/model.tar.gz"})
-    assert "saved nothing" not in " ".join(diagnose_job(documents(tmp_path), PriceTable.load()).diagnosis.notes)
+    assert "saved nothing" not in " ".join(
+        note.text for note in diagnose_job(documents(tmp_path), PriceTable.load()).diagnosis.notes
+    )
 
 
 # Two jobs

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.kinds import KINDS
-from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding, Fix
+from headrace.diagnosis.result.model import NOTES, SHARES, Diagnosis, Finding, Fix, Note
 from headrace.errors import SessionError
 from headrace.report.pages import html
 from headrace.report.sessions.share import without_places
@@ -448,6 +448,26 @@ def test_a_number_of_another_finding_stays_on_one_line_with_its_unit() -> None:
     other = Finding("EXTERNAL_CPU", 0.3, ("other programs delay each step by about 154 ms",))
     page = html.render(replace(diagnosis, findings=(*diagnosis.findings, other)), session=example_session())
     assert "154\u00a0ms" in page
+
+
+def test_notes_on_batches_stand_below_the_verdict_and_others_at_the_end() -> None:
+    odd = Note("one_label", "every label is 0", ("the dataset has one class",))
+    found = replace(example_diagnosis(), notes=(odd, Note("loss_still", "the loss does not move")))
+    lines = terminal.render(replace(found, findings=found.findings[1:]), width=120).plain.splitlines()
+    verdict = next(number for number, line in enumerate(lines) if line.startswith("CPU_PREP"))
+    assert lines[verdict + 1] == "Note: every label is 0 (the dataset has one class)"
+    assert lines.index("Note: the loss does not move") > verdict + 5
+    page = html.render(found)
+    assert "<li>Every label is 0.<ul><li>the dataset has one class</li></ul></li>" in page.replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_many_notes_on_batches_leave_the_screen_its_other_parts(width: int) -> None:
+    notes = tuple(Note(kind, f"note {number}: {'a fact ' * 30}", ("evidence",)) for number, kind in enumerate(NOTES))
+    lines = terminal.render(replace(example_diagnosis(), notes=notes), width=width).plain.splitlines()
+    assert len(lines) <= 24 and [line for line in lines if len(line) > width] == []
+    assert any(line.endswith("more notes in the report") for line in lines) and "Note: note " in "".join(lines)
+    assert any(line.startswith("Where a step goes") for line in lines) and any(line.startswith("Best fixes") for line in lines)
 
 
 def test_a_command_of_a_hundred_thousand_words_leaves_room_for_the_report() -> None:

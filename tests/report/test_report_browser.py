@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.attach.experiments.range_curve import RangePoint, rate_at
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
 from headrace.report.pages import compare_page, html, learning_rate_page, training_page
 from headrace.report.sessions.compare_sessions import compare_sessions
 from headrace.session.model import Session
 from headrace.training.settings.options import Options
-from headrace.training.tune.learning_rate import RangePoint, choose_rate, rate_at
+from headrace.training.tune.learning_rate import choose_rate
 from headrace.trials.experiment.cells import load
 from headrace.trials.pages import page as trials_page
 from headrace.trials.pages.charts import charts_of

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.attach.batches import bare_loops, fetch, other_loaders, steps
+from headrace.attach.batches import bare_loops, contents, fetch, other_loaders, steps
 from headrace.attach.record import ending, load_hooks, open_step, stacks
 from headrace.attach.record.device_clock import CudaClock, DeviceClock
 from headrace.attach.record.processes import keep_open_step
@@ -28,6 +28,7 @@ def install() -> None:
     hooks: tuple[tuple[str, Callable[[], None]], ...] = (
         ("watching for standstills", lambda: keep_open_step(target)),
         ("timing of batches", lambda: fetch.install(target)),
+        ("looking into batches", lambda: contents.install(step_recorder)),
         ("sampling of stacks", lambda: stacks.install(target)),
         ("timing of downloads", first_step.install),
         ("timing of other loaders", lambda: other_loaders.install(step_recorder)),

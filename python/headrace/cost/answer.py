@@ -95,7 +95,7 @@ class Answer:
 
     def sentences(self, *, sources: bool = True) -> list[str]:
         """Return plain sentences: the choice, other loaders and input modes, sensitivity and, with `sources`, the sources."""
-        lines = [self._choice_line(), *self._loader_lines(), *self._mode_lines(), *self._sensitivity_lines()]
+        lines = [self._choice_line(), self._gate_line(), *self._loader_lines(), *self._mode_lines(), *self._sensitivity_lines()]
         lines += self.watched.lines() if self.watched and sources else []
         if any(row.rate_kind == "estimated" for row in self.rows):
             lines.append("~ marks a rate with an estimated part; --json and --html have its interval and its arithmetic.")
@@ -116,6 +116,15 @@ class Answer:
             f"Choice: {_name(row)}, {row.recommended}: ${row.best_usd:,.2f} (${low:,.2f} to ${high:,.2f}) "
             f"in {row.total_hours:.1f} h, {self.choice.reason}; {row.binds} binds."
         )
+
+    def _gate_line(self) -> str:
+        """Why not to add GPUs: of the choice, or of the watched job where a row has more of them; "" where nothing does."""
+        row, watched = self.choice.row, self.question.watched
+        words = row.gate if row is not None else None
+        if words is None and watched is not None and watched.ranks == 1:
+            more = any(one.gpus * one.instances > 1 for one in self.rows)
+            words = next((note.text for note in watched.notes if note.kind == "more_gpus"), None) if more else None
+        return f"{words[0].upper()}{words[1:]}." if words is not None else ""
 
     def _loader_lines(self) -> list[str]:
         lines = []

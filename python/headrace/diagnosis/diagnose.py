@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.diagnosis.endings.end import how_it_ended
+from headrace.diagnosis.findings.batch_notes import batch_notes
+from headrace.diagnosis.findings.by_curves import NO_STEPS, curve_words, finding_by_curves
 from headrace.diagnosis.findings.confidence import confidence_of, noise_words
-from headrace.diagnosis.findings.gpu_settings import find_gpu_settings
+from headrace.diagnosis.findings.gpu_settings import find_gpu_settings, find_slow_settings
+from headrace.diagnosis.findings.more_gpus import gpu_notes, gpu_scaling
 from headrace.diagnosis.findings.not_measured import missing_sources, why_no_steps
 from headrace.diagnosis.findings.notes import batch_size_notes, changed_limits_notes, finding_notes, loss_notes
 from headrace.diagnosis.findings.open_step import with_open_step
 from headrace.diagnosis.findings.reachable import with_reachable
-from headrace.diagnosis.findings.slow_settings import find_slow_settings
 from headrace.diagnosis.findings.step_shares import share_of_step
 from headrace.diagnosis.findings.tables import environment, percentile_table, rank_rows
 from headrace.diagnosis.fixes.registry import add_fixes
@@ -54,8 +56,7 @@ def diagnose(session: Session) -> Diagnosis:
     Example: `diagnose(Session.load("headrace-sessions/2026-11-20-141205")).verdict`
     """
     session = merge_recreated_loaders(session)
-    ranks = measure_ranks(session)
-    machine = _machine(session, ranks)
+    ranks, machine = _measured(session)
     if not ranks:
         return _insufficient(session, machine)
     # Ranks that exchange gradients all take equally long. The rank with the longest own part sets the pace.
@@ -115,10 +116,16 @@ def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:
 def _with_end_and_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
     end = how_it_ended(job.session)
     losses = () if end is not None and end.kind == "nan" else loss_notes(job.session, job.rank)
-    named = finding_notes(found.findings, found.configuration)
-    return replace(
-        found, end=end, notes=(*named, *losses, *changed_limits_notes(job.session), *batch_size_notes(job, found.fixes))
-    )
+    named = (*finding_notes(found.findings, found.configuration), *changed_limits_notes(job.session))
+    batches = batch_notes(job.session, job.rank.process.pid)
+    notes = (*batches, *named, *losses, *gpu_notes(job), *batch_size_notes(job, found.fixes))
+    return replace(found, end=end, notes=notes, gpu_scaling=gpu_scaling(job))
+
+
+def _measured(session: Session) -> tuple[tuple[Rank, ...], Machine]:
+    ranks = measure_ranks(session)
+    machine = _machine(session, ranks)
+    return tuple(_with_queueing(rank, machine) for rank in ranks), machine
 
 
 def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:
@@ -127,6 +134,13 @@ def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     if not any(rank.gpu_step_s is not None for rank in ranks) and (machine.gpu_busy or 0.0) < IDLE_GPU:
         return replace(machine, gpu_busy=None)
     return machine
+
+
+def _with_queueing(rank: Rank, machine: Machine) -> Rank:
+    """Return the rank; the threads of a tf.data pipeline that makes its batches in `next()` queue as the job's threads do."""
+    if rank.loader.family != "tensorflow" or rank.batch_cost is None:
+        return rank
+    return replace(rank, batch_cost=rank.batch_cost.with_queueing(machine.queue_share))
 
 
 def _img_s(job: MeasuredJob, primary: Finding) -> float | None:
@@ -163,27 +177,31 @@ def _for_all_ranks(found: Finding, ranks: int) -> Finding:
 
 
 def _insufficient(session: Session, machine: Machine) -> Diagnosis:
-    """Return the diagnosis of a session with too few steps, with the reason and what to do."""
+    """Return the diagnosis of a session with too few steps: by the curves of the machine, else the reason and what to do."""
     end = how_it_ended(session)
-    evidence = [why_no_steps(session, end)]
+    evidence = [why_no_steps(session, end), *curve_words(session)]
     standstill = open_standstill(session)
     if standstill is not None and not standstill.hangs:
         evidence.insert(0, standstill.words)
+    missing = tuple(f"{item.what}: {item.why}" for item in session.not_measured)
+    by_curves = finding_by_curves(session, end) if standstill is None else None
+    primary = by_curves or make_finding("INSUFFICIENT_DATA", None, *evidence)
     found = Diagnosis(
-        verdict="INSUFFICIENT_DATA",
-        confidence=NO_CONFIDENCE,
-        share_of_step=dict.fromkeys(SHARES, 0.0) | {"other": 1.0},
-        findings=(make_finding("INSUFFICIENT_DATA", None, *evidence),),
+        verdict=primary.kind,
+        confidence=NO_CONFIDENCE if by_curves is None else by_curves.confidence or NO_CONFIDENCE,
+        share_of_step={} if by_curves else dict.fromkeys(SHARES, 0.0) | {"other": 1.0},
+        findings=(primary,),
         img_s=None,
         ceiling_img_s=None,
-        not_measured=tuple(f"{item.what}: {item.why}" for item in session.not_measured),
-        summary=evidence[0],
+        not_measured=missing if by_curves is None else (NO_STEPS, *missing),
+        summary=evidence[0] if by_curves is None else by_curves.summary,
         steps=len(session.steps),
         ranks=0,
         noise=noise_words(machine),
         command=session.command,
         exit_code=session.exit_code,
         end=end,
+        notes=next((notes for one in session.processes if one.role == "main" and (notes := batch_notes(session, one.pid))), ()),
         time_limit_s=session.facts.get("time_limit_s"),
         duration_s=session.duration_s,
         environment=environment(session),

@@ -93,6 +93,7 @@ class FrameworkOutputs:
             return tensorflow.TensorSpec(spec.shape, tensorflow.as_dtype(spec.dtype))
 
         dataset = tensorflow.data.Dataset.from_generator(one_pass, output_signature=_mapped(tensor, signature(loader)))
+        dataset._headrace_loader = loader  # `headrace diagnose` knows the pipeline by it
         options = tensorflow.data.Options()
         # A prefetch that TensorFlow adds by itself would run ahead of what `state_dict` counts.
         options.experimental_optimization.inject_prefetch = False
@@ -212,6 +213,7 @@ def _keras_dataset(loader: _Source, batches: int) -> Any:
 
         def __init__(self) -> None:
             super().__init__(workers=1, use_multiprocessing=False)
+            self._headrace_loader = loader  # `headrace diagnose` knows the pipeline by it
             self._lock = threading.Lock()
             self._peeked: deque[Any] = deque()
             self._in_epoch = False

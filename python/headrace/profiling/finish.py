@@ -14,6 +14,7 @@ from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import SessionError
 from headrace.profiling.image_benchmark import with_image_benchmark
+from headrace.profiling.range_test import with_learning_rate
 from headrace.profiling.read_sweep import with_read_sweep
 from headrace.profiling.verify_fixes import remeasure_fixes
 from headrace.report.pages import html
@@ -37,6 +38,7 @@ def finish(
     threads_allowed: bool = True,
     measure: bool = True,
     usd_per_hour: float | None = None,
+    find_learning_rate: Sequence[str] | None = None,
 ) -> tuple[Session, Diagnosis]:
     """Diagnose the session in `folder`; write `diagnosis.json` and, with `report`, `report.html` there. Return both.
 
@@ -45,7 +47,8 @@ def finish(
     `remeasure_limit_s`: seconds that these runs may take together (default: no limit). `time_to_verdict_s`: seconds from
     the start of the command to its first verdict, if there was one. `threads_allowed`: False while the interpreter exits; the
     read sweep, which needs threads, is then left out. `measure`: False to leave out image benchmark and read sweep, for a job
-    that was asked to stop. `usd_per_hour`: price of a GPU-hour, for the wasted money in the report.
+    that was asked to stop. `usd_per_hour`: price of a GPU-hour, for the wasted money in the report. `find_learning_rate`: the
+    command, to run it again with a growing learning rate, for `remeasure_limit_s` at most.
 
     A job with timed steps is measured for a few seconds (one thread for the images, up to 16 for the files). A measurement that
     fails is logged and left out, and so are files that cannot be written (`Diagnosis.report` is then None). Raises
@@ -63,6 +66,8 @@ def finish(
         log("--verify: nothing is measured, because no fix makes a job go on that hangs")
     elif remeasure_command is not None:
         diagnosis = remeasure_fixes(diagnosis, session, folder, command=remeasure_command, log=log, limit_s=remeasure_limit_s)
+    if find_learning_rate is not None:
+        diagnosis = with_learning_rate(diagnosis, folder, command=find_learning_rate, log=log, limit_s=remeasure_limit_s)
     path = folder / REPORT_FILE
     try:
         write_diagnosis(replace(diagnosis, report=str(path)) if report else diagnosis, folder)

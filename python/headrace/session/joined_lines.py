@@ -12,10 +12,12 @@ Lines = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def loader_lines(by_kind: Lines) -> Iterator[dict[str, Any]]:
-    """Yield the lines of loaders, each with the format of its batches, and whether `headrace run` takes it over."""
+    """Yield the lines of loaders, each with what later lines say: format of batches, opened images, take-over by `run`."""
     later: dict[tuple[int, int], dict[str, Any]] = {}
     for line in by_kind.get("batch_format", ()):
         later.setdefault((line["pid"], line["loader"]), {})["batch_format"] = line["format"]
+    for line in by_kind.get("opened_images", ()):
+        later.setdefault((line["pid"], line["loader"]), {})["sample_paths"] = line["sample_paths"]
     for line in by_kind.get("take_over", ()):
         answer = {name: line.get(name) for name in ("take_over", "take_over_reason", "native_part")}
         later.setdefault((line["pid"], line["loader"]), {}).update(answer)

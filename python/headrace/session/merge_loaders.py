@@ -54,6 +54,7 @@ def merge_recreated_loaders(session: Session) -> Session:
         batches=tuple(renumbered(batch) for batch in session.batches),
         stacks=tuple(renumbered(stack) for stack in session.stacks),
         events=tuple(_renumbered_event(event, first) for event in session.events),
+        contents=session.contents.renumbered(first, parents),
     )
 
 

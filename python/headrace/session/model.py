@@ -8,9 +8,9 @@ started.
 A value that was not measured is None, never 0; `not_measured` says why.
 
 Lines, by their `kind`: `session`, `exit` (the launcher), `recording` (the first of a process's file: pid, host name, start),
-`process`, `loader`, `steps`, `batches`, `event`, `stacks`, `losses`, `ended` (attached processes), `host`, `sample`,
-`standstill`, `standstill_over`, `job_end` (the sampler), `not_measured`. Unknown kinds and fields are ignored, so that an older
-headrace reads a newer session.
+`process`, `loader`, `steps`, `batches`, `event`, `stacks`, `losses`, `contents`, `draws`, `ended` (attached processes),
+`host`, `sample`, `standstill`, `standstill_over`, `job_end` (the sampler), `not_measured`. Unknown kinds and fields are
+ignored, so that an older headrace reads a newer session.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.errors import SessionError
+from headrace.session.batch_contents import Contents, contents_lines, read_contents
 from headrace.session.endings import JobEnd, ProcessEnd
 from headrace.session.joined_lines import loader_lines, process_lines
 from headrace.session.machine import ForeignProgram, GpuProperties, GpuSample, Host, Sample
@@ -332,6 +333,7 @@ class Session:
     facts: Mapping[str, Any] = field(default_factory=dict)
     version: int = SESSION_VERSION
     standstills: tuple[Standstill, ...] = ()
+    contents: Contents = field(default_factory=Contents)
 
     @staticmethod
     def load(folder: str | Path) -> Session:
@@ -465,6 +467,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         samples=tuple(sorted((_sample(line, zero_s) for line in by_kind.get("sample", [])), key=lambda s: s.time_s)),
         standstills=read_standstills(by_kind.get("standstill", []), by_kind.get("standstill_over", []), zero_s),
         not_measured=tuple(dict.fromkeys(_build(NotMeasured, line) for line in by_kind.get("not_measured", []))),
+        contents=read_contents(by_kind.get("contents", []), by_kind.get("draws", []), zero_s),
         ends=_ends(by_kind.get("ended", []), zero_s),
         job_end=next((_shifted(JobEnd, line, zero_s, "time_s") for line in by_kind.get("job_end", [])[-1:]), None),
         version=header.get("version", SESSION_VERSION),
@@ -579,6 +582,7 @@ def _to_lines(session: Session) -> Iterator[dict[str, Any]]:
         value = loss.value if math.isfinite(loss.value) else str(loss.value)  # JSON has no NaN
         yield {"kind": "losses", "pid": loss.pid, "rows": [[loss.time_s, value]]}
     yield from standstill_lines(session.standstills)
+    yield from contents_lines(session.contents)
     for name, value in session.facts.items():
         yield {"kind": "fact", "name": name, "value": value}
     if session.duration_s is not None:

@@ -93,7 +93,8 @@ def printed(folder: Path, *before: str) -> tuple[str, str]:
     assert done.returncode == 1, done.stderr
     late = r"Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ .*\n(.*\n)*?AssertionError: can only .*\n"
     lines = re.sub(r"0x[0-9a-f]+", "0x…", re.sub(late, "", done.stderr)).splitlines()  # a forked child collected garbage
-    return done.stdout.partition("headrace ")[0], "\n".join(line for line in lines if not line.startswith("headrace "))
+    own = re.split(r"^(?:headrace |The training raised )", done.stdout, maxsplit=1, flags=re.MULTILINE)[0]  # before the screen
+    return own, "\n".join(line for line in lines if not line.startswith("headrace "))
 
 
 @pytest.mark.slow

@@ -59,8 +59,8 @@ def test_a_rate_of_zero_is_noted_and_no_finding(tmp_path: Path) -> None:
     session, _ = trained(tmp_path, "plain", 0.0)
     assert len(session.losses) > 24
     found = diagnose(session)
-    (note,) = [note for note in found.notes if "loss" in note]
-    assert "does not move over 250 watched steps" in note
+    (note,) = [note for note in found.notes if "loss" in note.text]
+    assert "does not move over 250 watched steps" in note.text
     assert not any("loss" in sentence for finding in found.findings for sentence in finding.evidence)
 
 

@@ -98,6 +98,15 @@ def test_a_diagnosis_from_before_the_wait_for_a_core_had_a_part_is_read_and_draw
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_notes_that_version_0_1_0_wrote_as_texts_are_read(saved: Path) -> None:
+    document = json.loads((saved / "diagnosis.json").read_text())
+    document["notes"] = ["the loss does not move"]
+    (saved / "diagnosis.json").write_text(json.dumps(document))
+    _, diagnosis = read_session_folder(saved)
+    assert [note.text for note in diagnosis.notes] == ["the loss does not move"]
+    assert main(["report", str(saved)]) == 0
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("--perfetto", "trace.json.gz"), ("--tensorboard", "tensorboard/events.out.tfevents.headrace"), ("--html", "report.html")],

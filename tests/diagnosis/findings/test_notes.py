@@ -25,7 +25,7 @@ def noisy(begin: float, end: float, noise: float, count: int = 90, seed: int = 0
 @pytest.mark.parametrize("seed", range(20))
 def test_a_still_loss_is_noted(seed: int) -> None:
     (note,) = diagnose(with_losses(noisy(2.303, 2.303, 0.02, seed=seed))).notes
-    assert "does not move over 120 watched steps: 2." in note
+    assert "does not move over 120 watched steps: 2." in note.text and note.kind == "loss_still"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -46,7 +46,7 @@ def test_one_step_without_a_number_is_told_from_a_broken_run() -> None:
     values = noisy(2.3, 1.0, 0.01)
     values[40] = float("inf")
     (note,) = diagnose(with_losses(values)).notes
-    assert note.startswith("the loss is infinite in step ")
+    assert note.text.startswith("the loss is infinite in step ")
 
 
 def small_batches(optimizer: str | None) -> Session:
@@ -69,5 +69,5 @@ def test_a_larger_batch_is_noted_with_steps_and_rate(optimizer: str | None, word
     assert fix.id == "batch_size=8"
     assert "4 times fewer steps per epoch" in fix.change
     (note,) = found.notes
-    assert note.startswith("batch_size=8: an epoch has 4 times fewer steps (160,146 instead of 640,584)")
-    assert words in note
+    assert note.text.startswith("batch_size=8: an epoch has 4 times fewer steps (160,146 instead of 640,584)")
+    assert words in note.text

@@ -218,7 +218,7 @@ def test_cores_that_the_script_gave_up_are_not_counted() -> None:
     machine = measure_machine(replace(session, samples=samples), ())
     assert (machine.cores, machine.core_count, len(machine.core_busy), machine.niceness) == (1.0, 1, 1, 5)
     notes = diagnose(replace(session, samples=samples)).notes
-    assert any("may use 1 core instead of 4 (its affinity was changed)" in note for note in notes)
+    assert any("may use 1 core instead of 4 (its affinity was changed)" in note.text for note in notes)
 
 
 def test_a_quota_that_was_changed_meanwhile_is_the_one_that_counts() -> None:

@@ -82,4 +82,4 @@ def test_what_runs_beside_a_busy_gpu_costs_no_step() -> None:
 def test_a_smaller_part_of_the_script_is_named_in_a_note() -> None:
     session = with_stacks(called(("log", "/job/train.py", 12)), called(count=40, after=False), after_s=0.03, cpu_s=0.2)
     diagnosis = check(session, "CPU_PREP")
-    assert any(str(note).startswith("log (train.py:12) takes 15 % of each step") for note in diagnosis.notes)
+    assert any(note.text.startswith("log (train.py:12) takes 15 % of each step") for note in diagnosis.notes)

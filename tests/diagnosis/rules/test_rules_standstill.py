@@ -133,7 +133,7 @@ def test_a_long_step_that_moves_is_a_note_and_not_the_verdict() -> None:
 
     found = diagnose(stands(trainer(phase="runs"), change=moves))
     assert found.verdict != "HANG"
-    assert found.notes[0].startswith("no step for 34 s: the training thread stands at ")
+    assert found.notes[0].text.startswith("no step for 34 s: the training thread stands at ")
     assert found.confidence <= 0.45, "most of the time belongs to a step that is not done"
     assert found.share_of_step["standstill"] > 0.5
 

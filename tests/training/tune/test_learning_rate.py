@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from headrace.attach.experiments.range_curve import RangePoint, rate_at
 from headrace.cli.main import main
 from headrace.report.pages import learning_rate_page
 from headrace.training.settings.optimization import OptimizationOptions
 from headrace.training.settings.options import Options
 from headrace.training.tune.batch_size import batch_words
 from headrace.training.tune.compute_rate import ComputeRate
-from headrace.training.tune.learning_rate import RangePoint, choose_rate, rate_at
+from headrace.training.tune.learning_rate import choose_rate
 
 HELPERS = Path(__file__).parents[2] / "helpers"
 OPTIONS = Options(model="m", data="/d", out="/o", batch_size=64)

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from headrace.attach.batches.batch_values import is_on
+from headrace.attach.batches.worker_draws import WorkerDraws
 from headrace.attach.experiments.probe import Probe
 from headrace.attach.record import load_hooks, open_step, stacks
 from headrace.attach.record.recorder import Recorder
@@ -29,7 +31,7 @@ from headrace.attach.record.threads import (
 from headrace.attach.record.unseen_frames import drop_own_frames
 from headrace.attach.training.operator_cpu import OperatorCpu
 
-__all__ = ["LOADER_VARIABLE", "install"]
+__all__ = ["LOADER_VARIABLE", "install", "passes"]
 
 SOCKETS_AT_BATCH = 5
 """Count the TCP connections of a process after this many batches: by then it has opened all that it needs."""
@@ -47,6 +49,9 @@ LOADER_VARIABLE = "HEADRACE_LOADER"
 
 MAP_FETCHER = "_MapDatasetFetcher"
 """Measure operators only in this fetcher (datasets with indices): an iterable dataset may hold contexts open across batches."""
+
+passes: dict[int, int] = {}
+"""Passes over each loader, by its number: what a forked worker knows of them."""
 
 _timing = threading.local()
 
@@ -145,6 +150,9 @@ class _BatchTimer:
         self.loader = int(number)
         self.probe = Probe(self.recorder, self.loader, self.worker, int(workers)) if info is not None else None
         self.operators = OperatorCpu(self.recorder)
+        self.draws: WorkerDraws | None = None
+        if info is not None and is_on():
+            self.draws = WorkerDraws(self.recorder, self.loader, self.worker, passes.get(self.loader, 0))
         if info is not None:
             from headrace.attach.record.processes import write_process
 
@@ -174,6 +182,8 @@ class _BatchTimer:
             self._enter_process()
         if not isinstance(fetcher.collate_fn, _Collate):
             fetcher.collate_fn = _Collate(fetcher.collate_fn)
+        if self.draws is not None and not self.made:
+            self.draws.before_first(fetcher, fetcher.collate_fn.collate)
         if self.probe is not None:
             self.probe.before_batch()
         if self.worker < 0:
@@ -244,6 +254,8 @@ class _BatchTimer:
             self._note_memory(end_s)
         self.recorder.row("batches", self.loader, [_rounded(value) for value in row], worker=self.worker)
         self.recorder.flush_when_due(end_s)
+        if self.draws is not None:
+            self.draws.after_batch()
 
     def _note_connections(self, now_s: float) -> None:
         """Record the number of TCP connections of this process. Without any, its waits are not for the network."""

@@ -30,7 +30,7 @@ from headrace.attach.training import first_step
 from headrace.attach.training.operators import OperatorProfile
 from headrace.session.model import STEP_FIELDS
 
-__all__ = ["STEP_RECORDERS", "StepRecorder", "install", "is_native", "timed_next"]
+__all__ = ["STEP_RECORDERS", "Iteration", "StepRecorder", "describe_native", "install", "is_native", "timed_next"]
 
 SAMPLE_PATHS = 64
 DEVICE_COLUMNS = (STEP_FIELDS.index("gpu_wait_s"), STEP_FIELDS.index("gpu_step_s"), STEP_FIELDS.index("h2d_s"))
@@ -113,18 +113,22 @@ def _timed_start(original: Callable[..., None], step_recorder: StepRecorder) -> 
     return __init__
 
 
-class _Iteration:
-    """One pass over a loader, with the clocks of its current step. `end_s`: when its last `next()` returned."""
+class Iteration:
+    """One pass over a loader, with the clocks of its current step. `end_s`: when its last `next()` returned.
+
+    contents: what `headrace.attach.batches.contents` notes of the pass.
+    """
 
     __slots__ = (
-        "__weakref__", "batch_bytes", "count", "cpu_s", "drained", "end_s", "epoch", "items", "loader", "optimizing",
-        "process_cpu_s", "queue_s", "ready", "session", "start_cpu_s", "start_queue_s", "start_s", "wait_s",
+        "__weakref__", "batch_bytes", "contents", "count", "cpu_s", "drained", "end_s", "epoch", "items", "loader",
+        "optimizing", "process_cpu_s", "queue_s", "ready", "session", "start_cpu_s", "start_queue_s", "start_s", "wait_s",
     )  # fmt: skip
 
     def __init__(self, loader: int, epoch: int, session: int = 0) -> None:
         self.session = session
         self.loader = loader
         self.epoch = epoch
+        self.contents: Any = None
         self.count = 0
         self.optimizing = False
         self.end_s: float | None = None
@@ -150,6 +154,7 @@ class StepRecorder:
         self.session = 0
         self.recorder = recorder
         self.step_clock = step_clock
+        self.contents: Any = None
         self.begin_session()
 
     def begin_session(self) -> None:
@@ -163,6 +168,8 @@ class StepRecorder:
         self.epochs: dict[int, int] = {}
         self.formats: set[int] = set()
         self.elsewhere: set[int] = set()
+        if self.contents is not None:
+            self.contents.begin_session()
 
     def guarded(self, function: Callable[..., None], *args: Any) -> None:
         """Call `function` unless the hook is turned off. An exception turns the hook off and never reaches the script."""
@@ -205,15 +212,17 @@ class StepRecorder:
             self.recorder.line("loader", loader=number, family=family, **describe(loader))
             self.recorder.flush(last=False)  # of a first batch that never comes, this is all there is
         number = self.loaders[loader]
-        iterator._headrace = _Iteration(number, self.epochs[number], self.session)
+        iterator._headrace = Iteration(number, self.epochs[number], self.session)
         self.epochs[number] += 1
+        fetch.passes[number] = self.epochs[number]
+        self._look("pass_begun", iterator._headrace, loader)
         return number
 
-    def _adopt(self, iterator: Any) -> _Iteration:
+    def _adopt(self, iterator: Any) -> Iteration:
         """Number an iterator that was made before this session began."""
         describe = _describe_iterator if hasattr(iterator, "_index_sampler") else _describe_other
         self.number(iterator, iterator, describe, family=_family(iterator))
-        adopted: _Iteration = iterator._headrace
+        adopted: Iteration = iterator._headrace
         return adopted
 
     def workers_started(self, iterator: Any, begin_s: float) -> None:
@@ -227,15 +236,21 @@ class StepRecorder:
         if iteration is not None and iteration.session == self.session and iteration.count:
             if iteration.end_s is not None:  # the loop left the epoch early; at the end of an epoch the last step is closed
                 self._close(iteration, time.monotonic())
-            iterator._headrace = _Iteration(iteration.loader, self.epochs[iteration.loader], self.session)
+            iterator._headrace = Iteration(iteration.loader, self.epochs[iteration.loader], self.session)
             self.epochs[iteration.loader] += 1
+            self._look("pass_begun", iterator._headrace, None)
+
+    def _look(self, moment: str, *args: Any) -> None:
+        """Call a method of `contents`, if batches are looked into. It has a guard of its own."""
+        if self.contents is not None:
+            self.contents.guarded(getattr(self.contents, moment), *args)
 
     # One step.
 
-    def before_next(self, iterator: Any) -> _Iteration:
+    def before_next(self, iterator: Any) -> Iteration:
         """End the previous step, and start the clocks of this call of `next()`."""
         stacks.unmark()
-        current: _Iteration | None = getattr(iterator, "_headrace", None)
+        current: Iteration | None = getattr(iterator, "_headrace", None)
         if current is None or current.session != self.session:
             current = self._adopt(iterator)
         now_s = time.monotonic()
@@ -252,7 +267,7 @@ class StepRecorder:
         open_step.wait_begun(current.loader, current.epoch, current.count, current.start_s)
         return current
 
-    def after_next(self, current: _Iteration, data: Any) -> None:
+    def after_next(self, current: Iteration, data: Any) -> None:
         """Record that `next()` has returned the batch `data`: the wait for input ends."""
         current.end_s = end_s = time.monotonic()
         current.wait_s = end_s - current.start_s
@@ -268,6 +283,7 @@ class StepRecorder:
         if not self.has_batch:
             self.has_batch = True
             first_step.record_startup(self.recorder)
+        self._look("delivered", current, data)
         COUNTERS.reset(end_s)
         current.queue_s = run_queue_delay_s()
         stacks.mark("step", current.loader, current)
@@ -280,14 +296,15 @@ class StepRecorder:
             self.formats.add(loader)
             self.recorder.line("batch_format", loader=loader, format=str(largest.dtype).removeprefix("torch."))
 
-    def epoch_finished(self, current: _Iteration) -> None:
+    def epoch_finished(self, current: Iteration) -> None:
         """Record the end of an epoch (StopIteration)."""
         now_s = time.monotonic()
         open_step.epoch_ended(now_s)
+        self._look("pass_ended", current)
         self.recorder.event("epoch_end", current.start_s, now_s - current.start_s, f"loader {current.loader}")
         self.recorder.flush_when_due(now_s)
 
-    def _close(self, current: _Iteration, now_s: float) -> None:
+    def _close(self, current: Iteration, now_s: float) -> None:
         cpu_s = time.thread_time()
         queue_s = run_queue_delay_s()
         assert current.end_s is not None
@@ -374,9 +391,12 @@ def _size_bytes(data: Any) -> int | None:
 
 
 def _batch_size(data: Any) -> int | None:
-    """Return the first dimension of the first tensor in the batch."""
+    """Return the first dimension of the first tensor in the batch; of a batch divided among devices, that of all parts."""
     while isinstance(data, list | tuple | dict) and data:
         data = next(iter(data.values())) if isinstance(data, dict) else data[0]
+    parts = getattr(data, "values", None)
+    if isinstance(parts, tuple):  # tf.distribute's PerReplica
+        return sum(_batch_size(part) or 0 for part in parts) or None
     shape = getattr(data, "shape", None)
     return int(shape[0]) if shape else None
 
@@ -434,7 +454,7 @@ def _describe_iterator(iterator: Any) -> dict[str, Any]:
 def _describe_other(loader: Any) -> dict[str, Any]:
     """Return the settings of a loader whose class is not PyTorch's. The threads of headrace's own are its workers."""
     if is_native(loader):
-        return _describe_native(loader)
+        return describe_native(loader)
     dataset = getattr(loader, "dataset", None)
     size = getattr(loader, "batch_size", None)
     return {
@@ -450,7 +470,7 @@ def is_native(loader: Any) -> bool:
     return f"{type(loader).__module__}.{type(loader).__qualname__}" == "headrace.loading.loader.Loader"
 
 
-def _describe_native(loader: Any) -> dict[str, Any]:
+def describe_native(loader: Any) -> dict[str, Any]:
     """Return the settings of a `headrace.Loader`. Its threads live from epoch to epoch."""
     dataset = loader.dataset
     return {

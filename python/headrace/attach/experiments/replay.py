@@ -20,7 +20,7 @@ from headrace.attach.record.processes import rank_from_environment
 from headrace.attach.record.recorder import Recorder, recorder
 from headrace.attach.record.unseen_frames import when_made
 
-__all__ = ["MATCH_VARIABLE", "install"]
+__all__ = ["MATCH_VARIABLE", "install", "length_of"]
 
 MATCH_VARIABLE = "HEADRACE_REPLAY"
 """Environment variable with attributes, as JSON, that identify the loader: `{"batch_size": 64, "num_workers": 2}`."""
@@ -109,7 +109,7 @@ class _Replay:
             steps = [after - before for before, after in pairwise(times_s)]
             self._seconds[phase] = (time.monotonic() - times_s[0]) / len(steps) if on_gpu else sorted(steps)[len(steps) // 2]
             self._leave(phase)
-            size = _length(self.batch)
+            size = length_of(self.batch)
             self._recorder.line("fact", name="replay", value={"batch_size": size, "seconds": dict(self._seconds)})
             self._recorder.flush()
 
@@ -118,9 +118,9 @@ class _Replay:
         import torch
 
         if phase == "half":
-            return _resized(self.batch, _length(self.batch) // 2) if _length(self.batch) >= 2 else None
+            return _resized(self.batch, length_of(self.batch) // 2) if length_of(self.batch) >= 2 else None
         if phase == "double":
-            return _resized(self.batch, 2 * _length(self.batch))
+            return _resized(self.batch, 2 * length_of(self.batch))
         if phase == "channels_last":
             return self._channels_last() if self._device() != "none" else None
         if phase == "amp":
@@ -182,7 +182,7 @@ def _mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
     return type(batch)(_mapped(value, change) for value in batch) if isinstance(batch, list | tuple) else batch
 
 
-def _length(batch: Any) -> int:
+def length_of(batch: Any) -> int:
     """Return the batch size: the first dimension of the first tensor."""
     sizes: list[int] = []
     _mapped(batch, lambda one: sizes.append(int(one.shape[0]) if one.dim() else 0))
@@ -191,7 +191,7 @@ def _length(batch: Any) -> int:
 
 def _resized(batch: Any, size: int) -> Any:
     """Cut or repeat the batch to `size` records. Tensors of another length stay."""
-    length = _length(batch)
+    length = length_of(batch)
 
     def change(one: Any) -> Any:
         if not one.dim() or one.shape[0] != length:

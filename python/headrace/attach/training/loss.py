@@ -19,7 +19,7 @@ from headrace.attach.record.counters import COUNTERS
 from headrace.attach.record.recorder import Recorder
 from headrace.attach.record.unseen_frames import drop_own_frames
 
-__all__ = ["install"]
+__all__ = ["LossReader", "install", "note_losses"]
 
 INTERVAL_S = 0.1
 """Seconds between two recorded losses at least: a trend needs no more."""
@@ -27,16 +27,21 @@ INTERVAL_S = 0.1
 
 def install(recorder: Recorder) -> None:
     """Patch `torch.Tensor.backward` and `GradScaler.scale` to record the loss that gradients are computed from."""
+    reader = _SampledLoss(recorder)
+    recorder.before_flush.append(lambda last: reader.guarded(reader.write, last))
+    note_losses(reader)
+
+
+def note_losses(reader: LossReader) -> None:
+    """Patch `torch.Tensor.backward` and `GradScaler.scale` to show `reader` each tensor that gradients are computed from."""
     import torch
 
-    reader = _LossReader(recorder)
-    recorder.before_flush.append(lambda last: reader.guarded(reader.write, last))
     torch.Tensor.backward = _noted_backward(torch.Tensor.backward, reader)
     scaler: Any = torch.amp.grad_scaler.GradScaler  # the scaler of torch.cuda.amp is a subclass
     scaler.scale = _noted_scale(scaler.scale, reader)
 
 
-def _noted_backward(original: Callable[..., Any], reader: _LossReader) -> Callable[..., Any]:
+def _noted_backward(original: Callable[..., Any], reader: LossReader) -> Callable[..., Any]:
     def backward(self: Any, *args: Any, **options: Any) -> Any:
         reader.guarded(reader.note, self)
         try:
@@ -49,7 +54,7 @@ def _noted_backward(original: Callable[..., Any], reader: _LossReader) -> Callab
     return backward
 
 
-def _noted_scale(original: Callable[..., Any], reader: _LossReader) -> Callable[..., Any]:
+def _noted_scale(original: Callable[..., Any], reader: LossReader) -> Callable[..., Any]:
     def scale(self: Any, outputs: Any) -> Any:
         scaled = original(self, outputs)
         reader.guarded(reader.note_scaled, outputs, scaled)
@@ -59,16 +64,26 @@ def _noted_scale(original: Callable[..., Any], reader: _LossReader) -> Callable[
     return scale
 
 
-class _LossReader:
-    """Reads the loss of one step in each interval."""
+class LossReader:
+    """What is shown each tensor on which a script calls `backward()`. An error turns it off and never reaches the script."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self) -> None:
         self._off = False
-        self._next_s = 0.0
-        self._sum, self._count = 0.0, 0
         self._scaled: tuple[weakref.ref[Any], Any] | None = None
-        self._copied: tuple[float, Any, Any] | None = None
+
+    def note(self, tensor: Any) -> None:
+        """Look at a tensor on which the script calls `backward()`."""
+        raise NotImplementedError
+
+    def unscaled(self, tensor: Any) -> Any:
+        """Return the loss without the factor of a GradScaler, detached."""
+        scaled, self._scaled = self._scaled, None
+        return scaled[1] if scaled is not None and scaled[0]() is tensor else tensor.detach()
+
+    def note_scaled(self, outputs: Any, scaled: Any) -> None:
+        """Remember the loss before it was scaled."""
+        if hasattr(outputs, "detach"):
+            self._scaled = (weakref.ref(scaled), outputs.detach())
 
     def guarded(self, function: Callable[..., None], *args: Any) -> None:
         """Call `function`. An error turns the hook off and never reaches the script."""
@@ -79,20 +94,25 @@ class _LossReader:
                 self._off = True
                 load_hooks.disable("reading of the loss")
 
-    def note_scaled(self, outputs: Any, scaled: Any) -> None:
-        """Remember the loss before it was scaled."""
-        if hasattr(outputs, "detach"):
-            self._scaled = (weakref.ref(scaled), outputs.detach())
+
+class _SampledLoss(LossReader):
+    """Reads the loss of one step in each interval."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._next_s = 0.0
+        self._sum, self._count = 0.0, 0
+        self._copied: tuple[float, Any, Any] | None = None
 
     def note(self, tensor: Any) -> None:
         """Read the value of `tensor` if it is the first of its step; on a GPU, if a value is due."""
         COUNTERS.losses += 1
-        scaled, self._scaled = self._scaled, None
+        loss = self.unscaled(tensor)
         now_s = time.monotonic()
         is_due = now_s >= self._next_s
         if COUNTERS.losses > 1 or not (tensor.is_cpu or (is_due and tensor.is_cuda)):
             return
-        loss = scaled[1] if scaled is not None and scaled[0]() is tensor else tensor.detach()
         if loss.numel() != 1 or loss.dtype.is_complex:
             return
         if loss.is_cpu:

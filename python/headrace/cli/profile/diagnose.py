@@ -9,7 +9,13 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.profile.finished_job import FINISHED_JOB_OPTIONS, add_finished_job_options, run_finished_job
-from headrace.cli.profile.session_command import add_session_options, print_diagnosis, session_folder, session_kept
+from headrace.cli.profile.session_command import (
+    add_session_options,
+    job_environment,
+    print_diagnosis,
+    session_folder,
+    session_kept,
+)
 from headrace.cli.shared import output
 from headrace.cli.shared.price_options import add_price_options, gpu_usd_per_hour
 from headrace.diagnosis.result.fail_if import Condition
@@ -42,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "for as long again as --seconds, if that is given",
     )
     parser.add_argument(
+        "--find-learning-rate",
+        action="store_true",
+        help="suggest a learning rate: run the command again with a rate that grows over 100 updates, and save nothing",
+    )
+    parser.add_argument(
         "--fail-if", type=str, metavar="EXPR", help='exit with 1 if this expression is true, e.g. "input_share>0.1"'
     )
     parser.add_argument("--no-report", action="store_true", help="do not write report.html")
@@ -62,10 +73,12 @@ def run(args: argparse.Namespace) -> int:
     output.log(f"headrace diagnose: session in {folder}")
     with output.Heartbeat("headrace diagnose", "the command runs") as beat:
         with FirstVerdict(folder, _log_first_verdict) as first, StandstillNotice(folder, _log_standstill):
-            finished = watch(args.command, folder, time_limit_s=args.seconds)
-        verifies = args.verify and finished.stopped_by is None
-        if args.verify and not verifies:
-            output.log("--verify: nothing is measured, because the run was interrupted")
+            finished = watch(args.command, folder, env=job_environment(args), time_limit_s=args.seconds)
+        runs_again = finished.stopped_by is None
+        verifies, finds = args.verify and runs_again, args.find_learning_rate and runs_again
+        for name in ("--verify" * args.verify, "--find-learning-rate" * args.find_learning_rate):
+            if name and not runs_again:
+                output.log(f"{name}: nothing is measured, because the run was interrupted")
         beat.begin(f"measuring the job's images and files{', and the fixes' if verifies else ''}")
         with session_kept(folder):
             session, diagnosis = finish(
@@ -73,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
                 log=output.log,
                 report=not args.no_report,
                 remeasure_command=args.command if verifies else None,
+                find_learning_rate=args.command if finds else None,
                 remeasure_limit_s=args.seconds,
                 time_to_verdict_s=first.after_s,
                 usd_per_hour=usd_per_hour,

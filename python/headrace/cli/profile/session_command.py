@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.attach.batches.batch_values import NOTES_VARIABLE
 from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_number
 from headrace.diagnosis.result.model import Diagnosis
@@ -15,15 +16,23 @@ from headrace.profiling.command import default_session_folder
 from headrace.report.text import terminal
 from headrace.session.model import Session
 
-__all__ = ["add_session_options", "print_diagnosis", "session_folder", "session_kept"]
+__all__ = ["add_session_options", "job_environment", "print_diagnosis", "session_folder", "session_kept"]
 
 
 def add_session_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--out` and `--seconds`."""
+    """Add `--out`, `--seconds` and `--no-notes`."""
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the session (default: headrace-sessions/TIME)")
     parser.add_argument(
         "--seconds", type=positive_number, metavar="N", help="stop the command after N seconds (default: never)"
     )
+    parser.add_argument(
+        "--no-notes", action="store_true", help="do not look into batches: no notes on records, labels and values"
+    )
+
+
+def job_environment(args: argparse.Namespace) -> dict[str, str]:
+    """Return the environment variables that the options of `add_session_options` set for the command."""
+    return {NOTES_VARIABLE: "0"} if args.no_notes else {}
 
 
 def session_folder(args: argparse.Namespace) -> Path:

@@ -12,7 +12,13 @@ from pathlib import Path
 from rich.live import Live
 from rich.text import Text
 
-from headrace.cli.profile.session_command import add_session_options, print_diagnosis, session_folder, session_kept
+from headrace.cli.profile.session_command import (
+    add_session_options,
+    job_environment,
+    print_diagnosis,
+    session_folder,
+    session_kept,
+)
 from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_number
 from headrace.diagnosis.diagnose import diagnose
@@ -53,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     log = folder / "output.txt"
     output.log(f"headrace watch: session in {folder}; output of the command in {log}")
     with open(log, "wb", opener=private_opener) as file, _view(folder, every_s=args.every):
-        finished = watch(args.command, folder, time_limit_s=args.seconds, log=file)
+        finished = watch(args.command, folder, env=job_environment(args), time_limit_s=args.seconds, log=file)
     with session_kept(folder):
         session, diagnosis = finish(folder, log=output.log)
     output.emit(args, document(diagnosis), lambda: print_diagnosis(diagnosis, session))

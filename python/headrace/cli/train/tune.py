@@ -10,6 +10,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Column, Table
 
+from headrace.attach.experiments.range_curve import RangeTest
 from headrace.cli.shared import output
 from headrace.cli.shared.price_options import add_price_options, machine_usd_per_hour
 from headrace.cli.train.training_options import add_training_options, options_from_arguments
@@ -26,7 +27,7 @@ from headrace.training.settings import options_file
 from headrace.training.settings.resolve_options import ResolvedOptions, with_global_batch
 from headrace.training.tune.batch_size import batch_words
 from headrace.training.tune.deadline import Deadline
-from headrace.training.tune.learning_rate import RangeTest, find_learning_rate
+from headrace.training.tune.learning_rate import find_learning_rate
 from headrace.training.tune.tune import Reporter, TuningResult, measured_batch_size, tune
 
 SUMMARY = "measure batch size, threads and prefetch for a training run on this machine, and say what limits it"

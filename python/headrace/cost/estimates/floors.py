@@ -14,7 +14,7 @@ from headrace.cost.market.prices import Instance, PriceTable
 from headrace.errors import UsageError
 from headrace.system.text.sizes import number_text, percent_text
 
-__all__ = ["INPUT_MODES", "LOADERS", "Floor", "InputMode", "Job", "binding", "cpu_rate", "floors", "gpu_rate"]
+__all__ = ["INPUT_MODES", "LOADERS", "Floor", "InputMode", "Job", "binding", "cpu_rate", "floors", "gpu_rate", "one_gpu_rate"]
 
 Resource = Literal["given", "gpu", "cpu", "network", "requests", "disk"]
 InputMode = Literal["local", "file", "fastfile", "pipe", "stream", "fsx", "efs"]
@@ -131,15 +131,19 @@ def _resnet50_rate(gpu: str, table: PriceTable) -> Estimate:
     return Estimate(point, low, high, "estimated", f"{gpu}, {bandwidth:,} GB/s: {words}")
 
 
-def _gpu(job: Job, instance: Instance, table: PriceTable) -> Floor:
+def one_gpu_rate(job: Job, instance: Instance, table: PriceTable) -> Estimate:
+    """Return the rate of one GPU of an instance that never waits. Raises `UsageError` where neither rate nor model is known."""
     if job.gpu_img_s is not None:
-        one = job.gpu_img_s
-    elif job.model is not None:
-        one = gpu_rate(job.model, instance.gpu, table)
-    else:
-        raise UsageError(
-            "neither the rate nor the model is known", hint="--model NAME, or --img-s RATE, or --gpu-img-s RATE of one GPU"
-        )
+        return job.gpu_img_s
+    if job.model is not None:
+        return gpu_rate(job.model, instance.gpu, table)
+    raise UsageError(
+        "neither the rate nor the model is known", hint="--model NAME, or --img-s RATE, or --gpu-img-s RATE of one GPU"
+    )
+
+
+def _gpu(job: Job, instance: Instance, table: PriceTable) -> Floor:
+    one = one_gpu_rate(job, instance, table)
     if instance.gpus == 1:
         return Floor("gpu", one, f"1 × {instance.gpu} at {one.point:,.0f} img/s")
     point, low, high = _scaling(instance, table)

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.cost.estimates.estimate import Estimate, Kind
-from headrace.cost.estimates.floors import Floor, Job, floors
+from headrace.cost.estimates.floors import Floor, Job, floors, one_gpu_rate
 from headrace.cost.estimates.input_modes import Start, start
 from headrace.cost.market.prices import Instance, Price, PriceTable, Service
 from headrace.cost.market.spot import SpotRun, break_even_hours, expected_run, hours_between_interruptions
+from headrace.diagnosis.result.gpu_gate import gpu_gate
 
 __all__ = ["Purchase", "Row", "estimate_row", "estimate_rows", "hours_row"]
 
@@ -43,6 +44,7 @@ class Row:
     """Time and money of the run on one instance type of one service, at one rate.
 
     `hours` is training alone, for all epochs; `start_s` comes before it. `usd_low`, `usd_high`: interval of `on_demand_usd`.
+    `gpu_scaling`: the rate over that of one GPU that never waits, times the number of GPUs; None of one GPU or a given rate.
     `spot_usd` is price × hours; `spot_expected_usd` includes interruptions (infinite: the run would never end). None: no spot
     discount is known. `break_even_hours`: spot is cheaper if interruptions are rarer than this.
     """
@@ -82,6 +84,12 @@ class Row:
     break_even_hours: float | None
     recommended: str
     copy_usd: float = 0.0
+    gpu_scaling: float | None = None
+
+    @property
+    def gate(self) -> str | None:
+        """Why the GPUs of this row are too many, in a clause; None where they are not."""
+        return gpu_gate(self.gpu_scaling, gpus=self.gpus * self.instances, limit=f"the {self.binds}")
 
     @property
     def best_usd(self) -> float:
@@ -124,7 +132,9 @@ def estimate_row(
     seconds = job.images / whole.point
     hours = job.epochs * job.images / whole.point / 3600
     began = start(job, instance, service, table)
-    return _priced(
+    gpus = instance.gpus * instances
+    scaling = whole.point / (gpus * one_gpu_rate(job, instance, table).point) if gpus > 1 and job.img_s is None else None
+    row = _priced(
         _Run(
             instance,
             service,
@@ -141,6 +151,7 @@ def estimate_row(
         purchase,
         table,
     )
+    return replace(row, gpu_scaling=scaling)
 
 
 def hours_row(hours: float, instance: Instance, service: Service, purchase: Purchase, table: PriceTable) -> Row:

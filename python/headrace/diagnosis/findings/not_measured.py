@@ -18,14 +18,21 @@ def missing_sources(job: MeasuredJob) -> tuple[str, ...]:
     missing = [f"{item.what}: {item.why}" for item in job.session.not_measured]
     rank = job.rank
     if rank.batch_cost is None:
-        unknown = (
-            "no loader that headrace knows makes them" if rank.loader.family == "none" else "no worker of this loader reported"
-        )
+        unknown = {
+            "none": "no loader that headrace knows makes them",
+            "tensorflow": "TensorFlow's threads make them ahead",
+        }.get(rank.loader.family, "no worker of this loader reported")
         missing.append(f"the making of batches: {unknown}")
     elif rank.loader.family == "tensorflow":
-        missing.append("CPU queueing while batches are made: TensorFlow's threads make them; the time is counted as blocked")
+        how = "counted as blocked" if rank.batch_cost.queue_s is None else "estimated from all threads of the job"
+        missing.append(f"CPU queueing while batches are made: TensorFlow's threads make them; the time is {how}")
     elif rank.batch_cost.queue_s is None:
         missing.append("CPU queueing in the workers: the kernel keeps no scheduler statistics")
+    steps = (job.session.facts.get("tensorflow") or {}).get("steps_per_execution") or 1
+    if steps > 1:
+        missing.append(
+            f"the gain of steps_per_execution={steps}: Keras runs one step at a time while headrace times its batches"
+        )
     if job.machine.gpu_busy is not None and rank.gpu_step_s is None:
         missing.append("times on the GPU's clock: no CUDA work was seen in the training process")
     if rank.loader.take_over == "unknown":
@@ -66,6 +73,11 @@ def why_no_steps(session: Session, end: End | None) -> str:
         )
     if end is not None and end.is_failure:
         return f"no step was timed: {end.text}"
+    if session.loaders and all(loader.family == "tensorflow" for loader in session.loaders):
+        return (
+            "a tf.data pipeline was iterated, but no batch of it reached Python: a loop inside a tf.function is not timed. For "
+            "this run, take the loop out of it: for batch in dataset: train_step(batch), with @tf.function on train_step alone"
+        )
     if session.loaders:
         return "a DataLoader was made but gave no step; look at the command's own output for an error before training"
     if session.processes:

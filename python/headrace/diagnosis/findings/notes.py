@@ -1,4 +1,4 @@
-"""Notes beside the findings: what a watched run shows that no change of speed would mend."""
+"""Notes on the training beside the findings: on the loss, and on what a larger batch asks for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from headrace.diagnosis.measure import Rank
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.stats import mean, median, required
-from headrace.diagnosis.result.model import Finding, Fix
+from headrace.diagnosis.result.model import Finding, Fix, Note
 from headrace.session.model import Loss, Session
 from headrace.system.text.sizes import count_text, percent_text
 
@@ -31,7 +31,7 @@ SEEN_SHARE = 0.04
 """Say nothing where the loss varies so much that a change by this share would not have been seen."""
 
 
-def loss_notes(session: Session, rank: Rank) -> tuple[str, ...]:
+def loss_notes(session: Session, rank: Rank) -> tuple[Note, ...]:
     """Return a note when the loss of a rank is not a number, or does not move over the watched steps; else nothing.
 
     The loss is that of the first `backward()` of a step (`headrace.attach.training.loss`). Where none was seen, there is no
@@ -40,7 +40,7 @@ def loss_notes(session: Session, rank: Rank) -> tuple[str, ...]:
     losses = [loss for loss in session.losses if loss.pid == rank.process.pid]
     broken = next((loss for loss in losses if not math.isfinite(loss.value)), None)
     if broken is not None:
-        return (_broken_words(broken, losses, rank),)
+        return (Note("loss_not_finite", _broken_words(broken, losses, rank)),)
     if len(losses) < LEAST_VALUES or len(rank.all_steps) < LEAST_STEPS:
         return ()
     values = [loss.value for loss in losses]
@@ -53,11 +53,12 @@ def loss_notes(session: Session, rank: Rank) -> tuple[str, ...]:
     if not is_still or STANDARD_ERRORS * error > SEEN_SHARE * level:
         return ()
     steps = count_text(len(rank.all_steps), "watched step")
-    return (
+    text = (
         f"the loss does not move over {steps}: {begin:.4g} in the first third, {end:.4g} in the last "
         f"(a change of {percent_text(max(LEAST_SHARE, STANDARD_ERRORS * error / level))} would show). Early in a training: "
-        "headrace tune --find-learning-rate; check labels and frozen weights",
+        "headrace diagnose --find-learning-rate; check labels and frozen weights"
     )
+    return (Note("loss_still", text),)
 
 
 def _broken_words(broken: Loss, losses: Sequence[Loss], rank: Rank) -> str:
@@ -85,7 +86,7 @@ SQUARE_ROOT_OPTIMIZERS = ("Adam", "Lamb", "LAMB", "Adagrad", "RMSprop", "Lion", 
 """Optimizers with one of these in their name normalise the gradient: their rate grows with the square root of the batch."""
 
 
-def batch_size_notes(job: MeasuredJob, fixes: Sequence[Fix]) -> tuple[str, ...]:
+def batch_size_notes(job: MeasuredJob, fixes: Sequence[Fix]) -> tuple[Note, ...]:
     """Return notes on the steps of an epoch and the learning rate with the batch size that a fix proposes; () without one."""
     fix = next((fix for fix in fixes if fix.id.startswith("batch_size=")), None)
     rank = job.rank
@@ -97,7 +98,8 @@ def batch_size_notes(job: MeasuredJob, fixes: Sequence[Fix]) -> tuple[str, ...]:
     if length and rank.loader.batched_by != "dataset":
         now, then = (math.ceil(length / len(job.ranks) / count) for count in (rank.items, size))
         epoch += f" ({then:,} instead of {now:,})"
-    return (f"{fix.id}: {epoch}, so each must move the weights further. {_rate_words(times, job.settings.get('optimizer'))}",)
+    rate = _rate_words(times, job.settings.get("optimizer"))
+    return (Note("larger_batch", f"{fix.id}: {epoch}, so each must move the weights further. {rate}"),)
 
 
 def _rate_words(times: float, optimizer: str | None) -> str:
@@ -112,23 +114,23 @@ def _rate_words(times: float, optimizer: str | None) -> str:
     return f"Usual for {optimizer} is {usual}, {warm}"
 
 
-def changed_limits_notes(session: Session) -> tuple[str, ...]:
+def changed_limits_notes(session: Session) -> tuple[Note, ...]:
     """Return a note for cores or a CPU quota that changed while the job ran."""
     notes = []
     changed = next((sample for sample in session.samples if sample.affinity is not None), None)
     if changed is not None and changed.affinity is not None:
         before = session.host.cores_affinity or session.host.cores_online or 0
         cores = count_text(len(changed.affinity), "core")
-        notes.append(
-            f"from second {changed.time_s:.0f} on the job may use {cores} instead of {before} (its affinity was changed)"
-        )
+        words = f"from second {changed.time_s:.0f} on the job may use {cores} instead of {before} (its affinity was changed)"
+        notes.append(Note("changed_limits", words))
     quota = next((sample for sample in session.samples if sample.quota_cores is not None), None)
     if quota is not None:
-        notes.append(f"from second {quota.time_s:.0f} on the CPU quota is {quota.quota_cores:g} cores (it was changed)")
+        words = f"from second {quota.time_s:.0f} on the CPU quota is {quota.quota_cores:g} cores (it was changed)"
+        notes.append(Note("changed_limits", words))
     return tuple(notes)
 
 
-def finding_notes(findings: Sequence[Finding], configuration: Sequence[Finding]) -> tuple[str, ...]:
+def finding_notes(findings: Sequence[Finding], configuration: Sequence[Finding]) -> tuple[Note, ...]:
     """Return notes on findings behind the verdict that name a place or a process, and on settings that no fix's gain shows."""
-    named = [f"{found.summary} ({found.kind})" for found in findings[1:] if found.kind in NOTED_KINDS]
-    return (*named, *(found.evidence[0] for found in configuration if found.kind in NOTED_SETTINGS))
+    named = [Note("finding", f"{found.summary} ({found.kind})") for found in findings[1:] if found.kind in NOTED_KINDS]
+    return (*named, *(Note("setting", found.evidence[0]) for found in configuration if found.kind in NOTED_SETTINGS))

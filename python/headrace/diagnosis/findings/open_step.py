@@ -8,7 +8,7 @@ from dataclasses import replace
 from headrace.diagnosis.measure.enough_steps import PROVISIONAL_CONFIDENCE
 from headrace.diagnosis.measure.series import percentiles
 from headrace.diagnosis.measure.stats import percentile
-from headrace.diagnosis.result.model import Diagnosis, Finding, Percentiles
+from headrace.diagnosis.result.model import Diagnosis, Finding, Note, Percentiles
 from headrace.diagnosis.rules.standstill import OpenStandstill, hang
 from headrace.session.model import Step
 
@@ -33,10 +33,10 @@ def with_open_step(found: Diagnosis, standstill: OpenStandstill | None, steps: S
         percentiles=_percentiles(found.percentiles, standstill, steps),
     )
     if not standstill.hangs:
-        note = f"{standstill.words} (when the session ended; it may be no fault: {standstill.evidence[0]})"
+        text = f"{standstill.words} (when the session ended; it may be no fault: {standstill.evidence[0]})"
         largest = max((finding.share or 0.0 for finding in scaled), default=0.0)
         confidence = min(found.confidence, PROVISIONAL_CONFIDENCE) if share > largest else found.confidence
-        return replace(counted, findings=scaled, notes=(note, *found.notes), confidence=confidence)
+        return replace(counted, findings=scaled, notes=(Note("standstill", text), *found.notes), confidence=confidence)
     return _as_verdict(counted, standstill, share, scaled if steps else ())
 
 

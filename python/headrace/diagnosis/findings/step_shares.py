@@ -7,9 +7,12 @@ import math
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import SHARES
-from headrace.diagnosis.rules.input import unseen_input_kind
+from headrace.diagnosis.rules.input import is_cause_unseen, unseen_input_kind
 
 __all__ = ["share_of_step"]
+
+CACHED_SHARE = 0.1
+"""Take a batch as read from the page cache when less than this share of its bytes came from a disk."""
 
 
 def share_of_step(job: MeasuredJob) -> dict[str, float]:
@@ -58,12 +61,25 @@ def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
     queued_s = 0.0 if makes_batches else waiting_s - min(waiting_s, rank.exposed_net_wait_s)
     handover_s = min(waiting_s - queued_s, rank.handover_s if rank.workers else 0.0)
     late_s = max(0.0, waiting_s - queued_s - handover_s)
+    blocked_s = late_s * split.get("blocked", 0.0) / whole_s
+    between_s = blocked_s if _is_between_threads(job) else 0.0
     return {
-        "input_storage": late_s * split.get("blocked", 0.0) / whole_s,
+        "input_storage": blocked_s - between_s,
         "input_cpu": late_s * split.get("on a core", 0.0) / whole_s,
         "input_queue": late_s * split.get("queueing for a core", 0.0) / whole_s + queued_s,
-        "input_collate": late_s * split.get("collating", 0.0) / whole_s + handover_s,
+        "input_collate": late_s * split.get("collating", 0.0) / whole_s + handover_s + between_s,
     }
+
+
+def _is_between_threads(job: MeasuredJob) -> bool:
+    """Return whether a tf.data pipeline is blocked while one of its threads hands over to another: no disk is read.
+
+    Where most of a batch's time is blocked, something else is behind it that was not seen.
+    """
+    cost = job.rank.batch_cost
+    if cost is None or job.rank.loader.family != "tensorflow" or cost.disk_bytes is None or not cost.read_bytes:
+        return False
+    return cost.disk_bytes < CACHED_SHARE * cost.read_bytes and not is_cause_unseen(job, "NO_OVERLAP")
 
 
 def _sync_s(job: MeasuredJob) -> float:

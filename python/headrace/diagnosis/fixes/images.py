@@ -16,7 +16,18 @@ from headrace.diagnosis.rules.startup import LARGE_PART, startup_parts_s
 from headrace.session.model import ObservedLoader
 from headrace.system.text.sizes import number_text, percent_text
 
-__all__ = ["CACHE", "HEADRACE_RUN", "PACK", "PRE_RESIZE", "READ_SHARDS", "image_benchmark", "pack_places", "places_words"]
+__all__ = [
+    "CACHE",
+    "HEADRACE_RUN",
+    "NATIVE_HANDOVER_S",
+    "PACK",
+    "PRE_RESIZE",
+    "READ_SHARDS",
+    "cpu_ratio",
+    "image_benchmark",
+    "pack_places",
+    "places_words",
+]
 
 UNKNOWN_SOURCE = "SRC"
 
@@ -57,7 +68,7 @@ def _reads_no_images(job: MeasuredJob) -> bool:
     return cost.read_bytes < least and (cost.disk_bytes or 0.0) < least and not cost.socket_s
 
 
-def _cpu_ratio(job: MeasuredJob, way: str) -> float | None:
+def cpu_ratio(job: MeasuredJob, way: str) -> float | None:
     """Return CPU time per image when it is made in another way, over the time now; None without the benchmark.
 
     A job that spends much more per image than decoding, cropping and resizing take keeps the rest.
@@ -113,7 +124,7 @@ def _takes_cpu(job: MeasuredJob) -> bool:
 def _native_batches(job: MeasuredJob) -> Fix | None:
     """Predict batches of the native engine in place of the worker processes."""
     model, cost = job.model, job.rank.batch_cost
-    ratio = _cpu_ratio(job, "headrace_s")
+    ratio = cpu_ratio(job, "headrace_s")
     if model is None or cost is None or ratio is None:
         return None
     cores = max(1, int(job.machine.cores or 1))
@@ -152,7 +163,7 @@ HEADRACE_RUN = FixKind("headrace_run", _headrace_run, rerun=_run_headrace)
 def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose to shrink the images once. Predicted from decoding shrunk copies of the job's own images."""
     model, cost = job.model, job.rank.batch_cost
-    ratio, benchmark = _cpu_ratio(job, "pre_resized_s"), image_benchmark(job)
+    ratio, benchmark = cpu_ratio(job, "pre_resized_s"), image_benchmark(job)
     if model is None or cost is None or _reads_no_images(job):
         return None
     if benchmark and benchmark.get("pre_resized_s") is None:

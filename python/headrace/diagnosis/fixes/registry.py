@@ -69,10 +69,10 @@ FIXES: Mapping[str, FixKind] = {fix.name: fix for fix in _ALL}
 def add_fixes(job: MeasuredJob, found: Finding) -> Finding:
     """Return the finding with its fixes, the largest predicted gain first.
 
-    A rank that is slow in its loader gets the fixes of its input. A finding about a tf.data pipeline gets tf.data's fixes,
+    A rank that is slow in its loader gets the fixes of its input. A finding about a TensorFlow job gets TensorFlow's fixes,
     and one about headrace's own loader gets that loader's.
     """
-    if tensorflow.is_tensorflow_input(job, found):
+    if tensorflow.has_tensorflow_fixes(job, found):
         return tensorflow.add_tensorflow_fixes(job, found)
     if is_native_input(job, found):
         return add_native_fixes(job, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure.stats import mean, mean_of_known, median, overlap_s, required
 from headrace.session.model import Batch, ObservedLoader, Process, Step
@@ -49,6 +49,18 @@ class BatchCost:
     alone_ratio: float | None
     pool_cpu_s: float | None = None
     preempted: float | None = None
+
+    def with_queueing(self, queue_share: float | None) -> BatchCost:
+        """Return the cost with the queueing for a core that was not measured, from the share of the job's threads.
+
+        queue_share: share of their runnable time in which the job's threads wait for a core; None where not measured.
+        """
+        if queue_share is None or self.cpu_s is None or self.queue_s is not None:
+            return self
+        queued_s = self.cpu_s * queue_share / max(1e-9, 1 - queue_share)
+        off_core_s = self.off_core_s
+        queue_s = min(off_core_s, queued_s)
+        return replace(self, queue_s=queue_s, blocked_s=off_core_s - queue_s)
 
     @property
     def off_core_s(self) -> float:

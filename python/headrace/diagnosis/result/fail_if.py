@@ -19,7 +19,7 @@ __all__ = ["Condition", "condition_values"]
 
 FIELDS = (
     "verdict", "confidence", "img_s", "ceiling_img_s", "wait_share", "step_s", "step_p95_s", "steps", "ranks",
-    "wasted_gpu_hours_per_100", "exit_code", "duration_s",
+    "wasted_gpu_hours_per_100", "gpu_scaling", "exit_code", "duration_s",
 )  # fmt: skip
 OTHERS = ("input_share", "end")
 

@@ -4,7 +4,7 @@ To add a kind, add one record to `_VERDICTS` and write its rule in `headrace.dia
 the advice, the colours and the choice of fixes all read the record. docs/reference/diagnosis.md lists the kinds in a table.
 
 The rules are in `headrace.diagnosis.rules`: `input` (storage, network, CPU_*, NO_OVERLAP, COLLATE_IPC), `gpu` (COMPUTE_BOUND,
-H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `script` (SCRIPT_BOUND), `pauses` (STARTUP, PERIODIC_STALL, GC_PAUSE), `ranks`
+H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `pauses` (STARTUP, PERIODIC_STALL, SCRIPT_BOUND, GC_PAUSE), `ranks`
 (RANK_STRAGGLER, COMMUNICATION) and `machine` (THERMAL_THROTTLE, EXTERNAL_CPU, CPU_QUOTA, MEMORY_GROWTH, and CPU_OVERSUBSCRIBED
 for the training process). `standstill` finds HANG. `headrace.diagnosis.diagnose` gives INSUFFICIENT_DATA,
 `headrace.diagnosis.findings.gpu_settings` the settings.

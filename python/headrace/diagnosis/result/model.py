@@ -14,6 +14,7 @@ from headrace.session.machine import ForeignProgram
 
 __all__ = [
     "ENDINGS",
+    "NOTES",
     "SHARES",
     "Diagnosis",
     "End",
@@ -23,6 +24,7 @@ __all__ = [
     "FlameChart",
     "HeatMap",
     "HotFunction",
+    "Note",
     "Percentiles",
     "RankRow",
     "StageRow",
@@ -138,6 +140,52 @@ class End:
     def is_failure(self) -> bool:
         """Whether the end comes first on a screen."""
         return ENDINGS.get(self.kind, True)
+
+
+NOTES: Mapping[str, bool] = {
+    "loss_not_finite": False,
+    "loss_still": False,
+    "larger_batch": False,
+    "standstill": False,
+    "finding": False,
+    "setting": False,
+    "changed_limits": False,
+    "more_gpus": False,
+    "learning_rate": False,
+    "finished_job": False,
+    "not_finite": True,
+    "zero_images": True,
+    "equal_images": True,
+    "same_records": True,
+    "one_label": True,
+    "one_label_a_batch": True,
+    "same_labels": True,
+    "workers_repeat": True,
+    "ranks_repeat": True,
+    "same_order": True,
+    "same_draws": True,
+    "values_to_255": True,
+}
+"""Kinds of notes, and whether they tell what is in the batches: such notes stand below the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the session shows beside the causes of lost time, such as a loss that does not move.
+
+    kind: a name in `NOTES`.
+    text: the note in one sentence.
+    evidence: sentences with what shows it, and what looks alike.
+    """
+
+    kind: str
+    text: str
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def is_in_batches(self) -> bool:
+        """Whether the note tells what is in the batches."""
+        return NOTES.get(self.kind, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +334,7 @@ class Diagnosis:
     img_s, ceiling_img_s: images/s of all ranks now, and without any wait for input. A fix that changes more than the input
         (`threads=N`, `batch_size=N`, `more_gpus`) can exceed the ceiling.
     wait_share: share of the step that waits for input.
+    gpu_scaling: rate that twice the GPUs on the same cores and storage would reach, over twice today's; None without a GPU.
     wasted_gpu_hours_per_100: GPU-hours lost of each 100, whether or not a fix is known.
     reachable_img_s, reachable_fix, recoverable_gpu_hours_per_100: images/s with the best fix, measured or else predicted, its
         id, and the GPU-hours of each 100 that it saves; None when no fix with a known rate helps.
@@ -293,7 +342,7 @@ class Diagnosis:
     fix_order_established: False when the intervals of all fixes that help overlap; None with fewer than two.
     terms_s, startup_s: terms of the step model, and parts of the start, in seconds.
     hot_functions, flame_charts: functions that take the time of making batches and of the step, from sampled stacks.
-    notes: sentences about what is no cause of lost time, such as a loss that does not move.
+    notes: what is no cause of lost time: what is in the batches, a loss that does not move.
     hook_cost_share: share of the step that measuring costs.
     end: how the command ended; None while it runs.
     report, session: paths, which the command fills in.
@@ -339,8 +388,9 @@ class Diagnosis:
     foreign_programs: tuple[ForeignProgram, ...] | None = None
     hot_functions: tuple[HotFunction, ...] = ()
     flame_charts: tuple[FlameChart, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     end: End | None = None
+    gpu_scaling: float | None = None
 
     @property
     def primary(self) -> Finding | None:

@@ -151,10 +151,12 @@ def is_cause_unseen(job: MeasuredJob, kind: str) -> bool:
     blocked_s = parts["blocked"]
     if not is_blocked and not (kind == "NO_OVERLAP" and blocked_s > BLOCKED_SHARE * cost.wall_s):
         return False
-    if cost.read_bytes is None or job.rank.loader.family == "tensorflow":
+    if cost.read_bytes is None:
         return False
     least_bytes = LEAST_IMAGE_BYTES * (job.rank.items or 1.0)
-    is_read = cost.read_bytes >= least_bytes or (cost.disk_bytes or 0.0) >= least_bytes
+    # What a tf.data pipeline reads from the page cache blocks nobody; a worker of PyTorch may read from a mounted bucket.
+    read_bytes = 0.0 if job.rank.loader.family == "tensorflow" else cost.read_bytes
+    is_read = read_bytes >= least_bytes or (cost.disk_bytes or 0.0) >= least_bytes
     return not is_read and cost.socket_s < SOCKET_SHARE * blocked_s
 
 

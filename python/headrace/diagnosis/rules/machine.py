@@ -7,10 +7,11 @@ from dataclasses import replace
 from headrace.diagnosis.measure import Copying, Rank, has_native_threads
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.stats import median
+from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.finding import duration, make_finding
-from headrace.diagnosis.rules.input import INPUT_SHARE, input_wait_s, workers_are_needed
+from headrace.diagnosis.rules.input import INPUT_SHARE, input_wait_s, unseen_input_kind, workers_are_needed
 from headrace.system.text.sizes import count_text, number_text, percent_text, size_text
 
 __all__ = ["cpu_oversubscribed", "cpu_quota", "external_cpu", "hours_until_full", "memory_growth", "thermal_throttle"]
@@ -167,6 +168,8 @@ def _queueing_s(job: MeasuredJob) -> float | None:
     cost = rank.batch_cost
     if cost is not None and cost.queue_s is not None and cost.wall_s > 0 and not (rank.makes_batches and rank.main_queue_s):
         lost += rank.exposed_net_wait_s * cost.queue_s / cost.wall_s
+    elif cost is None and rank.loader.family == "tensorflow" and not KINDS[unseen_input_kind(job)[0]].is_blocked:
+        lost += rank.exposed_net_wait_s * (job.machine.queue_share or 0.0)  # as in the bar of the step
     return lost
 
 

@@ -18,9 +18,8 @@ from headrace.diagnosis.rules.machine import (
     memory_growth,
     thermal_throttle,
 )
-from headrace.diagnosis.rules.pauses import gc_pause, periodic_stall, startup
+from headrace.diagnosis.rules.pauses import gc_pause, periodic_stall, script_bound, startup
 from headrace.diagnosis.rules.ranks import communication, rank_straggler
-from headrace.diagnosis.rules.script import script_bound
 
 __all__ = ["find_causes"]
 

@@ -15,7 +15,7 @@ from typing import Any
 from headrace.cost.market.prices import PriceTable
 from headrace.diagnosis.findings.tables import environment
 from headrace.diagnosis.measure.series import heat_map, percentiles
-from headrace.diagnosis.result.model import Diagnosis, HeatMap, Percentiles
+from headrace.diagnosis.result.model import Diagnosis, HeatMap, Note, Percentiles
 from headrace.errors import SourceError
 from headrace.launch.finished_job.commands import training_words
 from headrace.launch.finished_job.description import epoch_seconds, framework_of, hyperparameters, saved_places
@@ -153,7 +153,7 @@ def _diagnosed(documents: JobDocuments, table: PriceTable, gpu_usd_per_hour: flo
         environment=environment(session),
         percentiles=_percentiles(uses, times),
         heat_map=_heat_map(session, uses[0]),
-        notes=_notes(documents, times, uses, steady),
+        notes=tuple(Note("finished_job", text) for text in _notes(documents, times, uses, steady)),
     )
     return JobDiagnosis(session, diagnosis, account)
 

@@ -9,26 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.diagnosis.rules.curves import CPU_FULL, CPU_LOW, GPU_BUSY
 from headrace.launch.finished_job.steady import Steady
 from headrace.launch.finished_job.times import JobTimes
 from headrace.system.text.sizes import percent_text
 
-__all__ = ["CPU_FULL", "CPU_LOW", "GPU_BUSY", "RuleAnswer", "apply_job_rules", "start_share"]
+__all__ = ["RuleAnswer", "apply_job_rules", "start_share"]
 
 LONG_START_SHARE = 0.30
 """Call a start long when it takes this share of the billed time."""
 
 LONG_START_S = 120.0
 """And so many seconds: two points of CloudWatch."""
-
-GPU_BUSY = 0.80
-"""Call a GPU low below this mean share of time with a kernel."""
-
-CPU_FULL = 0.80
-"""Call the CPU high above this mean share of all cores: the rest goes into moments in which cores wait for one another."""
-
-CPU_LOW = 0.30
-"""Call the CPU low below this mean share of all cores."""
 
 ENOUGH_POINTS = 5
 """A mean over fewer points of the training tells nothing."""

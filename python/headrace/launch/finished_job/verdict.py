@@ -6,7 +6,6 @@ low confidence, and the evidence names both.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,10 +13,11 @@ from typing import Any
 from headrace.diagnosis.measure.stats import median
 from headrace.diagnosis.result.kinds import KINDS, verdict_kind
 from headrace.diagnosis.result.model import Finding, Fix
+from headrace.diagnosis.rules.curves import CPU_FULL, PREP_CORES, MeanUse, cause_of, use_words
 from headrace.launch.finished_job.commands import input_fixes, pack_fix
 from headrace.launch.finished_job.documents import JobDocuments
 from headrace.launch.finished_job.hang import SuspectedHang
-from headrace.launch.finished_job.rules import CPU_FULL, CPU_LOW, GPU_BUSY, RuleAnswer, start_share
+from headrace.launch.finished_job.rules import RuleAnswer, start_share
 from headrace.launch.finished_job.steady import Steady
 from headrace.launch.finished_job.times import JobTimes
 from headrace.report.text.numbers import seconds as time_text
@@ -30,12 +30,6 @@ MOST_CONFIDENCE = 0.7
 
 WAITS_LITTLE = 0.10
 """A script that waits for batches for less than this share of its steps is not slowed by its input."""
-
-PREP_CORES = 0.6
-"""Cores that are busy beside those which drive the GPUs: from here on somebody makes batches, below it all wait."""
-
-SEEN_IO_WAIT = 0.05
-"""Name the disk as the cause when cores wait for it for this share of the time."""
 
 LEAST_PAUSES = 0.1
 """Report phases without work on the GPU when they take this share of the billed time."""
@@ -178,46 +172,43 @@ def _pace(documents: JobDocuments, times: JobTimes, steady: Steady) -> tuple[Fin
     if steady.gpu is None:
         return _pace_without_gpu(documents.description, times, steady, wait, source) if steady.gpus == 0 else (None, 0.0)
     lost = (1 - steady.gpu) * steady.seconds / times.billed_s
-    seen = [_gpu_words(steady), _cpu_words(steady)]
+    use = _mean_use(steady)
+    seen = use_words(use)
     if wait is not None:
         seen.append(f"the script waited for batches {percent_text(wait)} of its time ({source})")
-    if steady.gpu >= GPU_BUSY:
-        sure = 0.65 if steady.gpu >= GPU_BUSY + 0.05 else 0.5
-        return _finding("COMPUTE_BOUND", lost, [*seen, _BUSY_IS_NOT_FULL]), sure + 0.1 * (wait is not None and wait < 0.2)
+    cause = cause_of(use)
+    if cause is not None and cause.kind == "COMPUTE_BOUND":
+        surer = 0.1 * (wait is not None and wait < 0.2)
+        return _finding(cause.kind, lost, [*seen, *cause.evidence]), cause.confidence + surer
     if wait is not None and wait < WAITS_LITTLE:
         fixes = input_fixes(documents.description, "OVERHEAD_BOUND", steady.cores, steady.gpus)
         return _finding(
             "OVERHEAD_BOUND", lost, [*seen, "the GPU idles, but not for input: Python, copies or syncs"], fixes
         ), 0.4
-    surer = 0.1 if wait is not None else 0.0
-    finding, sure = _input(documents.description, steady, lost, seen)
-    return finding, sure + surer
-
-
-_BUSY_IS_NOT_FULL = "busy means that some kernel ran, not that the GPU was full"
-
-
-def _input(description: Mapping[str, Any], steady: Steady, lost: float, seen: list[str]) -> tuple[Finding | None, float]:
-    if steady.cpu is None:
+    if cause is None:
         return None, 0.0
-    fixes = functools.partial(input_fixes, description, cores=steady.cores, gpus=steady.gpus)
-    if steady.cpu >= CPU_FULL:
-        return _finding("CPU_SATURATED", lost, seen, fixes("CPU_SATURATED")), 0.65
-    if steady.busy_cores is None:
-        return None, 0.0
-    if steady.busy_cores >= PREP_CORES:
-        words = f"{steady.busy_cores:.1f} cores worked beside those that drive the GPUs, and the others were free"
-        sure, rest = 0.55, [words]
-        if steady.cpu < CPU_LOW:
-            sure, rest = 0.4, [words, "few workers that wait for storage, or Python between the steps, would look alike"]
-        return _finding("CPU_PREP", lost, [*seen, *rest], fixes("CPU_PREP")), sure
-    if steady.io_wait is not None and steady.io_wait >= SEEN_IO_WAIT:
-        words = f"cores waited for a disk {percent_text(steady.io_wait)} of the time"
-        return _finding("STORAGE_LATENCY", lost, [*seen, words], fixes("STORAGE_LATENCY")), 0.5
-    words = "nothing was busy, so something waits: for S3 or a file system, a lock, or another host"
-    found = replace(_finding("STORAGE_LATENCY", lost, [*seen, words]), cause_seen=False)
-    found = replace(found, summary=verdict_kind("STORAGE_LATENCY", cause_seen=False).summary)
-    return replace(found, fixes=fixes("STORAGE_LATENCY")[:1]), 0.35  # no pack and no cache: nothing shows that files are read
+    fixes = input_fixes(documents.description, cause.kind, steady.cores, steady.gpus)
+    finding = _finding(cause.kind, lost, [*seen, *cause.evidence], fixes)
+    if not cause.cause_seen:
+        finding = replace(
+            finding,
+            cause_seen=False,
+            summary=verdict_kind(cause.kind, cause_seen=False).summary,
+            fixes=fixes[:1],  # no pack and no cache: nothing shows that files are read
+        )
+    return finding, cause.confidence + (0.1 if wait is not None else 0.0)
+
+
+def _mean_use(steady: Steady) -> MeanUse:
+    return MeanUse(
+        gpu=steady.gpu,
+        gpu_p5=steady.gpu_p5,
+        gpu_p95=steady.gpu_p95,
+        cpu=steady.cpu,
+        cores=steady.cores,
+        busy_cores=steady.busy_cores,
+        io_wait=steady.io_wait,
+    )
 
 
 def _pace_without_gpu(
@@ -226,7 +217,10 @@ def _pace_without_gpu(
     """On a machine without a GPU model and input share the cores: only a timed wait tells them apart."""
     if wait is None or steady.cpu is None:
         return None, 0.0
-    seen = [f"the script waited for batches {percent_text(wait)} of its time ({source})", _cpu_words(steady)]
+    seen = [
+        f"the script waited for batches {percent_text(wait)} of its time ({source})",
+        *use_words(replace(_mean_use(steady), gpu=None)),
+    ]
     if wait < WAITS_LITTLE:
         return _finding("COMPUTE_BOUND", wait, seen), 0.6
     lost = wait * steady.seconds / times.billed_s
@@ -258,19 +252,6 @@ def _nothing(documents: JobDocuments, times: JobTimes, steady: Steady) -> Findin
 def _finding(kind: str, share: float | None, evidence: list[str], fixes: tuple[Fix, ...] = ()) -> Finding:
     bounded = None if share is None else round(min(1.0, max(0.0, share)), 4)
     return Finding(kind, bounded, tuple(evidence), fixes, summary=KINDS[kind].summary, share_of="run")
-
-
-def _gpu_words(steady: Steady) -> str:
-    assert steady.gpu is not None and steady.gpu_p5 is not None and steady.gpu_p95 is not None
-    spread = f"5th percentile {percent_text(steady.gpu_p5)}, 95th {percent_text(steady.gpu_p95)}"
-    return f"the GPU was busy {percent_text(steady.gpu)} of the time ({spread})"
-
-
-def _cpu_words(steady: Steady) -> str:
-    if steady.cpu is None:
-        return "the use of the CPU was not measured"
-    cores = f" of {steady.cores} cores" if steady.cores else ""
-    return f"the CPU was busy {percent_text(steady.cpu)}{cores}"
 
 
 def _modes(description: Mapping[str, Any]) -> set[str]:

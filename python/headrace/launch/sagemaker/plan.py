@@ -119,6 +119,7 @@ def _row(
     )
     (instance, count), *_ = priced
     try:
-        return estimate_row(job, instance, "sagemaker", Purchase(), table, instances=count), None
+        row = estimate_row(job, instance, "sagemaker", Purchase(), table, instances=count)
+        return row, row.gate
     except UsageError as reason:
         return None, f"the length of the run is not known: {reason}"

@@ -14,13 +14,13 @@ from headrace.diagnosis.result.model import SHARES, Diagnosis
 
 __all__ = ["FORMAT_VERSION", "PANELS", "document", "schema"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the document: raised when a field changes its meaning or is removed, not when one is added."""
 
 PANELS = ("heat_map", "timeline", "flame_charts")
 """Fields that hold long series; `document` leaves them out by default."""
 
-SCHEMA_ID = "headrace-diagnosis-1"
+SCHEMA_ID = f"headrace-diagnosis-{FORMAT_VERSION}"
 
 
 def document(diagnosis: Diagnosis, *, panels: bool = False, report: str | None = None) -> dict[str, Any]:

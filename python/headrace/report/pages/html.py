@@ -218,7 +218,10 @@ def _notes(screen: FirstScreen) -> Html | None:
     """Return the section of notes, which are no causes of lost time, such as a loss that does not move; None without notes."""
     if not screen.notes:
         return None
-    entries = (tag("li", no_break(f"{capitalised(note)}.")) for note in screen.notes)
+    entries = []
+    for note in screen.notes:
+        shown = [tag("li", no_break(sentence)) for sentence in note.evidence]
+        entries.append(tag("li", no_break(f"{capitalised(note.text)}."), tag("ul", *shown) if shown else ""))
     return tag("section", tag("h2", "Notes"), tag("ul", *entries), id="notes")
 
 

@@ -80,6 +80,9 @@ def diagnosis_from_json(document: Mapping[str, Any]) -> Diagnosis:
 
     Raises `ValueError` for a missing field, a value of another type, and a verdict that is none of headrace's.
     """
+    if isinstance(document, Mapping) and isinstance(notes := document.get("notes"), list):
+        # until version 0.1.0 a note was its text
+        document = {**document, "notes": [{"kind": "", "text": note} if isinstance(note, str) else note for note in notes]}
     found: Diagnosis = converter(Diagnosis)(document)
     for kind in (found.verdict, *(finding.kind for finding in (*found.findings, *found.configuration))):
         if kind not in KINDS:

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from headrace.diagnosis.findings.reachable import gain_of
 from headrace.diagnosis.measure.prediction import NO_HELP
 from headrace.diagnosis.result.kinds import VerdictKind, verdict_kind
-from headrace.diagnosis.result.model import SHARES, Diagnosis, End, Fix, ending_words
+from headrace.diagnosis.result.model import SHARES, Diagnosis, End, Fix, Note, ending_words
 from headrace.report.text import numbers
 from headrace.report.text.step_parts import part_style
 from headrace.session.model import Session
@@ -115,7 +115,7 @@ class FirstScreen:
     quality: tuple[str, ...]
     simulated: str | None
     advice: str | None
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     end: str = ""
     end_evidence: tuple[str, ...] = ()
 

@@ -8,16 +8,18 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from headrace.diagnosis.result.model import Diagnosis
+from headrace.diagnosis.result.model import Diagnosis, Note
 from headrace.report.text import numbers
 from headrace.report.text.screen import FirstScreen, FixLine, StepPart, capitalised, first_screen
 from headrace.report.text.step_parts import part_style
 from headrace.session.model import Session
+from headrace.system.text.sizes import count_text
 
 __all__ = ["MAX_LINES", "draw", "print_screen", "render", "to_ascii"]
 
 MAX_LINES = 24
 MOST_END_LINES = 7
+MOST_BATCH_LINES = 6
 NARROWEST, WIDEST = 60, 120
 
 # Control characters → �: a file name may hold escape sequences, which must not act. One for one, so that styles stay aligned.
@@ -46,7 +48,9 @@ def print_screen(
 def draw(screen: FirstScreen, *, width: int = 100) -> Text:
     """Return the first screen as rich text, at most 24 lines. Lines left over show notes, what was not measured, evidence."""
     width = max(NARROWEST, min(WIDEST, width))
+    in_batches = [note for note in screen.notes if note.is_in_batches]
     head = [*_end(screen, width), _title(screen, width), *_verdict(screen, width)]
+    head += _notes(in_batches, width, limit=MOST_BATCH_LINES)
     money = _money(screen, width)
     bar = _bar(screen, width)
     for commands, wrapped in (*((number, number) for number in range(len(screen.fixes), 0, -1)), (1, 0), (0, 0)):
@@ -56,7 +60,7 @@ def draw(screen: FirstScreen, *, width: int = 100) -> Text:
             break
     blanks = min(4, max(0, spare))
     spare -= blanks
-    notes = _notes(screen, width, limit=max(0, spare))
+    notes = _notes([note for note in screen.notes if not note.is_in_batches], width, limit=max(0, spare))
     spare -= len(notes)
     missing = _not_measured(screen, width, limit=1 + min(3, max(0, spare)))
     spare -= len(missing) - 1
@@ -235,15 +239,25 @@ def _measured(line: FixLine) -> str:
     return "–" if line.fix.verified_img_s is None else f"✓ {numbers.image_rate(line.fix.verified_img_s)}"
 
 
-def _notes(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
-    """Return at most `limit` lines of notes: each on one line, or on two where that leaves room for the others."""
+def _notes(notes: Sequence[Note], width: int, *, limit: int) -> list[Text]:
+    """Return at most `limit` lines of notes: each on one line, or on two where that leaves room for the others.
+
+    The first evidence stands with the note where it fits as a whole.
+    """
     lines: list[Text] = []
-    for number, note in enumerate(screen.notes):
-        room = min(2, limit - len(lines) - (len(screen.notes) - number - 1))
+    more = len(notes) - limit + 1 if len(notes) > limit > 0 else 0
+    notes, limit = notes[: len(notes) - more], limit - (more > 0)
+    for number, note in enumerate(notes):
+        room = min(2, limit - len(lines) - (len(notes) - number - 1))
         if room > 0:
-            wrapped = textwrap.wrap(f"Note: {note}", width, max_lines=room, placeholder=" …", subsequent_indent="  ")
-            lines += [Text(line) for line in wrapped]
-    return lines
+            proved = _wrapped(f"Note: {note.text} ({'; '.join(note.evidence[:1])})", width)
+            short = textwrap.wrap(f"Note: {note.text}", width, max_lines=room, placeholder=" …", subsequent_indent="  ")
+            lines += [Text(line) for line in (proved if note.evidence and len(proved) <= room else short)]
+    return [*lines, Text(f"{count_text(more, 'more note')} in the report")] if more else lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent="  ")
 
 
 def _not_measured(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:

@@ -1,0 +1,190 @@
+"""The hook of `diagnose --find-learning-rate`: the script's own loop with a learning rate that grows with each update.
+
+The first optimizer that steps gets the rate of the test for the time of its step, and its own back after it, so that
+schedulers of the script go on from their own values. Groups keep the ratio of their rates. The loader gives its batches without
+an end while the loop trains, so that no epoch ends in a validation or a checkpoint; `torch.save` and safetensors write nothing.
+The process ends after the last update. The trained weights are of no use.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from headrace.attach.experiments.range_curve import UPDATES, RangeCurve
+from headrace.attach.experiments.replay import length_of
+from headrace.attach.record import load_hooks
+from headrace.attach.record.processes import rank_from_environment
+from headrace.attach.record.recorder import Recorder, recorder
+from headrace.attach.record.unseen_frames import when_made
+from headrace.attach.training.loss import LossReader, note_losses
+
+__all__ = ["FACT", "install"]
+
+FACT = "range_test"
+"""Name of the session's fact that holds the curve."""
+
+WRITTEN_EACH = 10
+"""Write the curve after this many updates: a script may end before the test does."""
+
+MOST_UPDATES = 2 * UPDATES
+"""End after so many updates, where the script calculates gradients in a way in which its loss is not seen."""
+
+
+def install() -> None:
+    """Patch optimizers, the DataLoader's iterators and the functions that save, so that the script's loop makes the test."""
+    import torch
+    from torch.optim import optimizer
+    from torch.utils.data import dataloader
+
+    test = _RangeTest(recorder())
+    note_losses(test)
+    optimizer.register_optimizer_step_pre_hook(lambda stepping, *_: test.guarded(test.before_step, stepping))
+    optimizer.register_optimizer_step_post_hook(lambda stepping, *_: test.guarded(test.after_step, stepping))
+    base: Any = dataloader._BaseDataLoaderIter
+    when_made(base, test.iterator_made)
+    base.__next__ = _endless(base.__next__, test)
+    saver: Any = torch
+    saver.save = _saved_in_memory_only(saver.save)
+    load_hooks.when_imported("safetensors.torch", _save_nothing)
+
+
+def _saved_in_memory_only(original: Callable[..., None]) -> Callable[..., None]:
+    """Wrap `torch.save`: it writes to no file, but a copy in memory is made as ever."""
+
+    def save(obj: Any, f: Any, *args: Any, **options: Any) -> None:
+        if isinstance(f, io.BytesIO):
+            original(obj, f, *args, **options)
+
+    return save
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Save nothing: the weights of the test are of no use, and must not take the place of good ones."""
+
+
+def _save_nothing(module: Any) -> None:
+    module.save_file = module.save_model = _nothing
+
+
+def _endless(original: Callable[[Any], Any], test: _RangeTest) -> Callable[[Any], Any]:
+    """Wrap `__next__`: at the end of an epoch in which the weights were updated, the next epoch follows in the same loop."""
+
+    def __next__(self: Any) -> Any:
+        while True:
+            try:
+                data = original(getattr(self, "_headrace_renewed", self))
+            except StopIteration:
+                renewed = test.renewed(self)
+                if renewed is None:
+                    raise
+                self._headrace_renewed = renewed
+                continue
+            test.guarded(test.note_batch, data)
+            return data
+
+    return __next__
+
+
+class _RangeTest(LossReader):
+    """The test of this process. `_own`: the script's rates, by group, while an update runs with those of the test."""
+
+    def __init__(self, target: Recorder) -> None:
+        super().__init__()
+        self._recorder = target
+        self._rank, _, self._ranks = rank_from_environment()
+        self._curve = RangeCurve()
+        self._losses: list[float] = []
+        self._optimizer: int | None = None
+        self._own: list[float] = []
+        self._first: list[float] = []
+        self._kind, self._batch, self._backwards = "", 0, 0
+        self._updates = 0
+
+    # The loader.
+
+    def iterator_made(self, iterator: Any, loader: Any) -> None:
+        """Remember the loader of a new iterator, and how many updates there were before it."""
+        iterator._headrace_range = weakref.ref(loader), self._updates
+
+    def renewed(self, iterator: Any) -> Any:
+        """Return the iterator of the next epoch; None where the loop of this one does not train, such as a validation."""
+        loader, updates = getattr(iterator, "_headrace_range", (None, 0))
+        loader = loader() if loader is not None else None
+        if loader is None or self._updates <= updates:
+            return None
+        iterator._headrace_range = weakref.ref(loader), self._updates
+        return iter(loader)
+
+    def note_batch(self, data: Any) -> None:
+        """Note the size of the first batches: the last of an epoch may be smaller."""
+        self._batch = max(self._batch, length_of(data))
+
+    # The loss and the update.
+
+    def note(self, tensor: Any) -> None:
+        """Read the loss of a backward pass: with accumulated gradients an update has several."""
+        loss = self.unscaled(tensor)
+        if loss.numel() == 1 and not loss.dtype.is_complex:
+            self._losses.append(float(loss))
+
+    def before_step(self, optimizer: Any) -> None:
+        """Give the first optimizer that steps the rate of the test."""
+        if self._optimizer is None:
+            self._optimizer, self._kind = id(optimizer), type(optimizer).__name__
+            self._first = [_number(group.get("initial_lr") or group["lr"]) for group in optimizer.param_groups]
+        if id(optimizer) != self._optimizer:
+            return
+        self._own = [_number(group["lr"]) for group in optimizer.param_groups]
+        largest = max(self._first, default=0.0)
+        for place, group in enumerate(optimizer.param_groups):
+            first = self._first[place] if place < len(self._first) else largest
+            _set_rate(group, self._curve.rate * (first / largest if largest > 0 else 1.0))
+
+    def after_step(self, optimizer: Any) -> None:
+        """Give the script its own rates back, and note the update."""
+        if id(optimizer) != self._optimizer:
+            return
+        for group, rate in zip(optimizer.param_groups, self._own, strict=True):
+            _set_rate(group, rate)
+        self._updates += 1
+        losses, self._losses = self._losses, []
+        self._backwards = max(self._backwards, len(losses))
+        if losses and not self._curve.diverged:
+            self._curve.add(sum(losses) / len(losses))
+        # All ranks must take the same number of steps, or one waits for the others' gradients for ever.
+        is_over = self._updates >= UPDATES if self._ranks > 1 else self._curve.is_over or self._updates >= MOST_UPDATES
+        if is_over or self._updates % WRITTEN_EACH == 0:
+            self._write()
+        if is_over:
+            self._recorder.flush()
+            os._exit(0)  # otherwise the loop would save and evaluate
+
+    def _write(self) -> None:
+        if self._rank != 0:
+            return
+        value = {
+            "points": [[one.rate, one.loss, one.smoothed] for one in self._curve.points],
+            "diverged": self._curve.diverged,
+            "complete": self._curve.is_over,
+            "optimizer": self._kind,
+            "own_rate": max(self._first, default=None),
+            "global_batch": self._batch * max(1, self._backwards) * self._ranks,
+        }
+        self._recorder.line("fact", name=FACT, value=value)
+        self._recorder.flush()
+
+
+def _number(rate: Any) -> float:
+    return float(rate)
+
+
+def _set_rate(group: dict[str, Any], rate: float) -> None:
+    """Set the rate of a group; one that is a tensor (`capturable`) keeps its memory."""
+    if hasattr(group["lr"], "fill_"):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
