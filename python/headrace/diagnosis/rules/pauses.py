@@ -49,6 +49,8 @@ SCRIPT_SHARE = 0.10
 """Report functions of the script beside the model when they take at least this share of the step."""
 
 MOST_NAMED = 3
+"""Name at most this many functions of the script."""
+
 BLOCKED_PART = 0.7
 """Say that the functions wait when the training thread is blocked for at least this part of their time."""
 
