@@ -75,6 +75,7 @@ HOOK_ONLY = """
 import tempfile, time, torch
 from pathlib import Path
 from headrace.attach.batches import steps
+from headrace.attach.batches.iteration import Iteration
 from headrace.attach.record.device_clock import CudaClock, StepClock
 from headrace.attach.record.recorder import Recorder
 
@@ -86,7 +87,7 @@ clock = StepClock(CudaClock(), steps.DEVICE_COLUMNS, lambda loader, row: recorde
 step_recorder = steps.StepRecorder(recorder, clock)
 step_recorder.operators.done = True
 iterator, batch = Iterator(), (torch.zeros(4, 16), torch.zeros(4))
-iterator._headrace = steps.Iteration(iterator, 0, 0, step_recorder.session)
+iterator._headrace = Iteration(iterator, 0, 0, step_recorder.session)
 timed = steps.timed_next(lambda self: batch, step_recorder)
 least = 1e9
 for _ in range(LOOPS):

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import beside
 import numpy as np
 import standing
 import torch
@@ -131,13 +132,21 @@ def big_batches(options: argparse.Namespace) -> Job:
     return Job(batch_size=32, num_workers=2, sample=lambda i: image, compute=sleeping(0.005), collate=collate, steps=200)
 
 
+class Talkative(torch.nn.Module):
+    """A module that is mostly Python."""
+
+    def forward(self, batch: Any) -> Any:
+        """Return the batch, after 5 ms of Python."""
+        burn(0.005)
+        return batch
+
+
 def small_batches(options: argparse.Namespace) -> Job:
-    """11: two images per step, 5 ms of Python around a small model."""
-    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+    """11: two images per step, 5 ms of Python in a small model."""
+    model = torch.nn.Sequential(Talkative(), torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def compute(batch: Any, step: int) -> None:
-        burn(0.005)
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
@@ -187,7 +196,7 @@ def garbage(options: argparse.Namespace) -> Job:
         for _ in range(4000):
             cycle: list[Any] = [live[0]]
             cycle.append(cycle)
-        if step % 20 == 19:
+        if step % 20 == 19 and not options.fixed:
             gc.collect()
 
     return Job(num_workers=1, compute=compute, steps=400)
@@ -424,6 +433,14 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "long_first_step": standing.long_first_step,
     "slow_checkpoint": standing.slow_checkpoint,
     "cold_store": standing.cold_store,
+    "tracker": beside.tracker,
+    "pictures": beside.pictures,
+    "validation": beside.validation,
+    "collects": beside.collects,
+    "waits_in_the_loop": beside.waits_in_the_loop,
+    "rare_log": beside.rare_log,
+    "copied_labels": beside.copied_labels,
+    "labels_in_an_array": lambda options: beside.copied_labels(argparse.Namespace(fixed=True)),
 }
 
 

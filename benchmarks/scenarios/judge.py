@@ -88,7 +88,7 @@ EXPECTED: dict[str, Expected] = {
     "checkpoints": Expected(
         13, "pause", ("PERIODIC_STALL",), INPUT, "async_checkpoint", ("--fixed",), evidence="every 40 steps"
     ),
-    "garbage": Expected(14, "pause", ("GC_PAUSE",), (*INPUT, "RANK_STRAGGLER"), "gc_freeze", ("--fixed",)),
+    "garbage": Expected(14, "pause", ("GC_PAUSE",), (*INPUT, "RANK_STRAGGLER"), "remove_gc_collect", ("--fixed",)),
     "straggler_loader": Expected(
         15, "rank", ("RANK_STRAGGLER",), ("COMPUTE_BOUND",), ranks=2, evidence="slow in the loader"
     ),
@@ -144,6 +144,20 @@ EXPECTED: dict[str, Expected] = {
     "held_lock": Expected(34, "input", ("GIL_HELD",), (*STORAGE, *CPU, "COLLATE_IPC"), evidence="keep_statistics"),
     "released_lock": Expected(35, "compute", ("COMPUTE_BOUND",), ("GIL_HELD", *INPUT)),
     "new_iterators": Expected(36, "input", ("NEW_ITERATORS",), (*STORAGE, *CPU), "keep_iterator", ("--fixed",)),
+    "tracker": Expected(
+        37, "script", ("SCRIPT_BOUND",), ("COMPUTE_BOUND", *INPUT), "less_often", ("--fixed",), said="post_metrics"
+    ),
+    "pictures": Expected(37, "script", ("SCRIPT_BOUND",), ("OVERHEAD_BOUND", *INPUT), said="draw_picture"),
+    "validation": Expected(
+        37, "script", ("SCRIPT_BOUND", "PERIODIC_STALL"), ("COMPUTE_BOUND", *INPUT), evidence="every 40 steps"
+    ),
+    "collects": Expected(
+        38, "pause", ("GC_PAUSE",), ("SCRIPT_BOUND", *INPUT), "remove_gc_collect", ("--fixed",), said="beside.py"
+    ),
+    "waits_in_the_loop": Expected(39, "compute", ("COMPUTE_BOUND",), ("SCRIPT_BOUND", *INPUT)),
+    "rare_log": Expected(39, "compute", ("COMPUTE_BOUND",), ("SCRIPT_BOUND", *INPUT)),
+    "copied_labels": Expected(40, "memory", STORAGE, CPU, also="MEMORY_GROWTH", withheld="num_workers="),
+    "labels_in_an_array": Expected(40, "input", STORAGE, ("MEMORY_GROWTH",), offered="num_workers="),
 }  # fmt: skip
 
 STRETCH = 17

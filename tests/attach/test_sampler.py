@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from headrace.attach import sampler as sampler_module
 from headrace.attach.machine import procfs
 from headrace.attach.machine.foreign_programs import ForeignPrograms
 from headrace.attach.record.recorder import Recorder
@@ -279,6 +280,44 @@ def test_the_sampler_knows_the_process_that_a_real_recorder_names(tmp_path: Path
         pids = Sampler(job.pid, tmp_path)._job()
         job.communicate(b"\n")
     assert {job.pid, os.getpid()} <= set(pids)
+
+
+def test_cores_and_priority_that_a_script_changes_are_read_again(tmp_path: Path) -> None:
+    """The change of a training process counts; the process that was started first, a shell for example, keeps its cores."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    script = f"""
+import os, sys
+sys.path[:0] = {[str(Path(sampler_module.__file__).parents[2])]!r}
+from pathlib import Path
+from headrace.attach.record.recorder import Recorder
+recorder = Recorder(Path({str(tmp_path)!r}))
+recorder.event("gc", 0.0, 0.0)
+recorder.flush()
+print("begun", flush=True)
+input()
+os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+os.nice(3)
+print("changed", flush=True)
+input()
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as training:
+        assert training.stdin is not None and training.stdout is not None
+        assert training.stdout.readline() == "begun\n"
+        sampler = Sampler(os.getpid(), tmp_path)
+        sampler.prepare()
+        nice = os.nice(0)
+        sampler.sample(1.0)
+        before = sampler.sample(2.0)
+        training.stdin.write("\n")
+        training.stdin.flush()
+        assert training.stdout.readline() == "changed\n"
+        after = sampler.sample(3.0)
+        training.stdin.write("\n")
+        training.stdin.close()
+    assert before is not None and "affinity" not in before and before.get("niceness", 0) == nice
+    assert after is not None and len(after["affinity"]) == 1 and after["niceness"] == min(19, nice + 3)
 
 
 def test_the_end_of_a_job_has_kills_limit_and_the_last_memory_of_each_process(tmp_path: Path) -> None:

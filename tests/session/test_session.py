@@ -91,3 +91,14 @@ def test_folder_of_a_training_run_raises_with_a_hint_to_its_session(tmp_path: Pa
         Session.load(tmp_path)
     assert str(raised.value.hint).endswith("sessions/from-000000000")
     assert Session.load(tmp_path / "sessions/from-000000000").steps == ()
+
+
+def test_threads_that_a_script_sets_later_are_those_of_its_process(tmp_path: Path) -> None:
+    lines = (
+        '{"kind": "process", "pid": 1, "parent_pid": 0, "role": "main", "started_s": 1.0, "torch_threads": 2}',
+        '{"kind": "threads", "pid": 1, "torch_threads": 1, "thread_settings": {"torch": 1}}',
+    )
+    (tmp_path / "process-1.jsonl").write_text("\n".join(lines) + "\n")
+    (process,) = Session.load(tmp_path).processes
+    assert process.torch_threads == 1
+    assert process.thread_settings == {"torch": 1}

@@ -76,6 +76,8 @@ class _Counters:
     disk: tuple[int, float] | None
     network: tuple[int, int] | None
     memory: _Memory
+    affinity: frozenset[int]
+    quota_cores: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,9 @@ class Sampler:
     _writers: dict[str, tuple[int, int] | None] = field(default_factory=dict)
     _cpu_s: dict[int, float] = field(default_factory=dict)
     _ended_cpu_s: float = 0.0
+    _recorded: tuple[int, ...] = ()  # training processes and workers that live
+    _first_affinity: frozenset[int] = frozenset()
+    _first_quota_cores: float | None = None
     _began: dict[str, int | None] = field(default_factory=dict)  # counters of memory when the sampling began
     _most_used_bytes: int | None = None
     _least_shared_free_bytes: int | None = None
@@ -127,6 +132,8 @@ class Sampler:
         self._began = self._memory_counters()
         with suppress(OSError):
             self.affinity = frozenset(os.sched_getaffinity(self.pid)) if self.proc == Path("/proc") else frozenset()
+        self._first_affinity = self.affinity
+        self._first_quota_cores = self.cgroup.quota_cores() if self.cgroup else None
         if self.cgroup is None:
             self.not_measured["cgroup limits"] = "no control group is visible"
         elif self.cgroup.throttled_s() is None:
@@ -152,7 +159,7 @@ class Sampler:
             "cores_online": len(cores) if cores else os.cpu_count(),
             "cores_affinity": len(self.affinity) or None,
             "affinity": sorted(self.affinity),
-            "quota_cores": self.cgroup.quota_cores() if self.cgroup else None,
+            "quota_cores": self._first_quota_cores,
             "memory_bytes": values.get("MemTotal"),
             "memory_limit_bytes": self.cgroup.memory_limit_bytes() if self.cgroup else None,
             "cgroup": f"version {self.cgroup.version}" if self.cgroup else None,
@@ -210,7 +217,8 @@ class Sampler:
         pids = procfs.descendants(self.pid, self.proc)
         known = set(pids)
         ended: set[tuple[int, int]] = set()
-        for pid, start in self._recording():
+        recording = self._recording()
+        for pid, start in recording:
             if pid in known:
                 continue
             if procfs.start_ticks(pid, self.proc) != start:  # ended; another process may have its number
@@ -222,6 +230,7 @@ class Sampler:
             known.update(below)
         if ended:  # each worker has a file: those of all epochs would be looked at twice a second
             self._writers = {name: None if writer in ended else writer for name, writer in self._writers.items()}
+        self._recorded = tuple(pid for pid, _ in recording if pid in known)
         return pids
 
     def _recording(self) -> list[tuple[int, int]]:
@@ -246,6 +255,7 @@ class Sampler:
         memory = self._read_memory()
         self._note_memory(now_s, use, memory)
         cores, runnable = procfs.cores_and_runnable(self.proc)
+        self.affinity = self._job_affinity()
         return _Counters(
             time_s=now_s,
             cores=cores,
@@ -257,7 +267,17 @@ class Sampler:
             disk=procfs.disk_counters(self.proc),
             network=procfs.network_counters(self.proc),
             memory=memory,
+            affinity=self.affinity,
+            quota_cores=self.cgroup.quota_cores() if self.cgroup else None,
         )
+
+    def _job_affinity(self) -> frozenset[int]:
+        """Return the cores that training processes and workers may run on now: a script may change that while it runs."""
+        found: set[int] = set()
+        for pid in self._recorded if self.proc == Path("/proc") else ():
+            with suppress(OSError):
+                found |= os.sched_getaffinity(pid)
+        return frozenset(found) or self.affinity
 
     def _read_memory(self) -> _Memory:
         limit = self.cgroup.memory_limit_bytes() if self.cgroup else None
@@ -280,6 +300,7 @@ class Sampler:
         disk = _rates(old.disk, new.disk, passed_s)
         network = _rates(old.network, new.network, passed_s)
         foreign = round(max(0.0, self._busy_cores(old.cores, new.cores, passed_s) - own), 3) if busy else None
+        workers = [pid for pid, name in new.use.names.items() if name in WORKER_NAMES]
         values = {
             "time_s": new.time_s,
             "interval_s": round(passed_s, 4),
@@ -297,6 +318,7 @@ class Sampler:
             "memory_limit_bytes": new.memory.limit,
             "memory_left_bytes": new.memory.left,
             "own_memory_bytes": new.use.memory_bytes,
+            "workers_memory_bytes": sum(new.use.memory_of[pid] for pid in workers),
             "disk_read_bytes_s": disk[0],
             "disk_busy": disk[1],
             "network_receive_bytes_s": network[0],
@@ -304,7 +326,10 @@ class Sampler:
             "shared_memory_free_bytes": new.memory.shared_free,
             "major_faults_s": max(0.0, (new.use.major_faults - old.use.major_faults) / passed_s),
             "processes": len(new.use.cpu_s),
-            "workers": sum(name in WORKER_NAMES for name in new.use.names.values()),
+            "workers": len(workers),
+            "affinity": None if new.affinity == self._first_affinity else sorted(new.affinity),
+            "quota_cores": None if new.quota_cores == self._first_quota_cores else new.quota_cores,
+            "niceness": max((new.use.niceness.get(pid, 0) for pid in self._recorded), default=0) or None,
             "gpus": [gpu_counters.as_json(sample) for sample in self.gpu.sample()] if self.gpu else [],
         }
         return {name: value for name, value in values.items() if value is not None}

@@ -12,10 +12,10 @@ from headrace.diagnosis.endings.end import how_it_ended
 from headrace.diagnosis.findings.batch_notes import batch_notes
 from headrace.diagnosis.findings.by_curves import NO_STEPS, curve_words, finding_by_curves
 from headrace.diagnosis.findings.confidence import confidence_of, noise_words
-from headrace.diagnosis.findings.gpu_settings import find_gpu_settings
+from headrace.diagnosis.findings.gpu_settings import find_gpu_settings, find_slow_settings
 from headrace.diagnosis.findings.more_gpus import gpu_notes, gpu_scaling
 from headrace.diagnosis.findings.not_measured import missing_sources, why_no_steps
-from headrace.diagnosis.findings.notes import batch_size_notes, loss_notes
+from headrace.diagnosis.findings.notes import batch_size_notes, changed_limits_notes, finding_notes, loss_notes
 from headrace.diagnosis.findings.open_step import with_open_step
 from headrace.diagnosis.findings.reachable import with_reachable
 from headrace.diagnosis.findings.step_shares import share_of_step
@@ -26,10 +26,10 @@ from headrace.diagnosis.measure.enough_steps import is_provisional, provisional_
 from headrace.diagnosis.measure.hot_functions import flame_charts, hot_functions, training_stacks
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import ceiling_img_s
-from headrace.diagnosis.measure.read_rate import best_rate
+from headrace.diagnosis.measure.script_time import measure_script
 from headrace.diagnosis.measure.series import heat_map, stages, timeline
 from headrace.diagnosis.measure.stats import percentile
-from headrace.diagnosis.measure.step_model import build_model
+from headrace.diagnosis.measure.step_model import best_rate, build_model
 from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding
 from headrace.diagnosis.rules.finding import make_finding
@@ -63,7 +63,7 @@ def diagnose(session: Session) -> Diagnosis:
     rank = max(ranks, key=lambda item: item.own_s if item.own_s is not None else item.step_s)
     session = training_stacks(session, rank.loader.loader)
     model = build_model(rank, len(ranks), machine, read_rate=best_rate(session))
-    job = MeasuredJob(session, ranks, rank, machine, model)
+    job = MeasuredJob(session, ranks, rank, machine, model, measure_script(session, rank, machine))
     findings = [add_fixes(job, found) for found in find_causes(job)]
     # Fixes of STARTUP are predicted on a rate that includes the starts, which is not the rate shown beside other verdicts.
     findings[1:] = [_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]]
@@ -104,7 +104,7 @@ def diagnose(session: Session) -> Diagnosis:
         rank_rows=rank_rows(ranks),
         hot_functions=hot_functions(session),
         flame_charts=flame_charts(session),
-        configuration=tuple(_for_all_ranks(found, len(ranks)) for found in find_gpu_settings(job)),
+        configuration=tuple(_for_all_ranks(found, len(ranks)) for found in (*find_gpu_settings(job), *find_slow_settings(job))),
     )
     return with_open_step(_with_end_and_notes(job, with_reachable(found)), open_standstill(session), rank.steps)
 
@@ -116,8 +116,9 @@ def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:
 def _with_end_and_notes(job: MeasuredJob, found: Diagnosis) -> Diagnosis:
     end = how_it_ended(job.session)
     losses = () if end is not None and end.kind == "nan" else loss_notes(job.session, job.rank)
+    named = (*finding_notes(found.findings, found.configuration), *changed_limits_notes(job.session))
     batches = batch_notes(job.session, job.rank.process.pid)
-    notes = (*batches, *losses, *gpu_notes(job), *batch_size_notes(job, found.fixes))
+    notes = (*batches, *named, *losses, *gpu_notes(job), *batch_size_notes(job, found.fixes))
     return replace(found, end=end, notes=notes, gpu_scaling=gpu_scaling(job))
 
 

@@ -84,6 +84,8 @@ def launch_with(fix: Fix, loader: ObservedLoader) -> Launch | None:
     overrides: dict[str, object] = {}
     if rerun.threads is not None:
         overrides["threads"] = rerun.threads
+    if rerun.flush_denormal:
+        overrides["flush_denormal"] = True
     if rerun.loader_arguments:
         overrides["match"] = {"num_workers": loader.num_workers, "batch_size": loader.batch_size}
         overrides["set"] = dict(rerun.loader_arguments)

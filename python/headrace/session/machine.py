@@ -79,6 +79,10 @@ class Sample:
     throttled_share: time in which the CPU quota stopped the job, over the interval, added up over cores.
     memory_left_bytes: what the job may still take: the least of what the machine has available and what each control group
         above the job has left. Other programs of the machine count here; `memory_used_bytes` may be that of the job's group.
+    own_memory_bytes, workers_memory_bytes: resident memory without files of the job's processes, and of its workers. Pages
+        that a fork shares count in each process from the start, so copying them changes nothing here.
+    affinity, quota_cores: the cores that training processes and workers may run on, and the quota, where they are not those of
+        `Host` any more. niceness: the greatest of these processes, where it is not 0.
     foreign_programs: the programs behind `foreign_cores`, largest first and without tiny ones, where they were read.
     """
 
@@ -97,6 +101,7 @@ class Sample:
     memory_limit_bytes: int | None = None
     memory_left_bytes: int | None = None
     own_memory_bytes: int | None = None
+    workers_memory_bytes: int | None = None
     disk_read_bytes_s: float | None = None
     disk_busy: float | None = None
     network_receive_bytes_s: float | None = None
@@ -105,5 +110,8 @@ class Sample:
     major_faults_s: float | None = None
     processes: int | None = None
     workers: int | None = None
+    affinity: tuple[int, ...] | None = None
+    quota_cores: float | None = None
+    niceness: int | None = None
     gpus: tuple[GpuSample, ...] = ()
     foreign_programs: tuple[ForeignProgram, ...] | None = None

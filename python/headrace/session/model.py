@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from headrace.errors import SessionError
 from headrace.session.batch_contents import Contents, contents_lines, read_contents
 from headrace.session.endings import JobEnd, ProcessEnd
+from headrace.session.joined_lines import loader_lines, process_lines
 from headrace.session.machine import ForeignProgram, GpuProperties, GpuSample, Host, Sample
 from headrace.session.standstill import Standstill, read_standstills, standstill_lines
 from headrace.session.typed_json import converter, field_converters
@@ -158,6 +159,8 @@ class Step:
     gpu_wait_s: GPU without work because of this `next()`, on the GPU's clock.
     gpu_step_s: GPU time from the end of that wait to the end of the step's work.
     drained: 1 when the device had finished all earlier work when `next()` returned.
+    after_s, after_cpu_s, after_queue_s: from the end of the last optimizer step to the end of the step, and the training thread
+        on a core and waiting for one meanwhile.
     forward_s, backward_s, collective_s: with several ranks, from the batch to the end of forward, from there to the last
         gradient, and from there to the optimizer, which is the wait for the other ranks.
     """
@@ -186,6 +189,9 @@ class Step:
     wait_queue_s: float | None = None
     wait_cpu_s: float | None = None
     drained: int | None = None
+    after_s: float | None = None
+    after_cpu_s: float | None = None
+    after_queue_s: float | None = None
 
     @property
     def step_s(self) -> float:
@@ -255,6 +261,7 @@ class Stack:
     waits: whether the thread waited for another thread or process.
     loader: number of the loader whose batch it makes or trains on; None in older sessions.
     frames: outermost function first; empty for the stacks beyond the most that are kept.
+    after_optimizer: whether the optimizer had done its part of the training step.
     """
 
     pid: int
@@ -263,6 +270,7 @@ class Stack:
     waits: bool = False
     frames: tuple[StackFrame, ...] = ()
     loader: int | None = None
+    after_optimizer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,8 +450,8 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
         plain,
         duration_s=None if end_s is None else end_s - zero_s,
         host=_host(by_kind.get("host", [])),
-        processes=tuple(_shifted(Process, line, zero_s, "started_s") for line in by_kind.get("process", [])),
-        loaders=_loaders(by_kind),
+        processes=tuple(_shifted(Process, line, zero_s, "started_s") for line in process_lines(by_kind)),
+        loaders=tuple(_build(ObservedLoader, line) for line in loader_lines(by_kind)),
         steps=tuple(sorted(_rows(Step, STEP_FIELDS, by_kind.get("steps", []), zero_s), key=lambda step: step.start_s)),
         batches=tuple(
             sorted(
@@ -478,34 +486,18 @@ def owners(processes: Sequence[Process]) -> dict[int, int]:
     return {process.pid: process.parent_pid for process in processes if process.role == "worker"}
 
 
-def _loaders(by_kind: dict[str, list[dict[str, Any]]]) -> tuple[ObservedLoader, ...]:
-    """Return the loaders, joined with what later lines say: format of batches, opened images, take-over by `headrace run`."""
-    later: dict[tuple[int, int], dict[str, Any]] = {}
-    for line in by_kind.get("batch_format", []):
-        later.setdefault((line["pid"], line["loader"]), {})["batch_format"] = line["format"]
-    for line in by_kind.get("opened_images", []):
-        later.setdefault((line["pid"], line["loader"]), {})["sample_paths"] = line["sample_paths"]
-    for line in by_kind.get("take_over", []):
-        answer = {name: line.get(name) for name in ("take_over", "take_over_reason", "native_part")}
-        later.setdefault((line["pid"], line["loader"]), {}).update(answer)
-    return tuple(
-        _build(ObservedLoader, line | later.get((line["pid"], line["loader"]), {}), passes=0, pass_start_s=0.0, pass_stop_s=0.0)
-        for line in by_kind.get("loader", [])
-    )  # passes are counted from the steps (`headrace.session.short_passes`), never read
-
-
 def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:
     """Return the stacks, each once: a process writes its counts several times."""
-    counts: dict[tuple[int, str, bool, tuple[StackFrame, ...], int | None], int] = {}
+    counts: dict[tuple[int, str, bool, tuple[StackFrame, ...], int | None, bool], int] = {}
     for line in lines:
         for count, waits, places in line["stacks"]:
             if len(places) > MOST_FRAMES:
                 raise ValueError(f"a stack of {len(places):,} functions")
             frames = tuple(StackFrame(str(function), str(file), int(row)) for function, file, row in places)
             pid, role, loader = (_field(Stack, name, line.get(name)) for name in ("pid", "role", "loader"))
-            key = (pid, role, bool(waits), frames, loader)
+            key = (pid, role, bool(waits), frames, loader, bool(line.get("after_optimizer")))
             counts[key] = counts.get(key, 0) + int(count)
-    return tuple(Stack(pid, role, count, waits, frames, loader) for (pid, role, waits, frames, loader), count in counts.items())
+    return tuple(Stack(key[0], key[1], count, *key[2:]) for key, count in counts.items())
 
 
 def _losses(lines: list[dict[str, Any]], zero_s: float) -> Iterator[Loss]:
@@ -591,7 +583,8 @@ def _to_lines(session: Session) -> Iterator[dict[str, Any]]:
     for stack in session.stacks:
         places = [tuple(asdict(frame).values()) for frame in stack.frames]
         rows = [[stack.count, int(stack.waits), places]]
-        yield {"kind": "stacks", "pid": stack.pid, "role": stack.role, "loader": stack.loader, "stacks": rows}
+        given = {"pid": stack.pid, "role": stack.role, "loader": stack.loader, "after_optimizer": stack.after_optimizer}
+        yield {"kind": "stacks", **given, "stacks": rows}
     for loss in session.losses:
         value = loss.value if math.isfinite(loss.value) else str(loss.value)  # JSON has no NaN
         yield {"kind": "losses", "pid": loss.pid, "rows": [[loss.time_s, value]]}

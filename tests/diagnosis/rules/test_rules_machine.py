@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from diagnosis_checks import check
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.measure import measure_machine
 from headrace.session.machine import ForeignProgram
-from headrace.session.model import Session
-from session_factory import make_session
+from headrace.session.model import Event, Session
+from session_factory import MAIN_PID, make_session
 
 
 def test_lowered_gpu_clock_is_thermal_throttle_from_its_step_on() -> None:
@@ -166,3 +167,61 @@ def test_memory_growth_is_the_verdict_when_memory_is_full_within_the_hour() -> N
     check(with_memory(*(1000 + 25 * number for number in range(40))), "MEMORY_GROWTH")
     slow = check(with_memory(*(1250 + 4 * number for number in range(200)), interval_s=4.0), "COMPUTE_BOUND")
     assert slow.findings[-1].kind == "MEMORY_GROWTH"
+
+
+def test_growth_names_workers_or_the_training_process() -> None:
+    session = with_memory(*(1000 + 25 * number for number in range(40)))
+    assert any(words.startswith("the training process grows") for words in growth_of(session))
+    held = tuple(replace(one, workers_memory_bytes=(one.own_memory_bytes or 0) - 500_000_000) for one in session.samples)
+    assert any(words == "the loader's workers grow" for words in growth_of(replace(session, samples=held)))
+
+
+def copying(session: Session, *shared_mb: float) -> Session:
+    """The session with readings of what the fork shares with each of two workers, 10 s apart."""
+    events = [
+        Event(MAIN_PID + 1 + worker, "worker_shared_memory", 3.0 + 10 * number, 0.0, str(int(held * 1e6)))
+        for worker in range(2)
+        for number, held in enumerate(shared_mb)
+    ]
+    return replace(session, events=(*session.events, *sorted(events, key=lambda event: event.start_s)))
+
+
+def test_workers_that_copy_shared_pages_are_named_and_no_further_worker_is_advised() -> None:
+    slow = make_session(cpu_s=0.08, compute_s=0.01, cores=8)
+    assert any(item.id.startswith("num_workers") for item in diagnose(slow).fixes)
+    diagnosis = diagnose(copying(slow, 700, 600, 500))
+    found = next(one for one in diagnosis.findings if one.kind == "MEMORY_GROWTH")
+    words = "2 loader workers copy Python objects that the fork shares: memory grows by 20.0 MB/s (keep labels in an array)"
+    assert found.summary == words
+    assert any("keep labels and paths in an array" in words for words in found.evidence)
+    assert any("which has room" in words for words in found.evidence)
+    assert not any(item.id.startswith("num_workers") for item in diagnosis.fixes)
+    assert any("no more workers are advised" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_pages_that_stay_shared_are_no_growth() -> None:
+    session = make_session(cpu_s=0.08, compute_s=0.01, cores=8)
+    assert not growth_of(copying(session, 700, 699, 698))
+    assert not growth_of(copying(session, 10, 1))
+
+
+def test_copying_that_does_not_fit_is_full_soon() -> None:
+    session = make_session(cpu_s=0.001, compute_s=0.1, memory_left_bytes=900_000_000)
+    diagnosis = check(copying(session, 700, 600, 500), "MEMORY_GROWTH")
+    assert any("full in 1 min" in words for words in diagnosis.findings[0].evidence)
+    assert diagnosis.summary.startswith("2 loader workers copy")
+
+
+def test_cores_that_the_script_gave_up_are_not_counted() -> None:
+    session = make_session(cpu_s=0.03, compute_s=0.02, cores=4)
+    samples = tuple(replace(one, affinity=(2,) if one.time_s > 1 else None, niceness=5) for one in session.samples)
+    machine = measure_machine(replace(session, samples=samples), ())
+    assert (machine.cores, machine.core_count, len(machine.core_busy), machine.niceness) == (1.0, 1, 1, 5)
+    notes = diagnose(replace(session, samples=samples)).notes
+    assert any("may use 1 core instead of 4 (its affinity was changed)" in note.text for note in notes)
+
+
+def test_a_quota_that_was_changed_meanwhile_is_the_one_that_counts() -> None:
+    diagnosis = diagnose(make_session(cpu_s=0.03, compute_s=0.02, cores=4, throttled_share=0.5, quota_cores=1.5))
+    found = next(one for one in diagnosis.findings if one.kind == "CPU_QUOTA")
+    assert any("the limit is 1.5 cores" in words for words in found.evidence)

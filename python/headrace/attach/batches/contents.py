@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.attach.batches.batch_values import BatchValues, digest, is_on, read_values, records_of
-from headrace.attach.batches.steps import Iteration, StepRecorder
+from headrace.attach.batches.iteration import Iteration
+from headrace.attach.batches.steps import StepRecorder
 from headrace.attach.record import load_hooks
 from headrace.attach.record.counters import COUNTERS
 from headrace.attach.record.recorder import Recorder

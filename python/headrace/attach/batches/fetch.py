@@ -22,7 +22,7 @@ from headrace.attach.record import load_hooks, open_step, stacks
 from headrace.attach.record.recorder import Recorder
 from headrace.attach.record.threads import (
     IoCounters,
-    private_bytes,
+    own_and_shared_bytes,
     python_threads_cpu_s,
     read_io,
     run_queue_delay_s,
@@ -37,7 +37,12 @@ SOCKETS_AT_BATCH = 5
 """Count the TCP connections of a process after this many batches: by then it has opened all that it needs."""
 
 MEMORY_AT_BATCHES = (SOCKETS_AT_BATCH, 200)
-"""Read the memory of a worker after these batches: once its first batches are made, and once its caches have grown."""
+"""Read the memory of a worker after these batches: once its first batches are made, and once its caches have grown.
+
+Then each time that the number of its batches has doubled, within `MEMORY_COST`, to see whether it grows."""
+
+MEMORY_COST = 0.002
+"""Later readings of a worker's memory may take at most this share of its time: a gigabyte takes some 50 ms."""
 
 LOADER_VARIABLE = "HEADRACE_LOADER"
 """Environment variable `number:workers` of the loader whose workers are being started, for spawned workers to read."""
@@ -136,6 +141,7 @@ class _BatchTimer:
 
         self.pid = os.getpid()
         self.made = 0
+        self.memory_at, self.memory_after_s = SOCKETS_AT_BATCH, 0.0
         self.end_s: float | None = None
         self.end_process_cpu_s = time.process_time()
         self.end_thread_cpu_s = time.thread_time()
@@ -244,7 +250,8 @@ class _BatchTimer:
         self.made += 1
         if self.made == SOCKETS_AT_BATCH:
             self._note_connections(end_s)
-        if self.worker >= 0 and self.made in MEMORY_AT_BATCHES:
+        is_planned = self.made in MEMORY_AT_BATCHES
+        if self.worker >= 0 and (is_planned or (self.made >= 2 * self.memory_at and end_s >= self.memory_after_s)):
             self._note_memory(end_s)
         self.recorder.row("batches", self.loader, [_rounded(value) for value in row], worker=self.worker)
         self.recorder.flush_when_due(end_s)
@@ -258,10 +265,15 @@ class _BatchTimer:
             self.recorder.event("tcp_connections", now_s, 0.0, str(count))
 
     def _note_memory(self, now_s: float) -> None:
-        """Record the memory of this worker that it shares with no other process: what one more worker would need."""
-        held = private_bytes()
-        if held is not None:
-            self.recorder.event("worker_memory", now_s, 0.0, str(held))
+        """Record the memory of this worker that it shares with no other process: what one more worker would need.
+
+        Also what the fork still shares: where that falls, the worker copies pages by writing to them.
+        """
+        found = own_and_shared_bytes()
+        self.memory_at, self.memory_after_s = self.made, now_s + (time.monotonic() - now_s) / MEMORY_COST
+        if found is not None:
+            self.recorder.event("worker_memory", now_s, 0.0, str(found[0]))
+            self.recorder.event("worker_shared_memory", now_s, 0.0, str(found[1]))
 
     def fail(self) -> None:
         self.off = True

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from headrace.attach.batches import fetch
+from headrace.attach.batches.iteration import Iteration
 from headrace.attach.record import ending, load_hooks, open_step, stacks
 from headrace.attach.record.counters import COUNTERS
 from headrace.attach.record.device_clock import DeviceClock, StepClock
@@ -30,7 +31,7 @@ from headrace.attach.training import first_step
 from headrace.attach.training.operators import OperatorProfile
 from headrace.session.model import STEP_FIELDS
 
-__all__ = ["STEP_RECORDERS", "Iteration", "StepRecorder", "describe_native", "install", "is_native", "timed_next"]
+__all__ = ["STEP_RECORDERS", "StepRecorder", "describe_native", "install", "is_native", "timed_next"]
 
 SAMPLE_PATHS = 64
 FEW_BATCHES = 4
@@ -136,40 +137,6 @@ def _timed_stop(original: Callable[..., None], step_recorder: StepRecorder) -> C
             step_recorder.guarded(step_recorder.workers_stopped, self, begin_s)
 
     return _shutdown_workers
-
-
-class Iteration:
-    """One pass over a loader, with the clocks of its current step. `end_s`: when its last `next()` returned.
-
-    iterator: a weak reference to the iterator. thread: the one that called `next()`. contents: what
-    `headrace.attach.batches.contents` notes of the pass.
-    """
-
-    __slots__ = (
-        "__weakref__", "batch_bytes", "contents", "count", "cpu_s", "drained", "end_s", "epoch", "items", "iterator", "loader",
-        "optimizing", "process_cpu_s", "queue_s", "ready", "session", "start_cpu_s", "start_queue_s", "start_s", "thread",
-        "wait_s",
-    )  # fmt: skip
-
-    def __init__(self, iterator: Any, loader: int, epoch: int, session: int = 0) -> None:
-        self.iterator: Callable[[], Any] = lambda: self  # of an iterator without weak references, the step never ends by itself
-        with suppress(TypeError):
-            self.iterator = weakref.ref(iterator)
-        self.thread = 0
-        self.session = session
-        self.loader = loader
-        self.epoch = epoch
-        self.contents: Any = None
-        self.count = 0
-        self.optimizing = False
-        self.end_s: float | None = None
-        self.start_s = self.wait_s = self.cpu_s = self.start_cpu_s = self.process_cpu_s = 0.0
-        self.drained: int | None = None
-        self.queue_s: float | None = None
-        self.start_queue_s: float | None = None
-        self.ready: int | None = None
-        self.items: int | None = None
-        self.batch_bytes: int | None = None
 
 
 class StepRecorder:
@@ -369,6 +336,7 @@ class StepRecorder:
         queue_s = run_queue_delay_s()
         assert current.end_s is not None
         counted = COUNTERS
+        is_here = counted.optimizer_steps > 0 and counted.optimizer_thread == threading.get_ident()
         row: list[Any] = [
             current.epoch,
             round(current.start_s, 6),
@@ -392,6 +360,9 @@ class StepRecorder:
             _difference(current.start_queue_s, current.queue_s),
             round(current.cpu_s - current.start_cpu_s, 7),
             current.drained,
+            round(now_s - counted.stepped_s, 7) if is_here else None,
+            round(cpu_s - counted.stepped_cpu_s, 7) if is_here else None,
+            _difference(counted.stepped_queue_s, queue_s) if is_here else None,
         ]
         current.optimizing = current.optimizing or counted.optimizer_steps > 0
         if counted.optimizer_thread not in (0, threading.get_ident()) and current.loader not in self.elsewhere:

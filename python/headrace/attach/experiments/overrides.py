@@ -2,7 +2,7 @@
 
 The environment holds the settings as JSON: `{"match": {"batch_size": 64, "num_workers": 2}, "set": {"num_workers": 8}}`. Only
 loaders whose arguments match are changed, so that a validation loader keeps its arguments. `{"threads": 1}` sets the threads of
-PyTorch and OpenCV, also where the script sets more.
+PyTorch and OpenCV, also where the script sets more. `{"flush_denormal": true}` lets PyTorch take denormal numbers for 0.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_conte
 
 
 def install() -> None:
-    """Patch `DataLoader.__init__`, or limit the threads. Raise `ValueError` if the settings are not JSON."""
+    """Patch `DataLoader.__init__`, limit the threads, or flush denormals. Raise `ValueError` if the settings are not JSON."""
     settings = json.loads(os.environ.get(OVERRIDES_VARIABLE, "{}"))
     if settings.get("threads"):
         limit = int(settings["threads"])
         _limit_threads(sys.modules["torch"], "set_num_threads", limit)
         load_hooks.when_imported("cv2", lambda cv2: _limit_threads(cv2, "setNumThreads", limit))
+    if settings.get("flush_denormal"):
+        sys.modules["torch"].set_flush_denormal(True)
     if settings.get("set"):
         from torch.utils.data import DataLoader
 

@@ -75,8 +75,8 @@ def cores_and_runnable(proc: Path) -> tuple[list[CoreTimes] | None, int | None]:
 class TreeUse:
     """The CPU time, memory and page faults of a process and all of its descendants.
 
-    `cpu_s`, `names` and `memory_of` (private memory now, bytes) are by process id. `on_core_s` and `queue_s`: seconds of its
-    threads on a core and waiting for one.
+    `cpu_s`, `names`, `niceness` and `memory_of` (private memory now, bytes) are by process id. `on_core_s` and `queue_s`:
+    seconds of its threads on a core and waiting for one.
     """
 
     cpu_s: dict[int, float]
@@ -85,6 +85,7 @@ class TreeUse:
     memory_of: dict[int, int]
     major_faults: int
     names: dict[int, str]
+    niceness: dict[int, int]
 
     @property
     def memory_bytes(self) -> int:
@@ -161,6 +162,7 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
     """Sum the CPU time, memory and page faults of these processes, as far as they still exist."""
     cpu_s: dict[int, float] = {}
     names: dict[int, str] = {}
+    niceness: dict[int, int] = {}
     memory_of: dict[int, int] = {}
     on_core_ns = queue_ns = faults = threads = 0
     has_schedstat = False
@@ -171,6 +173,7 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
         names[pid], fields = found
         cpu_s[pid] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
         faults += int(fields[9])
+        niceness[pid] = int(fields[16])
         memory_of[pid] = _private_bytes(f"{proc}/{pid}/statm", int(fields[21]))
         tasks = f"{proc}/{pid}/task"
         for thread in _listed(tasks):
@@ -181,7 +184,8 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
                 on_core_ns += int(words[0])
                 queue_ns += int(words[1])
     known = has_schedstat and on_core_ns > 0
-    return TreeUse(cpu_s, on_core_ns * 1e-9 if known else None, queue_ns * 1e-9 if known else None, memory_of, faults, names)
+    on_core_s, queue_s = (on_core_ns * 1e-9, queue_ns * 1e-9) if known else (None, None)
+    return TreeUse(cpu_s, on_core_s, queue_s, memory_of, faults, names, niceness)
 
 
 def _private_bytes(statm: str, resident_pages: int) -> int:

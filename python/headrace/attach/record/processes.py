@@ -13,7 +13,7 @@ from headrace.attach.record import open_step
 from headrace.attach.record.load_hooks import PROCESS_STARTED_S
 from headrace.attach.record.recorder import Recorder
 
-__all__ = ["keep_open_step", "rank_from_environment", "write_process"]
+__all__ = ["keep_open_step", "rank_from_environment", "write_process", "write_threads"]
 
 RANK_VARIABLES = (("RANK", "LOCAL_RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"))
 MPI_VARIABLES = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE")
@@ -64,6 +64,13 @@ def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None
         versions=library_versions() if role == "main" else {},
         argv=sys.argv[:1],  # the script; its arguments may hold secrets
     )
+
+
+def write_threads(recorder: Recorder) -> None:
+    """Record the thread settings of this process again: the script may have changed them."""
+    torch: Any = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch is not None else None
+    recorder.line("threads", thread_settings=thread_settings(), torch_threads=threads)
 
 
 def keep_open_step(recorder: Recorder) -> None:

@@ -26,11 +26,12 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from headrace.attach.record.counters import COUNTERS
 from headrace.attach.record.recorder import Recorder
 from headrace.attach.record.script_files import library_path
 from headrace.attach.record.threads import python_threads_cpu_s, run_queue_delay_s
 
-__all__ = ["HOLDER", "NEXT", "STACKS_VARIABLE", "StackSampler", "install", "mark", "pause", "unmark"]
+__all__ = ["HOLDER", "NEXT", "STACKS_VARIABLE", "StackSampler", "calling_places", "install", "mark", "pause", "unmark"]
 
 STACKS_VARIABLE = "HEADRACE_STACKS"
 
@@ -80,12 +81,20 @@ Work = tuple[str, int]
 Mark = tuple[Work, Callable[[], Any] | None, float, int | None]
 """The work of a thread, whose end ends it, since when, and the thread that it waits for."""
 
+Counted = tuple[str, int, bool]
+"""The same of a sample, and whether the optimizer had done its part of the step."""
+
 Place = tuple[str, str, int]
 """Function, file and line of a frame: the line that ran in files of the script, else the first line of the function."""
 
 _ATTACH = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 -- as everywhere in this folder, without pathlib
 _FETCH = os.path.join(_ATTACH, "batches", "fetch.py")  # noqa: PTH118
 _STEPS = os.path.join(_ATTACH, "batches", "steps.py")  # noqa: PTH118
+_TRANSFERS = os.path.join(_ATTACH, "training", "transfers.py")  # noqa: PTH118
+DEVICE_WAIT_FILE = "torch/_tensor.py"
+_DEVICE_WAITS = {"read": "Tensor.item", "synchronize": "torch.cuda.synchronize"}
+"""Functions of `transfers` by which the script waits for the device, and the name of the call that each stands for."""
+
 _TORCH_FETCH = os.path.join("torch", "utils", "data", "_utils", "fetch.py")  # noqa: PTH118
 _CALLS = ("_wrapped_call_impl", "_call_impl")  # functions of torch.nn.Module, left out of stacks: they call every forward
 
@@ -115,7 +124,7 @@ class StackSampler:
         self._marks: dict[int, Mark] = {}
         self._threads_cpu_s: tuple[float, dict[int, float]] = (0.0, {})
         self._seen: Counter[str] = Counter()
-        self._counts: Counter[tuple[Work, bool, tuple[Place, ...]]] = Counter()
+        self._counts: Counter[tuple[Counted, bool, tuple[Place, ...]]] = Counter()
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -199,6 +208,7 @@ class StackSampler:
         if not working:
             return False
         frames = sys._current_frames()
+        after = COUNTERS.is_after_optimizer
         found = []
         for thread, work, behind in working:
             stack = self._stack(frames.get(thread))
@@ -213,7 +223,7 @@ class StackSampler:
         with self._lock:
             for (role, loader), (collating, waiting, places) in found:
                 self._samples += 1
-                key = (("collate" if collating else role, loader), waiting, places)
+                key = (("collate" if collating else role, loader, after and role == "step"), waiting, places)
                 if key not in self._counts and len(self._counts) >= MOST_STACKS:
                     key = (key[0], False, ())
                 self._counts[key] += 1
@@ -262,13 +272,21 @@ class StackSampler:
         places.reverse()
         return collating, waiting, tuple(places[:MOST_FRAMES])
 
+    def places(self, frame: FrameType | None) -> tuple[Place, ...]:
+        """Return the places of a frame and its callers, from the outermost to the innermost."""
+        return self._stack(frame)[2]
+
     def _describe(self, code: CodeType) -> tuple[str, str, bool]:
         """Return name and file of a function, and whether it is the script's. An empty file: leave the frame out."""
+        if code.co_filename == _TRANSFERS and code.co_name in _DEVICE_WAITS:
+            return self._remember(code, (_DEVICE_WAITS[code.co_name], DEVICE_WAIT_FILE, False))
         library = "" if code.co_name in _CALLS else library_path(code.co_filename)
         if library == _TORCH_FETCH:
             library = ""
         file = code.co_filename if library is None else library
-        described = (code.co_qualname.rpartition("<locals>.")[2], file, library is None)
+        return self._remember(code, (code.co_qualname.rpartition("<locals>.")[2], file, library is None))
+
+    def _remember(self, code: CodeType, described: tuple[str, str, bool]) -> tuple[str, str, bool]:
         if len(self._codes) < MOST_CODES:
             self._codes[id(code)] = (code, described)
         return described
@@ -285,7 +303,7 @@ class StackSampler:
         self._write_after_s = max(self._write_after_s, elapsed_s) * 2
         for work in sorted({key[0] for key in counts}):
             rows = [[count, int(waits), places] for (of, waits, places), count in counts.items() if of == work]
-            self._recorder.line("stacks", role=work[0], loader=work[1], stacks=rows)
+            self._recorder.line("stacks", role=work[0], loader=work[1], after_optimizer=work[2], stacks=rows)
 
 
 _samplers: list[StackSampler] = []
@@ -308,6 +326,11 @@ def unmark(before: Mark | None = None) -> None:
     """Stop sampling the Python stack of this thread, or go on with the mark that it had `before`."""
     for sampler in _samplers:
         sampler.unmark(before)
+
+
+def calling_places() -> tuple[Place, ...]:
+    """Return the places of this thread now, from the outermost to the innermost; none where no stacks are sampled."""
+    return _samplers[0].places(sys._getframe(1)) if _samplers else ()
 
 
 def pause() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 
-__all__ = ["IoCounters", "private_bytes", "python_threads_cpu_s", "read_io", "run_queue_delay_s", "tcp_connections"]
+__all__ = ["IoCounters", "own_and_shared_bytes", "python_threads_cpu_s", "read_io", "run_queue_delay_s", "tcp_connections"]
 
 _local = threading.local()
 
@@ -87,17 +87,20 @@ def read_io() -> IoCounters | None:
     return int(words[1 + words.index(b"rchar:")]), int(words[1 + words.index(b"read_bytes:")])
 
 
-def private_bytes() -> int | None:
-    """Return the memory of this process that it shares with no other one, or None where the kernel does not say.
+def own_and_shared_bytes() -> tuple[int, int] | None:
+    """Return the memory of this process that it shares with no other one, and what a fork still shares with others.
 
-    Pages that a forked worker shares with its parent do not count (`/proc/self/smaps_rollup`, Linux 4.14).
+    A page that is shared since the fork becomes the worker's own when it writes there. None where the kernel does not say
+    (`/proc/self/smaps_rollup`, Linux 4.14).
     """
     try:
         with open("/proc/self/smaps_rollup", "rb") as file:
             lines = [line.split() for line in file.read().splitlines()]
     except OSError:
         return None
-    return 1024 * sum(int(line[1]) for line in lines if line[0].startswith(b"Private_") and b"Hugetlb" not in line[0])
+    sizes = {line[0]: 1024 * int(line[1]) for line in lines if len(line) == 3 and line[1].isdigit()}
+    own = sum(size for name, size in sizes.items() if name.startswith(b"Private_") and b"Hugetlb" not in name)
+    return own, sizes.get(b"Shared_Dirty:", 0)
 
 
 MOST_CONNECTIONS_BYTES = 1 << 20

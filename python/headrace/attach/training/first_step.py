@@ -20,6 +20,7 @@ __all__ = ["CompileTimer", "install", "record_startup"]
 
 LEAST_DOWNLOAD_BYTES = 1_000_000
 LONGEST_LIST = 5
+LONGEST_REASON = 200
 
 COMPILE_TIMERS = ("_compile.compile_inner", "backward._backward_impl")
 """The keys of `torch._dynamo.utils.compilation_time_metrics` that do not overlap: forward graphs, and late backward graphs."""
@@ -89,6 +90,7 @@ class CompileTimer:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._seen_s = 0.0
+        self._reasons = 0
 
     def after_step(self, begin_s: float) -> None:
         """Record the compilation, if any, in the step whose batch was delivered at `begin_s` (monotonic seconds)."""
@@ -98,5 +100,11 @@ class CompileTimer:
             return
         total_s = sum(sum(timers[name]) for name in COMPILE_TIMERS if name in timers)
         if total_s > self._seen_s + 0.001:
-            self._recorder.event("compile", begin_s, total_s - self._seen_s)
+            self._recorder.event("compile", begin_s, total_s - self._seen_s, self._new_reason(module))
             self._seen_s = total_s
+
+    def _new_reason(self, module: Any) -> str | None:
+        """Return why `torch.compile` compiled again since the last call, in its own words; None at first."""
+        reasons = [reason for each in getattr(module, "guard_failures", {}).values() for reason in each]
+        is_new, self._reasons = len(reasons) > self._reasons, len(reasons)
+        return str(reasons[-1]).partition("\n")[0][:LONGEST_REASON] if is_new else None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
 from headrace.attach.record.recorder import Recorder
@@ -15,6 +18,10 @@ __all__ = ["install"]
 
 LEAST_PAUSE_S = 0.001
 """Do not record shorter garbage collections. Young generations take microseconds, hundreds of times a second."""
+
+
+ARGUMENTS = 6
+"""Look for the name of a called function in this many instructions before the call: few, so that no other call is meant."""
 
 
 def install(recorder: Recorder) -> None:
@@ -27,6 +34,7 @@ def install(recorder: Recorder) -> None:
 
 def _gc_timer(recorder: Recorder) -> Callable[[str, dict[str, int]], None]:
     started = threading.local()
+    calls: dict[tuple[CodeType, int], bool] = {}
 
     def time_collection(phase: str, info: dict[str, int]) -> None:
         if phase == "start":
@@ -34,9 +42,27 @@ def _gc_timer(recorder: Recorder) -> Callable[[str, dict[str, int]], None]:
             return
         begin_s = getattr(started, "at_s", None)
         if begin_s is not None and time.monotonic() - begin_s >= LEAST_PAUSE_S:
-            recorder.event("gc", begin_s, time.monotonic() - begin_s, f"generation {info['generation']}")
+            duration_s = time.monotonic() - begin_s
+            recorder.event("gc", begin_s, duration_s, f"generation {info['generation']}{called_at(sys._getframe().f_back)}")
+
+    def called_at(frame: FrameType | None) -> str:
+        """Return where the script itself asked for this collection; "" where the interpreter began it."""
+        if frame is None:  # the interpreter ends: no function runs
+            return ""
+        key = frame.f_code, frame.f_lasti
+        if key not in calls:
+            calls[key] = _calls_collect(*key)
+        return f", called at {frame.f_code.co_filename}:{frame.f_lineno}" if calls[key] else ""
 
     return time_collection
+
+
+def _calls_collect(code: CodeType, at: int) -> bool:
+    """Return whether the instruction at this place of a function calls `gc.collect`."""
+    if "collect" not in code.co_names:
+        return False
+    before = [one for one in dis.get_instructions(code) if one.offset <= at]
+    return before[-1].opname.startswith(("CALL", "PRECALL")) and any(one.argval == "collect" for one in before[-ARGUMENTS:])
 
 
 def _timed_save(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:

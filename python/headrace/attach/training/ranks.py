@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.attach.record import open_step
 from headrace.attach.record.counters import COUNTERS
+from headrace.attach.record.threads import run_queue_delay_s
 
 __all__ = ["install"]
 
@@ -41,6 +42,8 @@ def _before_optimizer(*_: Any) -> None:
 def _after_optimizer(*_: Any) -> None:
     COUNTERS.optimizer_steps += 1
     COUNTERS.optimizer_thread = threading.get_ident()
+    COUNTERS.stepped_queue_s = run_queue_delay_s()
+    COUNTERS.stepped_s, COUNTERS.stepped_cpu_s = time.monotonic(), time.thread_time()
     open_step.optimizer_stepped()
 
 
@@ -54,6 +57,7 @@ def _marked_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, *args: Any, **options: Any) -> Any:
         if self not in watched:
             watched.add(self)
+            COUNTERS.find_unused = bool(getattr(self, "find_unused_parameters", False))
             trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
             for parameter in trained[:FIRST_PARAMETERS]:
                 parameter.register_hook(_note_gradient)

@@ -9,11 +9,11 @@ from itertools import pairwise
 from headrace.diagnosis.measure import Rank
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.stats import mean, median, required
-from headrace.diagnosis.result.model import Fix, Note
+from headrace.diagnosis.result.model import Finding, Fix, Note
 from headrace.session.model import Loss, Session
 from headrace.system.text.sizes import count_text, percent_text
 
-__all__ = ["batch_size_notes", "loss_notes"]
+__all__ = ["batch_size_notes", "changed_limits_notes", "finding_notes", "loss_notes"]
 
 LEAST_VALUES = 24
 """Judge the trend of the loss from at least this many values."""
@@ -76,6 +76,12 @@ def _standard_error(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum(squares) / (2 * len(squares)) / len(values)) if squares else math.inf
 
 
+NOTED_KINDS = ("MEMORY_GROWTH", "SCRIPT_BOUND", "GC_PAUSE")
+NOTED_SETTINGS = (
+    "ANOMALY_MODE", "PROFILER_ON", "DENORMALS", "RECOMPILATION", "DETERMINISTIC", "FIND_UNUSED", "NO_LEARNING",
+)  # fmt: skip
+"""Findings to name on the first screen although another one is the verdict, and settings to name there."""
+
 SQUARE_ROOT_OPTIMIZERS = ("Adam", "Lamb", "LAMB", "Adagrad", "RMSprop", "Lion", "Adan")
 """Optimizers with one of these in their name normalise the gradient: their rate grows with the square root of the batch."""
 
@@ -106,3 +112,25 @@ def _rate_words(times: float, optimizer: str | None) -> str:
     is_adaptive = any(name.lower() in optimizer.lower() for name in SQUARE_ROOT_OPTIMIZERS)
     usual = f"{math.sqrt(times):.3g} times the learning rate (square root scaling)" if is_adaptive else linear
     return f"Usual for {optimizer} is {usual}, {warm}"
+
+
+def changed_limits_notes(session: Session) -> tuple[Note, ...]:
+    """Return a note for cores or a CPU quota that changed while the job ran."""
+    notes = []
+    changed = next((sample for sample in session.samples if sample.affinity is not None), None)
+    if changed is not None and changed.affinity is not None:
+        before = session.host.cores_affinity or session.host.cores_online or 0
+        cores = count_text(len(changed.affinity), "core")
+        words = f"from second {changed.time_s:.0f} on the job may use {cores} instead of {before} (its affinity was changed)"
+        notes.append(Note("changed_limits", words))
+    quota = next((sample for sample in session.samples if sample.quota_cores is not None), None)
+    if quota is not None:
+        words = f"from second {quota.time_s:.0f} on the CPU quota is {quota.quota_cores:g} cores (it was changed)"
+        notes.append(Note("changed_limits", words))
+    return tuple(notes)
+
+
+def finding_notes(findings: Sequence[Finding], configuration: Sequence[Finding]) -> tuple[Note, ...]:
+    """Return notes on findings behind the verdict that name a place or a process, and on settings that no fix's gain shows."""
+    named = [Note("finding", f"{found.summary} ({found.kind})") for found in findings[1:] if found.kind in NOTED_KINDS]
+    return (*named, *(Note("setting", found.evidence[0]) for found in configuration if found.kind in NOTED_SETTINGS))

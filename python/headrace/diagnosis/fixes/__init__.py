@@ -6,8 +6,8 @@
 | `images`           | headrace_run, pre_resize, pack, cache                              |
 | `gpu_decode`       | gpu_decode                                                         |
 | `batches`          | batch_size=N, uint8_batches, pin_memory                            |
-| `training_process` | threads=N, remove_sync, async_checkpoint, gc_freeze                 |
-| `model`            | amp, channels_last, compile, more_gpus                             |
+| `training_process` | threads=N, remove_sync, async_checkpoint, gc_freeze, remove_gc_collect, less_often |
+| `model`            | amp, channels_last, compile, more_gpus, flush_denormal, modes       |
 | `tensorflow`       | the same ids in TensorFlow's terms, to_tf_dataset, steps_per_execution=N |
 | `native_loader`    | the same ids in the terms of headrace's own loader and `train`      |
 

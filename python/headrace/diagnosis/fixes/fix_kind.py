@@ -19,6 +19,7 @@ class Rerun:
     loader_arguments: arguments of the training DataLoader to replace, by name.
     environment: variables to set, by name.
     threads: most threads that PyTorch, OpenCV and Numba may use, whatever the script sets.
+    flush_denormal: whether PyTorch takes denormal numbers for 0.
     headrace_run: whether the job runs under `headrace run`.
     """
 
@@ -26,6 +27,7 @@ class Rerun:
     environment: Mapping[str, str] = field(default_factory=dict)
     headrace_run: bool = False
     threads: int | None = None
+    flush_denormal: bool = False
 
 
 def _not_rerun(number: int | None, loader: ObservedLoader) -> Rerun | None:

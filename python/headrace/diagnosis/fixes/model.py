@@ -1,19 +1,20 @@
-"""The fixes of the model's own computation: number format, memory format, compiled kernels, one process per GPU."""
+"""The fixes of the model's own computation: number format, memory format, compiled kernels, one process per GPU, modes."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.diagnosis.fixes.fix_kind import FixKind
+from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix
+from headrace.diagnosis.measure.step_model import without_share
 from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.startup import LARGE_PART, startup_parts_s
 
-__all__ = ["AMP", "CHANNELS_LAST", "COMPILE", "MORE_GPUS"]
+__all__ = ["AMP", "CHANNELS_LAST", "COMPILE", "FLUSH_DENORMAL", "MODES", "MORE_GPUS"]
 
 
 def _faster_compute(job: MeasuredJob, name: str, change: str, command: str, *, is_used: bool) -> Fix | None:
@@ -109,3 +110,55 @@ def _torchrun(command: Sequence[str], gpus: int) -> str | None:
 
 
 MORE_GPUS = FixKind("more_gpus", _more_gpus)
+
+
+def _mode(name: str, change: str, command: str | None, cost_s: Callable[[MeasuredJob], float]) -> FixKind:
+    """Return the fix that leaves out a mode of PyTorch, predicted from its cost per step where that was seen."""
+
+    def propose(job: MeasuredJob, kind: str) -> Fix | None:
+        seconds, model = cost_s(job), job.model
+        if model is None or seconds <= 0 or job.rank.compute_s <= 0:
+            return Fix(name, change, command=command, basis="not predicted: its cost was not seen", effort="one line")
+        after = without_share(model, seconds / job.rank.compute_s)
+        return predicted_fix(job, name, change, after, command, basis="the time measured", effort="one line", error=0.1)
+
+    return FixKind(name, propose)
+
+
+MODES = (
+    _mode(
+        "anomaly_off",
+        "anomaly detection only while a NaN is looked for (what it costs beyond the stacks is not predicted)",
+        "torch.autograd.set_detect_anomaly(False)",
+        lambda job: job.traceback_s,
+    ),
+    _mode("profiler_off", "the profiler around a few steps only", None, lambda job: 0.0),
+    _mode(
+        "dynamic_shapes",
+        "one compilation for all shapes, or batches of one size (drop_last=True, padding)",
+        "torch.compile(model, dynamic=True)",
+        lambda job: job.recompile_s,
+    ),
+    _mode(
+        "deterministic_off",
+        "fast kernels, where the same bits in each run are not needed",
+        "torch.use_deterministic_algorithms(False)",
+        lambda job: 0.0,
+    ),
+    _mode(
+        "find_unused_off",
+        "no search for unused parameters, where all have gradients",
+        "DistributedDataParallel(..., find_unused_parameters=False)",
+        lambda job: 0.0,
+    ),
+)
+"""The fixes that leave out a mode of PyTorch."""
+
+
+def _flush_denormal(job: MeasuredJob, kind: str) -> Fix | None:
+    change = "denormal numbers taken for 0, before the first batch"
+    basis = "not predicted: --verify measures it"
+    return Fix("flush_denormal", change, command="torch.set_flush_denormal(True)", basis=basis, effort="one line")
+
+
+FLUSH_DENORMAL = FixKind("flush_denormal", _flush_denormal, rerun=lambda number, loader: Rerun(flush_denormal=True))

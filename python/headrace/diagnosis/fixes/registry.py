@@ -10,10 +10,17 @@ from headrace.diagnosis.fixes.batches import BATCH_SIZE, KEEP_ITERATOR, OWN_PROC
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.fixes.gpu_decode import GPU_DECODE
 from headrace.diagnosis.fixes.images import CACHE, HEADRACE_RUN, PACK, PRE_RESIZE
-from headrace.diagnosis.fixes.model import AMP, CHANNELS_LAST, COMPILE, MORE_GPUS
+from headrace.diagnosis.fixes.model import AMP, CHANNELS_LAST, COMPILE, FLUSH_DENORMAL, MODES, MORE_GPUS
 from headrace.diagnosis.fixes.native_loader import add_native_fixes, is_native_input
 from headrace.diagnosis.fixes.take_over import add_refusal
-from headrace.diagnosis.fixes.training_process import ASYNC_CHECKPOINT, GC_FREEZE, REMOVE_SYNC, THREADS
+from headrace.diagnosis.fixes.training_process import (
+    ASYNC_CHECKPOINT,
+    GC_FREEZE,
+    LESS_OFTEN,
+    REMOVE_GC_COLLECT,
+    REMOVE_SYNC,
+    THREADS,
+)
 from headrace.diagnosis.fixes.worker_limits import add_worker_limit
 from headrace.diagnosis.fixes.workers import NUM_WORKERS, PERSISTENT_WORKERS, PREFETCH, SPREAD_WORKERS
 from headrace.diagnosis.measure.job import MeasuredJob
@@ -47,11 +54,15 @@ _ALL = (
     THREADS,
     REMOVE_SYNC,
     ASYNC_CHECKPOINT,
+    LESS_OFTEN,
+    REMOVE_GC_COLLECT,
     GC_FREEZE,
     AMP,
     CHANNELS_LAST,
     COMPILE,
     MORE_GPUS,
+    *MODES,
+    FLUSH_DENORMAL,
 )
 
 FIXES: Mapping[str, FixKind] = {fix.name: fix for fix in _ALL}

@@ -7,13 +7,16 @@ from dataclasses import replace
 
 from headrace.attach.machine.thread_settings import THREAD_VARIABLES
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
+from headrace.diagnosis.measure.hot_functions import place_words
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
+from headrace.diagnosis.measure.step_model import without_share
 from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.contention import Contention, measure_contention
+from headrace.diagnosis.rules.pauses import gc_call_words
 from headrace.session.model import ObservedLoader
 
-__all__ = ["ASYNC_CHECKPOINT", "GC_FREEZE", "REMOVE_SYNC", "THREADS"]
+__all__ = ["ASYNC_CHECKPOINT", "GC_FREEZE", "LESS_OFTEN", "REMOVE_GC_COLLECT", "REMOVE_SYNC", "THREADS"]
 
 WITHOUT_SPINNING = 0.8
 """Assumed CPU time of the training process with one compute thread, over the time with several on full cores."""
@@ -117,17 +120,42 @@ def _remove_sync(job: MeasuredJob, kind: str) -> Fix | None:
 REMOVE_SYNC = FixKind("remove_sync", _remove_sync)
 
 
+LESS_OFTEN_STEPS = 50
+"""Propose to call the script's own functions once in this many steps."""
+
+
+def _less_often(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose to call the script's own functions in one step of fifty."""
+    functions, model = job.script.functions, job.model
+    if not functions or model is None or model.compute_s <= 0:
+        return None
+    first = functions[0]
+    place = place_words(first.file, first.line, job.session.cwd)
+    return predicted_fix(
+        job,
+        "less_often",
+        f"{first.name} ({place}) every {LESS_OFTEN_STEPS} steps, or in a thread",
+        without_share(model, job.script.seconds * (1 - 1 / LESS_OFTEN_STEPS) / model.compute_s),
+        f"if step % {LESS_OFTEN_STEPS} == 0: ...",
+        basis="the time measured",
+        effort="a few lines",
+    )
+
+
+LESS_OFTEN = FixKind("less_often", _less_often)
+
+
 def _async_checkpoint(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose to write checkpoints in a thread. Without a `torch.save` in the pauses, propose nothing."""
     pauses = job.rank.pauses
-    lost_s = pauses.save_s + pauses.unknown_s if pauses.save_s else 0.0
+    lost_s = pauses.save_s + job.unknown_pause_s if pauses.save_s else 0.0
     if job.model is None or lost_s <= 0:
         return None
     return predicted_fix(
         job,
         "async_checkpoint",
         "checkpoints written by a thread while training goes on",
-        job.model.changed(compute_s=max(0.0, job.model.compute_s - lost_s)),
+        without_share(job.model, lost_s / max(lost_s, job.rank.compute_s)),
         None,
         basis="the time measured",
         effort="a few lines",
@@ -140,16 +168,13 @@ ASYNC_CHECKPOINT = FixKind("async_checkpoint", _async_checkpoint)
 def _gc_freeze(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose to exempt the objects of the set-up from garbage collection, and to collect between epochs only."""
     lost_s = job.rank.pauses.gc_s
-    if job.model is None or lost_s <= 0:
+    if job.model is None or lost_s <= 0 or gc_call_words(job) is not None:
         return None
     return predicted_fix(
         job,
         "gc_freeze",
         "gc.freeze() after set-up, and collections only between epochs",
-        job.model.changed(
-            compute_s=max(0.0, job.model.compute_s - lost_s),
-            main_cpu_s=max(0.0, job.model.main_cpu_s - lost_s),
-        ),
+        without_share(job.model, lost_s / max(lost_s, job.rank.compute_s)),
         "gc.collect(); gc.freeze()",
         basis="the time measured",
         effort="a few lines",
@@ -157,3 +182,22 @@ def _gc_freeze(job: MeasuredJob, kind: str) -> Fix | None:
 
 
 GC_FREEZE = FixKind("gc_freeze", _gc_freeze)
+
+
+def _remove_gc_collect(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose to leave out the script's own collections."""
+    lost_s, called = job.rank.pauses.gc_s, gc_call_words(job)
+    if job.model is None or lost_s <= 0 or called is None:
+        return None
+    return predicted_fix(
+        job,
+        "remove_gc_collect",
+        f"no gc.collect() at {called}: Python collects by itself",
+        without_share(job.model, lost_s / max(lost_s, job.rank.compute_s)),
+        None,
+        basis="the time measured",
+        effort="one line",
+    )
+
+
+REMOVE_GC_COLLECT = FixKind("remove_gc_collect", _remove_gc_collect)

@@ -43,8 +43,14 @@ def worker_limits(job: MeasuredJob) -> list[WorkerLimit]:
 
 
 def add_worker_limit(job: MeasuredJob, found: Finding) -> Finding:
-    """Return the finding; if memory or /dev/shm has no room for one more worker, with that reason in its evidence."""
-    limits = worker_limits(job)
+    """Return the finding; if memory or /dev/shm has no room for one more worker, with that reason in its evidence.
+
+    Where workers copy what the fork shares, their number is no advice either.
+    """
+    limits, copying = worker_limits(job), job.machine.copying
+    if copying is not None and job.rank.workers:
+        words = "no more workers are advised: each copies the same Python objects (MEMORY_GROWTH below)"
+        return replace(found, evidence=(*found.evidence, words))
     if job.model is None or not limits or limits[0].workers > job.rank.workers:
         return found
     return replace(found, evidence=(*found.evidence, f"not one more loader worker fits: {limits[0].bound}"))

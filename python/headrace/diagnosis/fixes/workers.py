@@ -30,8 +30,8 @@ def _more_workers(job: MeasuredJob) -> Fix | None:
     When the job has that many already, more are no advice: they are predicted, as an example, to say that they do not help.
     """
     model = job.model
-    if model is None:
-        return None
+    if model is None or job.machine.copying is not None:
+        return None  # each further worker would copy the same objects
     limits = worker_limits(job)
     most = min([MOST_WORKERS, *(limit.workers for limit in limits)])
     if most <= model.workers and limits and limits[0].workers <= model.workers:

@@ -4,12 +4,13 @@ Means are taken over steady steps. `step_model` combines these quantities into t
 """
 
 from headrace.diagnosis.measure.batch_cost import BatchCost
-from headrace.diagnosis.measure.machine import Machine, measure_machine
+from headrace.diagnosis.measure.machine import Copying, Machine, measure_machine
 from headrace.diagnosis.measure.pauses import EpochGaps, Pauses
 from headrace.diagnosis.measure.rank import Rank, exposed_waits_s, has_native_threads, measure_ranks
 
 __all__ = [
     "BatchCost",
+    "Copying",
     "EpochGaps",
     "Machine",
     "Pauses",

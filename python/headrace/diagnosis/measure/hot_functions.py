@@ -10,7 +10,17 @@ from headrace.diagnosis.result.model import FlameBar, FlameChart, HotFunction
 from headrace.session.model import Session, Stack, StackFrame
 from headrace.system.text.sizes import percent_text
 
-__all__ = ["flame_charts", "hot_functions", "hot_words", "training_stacks"]
+__all__ = [
+    "LEAST_SAMPLES",
+    "PASSING",
+    "flame_charts",
+    "hot_functions",
+    "hot_words",
+    "is_own",
+    "name_of",
+    "place_words",
+    "training_stacks",
+]
 
 LEAST_SAMPLES = 30
 """Name functions from this many samples of one kind of work: a share of 50 % is then known within 18 points."""
@@ -61,7 +71,7 @@ def name_of(frame: StackFrame) -> str:
     return frame.function
 
 
-def _is_own(frame: StackFrame) -> bool:
+def is_own(frame: StackFrame) -> bool:
     """Return whether the function is the script's own."""
     return frame.file.startswith(("/", "<ipython", "<stdin>", "<string>"))
 
@@ -71,12 +81,12 @@ def _is_named(frame: StackFrame) -> bool:
     name, method = name_of(frame), frame.function.rpartition(".")[2]
     if name in CONTAINERS or method in PASSING or method in READERS:
         return False
-    return _is_own(frame) or name != frame.function
+    return is_own(frame) or name != frame.function
 
 
 def _known(frames: Sequence[StackFrame]) -> Iterator[int]:
     """Yield the places on a stack that may be named: known functions, and what the script calls in a library."""
-    last_own = max((at for at, frame in enumerate(frames) if _is_own(frame)), default=-1)
+    last_own = max((at for at, frame in enumerate(frames) if is_own(frame)), default=-1)
     called = next((at for at in range(last_own + 1, len(frames)) if _calls_on(frames[at])), None)
     named = [at for at, frame in enumerate(frames) if _is_named(frame)]
     if called is not None and not any(at > last_own for at in named):
@@ -130,7 +140,7 @@ def _functions(stacks: Sequence[Stack]) -> list[_Function]:
         own: StackFrame | None = None
         known, seen = set(_known(stack.frames)), set()
         for at, frame in enumerate(stack.frames):
-            own = frame if _is_own(frame) else own
+            own = frame if is_own(frame) else own
             key = (stack.role, name_of(frame), frame.file)
             if at not in known or key in seen:
                 continue
@@ -181,7 +191,7 @@ def hot_words(session: Session, role: str) -> tuple[str, ...]:
     if leading is None:
         return ()
     hot = _hot(leading, total)
-    words = f"{hot.function} takes {percent_text(hot.share)} of {WORK[role]} ({place_words(hot, session.cwd)})"
+    words = f"{hot.function} takes {percent_text(hot.share)} of {WORK[role]} ({place_words(hot.file, hot.line, session.cwd)})"
     others: list[str] = []
     taken = set(leading.stacks)
     for one in functions:
@@ -208,9 +218,9 @@ def _is_inside(inner: _Function, outer: _Function, stacks: Sequence[Stack]) -> b
     return names.index(inner.name) > names.index(outer.name)
 
 
-def place_words(hot: HotFunction, cwd: str) -> str:
+def place_words(file: str, line: int, cwd: str) -> str:
     """Return "FILE:LINE" of a function; FILE is relative to `cwd`, the command's folder, if it lies below."""
-    return f"{hot.file.removeprefix(cwd.rstrip('/') + '/') if cwd else hot.file}:{hot.line}"
+    return f"{file.removeprefix(cwd.rstrip('/') + '/') if cwd else file}:{line}"
 
 
 @dataclass(slots=True)

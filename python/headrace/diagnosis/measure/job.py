@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.diagnosis.measure import Machine, Rank
+from headrace.diagnosis.measure.script_time import ScriptTime
 from headrace.diagnosis.measure.stats import median
 from headrace.diagnosis.measure.step_model import StepModel
-from headrace.session.model import Session
+from headrace.session.model import Event, Session
 
 __all__ = ["MeasuredJob"]
 
@@ -23,6 +24,7 @@ class MeasuredJob:
     rank: the rank that sets the pace. All rules speak of this rank.
     machine: means over the samples taken while the steps ran.
     model: the step model of `rank`, or None when no batch was seen being made.
+    script: the part of the step that the script itself takes beside forward, backward and the optimizer's step.
     """
 
     session: Session
@@ -30,10 +32,35 @@ class MeasuredJob:
     rank: Rank
     machine: Machine
     model: StepModel | None
+    script: ScriptTime = field(default_factory=ScriptTime)
 
     def share(self, seconds: float) -> float:
         """Return a time per step as a share of the step, 0 to 1."""
         return max(0.0, min(1.0, seconds / self.rank.step_s)) if self.rank.step_s > 0 else 0.0
+
+    @property
+    def unknown_pause_s(self) -> float:
+        """Seconds per step of pauses whose cause is not known, functions of the script left out."""
+        return max(0.0, self.rank.pauses.unknown_s - self.script.seconds)
+
+    @property
+    def recompilations(self) -> tuple[Event, ...]:
+        """The compilations in steady steps, each with the reason that `torch.compile` gave."""
+        begin_s, pid = self.rank.steps[0].start_s, self.rank.process.pid
+        events = self.session.events
+        return tuple(one for one in events if one.name == "compile" and one.pid == pid and one.start_s >= begin_s)
+
+    @property
+    def recompile_s(self) -> float:
+        """Seconds per steady step in which `torch.compile` compiles again."""
+        return min(self.rank.compute_s, sum(event.duration_s for event in self.recompilations) / len(self.rank.steps))
+
+    @property
+    def traceback_s(self) -> float:
+        """Seconds per step in which stacks are written down, as anomaly detection does for each operation."""
+        stacks = [one for one in self.session.stacks if one.role == "step" and one.pid == self.rank.process.pid]
+        taken = sum(one.count for one in stacks if any(frame.file == "traceback.py" for frame in one.frames))
+        return self.rank.compute_s * taken / max(1, sum(one.count for one in stacks))
 
     @property
     def operator_share(self) -> float | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.attach.machine.foreign_programs import LEAST_FOREIGN_CORES
 from headrace.diagnosis.measure.rank import Rank
 from headrace.diagnosis.measure.stats import fit_line, mean, mean_of_known, median, required
-from headrace.session.machine import ForeignProgram, Sample
-from headrace.session.model import Session
+from headrace.session.machine import ForeignProgram, Host, Sample
+from headrace.session.model import Event, Session
 
-__all__ = ["Machine", "measure_machine"]
+__all__ = ["Copying", "Machine", "host_while", "measure_machine"]
 
 SETTLED_S = 120.0
 """Expect a job's memory to settle within this time: caches, allocators, pages that forked workers copy."""
@@ -25,6 +25,28 @@ MOST_PROGRAMS = 3
 
 LEAST_FIT = 0.9
 """Call growth steady when a straight line explains at least this share of its variance (r²)."""
+
+
+LEAST_COPIED_BYTES = 32 << 20
+"""Say that a worker copies pages when it has copied this much."""
+
+LEAST_COPIED_SHARE = 0.03
+"""Say that a worker copies pages when it has copied this share of what the fork shared with it."""
+
+LEAST_COPIED_BYTES_S = 1e6
+"""Ignore workers that copy more slowly together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """Workers that copy pages which the fork shares with them, because they write to them.
+
+    bytes_s: all workers together. left_bytes: what they still share, and may copy too. workers: how many copy.
+    """
+
+    bytes_s: float
+    left_bytes: int
+    workers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +65,9 @@ class Machine:
     foreign_programs: the largest of the other programs, with their mean cores; None where they were not read.
     listed_count, listed_cores: number of all other programs whose names were seen, and the cores that they use together.
     memory_growth_bytes_s: steady growth of the job's own memory; 0 without.
+    workers_growth_bytes_s: the workers' part of that.
+    quota_cores: the CPU quota; None without. niceness: the greatest of the job's processes.
+    copying: pages shared since the fork that the workers copy; None where they do not.
     memory_left_bytes: least memory that the job could still take, other programs and control groups considered.
     """
 
@@ -62,6 +87,10 @@ class Machine:
     memory_used_bytes: int | None
     memory_limit_bytes: int | None
     memory_left_bytes: int | None
+    workers_growth_bytes_s: float = 0.0
+    copying: Copying | None = None
+    quota_cores: float | None = None
+    niceness: int = 0
     foreign_programs: tuple[ForeignProgram, ...] | None = None
     listed_count: int = 0
     listed_cores: float = 0.0
@@ -102,7 +131,8 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     if ranks:
         begin_s, end_s = ranks[0].steps[0].start_s, ranks[0].steps[-1].start_s + ranks[0].steps[-1].step_s
         samples = [sample for sample in samples if begin_s + 0.25 <= sample.time_s <= end_s + 0.25] or samples
-    mine = frozenset(session.host.affinity)
+    host = host_while(session, samples)
+    mine = frozenset(host.affinity)
     core_rows = [
         tuple(busy for core, busy in enumerate(row) if core in mine) or row
         for row in (sample.core_busy for sample in samples if sample.core_busy)
@@ -120,8 +150,10 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
         left = [max(0, limit - used[-1])]
     programs = _foreign_programs(samples)
     return Machine(
-        cores=session.host.cores,
-        core_count=session.host.cores_affinity or session.host.cores_online,
+        cores=host.cores,
+        core_count=host.cores_affinity or host.cores_online,
+        quota_cores=host.quota_cores,
+        niceness=max((sample.niceness or 0 for sample in samples), default=0),
         core_busy=tuple(required(mean([row[core] for row in core_rows])) for core in range(width)),
         own_cores=mean_of_known(sample.own_cores for sample in samples),
         foreign_cores=mean_of_known(sample.foreign_cores for sample in samples),
@@ -137,7 +169,9 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
             else max(sample.network_receive_bytes_s, sample.loopback_receive_bytes_s or 0.0)
             for sample in samples
         ),
-        memory_growth_bytes_s=_growth(session),
+        memory_growth_bytes_s=_growth(session, "own_memory_bytes"),
+        workers_growth_bytes_s=_growth(session, "workers_memory_bytes") or 0.0,
+        copying=_copying(session),
         memory_used_bytes=used[-1] if used else None,
         foreign_programs=None if programs is None else tuple(programs[:MOST_PROGRAMS]),
         listed_count=len(programs or ()),
@@ -145,6 +179,19 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
         memory_limit_bytes=limit,
         memory_left_bytes=min(left, default=None),
     )
+
+
+def host_while(session: Session, samples: Sequence[Sample]) -> Host:
+    """Return the host as it was during most of the samples: the script may have changed its cores, others its quota."""
+    host = session.host
+    if samples:
+        affinity, _ = Counter(sample.affinity for sample in samples).most_common(1)[0]
+        quota, _ = Counter(sample.quota_cores for sample in samples).most_common(1)[0]
+        if affinity is not None:
+            host = replace(host, affinity=affinity, cores_affinity=len(affinity))
+        if quota is not None:
+            host = replace(host, quota_cores=quota)
+    return host
 
 
 def _foreign_programs(samples: Sequence[Sample]) -> list[ForeignProgram] | None:
@@ -164,23 +211,39 @@ def _foreign_programs(samples: Sequence[Sample]) -> list[ForeignProgram] | None:
     return [ForeignProgram(pid, name, round(used, 2)) for (pid, name), used in largest]
 
 
-def _growth(session: Session) -> float | None:
-    """Return the steady growth of the job's own memory in bytes per second; 0.0 without growth, None when not measured.
+def _copying(session: Session) -> Copying | None:
+    """Return how fast workers copy pages that the fork shares, from two or more readings of each worker's memory.
+
+    Of workers that are started again in each epoch, the last ones count.
+    """
+    numbers = {process.pid: (process.parent_pid, process.worker_id) for process in session.processes}
+    readings: dict[object, list[Event]] = {}
+    for event in session.events:
+        if event.name == "worker_shared_memory":
+            known = readings.setdefault(numbers.get(event.pid, event.pid), [])
+            readings[numbers.get(event.pid, event.pid)] = [*(one for one in known if one.pid == event.pid), event]
+    rate, left, workers = 0.0, 0, 0
+    for found in readings.values():
+        first, last = int(found[0].detail or 0), int(found[-1].detail or 0)
+        passed_s = found[-1].start_s - found[0].start_s
+        if passed_s > 0 and first - last >= max(LEAST_COPIED_BYTES, LEAST_COPIED_SHARE * first):
+            rate, left, workers = rate + (first - last) / passed_s, left + last, workers + 1
+    return Copying(rate, left, workers) if rate >= LEAST_COPIED_BYTES_S else None
+
+
+def _growth(session: Session, name: str) -> float | None:
+    """Return the steady growth of a memory of the samples in bytes per second; 0.0 without growth, None when not measured.
 
     Only samples with the same number of processes count, since new workers are no growth, and only those of the training:
     imports take memory steadily too. Growth that slows down ends by itself, so each third of the time must grow.
     """
     begin_s = session.steps[0].start_s if session.steps else 0.0
-    samples = [one for one in session.samples if one.own_memory_bytes is not None and one.time_s >= begin_s]
+    samples = [one for one in session.samples if getattr(one, name) is not None and one.time_s >= begin_s]
     counts = Counter(sample.processes for sample in samples)
     if not counts:
         return None
     common, _ = counts.most_common(1)[0]
-    points = [
-        (sample.time_s, float(sample.own_memory_bytes))
-        for sample in samples
-        if sample.processes == common and sample.own_memory_bytes is not None
-    ]
+    points = [(sample.time_s, float(getattr(sample, name))) for sample in samples if sample.processes == common]
     points = points[len(points) // 4 :]
     if points[-1][0] > 2 * SETTLED_S:
         points = [point for point in points if point[0] >= SETTLED_S]

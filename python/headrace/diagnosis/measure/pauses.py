@@ -23,6 +23,7 @@ class Pauses:
 
     gc_s, save_s, other_loader_s, compile_s, unknown_s: garbage collection, `torch.save`, steps of another loader
         (validation), `torch.compile`, and the rest.
+    gc_call: FILE:LINE of the script's own call of `gc.collect` that takes most of `gc_s`; None where the interpreter collects.
     period: steps from one pause to the next, or None when the pauses are irregular.
     count, longest_s: number of pauses, and the longest one.
     """
@@ -35,6 +36,7 @@ class Pauses:
     count: int
     longest_s: float
     compile_s: float = 0.0
+    gc_call: str | None = None
 
     @property
     def periodic_s(self) -> float:
@@ -90,8 +92,20 @@ def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Seque
         count=len(long),
         longest_s=longest_s,
         compile_s=lost["compile"] / count,
+        gc_call=_gc_call(events),
     )
     return pauses, mean(ordinary) or typical_s
+
+
+def _gc_call(events: Sequence[Event]) -> str | None:
+    """Return the place whose calls of `gc.collect` take at least half of the time of all collections."""
+    taken_s: dict[str, float] = {}
+    for event in events:
+        if event.name == "gc":
+            place = (event.detail or "").partition(", called at ")[2]
+            taken_s[place] = taken_s.get(place, 0.0) + event.duration_s
+    place = max(taken_s, key=lambda one: taken_s[one], default="")
+    return place if place and taken_s[place] >= 0.5 * math.fsum(taken_s.values()) else None
 
 
 def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -> dict[str, float]:

@@ -53,6 +53,8 @@ class Rank:
     sync_s, sync_count, h2d_s: waits for the device, their number, and copies to it.
     gpu_wait_s, gpu_step_s: GPU idle because of `next()`, and GPU time of a step, on the GPU's clock.
     drained_share: share of the steps before which the device had finished all work.
+    after_s, after_cpu_s, after_queue_s: from the end of the optimizer's step to the end of the step, and the training thread
+        on a core and waiting for one meanwhile. Steps without an optimizer's step count as 0; None where no optimizer was seen.
     own_s, collective_s: the step without waiting for other ranks, and that wait.
     forward_s, backward_s: phases of a step, with several ranks only.
     batch_cost: mean cost of making a batch.
@@ -89,6 +91,9 @@ class Rank:
     drained_share: float | None
     own_s: float | None
     collective_s: float | None
+    after_s: float | None
+    after_cpu_s: float | None
+    after_queue_s: float | None
     forward_s: float | None
     backward_s: float | None
     batch_cost: BatchCost | None
@@ -250,7 +255,7 @@ def _measure(
     traced = session.facts.get("source") == "kineto"
     if len(steps) < (LEAST_TRACED_STEPS if traced else TIMED_STEPS):
         return None
-    steady = steps if traced else _measured_steps(steps, loader, [event for event in session.events if event.name == "probe"])
+    steady = steps if traced else _measured_steps(steps, loader, session.events)
     events = [event for event in session.events if event.pid == process.pid]
     others = [step for group in groups.values() if group is not steps for step in group]
     pauses, typical_s = measure_pauses(steady, events, others)
@@ -289,6 +294,7 @@ def _measure(
         drained_share=mean_of_known(step.drained for step in steady),
         own_s=mean_of_known(None if step.collective_s is None else step.step_s - step.collective_s for step in steady),
         collective_s=mean_of_known(step.collective_s for step in steady),
+        **{name: _mean_after_s(steady, name) for name in AFTER},
         forward_s=mean_of_known(step.forward_s for step in steady),
         backward_s=mean_of_known(step.backward_s for step in steady),
         batch_cost=cost,
@@ -302,8 +308,18 @@ def _measure(
     )
 
 
-def _measured_steps(steps: list[Step], loader: ObservedLoader, probes: list[Event]) -> list[Step]:
+AFTER = ("after_s", "after_cpu_s", "after_queue_s")
+"""What is measured after the optimizer's step: fields of a step and of a rank."""
+
+
+def _mean_after_s(steps: Sequence[Step], name: str) -> float | None:
+    values = [getattr(step, name) for step in steps]
+    return None if all(value is None for value in values) else mean([value or 0.0 for value in values])
+
+
+def _measured_steps(steps: list[Step], loader: ObservedLoader, events: Sequence[Event]) -> list[Step]:
     """Return the steady steps that headrace's own experiment did not disturb; of a short session, the steps there are."""
+    probes = [event for event in events if event.name == "probe"]
     steady = steady_steps(steps, loader)
     undisturbed = [step for step in steady if not _is_disturbed(step, probes)]
     return next(found for found in (undisturbed, steady, steps[1:]) if len(found) >= TIMED_STEPS - 1)

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure import Machine, Rank
+from headrace.session.model import Session
 
-__all__ = ["StepModel", "build_model"]
+__all__ = ["StepModel", "best_rate", "build_model", "without_share"]
 
 SHARPNESS = 12
 """Exponent of the power mean; fitted to the jobs of benchmarks/scenarios/jobs.py whose two sides are close after their fix."""
@@ -125,8 +126,23 @@ def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | 
     )
 
 
+def without_share(model: StepModel, lost: float) -> StepModel:
+    """Return the model without a share of the computing time, 0 to 1. Waits for a core are no part of the model."""
+    kept = max(0.0, 1 - lost)
+    return model.changed(compute_s=model.compute_s * kept, main_cpu_s=model.main_cpu_s * kept)
+
+
 def _usable_cores(machine: Machine) -> float:
     """Return the cores that other programs leave to the job, at least a quarter of the cores that it may use."""
     cores = machine.cores or 1.0
     free = (machine.core_count or cores) - (machine.foreign_cores or 0.0)
     return max(0.25 * cores, min(cores, free))
+
+
+def best_rate(session: Session) -> float | None:
+    """Return the bytes per second at which storage delivers the job's own files to the best number of readers.
+
+    None without a read sweep.
+    """
+    rates = session.facts.get("read_sweep") or {}
+    return max(rates.values(), default=None)

@@ -4,10 +4,10 @@ To add a kind, add one record to `_VERDICTS` and write its rule in `headrace.dia
 the advice, the colours and the choice of fixes all read the record. docs/reference/diagnosis.md lists the kinds in a table.
 
 The rules are in `headrace.diagnosis.rules`: `input` (storage, network, CPU_*, NO_OVERLAP, COLLATE_IPC), `gpu` (COMPUTE_BOUND,
-H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `pauses` (STARTUP, PERIODIC_STALL, GC_PAUSE), `ranks` (RANK_STRAGGLER, COMMUNICATION)
-and `machine` (THERMAL_THROTTLE, EXTERNAL_CPU, CPU_QUOTA, MEMORY_GROWTH, and CPU_OVERSUBSCRIBED for the training process).
-`standstill` finds HANG. `headrace.diagnosis.diagnose` gives INSUFFICIENT_DATA, `headrace.diagnosis.findings.gpu_settings`
-the settings.
+H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `pauses` (STARTUP, PERIODIC_STALL, SCRIPT_BOUND, GC_PAUSE), `ranks`
+(RANK_STRAGGLER, COMMUNICATION) and `machine` (THERMAL_THROTTLE, EXTERNAL_CPU, CPU_QUOTA, MEMORY_GROWTH, and CPU_OVERSUBSCRIBED
+for the training process). `standstill` finds HANG. `headrace.diagnosis.diagnose` gives INSUFFICIENT_DATA,
+`headrace.diagnosis.findings.gpu_settings` the settings.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class VerdictKind:
 
 @dataclass(frozen=True, slots=True)
 class SettingKind:
-    """One setting that costs speed on a GPU whatever the verdict is. `Diagnosis.configuration` holds such findings."""
+    """One setting that costs speed whatever the verdict is, or learns nothing. `Diagnosis.configuration` holds them."""
 
     name: str
     summary: str
@@ -234,11 +234,19 @@ _VERDICTS = (
         fixes=("async_checkpoint",),
     ),
     VerdictKind(
+        "SCRIPT_BOUND",
+        summary="functions of the script beside forward, backward and the optimizer's step take the time",
+        headline="{summary}.",
+        label="the script's own functions",
+        advice="Call it every 50 steps or once an epoch, or let a thread do it; a faster model or input changes nothing there.",
+        fixes=("less_often",),
+    ),
+    VerdictKind(
         "GC_PAUSE",
         summary="Python's garbage collector stops the training process",
         headline="Python's garbage collector keeps stopping the training.",
         label="garbage collection",
-        fixes=("gc_freeze",),
+        fixes=("remove_gc_collect", "gc_freeze"),
     ),
     VerdictKind(
         "RANK_STRAGGLER",
@@ -284,7 +292,10 @@ _VERDICTS = (
         summary="memory grows step by step and will run out",
         headline="Memory grows step by step and will run out.",
         label="memory growth",
-        advice="Keep numbers of past steps, not tensors (loss.item(), .detach()); look for lists and caches that grow.",
+        advice=(
+            "Keep numbers of past steps, not tensors (loss.item(), .detach()); look for lists and caches that grow; keep what "
+            "workers read in arrays, not in lists of Python objects."
+        ),
         is_loss=False,
     ),
     VerdictKind(
@@ -319,6 +330,13 @@ _SETTINGS = (
     SettingKind(
         "NOT_PINNED", summary="batches are copied to the GPU from ordinary, not from pinned memory", fixes=("pin_memory",)
     ),
+    SettingKind("ANOMALY_MODE", summary="autograd looks for anomalies in each step", fixes=("anomaly_off",)),
+    SettingKind("PROFILER_ON", summary="a profiler was left on", fixes=("profiler_off",)),
+    SettingKind("DENORMALS", summary="the CPU computes with denormal numbers, which are slow", fixes=("flush_denormal",)),
+    SettingKind("RECOMPILATION", summary="torch.compile compiles again for each new shape", fixes=("dynamic_shapes",)),
+    SettingKind("DETERMINISTIC", summary="deterministic algorithms are on", fixes=("deterministic_off",)),
+    SettingKind("FIND_UNUSED", summary="each step looks for unused parameters", fixes=("find_unused_off",)),
+    SettingKind("NO_LEARNING", summary="the learning rate is near 0"),
     SettingKind("DATA_PARALLEL", summary="one process drives several GPUs (nn.DataParallel)", fixes=("more_gpus",)),
     SettingKind("SMALL_BATCH", summary="most of the GPU's memory is free: a larger batch would fit", fixes=("batch_size",)),
     SettingKind("OLD_SOFTWARE", summary="cuDNN or PyTorch is older than this GPU"),
@@ -341,7 +359,7 @@ def verdict_kind(name: str, *, cause_seen: bool = True) -> VerdictKind:
             summary="making batches is blocked, cause not seen: no file or socket was read meanwhile",
             headline="{Device} waits{share} for batches whose making is blocked, cause not seen.",
             label="blocked, cause not seen",
-            advice="Find what the source waits for (a lock, a sleep, another process). More worker processes wait in parallel.",
+            advice="Find what the source waits for (a lock, a sleep, another process).",
             fixes=BLINDLY,
         )
     return KINDS.get(name) or VerdictKind(name, summary="", headline=words.capitalize() + ".", label=words.lower())

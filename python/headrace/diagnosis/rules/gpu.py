@@ -46,7 +46,8 @@ def sync_bound(job: MeasuredJob) -> Finding | None:
     rank, machine = job.rank, job.machine
     if rank.sync_count is None or rank.sync_s is None or rank.sync_count < 2:
         return None
-    idle_s = min(rank.host_work_s, rank.sync_s)  # without the waits, this much would run side by side
+    beside_s = max(0.0, rank.host_work_s - job.script.seconds)
+    idle_s = min(beside_s, rank.sync_s)  # without the waits, this much would run side by side
     if machine.gpu_busy is not None:
         idle_s = min(idle_s, (1 - machine.gpu_busy) * rank.step_s)
     share = job.share(idle_s)
@@ -66,7 +67,7 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
     size = f"the batch has {rank.items:.0f} images" if rank.items else "the batch is small"
     if machine.gpu_busy is not None and rank.gpu_step_s is not None:
         # The GPU idles while the thread waits for input, copies, or waits in .item(). The rest of its idle time is overhead.
-        taken_s = rank.exposed_wait_s + (rank.h2d_s or 0.0) + (rank.sync_s or 0.0)
+        taken_s = rank.exposed_wait_s + (rank.h2d_s or 0.0) + (rank.sync_s or 0.0) + job.script.seconds
         idle = max(0.0, 1 - machine.gpu_busy - taken_s / rank.step_s)
         drained = rank.drained_share is not None and rank.drained_share > DRAINED_SHARE
         if idle < OVERHEAD_SHARE or not drained:
@@ -81,7 +82,7 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
     if operators is None:
         return None
     handover_s = rank.handover_s if is_small_handover(rank) else 0.0
-    share = job.share((1 - operators) * rank.typical_compute_s + handover_s)
+    share = job.share(max(0.0, (1 - operators) * rank.typical_compute_s - job.script.seconds) + handover_s)
     if share < OVERHEAD_SHARE:
         return None
     return make_finding(
@@ -96,8 +97,9 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
 def compute_bound(job: MeasuredJob) -> Finding:
     """Report that computation sets the pace, and how much faster the input could go."""
     rank = job.rank
-    share = job.share(rank.compute_s)
-    evidence = [f"{duration(rank.compute_s)} of each {duration(rank.step_s)} step is computation"]
+    compute_s = max(0.0, rank.compute_s - job.script.seconds)
+    share = job.share(compute_s)
+    evidence = [f"{duration(compute_s)} of each {duration(rank.step_s)} step is computation"]
     if job.machine.gpu_busy is not None:
         evidence.append(f"the GPU runs kernels {percent_text(job.machine.gpu_busy)} of the time")
     room = _input_headroom(job)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.diagnosis.measure import Rank, has_native_threads
+from dataclasses import replace
+
+from headrace.diagnosis.measure import Copying, Rank, has_native_threads
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.stats import median
 from headrace.diagnosis.result.kinds import KINDS
@@ -10,7 +12,7 @@ from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE, input_wait_s, unseen_input_kind, workers_are_needed
-from headrace.system.text.sizes import count_text, number_text, percent_text
+from headrace.system.text.sizes import count_text, number_text, percent_text, size_text
 
 __all__ = ["cpu_oversubscribed", "cpu_quota", "external_cpu", "hours_until_full", "memory_growth", "thermal_throttle"]
 
@@ -43,6 +45,9 @@ One busy worker beside two compute threads on two cores costs about 0.1, which i
 GROWTH_HOURS = 12.0
 """Report memory growth when it fills the free memory within this time."""
 
+MIXED_GROWTH = 0.15
+"""Name workers and training process both when each holds more than this share of the growth."""
+
 LEAST_GROWTH_BYTES_S = 1e5
 """Ignore slower memory growth."""
 
@@ -57,7 +62,7 @@ def cpu_quota(job: MeasuredJob) -> Finding | None:
     share = throttled / max(1.0, throttled + (job.machine.own_cores or 0.0))
     if share < QUOTA_SHARE:
         return None
-    quota = job.session.host.quota_cores
+    quota = job.machine.quota_cores
     limit = (
         f"the limit is {number_text(quota, digits=2)} core{'' if quota == 1 else 's'}"
         if quota
@@ -125,6 +130,8 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
     queued = job.machine.queue_share
     words = [f"other programs use {job.machine.foreign_cores:.1f} of {job.machine.cores:g} cores"]
     words.append(_program_words(job))
+    if job.machine.niceness > 0:
+        words.append(f"the job runs at nice {job.machine.niceness}: the kernel serves programs at nice 0 first")
     if queued is not None:
         words.append(f"the job's threads wait for a core {percent_text(queued)} of the time in which they could run")
     if job.machine.crowded_share < CROWDED_SHARE:
@@ -191,21 +198,54 @@ def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
 
 
 def memory_growth(job: MeasuredJob) -> Finding | None:
-    """Report that the memory of the job grows steadily and will be full soon."""
-    growth, hours = job.machine.memory_growth_bytes_s, hours_until_full(job)
-    if not growth or hours is None or hours > GROWTH_HOURS or growth < LEAST_GROWTH_BYTES_S:
-        return None
-    per_step = growth * job.rank.step_s
-    left_s = hours * 3600
-    return make_finding(
-        "MEMORY_GROWTH",
-        None,
-        f"memory grows by {growth / 1e6:.1f} MB/s ({per_step / 1e6:.2f} MB per step); full in {left_s / 60:.0f} min",
+    """Report that the memory of the job grows steadily, in which processes, and when it is full."""
+    growth, hours = job.machine.memory_growth_bytes_s or 0.0, hours_until_full(job)
+    words = []
+    if growth >= LEAST_GROWTH_BYTES_S and hours is not None and hours <= GROWTH_HOURS:
+        per_step, left_s = growth * job.rank.step_s, hours * 3600
+        words += [
+            f"memory grows by {growth / 1e6:.1f} MB/s ({per_step / 1e6:.2f} MB per step); full in {left_s / 60:.0f} min",
+            _growing_words(job, growth),
+        ]
+    copying = job.machine.copying
+    if copying is None:
+        return make_finding("MEMORY_GROWTH", None, *words) if words else None
+    found = make_finding("MEMORY_GROWTH", None, *_copying_words(job, copying), *words)
+    which = "the loader's worker copies" if copying.workers == 1 else f"{copying.workers} loader workers copy"
+    rate = f"memory grows by {copying.bytes_s / 1e6:.1f} MB/s"
+    return replace(found, summary=f"{which} Python objects that the fork shares: {rate} (keep labels in an array)")
+
+
+def _growing_words(job: MeasuredJob, growth: float) -> str:
+    """Return which processes take the memory that the samples show."""
+    workers = min(1.0, max(0.0, job.machine.workers_growth_bytes_s / growth))
+    if MIXED_GROWTH < workers < 1 - MIXED_GROWTH:
+        return f"{percent_text(workers)} of that are in the loader's workers, the rest in the training process"
+    return "the loader's workers grow" if workers > 0.5 else "the training process grows, not the loader's workers"
+
+
+def _copying_words(job: MeasuredJob, copying: Copying) -> tuple[str, ...]:
+    """Return how fast workers copy pages, why, what helps, and whether there is room for the rest."""
+    each, left = copying.bytes_s / copying.workers, job.machine.memory_left_bytes
+    end = f"they may copy {size_text(copying.left_bytes)} more"
+    if left is not None:
+        hours = hours_until_full(job)
+        full = f": full in {60 * hours:.0f} min" if hours is not None else ", which has room"
+        end += f"; {size_text(left)} of memory are left{full}"
+    return (
+        f"{count_text(copying.workers, 'worker')} each make {each / 1e6:.1f} MB/s of memory their own that the fork shared",
+        "reading a Python object writes its reference count, so its page is copied: keep labels and paths in an array (NumPy)",
+        end,
     )
 
 
 def hours_until_full(job: MeasuredJob) -> float | None:
-    """Return the hours until memory is full at the present growth; None when it does not grow or was not measured."""
+    """Return the hours until memory is full at the present growth; None when it does not grow or was not measured.
+
+    Workers that copy what the fork shares stop when all is copied.
+    """
     machine = job.machine
-    growth, left = machine.memory_growth_bytes_s, machine.memory_left_bytes
+    growth, left, copying = machine.memory_growth_bytes_s or 0.0, machine.memory_left_bytes, machine.copying
+    if copying is not None and left is not None and copying.left_bytes > left:
+        growth += copying.bytes_s
     return left / growth / 3600 if growth and left is not None else None

@@ -18,7 +18,7 @@ from headrace.diagnosis.rules.machine import (
     memory_growth,
     thermal_throttle,
 )
-from headrace.diagnosis.rules.pauses import gc_pause, periodic_stall, startup
+from headrace.diagnosis.rules.pauses import gc_pause, periodic_stall, script_bound, startup
 from headrace.diagnosis.rules.ranks import communication, rank_straggler
 
 __all__ = ["find_causes"]
@@ -38,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     slow_input,
     h2d_bound,
     communication,
+    script_bound,
     sync_bound,
     overhead_bound,
     cpu_oversubscribed,

@@ -1,10 +1,11 @@
-"""The rules for pauses: garbage collection, periodic stalls, slow starts."""
+"""The rules for pauses (garbage collection, periodic stalls, slow starts), and for the script's own functions in each step."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from headrace.diagnosis.measure import Pauses
+from headrace.diagnosis.measure.hot_functions import place_words
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
@@ -12,7 +13,7 @@ from headrace.diagnosis.rules.input import INPUT_SHARE
 from headrace.diagnosis.rules.startup import START_WORDS, startup_parts_s
 from headrace.system.text.sizes import number_text, percent_text
 
-__all__ = ["gc_pause", "periodic_stall", "startup"]
+__all__ = ["gc_call_words", "gc_pause", "periodic_stall", "script_bound", "startup"]
 
 PAUSE_SHARE = 0.04
 """Report pauses when they take at least this share of the step on average."""
@@ -44,6 +45,19 @@ NAMED_PART = 0.03
 """Name a part of a gap or of a start in the evidence when it takes at least this share of it."""
 
 
+SCRIPT_SHARE = 0.10
+"""Report functions of the script beside the model when they take at least this share of the step."""
+
+MOST_NAMED = 3
+"""Name at most this many functions of the script."""
+
+BLOCKED_PART = 0.7
+"""Say that the functions wait when the training thread is blocked for at least this part of their time."""
+
+PERIODIC_PART = 0.3
+"""Say how often the functions run when single long steps hold at least this part of their time."""
+
+
 def gc_pause(job: MeasuredJob) -> Finding | None:
     """Report that Python's garbage collector stops the training process."""
     lost = job.rank.pauses.gc_s
@@ -54,11 +68,18 @@ def gc_pause(job: MeasuredJob) -> Finding | None:
         (event.duration_s for event in job.session.events if event.name == "gc" and event.pid == job.rank.process.pid),
         default=0.0,
     )
-    return make_finding(
-        "GC_PAUSE",
-        share,
-        f"garbage collection takes {duration(lost)} per step on average; the longest collection took {duration(longest)}",
-    )
+    words = f"garbage collection takes {duration(lost)} per step on average; the longest collection took {duration(longest)}"
+    called = gc_call_words(job)
+    if called is None:
+        return make_finding("GC_PAUSE", share, words)
+    found = make_finding("GC_PAUSE", share, f"the script calls gc.collect() at {called}", words)
+    return replace(found, summary=f"the script's own gc.collect() at {called} stops the training process")
+
+
+def gc_call_words(job: MeasuredJob) -> str | None:
+    """Return FILE:LINE of the script's call of `gc.collect` that takes most of the collections' time; None without one."""
+    file, _, line = (job.rank.pauses.gc_call or "").rpartition(":")
+    return place_words(file, int(line), job.session.cwd) if file and line.isdigit() else None
 
 
 def periodic_stall(job: MeasuredJob) -> Finding | None:
@@ -70,14 +91,15 @@ def periodic_stall(job: MeasuredJob) -> Finding | None:
 def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
     """Report pauses within steps. Irregular pauses of unknown cause count as noise, unless they are few and long."""
     pauses = job.rank.pauses
-    share = job.share(pauses.periodic_s)
+    lost_s = pauses.periodic_s - pauses.unknown_s + job.unknown_pause_s
+    share = job.share(lost_s)
     if share < PAUSE_SHARE or pauses.count < 2:
         return None
     parts = {
         "torch.save": pauses.save_s,
         "another loader (validation)": pauses.other_loader_s,
         "torch.compile (compiling again)": pauses.compile_s,
-        "unknown": pauses.unknown_s,
+        "unknown": job.unknown_pause_s,
     }
     cause = max(parts, key=lambda name: parts[name])
     if cause == "unknown" and pauses.period is None and not _few_and_long(pauses, job.rank.typical_compute_s):
@@ -86,7 +108,7 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
     return make_finding(
         "PERIODIC_STALL",
         share,
-        f"{every} a step takes up to {duration(pauses.longest_s)} longer, on average {duration(pauses.periodic_s)} per step",
+        f"{every} a step takes up to {duration(pauses.longest_s)} longer, on average {duration(lost_s)} per step",
         "the cause was not seen (no torch.save, gc or other loader)" if cause == "unknown" else f"most of that time is {cause}",
         *_other_workers_words(job, pauses.periodic_s * len(job.rank.steps)),
     )
@@ -180,3 +202,29 @@ def _slow_epochs(job: MeasuredJob) -> Finding | None:
         f"each of {rank.epochs} epochs takes {each} s before its first step{again}",
     )
     return replace(found, share_of="run")
+
+
+def script_bound(job: MeasuredJob) -> Finding | None:
+    """Report functions that the training loop calls beside forward, backward and the optimizer's step."""
+    script, rank = job.script, job.rank
+    share = job.share(script.seconds)
+    if share < SCRIPT_SHARE:
+        return None
+    words = [f"the script takes {duration(script.seconds)} of each {duration(rank.step_s)} step beside the model"]
+    for function in script.functions[:MOST_NAMED]:
+        place = place_words(function.file, function.line, job.session.cwd)
+        words.append(f"{function.name} ({place}) takes {duration(function.seconds)} per step")
+    blocked_s = (rank.after_s or 0.0) - (rank.after_cpu_s or 0.0) - (rank.after_queue_s or 0.0)
+    if blocked_s >= BLOCKED_PART * script.seconds:
+        words.append("the training thread is blocked there: a faster model or GPU changes nothing")
+    if script.after_s is not None and not script.functions:
+        words.append(f"{duration(script.after_s)} pass from the end of the optimizer's step to the next batch")
+    if rank.pauses.period and rank.pauses.unknown_s >= PERIODIC_PART * script.seconds:
+        words.append(f"every {rank.pauses.period} steps a step takes up to {duration(rank.pauses.longest_s)} longer")
+    found = make_finding("SCRIPT_BOUND", share, *words)
+    if not script.functions:
+        return found
+    first = script.functions[0]
+    place = place_words(first.file, first.line, job.session.cwd)
+    taken = percent_text(job.share(first.seconds))
+    return replace(found, summary=f"{first.name} ({place}) takes {taken} of each step; it is no part of the model's work")

@@ -32,6 +32,7 @@ STEP_PARTS: Mapping[str, PartStyle] = {
     "input_next": PartStyle("in next() itself", WAITING, "▤", "color(178)"),
     "h2d": PartStyle("copy to GPU", "copying", "▞", "color(110)"),
     "compute": PartStyle("compute", "computing", "█", "color(31)"),
+    "script": PartStyle("script", "the script", "▥", "color(136)"),
     "core_wait": PartStyle("wait for a core", "waiting for a core", "▦", "color(102)"),
     "communication": PartStyle("gradients", OTHER, "╱", "color(97)"),
     "sync": PartStyle("device waits", OTHER, "═", "color(140)"),

@@ -25,8 +25,8 @@ NARROWEST, WIDEST = 60, 120
 # Control characters → �: a file name may hold escape sequences, which must not act. One for one, so that styles stay aligned.
 CONTROL = dict.fromkeys((*range(10), *range(11, 32), *range(127, 160)), "�")
 ASCII = str.maketrans({
-    "▒": "s", "▓": "d", "░": "q", "▚": "c", "▤": "n", "▞": "h", "█": "C", "╱": "g", "═": "w", "╳": "p", "·": ".",
-    "→": ">", "≈": "~", "×": "x", "–": "-", "…": "...", "✓": "*", "’": "'", "−": "-", "±": "+-",
+    "▒": "s", "▓": "d", "░": "q", "▚": "c", "▤": "n", "▥": "f", "▦": "k", "▞": "h", "█": "C", "╱": "g", "═": "w", "╳": "p",
+    "·": ".", "→": ">", "≈": "~", "×": "x", "–": "-", "…": "...", "✓": "*", "’": "'", "−": "-", "±": "+-",
 })  # fmt: skip
 
 

@@ -1,0 +1,93 @@
+"""Read settings of PyTorch that cost time or learn nothing: debugging modes left on, denormal numbers, a learning rate near 0.
+
+Read after a few optimizer steps and again after 64, 512, 4,096 …: schedules change learning rates, profilers
+end by themselves, and weights decay to denormal numbers late. Of each tensor `MOST_VALUES` values are read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.attach.record.counters import COUNTERS
+
+__all__ = ["slow_settings"]
+
+MOST_TENSORS = 12
+MOST_VALUES = 1024
+SLOW_SHARE = 0.01
+"""Measure how slow denormal numbers are from this share of them on."""
+
+TRIED_VALUES = 1 << 15
+TRIES = 5
+
+
+def slow_settings(optimizer: Any) -> dict[str, Any]:
+    """Return the modes of PyTorch by name, the learning rates, and the denormal numbers among weights and gradients on the CPU.
+
+    Example: `{"anomaly": False, "deterministic": True, "profiler": False, "learning_rate": 1e-3, …}`
+    """
+    import torch
+
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    known = [abs(rate) for rate in rates if isinstance(rate, int | float)]
+    return {
+        "anomaly": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "profiler": torch.autograd._profiler_enabled(),
+        "find_unused_parameters": COUNTERS.find_unused,
+        "without_gradient": sum(one.requires_grad and one.grad is None for one in _parameters(optimizer)),
+        "learning_rate": max(known) if known and len(known) == len(rates) else None,
+        "denormals": _denormals(optimizer),
+    }
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    return (each for group in optimizer.param_groups for each in group["params"])
+
+
+def _denormals(optimizer: Any) -> dict[str, float] | None:
+    """Return the largest share of denormal numbers among weights, gradients and the optimizer's state, and how much slower
+    arithmetic with them is here; None where there are hardly any, and on other devices than the CPU."""
+    import torch
+
+    parameters = [each for each in _parameters(optimizer) if each.device.type == "cpu" and each.dtype == torch.float32]
+    parameters = sorted(parameters, key=lambda each: -int(each.numel()))[:MOST_TENSORS]
+    read: dict[str, list[Any]] = {}
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        for each in parameters:
+            state = optimizer.state.get(each) or {}
+            kinds = [("weights", each), ("gradients", each.grad)]
+            kinds += [("optimizer state", value) for value in state.values() if getattr(value, "shape", None) == each.shape]
+            for kind, values in kinds:
+                if values is not None and values.layout == torch.strided and values.dtype == torch.float32:
+                    flat = values.detach().reshape(-1)
+                    read.setdefault(kind, []).append(flat[:: max(1, flat.numel() // MOST_VALUES)][:MOST_VALUES])
+        shares = {kind: _denormal_share(torch.cat(values).abs()) for kind, values in read.items()}
+        if max(shares.values(), default=0.0) < SLOW_SHARE:
+            return None
+        return {**shares, "slower": _slower()}
+
+
+def _denormal_share(values: Any) -> float:
+    import torch
+
+    count = int(((values > 0) & (values < torch.finfo(torch.float32).tiny)).sum())
+    return round(count / max(1, int(values.numel())), 4)
+
+
+def _slower() -> float:
+    """Return how many times longer a product of denormal numbers takes here than one of ordinary numbers."""
+    import torch
+
+    took_s = []
+    for value in (1.0, 1e-39):
+        values = torch.full((TRIED_VALUES,), value)
+        times_s = []
+        for _ in range(TRIES):
+            begin_s = time.perf_counter()
+            values * 0.5
+            times_s.append(time.perf_counter() - begin_s)
+        took_s.append(min(times_s))
+    return round(took_s[1] / max(1e-9, took_s[0]), 1)
