@@ -30,7 +30,7 @@ def share_of_step(job: MeasuredJob) -> dict[str, float]:
         "communication": (rank.collective_s or 0.0) if len(job.ranks) > 1 else 0.0,
         "sync": _sync_s(job),
         "periodic": rank.pauses.gc_s + rank.pauses.periodic_s,
-        "core_wait": rank.compute_queue_s or 0.0,
+        "core_wait": (rank.compute_queue_s or 0.0) - rank.pause_queue_s,
     }
     outside = {name: min(rest_s, max(0.0, seconds)) for name, seconds in outside.items()}  # two clocks may disagree by 2 µs
     scale = min(1.0, rest_s / max(1e-12, math.fsum(outside.values())))  # times that overlap must not shrink the wait for input

@@ -9,6 +9,7 @@ from headrace.attach.machine.thread_settings import THREAD_VARIABLES
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
+from headrace.diagnosis.measure.step_model import without_share
 from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.contention import Contention, measure_contention
 from headrace.session.model import ObservedLoader
@@ -127,7 +128,7 @@ def _async_checkpoint(job: MeasuredJob, kind: str) -> Fix | None:
         job,
         "async_checkpoint",
         "checkpoints written by a thread while training goes on",
-        job.model.changed(compute_s=max(0.0, job.model.compute_s - lost_s)),
+        without_share(job.model, lost_s / max(lost_s, job.rank.compute_s)),
         None,
         basis="the time measured",
         effort="a few lines",
@@ -146,10 +147,7 @@ def _gc_freeze(job: MeasuredJob, kind: str) -> Fix | None:
         job,
         "gc_freeze",
         "gc.freeze() after set-up, and collections only between epochs",
-        job.model.changed(
-            compute_s=max(0.0, job.model.compute_s - lost_s),
-            main_cpu_s=max(0.0, job.model.main_cpu_s - lost_s),
-        ),
+        without_share(job.model, lost_s / max(lost_s, job.rank.compute_s)),
         "gc.collect(); gc.freeze()",
         basis="the time measured",
         effort="a few lines",

@@ -147,6 +147,12 @@ class Rank:
         return max(0.0, self.next_s - inside.own_share * self.net_wait_s)
 
     @property
+    def pause_queue_s(self) -> float:
+        """Seconds per step in which the training thread waits for a core inside a pause: they lie in pauses as in the rest."""
+        paused = (self.pauses.gc_s + self.pauses.periodic_s) / self.compute_s if self.compute_s > 0 else 0.0
+        return (self.compute_queue_s or 0.0) * min(1.0, paused)
+
+    @property
     def makes_batches(self) -> bool:
         """Whether the training thread itself makes the batches, so that its queueing inside `next()` is a cost of the input."""
         return not self.workers and (
@@ -257,7 +263,7 @@ def _measure(
     starts_s = math.fsum(event.duration_s for event in events if is_start_of(event, loader))
     usual_wait_s = required(median([step.wait_s for step in steady]))
     first = [min(group, key=lambda step: step.start_s) for group in steps_by_epoch(steps).values()]
-    cost = measure_batch_cost(session.batches, process, loader, steady, session.processes)
+    cost = measure_batch_cost(session.batches, process, loader, steady, session.processes, session.stacks)
     inside = read_inside_next(session.stacks, process.pid, loader)
     next_s = _next_s(steady, session.batches, loader, cost, inside, len(steps))
     return Rank(
