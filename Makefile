@@ -1,7 +1,7 @@
 # demo and test start from nothing: they make .venv, install, build. Everything else is a few commands by name.
 PY := .venv/bin/python
 .PHONY: setup demo test check fuzz lock results docs wheel bench bench-augmentation bench-cost bench-decode bench-demo bench-diagnosis bench-exactness \
-	bench-gpu bench-gpu-decoder-model bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-tf-input bench-trainer-wait bench-trials \
+	bench-gpu bench-gpu-decoder-model bench-intervals bench-loaders bench-object-store bench-overhead bench-pack bench-parity bench-run bench-train-parity bench-tf-input bench-trainer-wait bench-trials \
 	miri test-fast test-frameworks test-long test-scripts
 
 setup:
@@ -77,6 +77,9 @@ bench-gpu: setup # all that awaits a CUDA GPU, the most valuable first; continue
 
 bench-gpu-decoder-model: setup # what the CUDA decoder's rate should be; needs no GPU
 	$(PY) benchmarks/gpu_decoder_model.py --write $(ARGS)
+
+bench-intervals: setup # about an hour on a quiet machine; continues where it was stopped
+	$(PY) benchmarks/intervals.py --keep headrace-sessions/intervals --write $(ARGS)
 
 bench-loaders: setup # beside the peers of benchmarks/peers.txt that are installed; ARGS="--quick" takes about ten minutes
 	$(PY) benchmarks/loaders.py --write $(ARGS)

@@ -17,13 +17,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from pages import command_line, exactness, fuzzing, readme, screens, transforms
-from pages.document import RESULTS, read
+from pages.document import DATA, RESULTS, read
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = (
     *("augmentation", "awaits_gpu", "cost", "decode", "demo", "diagnosis", "gpu", "gpu_decoder_model", "loaders"),
     *("gpu-trials", "measured_once", "object_store", "pack", "parity", "run", "tf_input"),
     *("train_parity", "trainer_wait", "trials"),
+    *(name for name in ("intervals",) if (DATA / f"{name}.json").exists()),  # not measured on a quiet machine yet
 )
 """The pages in benchmarks/results, by the names of their documents and of their modules in benchmarks/pages."""
 

@@ -117,7 +117,7 @@ def test_every_page_has_a_make_target_and_every_target_a_script() -> None:
     targets = {line.split(":")[0] for line in makefile.splitlines() if line.startswith("bench-")}
     # bench-gpu writes awaits_gpu and gpu-trials, too
     expected = {f"bench-{name.replace('_', '-')}" for name in set(PAGES) - BY_HAND - {"awaits_gpu", "gpu-trials"}}
-    expected |= {"bench-exactness", "bench-overhead"}
+    expected |= {"bench-exactness", "bench-intervals", "bench-overhead"}
     assert targets == expected
     scripts = {word for word in makefile.split() if word.startswith("benchmarks/") and word.endswith(".py")}
     assert all((REPOSITORY / script).exists() for script in scripts)

@@ -133,3 +133,22 @@ def overhead() -> dict[str, Any]:
     """A document of attach_overhead without rows."""
     settings = {"rounds": 1, "steps": 1, "step_ms": 1.0, "loops": 1, "loop_steps": 1}
     return {**document({}), "settings": settings, "hook_us": 1.0, "rows": []}
+
+
+def test_intervals_are_judged_by_the_rate_measured_afterwards(judge: ModuleType, tmp_path: Path) -> None:
+    intervals, page = importlib.import_module("intervals"), importlib.import_module("pages.intervals")
+    slow = {"workers": 1, "cpu_s": 0.06, "compute_s": 0.015, "cores": 8}
+    (best, *_) = diagnose(make_session(**slow)).fixes
+    assert best.interval is not None
+    for number, faster in enumerate((make_session(**{**slow, "workers": 5}), make_session(**slow))):
+        folder = tmp_path / f"too_few_workers-2-{number}"
+        make_session(**slow).save(folder / "plain")
+        faster.save(folder / "fixed")
+        (folder / "run.json").write_text(json.dumps({"job": "too_few_workers", "burners": 2, "fix": best.id}))
+    (tmp_path / "garbage-2-0").mkdir()  # was not finished
+    rows = [row for path in sorted(tmp_path.iterdir()) if (row := intervals.judge(path)) is not None]
+    assert [row["held"] for row in rows] == [True, False]
+    settings = {"jobs": ["too_few_workers"], "repeat": 2, "burners": [2]}
+    text = page.render({**document(intervals.results(rows)), "settings": settings})
+    assert "1 of 2 intervals of 80 % hold" in text and "**Fewer** than 44 of 60" in text
+    assert f"{best.interval[0]:,.0f} to {best.interval[1]:,.0f} | {rows[0]['measured_img_s']:,.0f} | yes" in text

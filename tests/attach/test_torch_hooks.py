@@ -246,6 +246,41 @@ def test_the_time_limit_ends_the_job_and_leaves_the_session(tmp_path: Path) -> N
     assert Session.load(tmp_path / "session").exit_code == -signal.SIGTERM
 
 
+REFUSED = """
+import http.client, http.server, threading
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Store(http.server.BaseHTTPRequestHandler):
+    answers = 0
+    def do_GET(self):
+        Store.answers += 1
+        self.send_response(503 if Store.answers % 2 else 200); self.send_header("Content-Length", "0"); self.end_headers()
+    def log_message(self, *words): pass
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Store)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+
+class Data(Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, index):
+        for _ in range(2):
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+            connection.request("GET", "/"); status = connection.getresponse().status; connection.close()
+        assert status == 200
+        return torch.zeros(2)
+
+for batch in DataLoader(Data(), batch_size=4): pass
+"""
+
+
+@pytest.mark.slow
+def test_answers_by_which_a_store_asks_for_fewer_requests_are_counted(tmp_path: Path) -> None:
+    session, code = watched(tmp_path, script=REFUSED)
+    assert code == 0
+    assert [batch.refused for batch in session.batches] == [4] * 6
+
+
 @pytest.mark.slow
 def test_overrides_change_only_the_loader_that_matches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_OVERRIDES", '{"match": {"batch_size": 4, "num_workers": 2}, "set": {"num_workers": 1}}')

@@ -15,6 +15,8 @@ from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.fixes.fix_kind import Rerun
 from headrace.diagnosis.result.model import Diagnosis, Fix
 from headrace.profiling import verify_fixes
+from headrace.report.pages import html
+from headrace.report.text import terminal
 from headrace.session.model import Session
 from session_factory import make_session
 
@@ -47,6 +49,20 @@ def test_a_prediction_that_holds_keeps_its_confidence(verify) -> None:
     assert found.confidence == diagnose(SLOW).confidence
     assert found.fixes[0].verified_img_s == pytest.approx(diagnose(FAST).img_s, rel=0.01)
     assert "wrong" not in log and "unsure" not in log
+
+
+def test_one_measured_rate_is_shown_with_the_way_it_was_scaled(verify) -> None:
+    """The machine has become faster: a rate with the fix is no measure for the watched run, the gain is."""
+    faster = make_session(workers=1, cpu_s=0.03, compute_s=0.015)
+    found, log = verify(SLOW, faster, FAST)
+    fast, meanwhile, watched = (diagnose(one).img_s or 0.0 for one in (FAST, faster, SLOW))
+    (best, *_) = found.fixes
+    assert best.verified_img_s == found.reachable_img_s == pytest.approx(watched * fast / meanwhile, rel=0.01)
+    words = f"{fast:,.4g} img/s with it, {meanwhile:,.4g} without it meanwhile: {fast / meanwhile:.2f} times the {watched:,.4g}"
+    assert best.verified_basis == f"{words} of the watched run"
+    assert words in log
+    for text in (terminal.render(found, width=120).plain, html.render(found).replace("\xa0", " ")):
+        assert words in text
 
 
 def test_a_prediction_that_fails_on_a_quiet_machine_costs_confidence(verify) -> None:

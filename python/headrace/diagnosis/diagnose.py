@@ -5,7 +5,7 @@ Order of the work: measure ranks and machine, build the step model, run the rule
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headrace.diagnosis.endings.end import how_it_ended
@@ -64,9 +64,8 @@ def diagnose(session: Session) -> Diagnosis:
     session = training_stacks(session, rank.loader.loader)
     model = build_model(rank, len(ranks), machine, read_rate=best_rate(session))
     job = MeasuredJob(session, ranks, rank, machine, model, measure_script(session, rank, machine))
-    findings = [add_fixes(job, found) for found in find_causes(job)]
-    # Fixes of STARTUP are predicted on a rate that includes the starts, which is not the rate shown beside other verdicts.
-    findings[1:] = [_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]]
+    parts = share_of_step(job)
+    findings = _findings(job, parts)
     confidence = confidence_of(job, findings)
     provisional = is_provisional(rank.steps)
     findings[0] = replace(findings[0], confidence=confidence, evidence=(*findings[0].evidence, *_doubts(rank, provisional)))
@@ -76,7 +75,7 @@ def diagnose(session: Session) -> Diagnosis:
         verdict=findings[0].kind,
         confidence=confidence,
         provisional=provisional,
-        share_of_step=share_of_step(job),
+        share_of_step=parts,
         findings=tuple(_for_all_ranks(found, len(ranks)) for found in findings),
         img_s=_img_s(job, findings[0]),
         ceiling_img_s=ceiling * len(ranks) if ceiling is not None and not rank.elsewhere else None,
@@ -107,6 +106,15 @@ def diagnose(session: Session) -> Diagnosis:
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in (*find_gpu_settings(job), *find_slow_settings(job))),
     )
     return with_open_step(_with_end_and_notes(job, with_reachable(found)), open_standstill(session), rank.steps)
+
+
+def _findings(job: MeasuredJob, parts: Mapping[str, float]) -> list[Finding]:
+    """Return the causes with their fixes, the verdict first.
+
+    Fixes of STARTUP are predicted on a rate that includes the starts, which is not the rate shown beside other verdicts.
+    """
+    findings = [add_fixes(job, found) for found in find_causes(job, parts["compute"])]
+    return findings[:1] + [_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]]
 
 
 def _doubts(rank: Rank, provisional: bool) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from headrace.diagnosis.findings.reachable import with_reachable
 from headrace.diagnosis.fixes.registry import needs_replay, rerun_with
 from headrace.diagnosis.measure import measure_ranks
 from headrace.diagnosis.measure.enough_steps import has_rate
+from headrace.diagnosis.measure.prediction import round_rate
 from headrace.diagnosis.result.model import Diagnosis, Finding, Fix
 from headrace.profiling.command import HOOK, add_fact, watch
 from headrace.profiling.verify_schedule import (
@@ -111,8 +112,8 @@ def remeasure_fixes(
     After Ctrl-C or SIGTERM no further run begins; what was measured stays.
     """
     end_s = math.inf if limit_s is None else time.monotonic() + limit_s
-    loader = _training_loader(session)
-    if not diagnosis.findings or loader is None or diagnosis.img_s is None:
+    loader, img_s = _training_loader(session), diagnosis.img_s
+    if not diagnosis.findings or loader is None or img_s is None:
         log("--verify: nothing is measured, because the run gave no rate to compare with")
         return diagnosis
     windows = run_windows(diagnosis)
@@ -123,7 +124,7 @@ def remeasure_fixes(
             diagnosis = _with_replay(diagnosis, session, command, folder, loader, windows.full_s, log)
         launches = _launches(diagnosis, loader, log)
         quiet = not (diagnosis.noise or "").startswith("high")
-        _measure(launches, runs, windows, diagnosis.img_s if quiet else None, log, measured)
+        _measure(launches, runs, windows, img_s, quiet, log, measured)
     except KeyboardInterrupt:
         log("--verify: interrupted: no further fix is measured")
     return _verified(diagnosis, measured, runs.noise, log)
@@ -164,14 +165,33 @@ def _verified(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Rate with a fix, and that rate over the rate without it.
+    """Images per second with a fix and without it, and those of the watched run, which the gain is scaled to.
 
     is_paired: whether the rate without it is that of the runs before and after; else it is that of the watched run.
     """
 
-    img_s: float
-    measured_gain: float
+    with_img_s: float
+    without_img_s: float
+    watched_img_s: float
     is_paired: bool
+
+    @property
+    def measured_gain(self) -> float:
+        """The rate with the fix over the rate without it."""
+        return self.with_img_s / self.without_img_s
+
+    @property
+    def img_s(self) -> float:
+        """The rate of the watched run with the fix: the one measured rate that is shown."""
+        return self.watched_img_s * self.measured_gain
+
+    @property
+    def basis(self) -> str:
+        """How the rate was measured and scaled, in words."""
+        if not self.is_paired:
+            return f"{self.with_img_s:,.4g} img/s with it, {self.without_img_s:,.4g} in the watched run"
+        runs = f"{self.with_img_s:,.4g} img/s with it, {self.without_img_s:,.4g} without it meanwhile"
+        return f"{runs}: {self.measured_gain:.2f} times the {self.watched_img_s:,.4g} of the watched run"
 
 
 class _Runs:
@@ -206,14 +226,17 @@ def _measure(
     launches: Sequence[tuple[Fix, Launch]],
     runs: _Runs,
     windows: Windows,
-    watched_img_s: float | None,
+    img_s: float,
+    quiet: bool,
     log: Callable[[str], None],
     measured: dict[str, _Measured],
 ) -> None:
-    """Measure as many fixes as there is time for, best first. Put each result into `measured`, by fix id."""
+    """Measure as many fixes as there is time for, best first. Put each result into `measured`, by fix id.
+
+    img_s: of the watched run. quiet: whether other programs left it alone.
+    """
     if not launches:
         return
-    quiet = watched_img_s is not None
     plan = schedule_runs(len(launches), windows, runs.left_s, cost_s=runs.cost_s, watched_is_quiet=quiet)
     enough_s = needed_s(len(launches), windows, runs.cost_s)
     if plan is None:
@@ -223,7 +246,7 @@ def _measure(
         return
     log(_plan_words(plan, len(launches), windows))
     window_s, paired, left_out = plan.window_s, plan.has_unchanged, launches[plan.fixes :]
-    before = runs.rate("verify-0-unchanged", Launch(), window_s) if paired else watched_img_s
+    before = runs.rate("verify-0-unchanged", Launch(), window_s) if paired else img_s
     for number, (fix, launch) in enumerate(launches[: plan.fixes], start=1):
         if number > 1 and runs.left_s < 2 * (windows.least_s + runs.cost_s):
             left_out = launches[number - 1 :]
@@ -235,7 +258,7 @@ def _measure(
         if with_fix is None or not without:
             log(f"--verify {fix.id}: not measured, too few steps, or the script's loader ignores the change")
         else:
-            measured[fix.id] = result = _Measured(with_fix, with_fix * len(without) / sum(without), paired)
+            measured[fix.id] = result = _Measured(with_fix, sum(without) / len(without), img_s, paired)
             log(f"--verify {fix.id}: {_result_words(fix, result, runs.noise)}")
         before = after if after is not None else before
     _log_left_out(left_out, enough_s, log)
@@ -257,12 +280,8 @@ def _log_left_out(left_out: Sequence[tuple[Fix, Launch]], enough_s: float, log: 
 
 
 def _result_words(fix: Fix, result: _Measured, noise: Sequence[str]) -> str:
-    gain = result.measured_gain
-    against = "" if result.is_paired else ", against the watched run"
-    return (
-        f"measured {result.img_s:,.0f} img/s ({gain:.2f} times{against}; {_prediction(fix, gain)}"
-        f"{''.join(f'; {one}' for one in noise[-1:])})"
-    )
+    disturbed = "".join(f"; {one}" for one in noise[-1:])
+    return f"measured {result.img_s:,.0f} img/s ({result.basis}; {_prediction(fix, result.measured_gain)}{disturbed})"
 
 
 def _prediction(fix: Fix, measured_gain: float) -> str:
@@ -298,15 +317,14 @@ def _with_replay(
 
 
 def _with_measured(finding: Finding, measured: dict[str, _Measured]) -> Finding:
-    fixes = tuple(
-        replace(
-            fix, verified_img_s=float(f"{measured[fix.id].img_s:.4g}"), verified_change=round(measured[fix.id].measured_gain, 3)
-        )
-        if fix.id in measured
-        else fix
-        for fix in finding.fixes
-    )
-    return replace(finding, fixes=fixes)
+    return replace(finding, fixes=tuple(_verified_fix(fix, measured.get(fix.id)) for fix in finding.fixes))
+
+
+def _verified_fix(fix: Fix, found: _Measured | None) -> Fix:
+    if found is None:
+        return fix
+    rate, gain = round_rate(found.img_s), round(found.measured_gain, 3)
+    return replace(fix, verified_img_s=rate, verified_change=gain, verified_basis=found.basis)
 
 
 def _training_loader(session: Session) -> ObservedLoader | None:

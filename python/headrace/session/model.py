@@ -213,6 +213,7 @@ class Batch:
     alone: 1 when the other workers paused, while headrace measured whether storage slows down with concurrency.
     pool_cpu_s: CPU time of the process's other threads while the batch was made, Python threads left out.
     preempted: how often the kernel took the core from a running thread of the process meanwhile.
+    refused: HTTP answers 429 and 503 meanwhile.
     """
 
     pid: int
@@ -234,6 +235,7 @@ class Batch:
     alone: int | None = None
     pool_cpu_s: float | None = None
     preempted: int | None = None
+    refused: int | None = None
 
     @property
     def blocked_s(self) -> float | None:

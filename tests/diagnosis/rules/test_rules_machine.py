@@ -87,7 +87,7 @@ def test_other_programs_that_do_not_delay_the_step_are_not_reported() -> None:
 
 
 def test_throttled_cgroup_is_cpu_quota() -> None:
-    session = make_session(cpu_s=0.01, compute_s=0.05, throttled_share=0.4)
+    session = make_session(cpu_s=0.01, compute_s=0.05, throttled_share=1.2)
     host = replace(session.host, quota_cores=1.0)
     diagnosis = check(replace(session, host=host), "CPU_QUOTA")
     assert any("the limit is 1 core" in words for words in diagnosis.findings[0].evidence)

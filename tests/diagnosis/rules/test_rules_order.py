@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from diagnosis_checks import check
 from headrace.diagnosis.diagnose import diagnose
-from headrace.session.model import Session
-from session_factory import make_session
+from headrace.diagnosis.result.model import Diagnosis
+from headrace.report.text.screen import first_screen
+from headrace.session.model import Event, Session
+from session_factory import MAIN_PID, make_session
 
 
 def kinds(session: Session) -> list[str]:
@@ -15,14 +17,36 @@ def kinds(session: Session) -> list[str]:
 
 @pytest.mark.parametrize(
     ("throttled", "order"),
-    [(0.2, ["CPU_PREP", "CPU_QUOTA"]), (0.6, ["CPU_QUOTA", "CPU_PREP"])],
-    ids=["less than half of the input's share", "more than half"],
+    [(0.6, ["CPU_PREP", "CPU_QUOTA"]), (2.0, ["CPU_QUOTA", "CPU_PREP"])],
+    ids=["less than the input's share", "more"],
 )
-def test_cause_outside_the_job_leads_from_half_of_the_inside_share(throttled: float, order: list[str]) -> None:
+def test_largest_share_leads_whether_the_cause_is_inside_the_job_or_outside(throttled: float, order: list[str]) -> None:
     assert kinds(make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=4, throttled_share=throttled)) == order
 
 
-@pytest.mark.parametrize(("throttled", "verdict"), [(0.06, "COMPUTE_BOUND"), (0.12, "CPU_QUOTA")])
+@pytest.mark.parametrize(("throttled", "verdict"), [(0.3, "COMPUTE_BOUND"), (1.0, "CPU_QUOTA")])
 def test_small_cause_outside_the_job_stands_behind_compute_bound(throttled: float, verdict: str) -> None:
     diagnosis = check(make_session(workers=1, cpu_s=0.001, compute_s=0.1, throttled_share=throttled), verdict)
     assert "CPU_QUOTA" in [found.kind for found in diagnosis.findings]
+
+
+def test_other_programs_that_take_less_than_half_of_what_computing_takes_are_no_headline() -> None:
+    """Other programs at 9 to 17 % once stood above 62 to 85 % of computing."""
+
+    def diagnosed(queue_s: float) -> Diagnosis:
+        session = make_session(workers=2, cpu_s=0.01, compute_s=0.05, compute_queue_s=queue_s, cores=4, foreign_cores=2.0)
+        return diagnose(session)
+
+    minor, major = diagnosed(0.009), diagnosed(0.022)
+    assert [found.kind for found in minor.findings] == ["COMPUTE_BOUND", "EXTERNAL_CPU"]
+    assert minor.findings[0].share == pytest.approx(minor.share_of_step["compute"], abs=1e-3), "the headline is the bar's"
+    assert major.verdict == "EXTERNAL_CPU"
+    assert "next: other programs, 18 %." in first_screen(minor).headline
+
+
+def test_pauses_lead_from_a_fifth_of_the_step() -> None:
+    def verdict(pause_s: float) -> str:
+        pauses = tuple(Event(MAIN_PID, "save", 2.5 + 0.5 * number, pause_s) for number in range(10))
+        return diagnose(make_session(workers=2, cpu_s=0.002, compute_s=0.05, events=pauses)).verdict
+
+    assert (verdict(0.06), verdict(0.4)) == ("COMPUTE_BOUND", "PERIODIC_STALL")

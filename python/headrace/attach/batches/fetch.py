@@ -6,6 +6,7 @@ socket reads are timed separately.
 
 from __future__ import annotations
 
+import http.client
 import os
 import resource
 import socket
@@ -53,6 +54,9 @@ MAP_FETCHER = "_MapDatasetFetcher"
 passes: dict[int, int] = {}
 """Passes over each loader, by its number: what a forked worker knows of them."""
 
+REFUSALS = (429, 503)
+"""HTTP answers by which a store asks for fewer requests: Too Many Requests, and Slow Down or Service Unavailable."""
+
 _timing = threading.local()
 
 
@@ -66,6 +70,7 @@ def install(recorder: Recorder) -> None:
     for kind in (socket.socket, ssl.SSLSocket):
         for name in ("recv", "recv_into"):
             setattr(kind, name, _timed_receive(getattr(kind, name)))
+    http.client.HTTPResponse.begin = _counted_refusals(http.client.HTTPResponse.begin)  # type: ignore[method-assign]
 
 
 def _timed_fetch(original: Callable[..., Any], timer: _BatchTimer) -> Callable[..., Any]:
@@ -106,6 +111,21 @@ def _timed_receive(original: Callable[..., Any]) -> Callable[..., Any]:
             _timing.socket_s += time.monotonic() - begin_s
 
     return receive
+
+
+def _counted_refusals(original: Callable[..., None]) -> Callable[..., None]:
+    """Count the answers in which a store asks for fewer requests, while this thread makes a batch."""
+
+    def begin(self: Any) -> None:
+        try:
+            original(self)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+        if getattr(_timing, "active", False) and self.status in REFUSALS:
+            _timing.refused += 1
+
+    return begin
 
 
 class _Collate:
@@ -190,6 +210,7 @@ class _BatchTimer:
         if self.worker < 0:
             self.loader = getattr(_timing, "loader", 0)
         _timing.collate_s = _timing.collate_cpu_s = _timing.socket_s = 0.0
+        _timing.refused = 0
         _timing.active = True
         usage = resource.getrusage(resource.RUSAGE_SELF)
         self.faults, self.preempted = usage.ru_majflt, usage.ru_nivcsw
@@ -245,6 +266,7 @@ class _BatchTimer:
             alone,
             pool_cpu_s,
             usage.ru_nivcsw - self.preempted,
+            _timing.refused,
         ]
         self.end_s, self.end_process_cpu_s, self.end_thread_cpu_s = end_s, process_cpu_s, cpu_s
         self.made += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.diagnosis.measure.prediction import NO_HELP, round_rate
+from headrace.diagnosis.measure.prediction import NO_HELP
 from headrace.diagnosis.result.model import Diagnosis, Fix
 
 __all__ = ["gain_of", "with_reachable"]
@@ -27,7 +27,7 @@ def with_reachable(diagnosis: Diagnosis) -> Diagnosis:
     helps = diagnosis.img_s is not None and gain >= NO_HELP
     reached = None
     if helps and best is not None and diagnosis.img_s is not None:
-        reached = best.predicted_img_s if best.verified_change is None else round_rate(diagnosis.img_s * gain)
+        reached = best.predicted_img_s if best.verified_change is None else best.verified_img_s
     return replace(
         diagnosis,
         reachable_img_s=reached,

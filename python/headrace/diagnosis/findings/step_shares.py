@@ -31,10 +31,8 @@ def share_of_step(job: MeasuredJob) -> dict[str, float]:
         "sync": _sync_s(job),
         "script": job.script.seconds,
         "periodic": rank.pauses.gc_s + rank.pauses.periodic_s - rank.pauses.unknown_s + job.unknown_pause_s,
-        "core_wait": rank.compute_queue_s or 0.0,
+        "core_wait": (rank.compute_queue_s or 0.0) - rank.pause_queue_s,
     }
-    # Waits for a core lie in the pauses as in the rest, and a pause counts with them.
-    outside["core_wait"] *= max(0.0, 1 - outside["periodic"] / max(1e-12, rank.compute_s))
     outside = {name: min(rest_s, max(0.0, seconds)) for name, seconds in outside.items()}  # two clocks may disagree by 2 µs
     scale = min(1.0, rest_s / max(1e-12, math.fsum(outside.values())))  # times that overlap must not shrink the wait for input
     parts = _input_parts_s(job, waiting_s) | {name: scale * seconds for name, seconds in outside.items()}

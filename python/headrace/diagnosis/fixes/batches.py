@@ -49,6 +49,7 @@ def _batch_size(job: MeasuredJob, kind: str) -> Fix | None:
         send_s=times * model.send_s,
         serial_s=times * model.serial_s,
         main_cpu_s=fixed_s + times * max(0.0, model.main_cpu_s - fixed_s),
+        batches=None if model.batches is None else max(1, model.batches // times),
     )
     basis = "a + c·b from a replayed batch" if job.replay_s else "a + c·b from the operators' share"
     fix = predicted_fix(job, name, change, after, command, basis=basis, scale=float(times), error=0.08)

@@ -42,6 +42,7 @@ def _gpu_decode(job: MeasuredJob, kind: str) -> Fix | None:
         handover_s=min(model.handover_s, HANDOVER_S),
         compute_s=model.compute_s + items / DECODER_IMG_S,
         workers=max(1, model.workers),
+        batches=None,  # all threads work on each batch
     )
     source, packed = pack_places(job, "-packed")
     reads = f'headrace.Loader({packed!r}, batch_size=…, transform=…, device="cuda", decode="split")'

@@ -135,6 +135,7 @@ def _native_batches(job: MeasuredJob) -> Fix | None:
         send_s=0.0,
         handover_s=min(model.handover_s, NATIVE_HANDOVER_S),
         workers=threads,
+        batches=None,  # all threads work on each batch
     )
     command, effort, basis = run_command(job), "no edit", "its decode of this job's own images, measured here"
     if job.rank.loader.take_over != "whole":
@@ -236,13 +237,14 @@ def _pack(job: MeasuredJob, kind: str) -> Fix | None:
     if model is None or _reads_no_images(job):
         return None
     source, packed = pack_places(job, "-packed")
+    is_refused = job.rank.batch_cost is not None and job.rank.batch_cost.is_refused
     return predicted_fix(
         job,
         "pack",
         "images packed into shards and read in large pieces: no wait per file" + READ_SHARDS + places_words(source),
-        model.changed(blocked_s=PACKED_WAIT * model.blocked_s),
+        None if is_refused else model.changed(blocked_s=PACKED_WAIT * model.blocked_s),
         shlex.join(["headrace", "pack", source, packed]),
-        basis="a tenth of today's waits",
+        basis="whether the store limits requests or bytes is not known" if is_refused else "a tenth of today's waits",
         effort="one pass, then a few lines",
         error=0.15,
     )

@@ -24,7 +24,7 @@ from headrace.diagnosis.fixes.training_process import (
 from headrace.diagnosis.fixes.worker_limits import add_worker_limit
 from headrace.diagnosis.fixes.workers import NUM_WORKERS, PERSISTENT_WORKERS, PREFETCH, SPREAD_WORKERS
 from headrace.diagnosis.measure.job import MeasuredJob
-from headrace.diagnosis.result.kinds import BLINDLY, KINDS
+from headrace.diagnosis.result.kinds import BLINDLY, KINDS, WHERE_REFUSED
 from headrace.diagnosis.result.model import Finding, Fix
 from headrace.diagnosis.rules.input import is_cause_unseen
 from headrace.diagnosis.rules.ranks import straggler_input
@@ -34,6 +34,9 @@ __all__ = ["FIXES", "add_fixes", "needs_replay", "propose_fixes", "rerun_with"]
 
 MOST_FIXES = 5
 """Show at most this many fixes per finding."""
+
+LEAST_GAIN = 0.97
+"""Offer no change that is predicted to make the job slower than this: it is no fix."""
 
 _ALL = (
     NUM_WORKERS,
@@ -82,16 +85,23 @@ def add_fixes(job: MeasuredJob, found: Finding) -> Finding:
     late = straggler_input(job) if found.kind == "RANK_STRAGGLER" else None
     kind = found.kind if late is None else late[0]
     is_unseen = not found.cause_seen or (late is not None and is_cause_unseen(job, kind))
-    names = BLINDLY if is_unseen else KINDS[kind].fixes
+    names = BLINDLY if is_unseen else WHERE_REFUSED if _is_refused(job, kind) else KINDS[kind].fixes
     fixes = sorted(propose_fixes(job, kind, names), key=lambda fix: -(1.0 if fix.gain is None else fix.gain))
     found = add_refusal(job, found) if HEADRACE_RUN.name in names else found
     found = add_worker_limit(job, found) if NUM_WORKERS.name in names and kind != "CPU_OVERSUBSCRIBED" else found
     return replace(found, fixes=tuple(fixes[:MOST_FIXES]))
 
 
+def _is_refused(job: MeasuredJob, kind: str) -> bool:
+    """Return whether a wait for storage is one for a store that refuses requests."""
+    cost = job.rank.batch_cost
+    return KINDS[kind].is_blocked and cost is not None and cost.is_refused
+
+
 def propose_fixes(job: MeasuredJob, kind: str, names: tuple[str, ...]) -> list[Fix]:
-    """Return the fixes of these names that apply to the job, in the same order."""
-    return [fix for name in names if (fix := FIXES[name].propose(job, kind)) is not None]
+    """Return the fixes of these names that apply to the job and are not predicted to make it slower, in the same order."""
+    found = [fix for name in names if (fix := FIXES[name].propose(job, kind)) is not None]
+    return [fix for fix in found if fix.gain is None or fix.gain >= LEAST_GAIN]
 
 
 def needs_replay(fix_ids: list[str], verdict: str) -> bool:

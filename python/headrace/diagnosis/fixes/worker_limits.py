@@ -1,4 +1,4 @@
-"""What bounds the number of loader workers besides the model: memory per worker, and /dev/shm for their batches."""
+"""What bounds the number of loader workers besides the model: batches of an epoch, memory per worker, /dev/shm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.result.model import Finding
-from headrace.system.text.sizes import size_text
+from headrace.system.text.sizes import count_text, size_text
 
 __all__ = ["WorkerLimit", "add_worker_limit", "worker_limits"]
 
@@ -23,13 +23,13 @@ class WorkerLimit:
 
     workers: at most this many.
     bound: the measured values, for a fix that is held back by them.
-    each_bytes, place: what one worker needs, and of what.
+    each_bytes, place: what one worker needs, and of what; 0 where the workers are bounded by their work.
     """
 
     workers: int
     bound: str
-    each_bytes: float
-    place: str
+    each_bytes: float = 0.0
+    place: str = ""
 
     def needs(self, workers: int) -> str:
         """Return the memory that `workers` workers need, in words: "3.2 GB of memory"."""
@@ -37,13 +37,13 @@ class WorkerLimit:
 
 
 def worker_limits(job: MeasuredJob) -> list[WorkerLimit]:
-    """Return the bounds that were measured, the tightest first: memory, and /dev/shm."""
-    found = [limit for limit in (_memory_limit(job), _shared_memory_limit(job)) if limit is not None]
+    """Return the bounds that were measured, the tightest first: the batches of an epoch, memory, and /dev/shm."""
+    found = [limit for limit in (_batches_limit(job), _memory_limit(job), _shared_memory_limit(job)) if limit is not None]
     return sorted(found, key=lambda limit: limit.workers)
 
 
 def add_worker_limit(job: MeasuredJob, found: Finding) -> Finding:
-    """Return the finding; if memory or /dev/shm has no room for one more worker, with that reason in its evidence.
+    """Return the finding; if one more worker has no room or no work, with that reason in its evidence.
 
     Where workers copy what the fork shares, their number is no advice either.
     """
@@ -53,7 +53,16 @@ def add_worker_limit(job: MeasuredJob, found: Finding) -> Finding:
         return replace(found, evidence=(*found.evidence, words))
     if job.model is None or not limits or limits[0].workers > job.rank.workers:
         return found
-    return replace(found, evidence=(*found.evidence, f"not one more loader worker fits: {limits[0].bound}"))
+    verb = "fits" if limits[0].each_bytes else "would have work"
+    return replace(found, evidence=(*found.evidence, f"not one more loader worker {verb}: {limits[0].bound}"))
+
+
+def _batches_limit(job: MeasuredJob) -> WorkerLimit | None:
+    """Return how many workers an epoch keeps busy: one for each of its batches, which one worker makes alone."""
+    batches = job.model.batches if job.model is not None else None
+    if not batches:
+        return None
+    return WorkerLimit(batches, f"an epoch has {count_text(batches, 'batch')}, and one worker makes a batch")
 
 
 def _memory_limit(job: MeasuredJob) -> WorkerLimit | None:

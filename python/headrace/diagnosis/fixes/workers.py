@@ -29,8 +29,10 @@ def _more_workers(job: MeasuredJob) -> Fix | None:
 
     When the job has that many already, more are no advice: they are predicted, as an example, to say that they do not help.
     """
-    model = job.model
-    if model is None or job.machine.copying is not None:
+    model, cost = job.model, job.rank.batch_cost
+    if model is None or (model.workers and cost is not None and cost.is_refused):
+        return None
+    if job.machine.copying is not None:
         return None  # each further worker would copy the same objects
     limits = worker_limits(job)
     most = min([MOST_WORKERS, *(limit.workers for limit in limits)])
@@ -61,9 +63,9 @@ def _more_workers(job: MeasuredJob) -> Fix | None:
 
 
 def _bound_words(job: MeasuredJob, count: int, wanted: int, limits: list[WorkerLimit]) -> str:
-    """Return a clause on the limit of the number of workers (memory, cores), or on its need of more than there are."""
+    """Return a clause on the limit of the number of workers (batches, memory, cores), or on its need of more than there are."""
     model, cores = job.model, job.machine.cores
-    if limits and count == limits[0].workers < wanted:
+    if limits and count == limits[0].workers and (count < wanted or not limits[0].each_bytes):
         return f", no more: {limits[0].bound}"
     words = ""
     if model is not None and model.changed(workers=count).binding == "cpu":
@@ -71,8 +73,9 @@ def _bound_words(job: MeasuredJob, count: int, wanted: int, limits: list[WorkerL
     elif cores and count > cores:
         words = f", more than the {cores:g} cores: they mostly wait, not compute"
         words += f" ({MOST_WORKERS} is the most that is proposed)" if count == MOST_WORKERS else ""
-    if count > (cores or count) and limits:
-        words += "; they need about " + " and ".join(limit.needs(count) for limit in limits)
+    needs = [limit.needs(count) for limit in limits if limit.each_bytes]
+    if count > (cores or count) and needs:
+        words += "; they need about " + " and ".join(needs)
     return words
 
 

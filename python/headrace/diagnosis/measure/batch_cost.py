@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure.stats import mean, mean_of_known, median, overlap_s, required
-from headrace.session.model import Batch, ObservedLoader, Process, Step
+from headrace.session.model import Batch, ObservedLoader, Process, Stack, StackFrame, Step
 
 __all__ = ["BatchCost", "measure_batch_cost"]
 
@@ -16,6 +16,19 @@ UNDISTURBED = 0.2
 
 NEAREST, LEAST_NEAREST = 20, 3
 """Compare the batch made alone with this many batches nearest in time, the two nearest left out; need at least so many."""
+
+
+LEAST_REFUSED = 0.2
+"""Count a store as refusing when it refuses a request in one batch of five or more: now and then, any store does."""
+
+BACKOFF_SHARE = 0.2
+"""Count a store as refusing when clients wait to ask again for at least this share of the time of making batches."""
+
+LEAST_SAMPLES = 30
+"""Take the share of waiting to ask again from this many sampled stacks on."""
+
+BACKOFF_WORDS = ("retry", "retries", "backoff", "tenacity")
+"""Words in the name of a function, or of its file, that waits before it asks a store again: urllib3, botocore, google, …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,9 @@ class BatchCost:
     preempted: how often the kernel took the core from a running thread of the process meanwhile.
     alone_ratio: blocked time beside the other workers over blocked time alone. 1 means that storage serves all readers
         equally well; the number of workers means that storage serves one at a time. None without the experiment.
+    refused: answers per batch in which a store asks for fewer requests (HTTP 429 and 503).
+    backoff_share, backoff: share of the time of making a batch in which a client waits before it asks again, by sampled stacks,
+        and the function that waits.
     """
 
     wall_s: float
@@ -49,6 +65,14 @@ class BatchCost:
     alone_ratio: float | None
     pool_cpu_s: float | None = None
     preempted: float | None = None
+    refused: float = 0.0
+    backoff_share: float = 0.0
+    backoff: StackFrame | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the store refuses requests, so that more of them bring nothing: its rate now is all that it gives."""
+        return self.refused >= LEAST_REFUSED or self.backoff_share >= BACKOFF_SHARE
 
     def with_queueing(self, queue_share: float | None) -> BatchCost:
         """Return the cost with the queueing for a core that was not measured, from the share of the job's threads.
@@ -89,7 +113,12 @@ class BatchCost:
 
 
 def measure_batch_cost(
-    batches: Sequence[Batch], process: Process, loader: ObservedLoader, steps: Sequence[Step], processes: Sequence[Process]
+    batches: Sequence[Batch],
+    process: Process,
+    loader: ObservedLoader,
+    steps: Sequence[Step],
+    processes: Sequence[Process],
+    stacks: Sequence[Stack] = (),
 ) -> BatchCost | None:
     """Return the mean cost of the batches made during the steady steps, or None when no batch was seen being made."""
     own = {item.pid for item in processes if item.role == "worker" and item.parent_pid == process.pid} | {process.pid}
@@ -100,6 +129,7 @@ def measure_batch_cost(
     made = [batch for batch in mine if begin_s <= batch.start_s <= end_s and not batch.alone] or mine
     if not made:
         return None
+    backoff_share, backoff = _backoff([stack for stack in stacks if stack.loader == loader.loader and stack.pid in own])
     return BatchCost(
         wall_s=required(mean([batch.wall_s for batch in made])),
         cpu_s=mean_of_known(batch.cpu_s for batch in made),
@@ -114,7 +144,26 @@ def measure_batch_cost(
         alone_ratio=_alone_ratio(mine),
         pool_cpu_s=mean_of_known(batch.pool_cpu_s for batch in made),
         preempted=mean_of_known(batch.preempted for batch in made),
+        refused=mean_of_known(batch.refused for batch in made) or 0.0,
+        backoff_share=backoff_share,
+        backoff=backoff,
     )
+
+
+def _backoff(stacks: Sequence[Stack]) -> tuple[float, StackFrame | None]:
+    """Return the share of making batches in which a client waits before it asks again, and the function that waits."""
+    making = [stack for stack in stacks if stack.role in ("batch", "collate") and stack.frames]
+    total = sum(stack.count for stack in making)
+    waiting = [stack for stack in making if _asks_again(stack.frames[-1])]
+    if total < LEAST_SAMPLES or not waiting:
+        return 0.0, None
+    return sum(stack.count for stack in waiting) / total, max(waiting, key=lambda stack: stack.count).frames[-1]
+
+
+def _asks_again(frame: StackFrame) -> bool:
+    """Return whether the innermost function of a stack is one that repeats requests: its own code only waits."""
+    words = f"{frame.function} {frame.file}".lower()
+    return any(word in words for word in BACKOFF_WORDS)
 
 
 def _alone_ratio(batches: Sequence[Batch]) -> float | None:

@@ -19,7 +19,7 @@ PAUSE_FACTOR = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Time lost to single long steps, by cause: seconds per step, averaged over all steady steps.
+    """Time lost to single long steps, by cause: seconds per step, averaged over all steady steps, waits for a core included.
 
     gc_s, save_s, other_loader_s, compile_s, unknown_s: garbage collection, `torch.save`, steps of another loader
         (validation), `torch.compile`, and the rest.
@@ -70,7 +70,7 @@ def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Seque
     longest_s = 0.0
     for number, (step, value) in enumerate(zip(steps, net, strict=True)):
         known = _named_pauses(step, events, others)
-        excess_s = max(0.0, value - typical_s)
+        excess_s = max(0.0, value - typical_s) * (step.compute_s / value if value > 0 else 1.0)
         if value > limit_s:
             long.append(number)
             longest_s = max(longest_s, excess_s)

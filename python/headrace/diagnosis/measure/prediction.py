@@ -1,7 +1,7 @@
 """Predict the rate after a fix, with an interval, from the step model.
 
 A prediction is relative: measured rate × modelled step now / modelled step after. What the model leaves out on both sides
-cancels. The result never exceeds the second largest term of the model. A fix that cannot help is predicted with a gain of
+cancels. `_bound` holds each prediction below what arithmetic allows. A fix that cannot help is predicted with a gain of
 1.0, and its text begins with "≈ 0".
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from headrace.diagnosis.measure import Rank
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.step_model import TERM_WORDS, StepModel
 from headrace.diagnosis.result.model import Fix
@@ -22,6 +21,9 @@ BASE_ERROR = 0.08
 
 CPU_ERROR = 0.15
 """Widen the interval by this share when cores bind: how the kernel shares them out cannot be predicted."""
+
+FULL_SHARE = 0.85
+"""Count the cores as shared with other programs from this mean use on."""
 
 NO_HELP = 1.03
 """Call a predicted gain "≈ 0" below this ratio."""
@@ -38,15 +40,60 @@ class Prediction:
 
 
 def ceiling_img_s(job: MeasuredJob) -> float | None:
-    """Return the images per second of this rank if no batch were late: items / (compute + hand-over)."""
-    return _ceiling_with(job.rank, job.rank.handover_s, 0.0)
+    """Return the images per second of this rank if no batch were late: items / (the rest of the step + hand-over)."""
+    rank = job.rank
+    floor_s = _training_floor_s(job, rank.handover_s, 0.0)
+    return rank.items / floor_s if rank.items is not None and floor_s > 0 else None
 
 
-def _ceiling_with(rank: Rank, handover_s: float, next_s: float) -> float | None:
-    if rank.items is None:
-        return None
-    floor_s = rank.compute_s + (min(handover_s, rank.net_wait_s) if rank.workers else 0.0) + min(next_s, rank.net_wait_s)
-    return rank.items / floor_s if floor_s > 0 else None
+def _training_floor_s(job: MeasuredJob, handover_s: float, next_s: float) -> float:
+    """Return the seconds that a step takes if no batch is late: what passes outside the wait for input, and the hand-over.
+
+    Of several ranks, the one with the longest own part counts, and the wait for gradients that all of them have.
+    """
+    rest_s = job.rank.step_s - job.rank.exposed_wait_s
+    waits_s = [rank.collective_s for rank in job.ranks if rank.collective_s is not None]
+    if len(waits_s) == len(job.ranks) > 1:
+        own_s = [rank.step_s - rank.exposed_wait_s - (rank.collective_s or 0.0) for rank in job.ranks]
+        rest_s = max(rest_s, max(own_s) + min(waits_s))
+    handed_s = min(handover_s, job.rank.net_wait_s) if job.rank.workers else 0.0
+    return rest_s + handed_s + min(next_s, job.rank.exposed_next_s)
+
+
+def _bound(job: MeasuredJob, now: StepModel, after: StepModel, scale: float, *, waits_s: float = 0.0) -> tuple[float, str]:
+    """Return the images per second that no change from `now` to `after` exceeds, and the term that sets this bound.
+
+    waits_s: seconds per step that the training process takes besides.
+
+    The training process keeps its measured time, less the share that the change takes off its computing: each part is taken
+    off once, with its waits for a core, however the model counts it. And a step is as long as the largest of the terms that
+    remain. A term that is larger than the step was measured with the same work is a fault of the model; the present rate is
+    possible in any case.
+    """
+    rank, items = job.rank, job.rank.items or 0.0
+    rest_s = _training_floor_s(job, after.handover_s, after.next_s)
+    if after.compute_s >= now.compute_s:
+        training_s = rest_s + after.compute_s - now.compute_s
+    else:
+        training_s = rest_s * after.compute_s / now.compute_s
+    by_training = scale * items / max(training_s + waits_s, 1e-9)
+    term, others_s = max(((name, value) for name, value in after.terms_s.items() if name != "compute"), key=lambda one: one[1])
+    by_others = max(scale * items / max(others_s, 1e-9), items / rank.step_s)
+    return (by_training, "compute") if by_training <= by_others else (by_others, term)
+
+
+def _shared_cores(job: MeasuredJob, now: StepModel, after: StepModel) -> float:
+    """Return the cores that the job gets with more workers if the kernel gives each thread that wants a core the same share.
+
+    The other programs' threads have the share of a core that the job's own have now.
+    """
+    machine = job.machine
+    own, wanted, cores = machine.own_cores, machine.wanted_cores, machine.cores
+    if not own or not wanted or not cores or own + (machine.foreign_cores or 0.0) < FULL_SHARE * cores:
+        return after.cores
+    more = wanted * (after.workers + 1) / (now.workers + 1)
+    foreign = (machine.foreign_cores or 0.0) * wanted / own
+    return max(after.cores, cores * more / (more + foreign))
 
 
 def predict_gain(
@@ -64,17 +111,25 @@ def predict_gain(
         return None
     gain = scale * now.step_s / max(1e-9, after.step_s)
     mismatch = abs(math.log(rank.step_s / max(1e-9, now.step_s)))
-    spread = BASE_ERROR + error + 0.5 * min(0.6, mismatch) + 0.5 * (job.machine.foreign_share or 0.0)
+    noise = 0.5 * (job.machine.foreign_share or 0.0)
+    spread = BASE_ERROR + error + 0.5 * min(0.6, mismatch) + noise
     if after.binding == "cpu" or after.terms_s["cpu"] > 0.85 * after.step_s:
         spread += CPU_ERROR
     present = rank.items / rank.step_s
     img_s = present * max(gain, 1e-3)
     low, high = img_s * math.exp(-spread), img_s * math.exp(spread)
-    ceiling = _ceiling_with(rank, after.handover_s, after.next_s)
-    if ceiling is not None and scale == 1.0 and after.compute_s >= now.compute_s:
-        img_s, high = min(img_s, ceiling), min(high, math.exp(BASE_ERROR) * ceiling)
-        low = min(low, math.exp(-BASE_ERROR) * img_s)
-    return Prediction(img_s, (low, high), img_s / present, TERM_WORDS[after.binding])
+    bound, _ = _bound(job, now, after, scale)
+    # Beside workers, the training thread may wait for a core in next() as it does now, or not if no batch is late any more.
+    waits_s = rank.exposed_wait_s - rank.exposed_net_wait_s if rank.workers else 0.0
+    likely, bounding = _bound(job, now, after, scale, waits_s=waits_s)
+    binding = bounding if likely < img_s else after.binding
+    img_s, high = min(img_s, likely), min(high, math.exp(BASE_ERROR + noise) * bound)
+    if after.workers > now.workers and noise:  # of cores that all share, more threads get more
+        shared = after.changed(cores=_shared_cores(job, now, after))
+        most = min(present * scale * now.step_s / max(1e-9, shared.step_s), _bound(job, now, shared, scale)[0])
+        high = max(high, math.exp(BASE_ERROR + noise) * most)
+    low = min(low, math.exp(-BASE_ERROR - noise) * img_s)
+    return Prediction(img_s, (low, high), img_s / present, TERM_WORDS[binding])
 
 
 def predicted_fix(

@@ -152,6 +152,12 @@ class Rank:
         return max(0.0, self.next_s - inside.own_share * self.net_wait_s)
 
     @property
+    def pause_queue_s(self) -> float:
+        """Seconds per step in which the training thread waits for a core inside a pause: they lie in pauses as in the rest."""
+        paused = (self.pauses.gc_s + self.pauses.periodic_s) / self.compute_s if self.compute_s > 0 else 0.0
+        return (self.compute_queue_s or 0.0) * min(1.0, paused)
+
+    @property
     def makes_batches(self) -> bool:
         """Whether the training thread itself makes the batches, so that its queueing inside `next()` is a cost of the input."""
         return not self.workers and (
@@ -262,7 +268,7 @@ def _measure(
     starts_s = math.fsum(event.duration_s for event in events if is_start_of(event, loader))
     usual_wait_s = required(median([step.wait_s for step in steady]))
     first = [min(group, key=lambda step: step.start_s) for group in steps_by_epoch(steps).values()]
-    cost = measure_batch_cost(session.batches, process, loader, steady, session.processes)
+    cost = measure_batch_cost(session.batches, process, loader, steady, session.processes, session.stacks)
     inside = read_inside_next(session.stacks, process.pid, loader)
     next_s = _next_s(steady, session.batches, loader, cost, inside, len(steps))
     return Rank(
@@ -286,17 +292,10 @@ def _measure(
         main_queue_s=mean_of_known(_queued_s(step) for step in steady),
         compute_queue_s=mean_of_known(step.queue_s for step in steady),
         process_cpu_s=_process_cpu_s(steady, session.batches, process, loader),
-        sync_s=mean_of_known(step.sync_s for step in steady),
-        sync_count=mean_of_known(step.sync_count for step in steady),
-        h2d_s=mean_of_known(step.h2d_s for step in steady),
-        gpu_wait_s=mean_of_known(step.gpu_wait_s for step in steady),
-        gpu_step_s=mean_of_known(step.gpu_step_s for step in steady),
         drained_share=mean_of_known(step.drained for step in steady),
         own_s=mean_of_known(None if step.collective_s is None else step.step_s - step.collective_s for step in steady),
-        collective_s=mean_of_known(step.collective_s for step in steady),
         **{name: _mean_after_s(steady, name) for name in AFTER},
-        forward_s=mean_of_known(step.forward_s for step in steady),
-        backward_s=mean_of_known(step.backward_s for step in steady),
+        **{name: mean_of_known(getattr(step, name) for step in steady) for name in MEANS},
         batch_cost=cost,
         pauses=pauses,
         epoch_start_s=math.fsum(max(0.0, step.wait_s - usual_wait_s) for step in first) + starts_s,
@@ -307,6 +306,9 @@ def _measure(
         first_batch_s=first[0].start_s + first[0].wait_s if first else None,
     )
 
+
+MEANS = ("sync_s", "sync_count", "h2d_s", "gpu_wait_s", "gpu_step_s", "collective_s", "forward_s", "backward_s")
+"""Fields of a step whose mean is the same field of a rank."""
 
 AFTER = ("after_s", "after_cpu_s", "after_queue_s")
 """What is measured after the optimizer's step: fields of a step and of a rank."""

@@ -5,17 +5,21 @@
 G is compute, M the hand-over and N the rest of `next()` in the training process. Each of n workers needs C seconds on a core,
 S blocked, and K for sending, per batch. P cores also run the training process (c). Storage serves one batch in x seconds. p
 ranks share P and x.
+Of an epoch of b batches, one worker makes at most ⌈b/n⌉, and the first one is late: (C + S + K) / n is ⌈b/n⌉/b · (C + S + K),
+and a step takes at least G + M + N + (C + S + K) / b.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure import Machine, Rank
+from headrace.diagnosis.measure.pauses import steps_by_epoch
 from headrace.session.model import Session
 
-__all__ = ["StepModel", "best_rate", "build_model", "without_share"]
+__all__ = ["StepModel", "best_rate", "build_model", "epoch_batches", "without_share"]
 
 SHARPNESS = 12
 """Exponent of the power mean; fitted to the jobs of benchmarks/scenarios/jobs.py whose two sides are close after their fix."""
@@ -43,6 +47,7 @@ class StepModel:
     cores: P, cores that other programs leave to the job.
     ranks: p, training processes that share the cores.
     workers: n, worker processes per rank; 0 when the training process makes the batches.
+    batches: b, batches of an epoch, each of which one worker makes; None where that is not known, or does not hold.
     """
 
     compute_s: float
@@ -56,16 +61,19 @@ class StepModel:
     ranks: int
     workers: int
     next_s: float = 0.0
+    batches: int | None = None
 
     @property
     def terms_s(self) -> dict[str, float]:
         """Seconds per step that each resource alone would need: compute, workers, cpu, storage."""
-        workers = max(1, self.workers)
-        made_s = self.cpu_s + self.blocked_s + self.send_s
+        made_s = self._made_s
+        part = 1 / max(1, self.workers)
+        if self.batches:
+            part = math.ceil(self.batches * part) / self.batches
         consumer_s = self.compute_s + self.handover_s + self.next_s
         return {
             "compute": consumer_s if self.workers else consumer_s + made_s,
-            "workers": made_s / workers if self.workers else 0.0,
+            "workers": made_s * part if self.workers else 0.0,
             "cpu": self.ranks * (self.cpu_s + self.send_s + self.main_cpu_s) / max(0.05, self.cores),
             "storage": self.ranks * self.serial_s,
         }
@@ -75,11 +83,18 @@ class StepModel:
         """Modelled seconds per step: the power mean of the training process and of the largest term of the input.
 
         Steps vary, so two sides that are nearly equal wait for each other at times: two equal sides give 6 % more than
-        either. A side of half the size adds nothing.
+        either. A side of half the size adds nothing. The first batch of each epoch is waited for whatever the workers.
         """
         terms = self.terms_s
         consumer_s = terms.pop("compute")
-        return float((consumer_s**SHARPNESS + max(terms.values()) ** SHARPNESS) ** (1 / SHARPNESS))
+        first_s = self._made_s / self.batches if self.workers and self.batches else 0.0
+        step_s = (consumer_s**SHARPNESS + max(terms.values()) ** SHARPNESS) ** (1 / SHARPNESS)
+        return max(float(step_s), consumer_s + first_s)
+
+    @property
+    def _made_s(self) -> float:
+        """Seconds that one worker takes for a batch."""
+        return self.cpu_s + self.blocked_s + self.send_s
 
     @property
     def binding(self) -> str:
@@ -87,7 +102,7 @@ class StepModel:
         terms = self.terms_s
         return max(terms, key=lambda name: terms[name])
 
-    def changed(self, **changes: float) -> StepModel:
+    def changed(self, **changes: float | None) -> StepModel:
         """Return the model with other values in some fields."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
@@ -108,6 +123,8 @@ def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | 
     alone_s = blocked_s / ratio
     # A ratio of 1 means that storage serves all workers at once; a ratio of `workers`, one at a time.
     serial_s = alone_s * min(1.0, (ratio - 1) / (workers - 1)) if workers > 1 else 0.0
+    if cost.is_refused or ratio > max(1, workers):  # the store gives no more than now, however many ask
+        serial_s = blocked_s / max(1, workers)
     if read_rate and cost.disk_bytes:
         serial_s = max(serial_s, cost.disk_bytes / read_rate)
     compute_s = max(0.0, rank.compute_s - (rank.compute_queue_s or 0.0))
@@ -123,6 +140,7 @@ def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | 
         ranks=max(1, ranks),
         workers=workers,
         next_s=rank.next_s if not rank.loader.passes else max(rank.next_s, rank.net_wait_s - rank.handover_s),
+        batches=epoch_batches(rank, max(1, ranks)),
     )
 
 
@@ -130,6 +148,24 @@ def without_share(model: StepModel, lost: float) -> StepModel:
     """Return the model without a share of the computing time, 0 to 1. Waits for a core are no part of the model."""
     kept = max(0.0, 1 - lost)
     return model.changed(compute_s=model.compute_s * kept, main_cpu_s=model.main_cpu_s * kept)
+
+
+def epoch_batches(rank: Rank, ranks: int) -> int | None:
+    """Return the batches of a whole epoch of one rank; None where that is not known, or a batch is not one worker's work.
+
+    From the epochs that ended, else from the length of the dataset. Epochs of one batch are iterators that were left.
+    """
+    loader = rank.loader
+    if loader.family != "torch" or loader.passes:
+        return None
+    *ended, last = (len(steps) for _, steps in sorted(steps_by_epoch(rank.all_steps).items()))
+    if ended and max(ended) > 1:
+        return max(*ended, last)
+    if loader.dataset_length is None or not rank.items:
+        return None
+    counts_batches = loader.batched_by == "dataset"
+    length = loader.dataset_length if counts_batches else loader.dataset_length / (loader.batch_size or rank.items)
+    return max(last, math.ceil(length / ranks))
 
 
 def _usable_cores(machine: Machine) -> float:

@@ -66,6 +66,9 @@ class SettingKind:
 BLINDLY = ("num_workers",)
 """The fixes of a wait whose cause was not seen: no pack and no cache, which only help where files are read."""
 
+WHERE_REFUSED = ("pack",)
+"""The fixes of a store that refuses requests: fewer, larger ones."""
+
 _CPU_FIXES = ("num_workers", "headrace_run", "pre_resize", "gpu_decode")
 
 _VERDICTS = (

@@ -60,7 +60,9 @@ class Fix:
     id: one of the closed list of fix ids (`num_workers=8`, `pin_memory`, `headrace_run`, …).
     change: the change in words. Begins with "≈ 0" when it will not help.
     predicted_img_s, interval: predicted images/s of the job, and their 80 % interval; None when not predicted.
-    verified_img_s, verified_change: images/s of a re-run with the fix, and their ratio to re-runs without it.
+    verified_img_s, verified_change: images/s now times the measured gain, and that gain: the rate of a re-run with the fix over
+        that of re-runs without it.
+    verified_basis: the rates of the re-runs, and how they were scaled, in words.
     command: what to type or write, if one line says it.
     gain: predicted rate over the present rate.
     next_bottleneck: what sets the pace after the fix.
@@ -79,6 +81,7 @@ class Fix:
     basis: str | None = None
     effort: str | None = None
     verified_change: float | None = None
+    verified_basis: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

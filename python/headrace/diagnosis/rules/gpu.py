@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.diagnosis.measure.hot_functions import hot_words
 from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
-from headrace.diagnosis.rules.input import is_small_handover
+from headrace.diagnosis.rules.input import INPUT_SHARE, is_small_handover
 from headrace.system.text.sizes import percent_text
 
 __all__ = ["compute_bound", "h2d_bound", "overhead_bound", "sync_bound"]
@@ -94,12 +97,13 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
     )
 
 
-def compute_bound(job: MeasuredJob) -> Finding:
-    """Report that computation sets the pace, and how much faster the input could go."""
+def compute_bound(job: MeasuredJob, computing: float, *, beside: tuple[Finding, ...] = ()) -> Finding:
+    """Report that computation sets the pace, and how much faster the input could go.
+
+    computing: share of the step that is computing. beside: the causes with smaller shares.
+    """
     rank = job.rank
-    compute_s = max(0.0, rank.compute_s - job.script.seconds)
-    share = job.share(compute_s)
-    evidence = [f"{duration(compute_s)} of each {duration(rank.step_s)} step is computation"]
+    evidence = [f"{duration(computing * rank.step_s)} of each {duration(rank.step_s)} step is computation"]
     if job.machine.gpu_busy is not None:
         evidence.append(f"the GPU runs kernels {percent_text(job.machine.gpu_busy)} of the time")
     room = _input_headroom(job)
@@ -108,7 +112,9 @@ def compute_bound(job: MeasuredJob) -> Finding:
             f"the input could be {percent_text(room)} faster than the model takes it"
             + ("; a model that is faster by more than that makes the input the limit" if room < LITTLE_HEADROOM else "")
         )
-    return make_finding("COMPUTE_BOUND", share, *evidence)
+    found = make_finding("COMPUTE_BOUND", computing, *evidence)
+    late = [one for one in beside if KINDS[one.kind].is_input and (one.share or 0.0) >= INPUT_SHARE]
+    return replace(found, summary="the model's own computation takes the largest part of the step") if late else found
 
 
 def _input_headroom(job: MeasuredJob) -> float | None:

@@ -20,7 +20,7 @@ from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.session.inside_next import OWN_PARTS
 from headrace.session.model import StackFrame
-from headrace.system.text.sizes import count_text, percent_text
+from headrace.system.text.sizes import count_text, number_text, percent_text
 
 __all__ = [
     "INPUT_SHARE",
@@ -32,6 +32,7 @@ __all__ = [
     "is_small_handover",
     "kept_iterator",
     "new_iterators",
+    "refusal_words",
     "slow_input",
     "unseen_input_kind",
     "workers_are_needed",
@@ -233,7 +234,7 @@ def is_cause_unseen(job: MeasuredJob, kind: str) -> bool:
     blocked_s = parts["blocked"]
     if not is_blocked and not (kind == "NO_OVERLAP" and blocked_s > BLOCKED_SHARE * cost.wall_s):
         return False
-    if cost.read_bytes is None:
+    if cost.read_bytes is None or cost.is_refused:
         return False
     least_bytes = LEAST_IMAGE_BYTES * (job.rank.items or 1.0)
     # What a tf.data pipeline reads from the page cache blocks nobody; a worker of PyTorch may read from a mounted bucket.
@@ -327,7 +328,8 @@ def input_kind(job: MeasuredJob, cost: BatchCost) -> tuple[str, tuple[str, ...]]
     made = f"making a batch takes {duration(cost.wall_s)}: {split}"
     if rank.workers == 0:
         own = [f"the collate function ({_collate_name(rank)}) takes most of that"] if cost.collate_s > 0.5 * cost.wall_s else []
-        return "NO_OVERLAP", (made, *own, "num_workers=0: the device idles while a batch is made")
+        refusals = refusal_words(job, cost) if cost.is_refused else ()
+        return "NO_OVERLAP", (made, *own, "num_workers=0: the device idles while a batch is made", *refusals)
     # Without the waits for a core, which the hand-over does not contain either.
     transport_s = rank.handover_s + (parts["collating"] + cost.other_cpu_s) / rank.workers
     made_s = cost.wall_s - parts["queueing for a core"] + cost.other_cpu_s
@@ -351,6 +353,7 @@ def _collate_name(rank: Rank) -> str:
 def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[str, ...]]:
     """Return kind and evidence of a batch that is mostly blocked. The first condition that holds decides:
 
+    - STORAGE_BANDWIDTH: the store refuses requests, or its client waits before it asks again (`BatchCost.is_refused`).
     - NETWORK: reads from sockets take more than `NETWORK_SOCKET_SHARE` of the blocked time, or the network brings more bytes
       per step than `_network_bytes_expected`.
     - STORAGE_BANDWIDTH: a batch that is made while no other worker reads is blocked much shorter (`BANDWIDTH_SHARE`).
@@ -369,6 +372,8 @@ def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tu
             evidence.append(f"alone, a batch is blocked {cost.alone_ratio:.1f} times shorter than beside {others}")
         else:
             evidence.append(f"a batch is blocked as long alone as beside {others}")
+    if cost.is_refused:
+        return "STORAGE_BANDWIDTH", (*evidence, *refusal_words(job, cost))
     evidence += _read_sweep_words(job)
     if cost.socket_s > NETWORK_SOCKET_SHARE * blocked_s:
         return "NETWORK", (*evidence, f"reads from sockets take {duration(cost.socket_s)} of a batch")
@@ -380,6 +385,21 @@ def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tu
         rate = (cost.read_bytes or 0.0) * rank.workers / cost.wall_s
         return "STORAGE_BANDWIDTH", (*evidence, f"all {rank.worker_word}s together read {rate / 1e6:.0f} MB/s")
     return "STORAGE_LATENCY", tuple(evidence)
+
+
+def refusal_words(job: MeasuredJob, cost: BatchCost) -> list[str]:
+    """Return what shows that the store refuses requests, and at which rate it serves them."""
+    words = []
+    if cost.refused:
+        words.append(f"the store refuses {number_text(cost.refused)} requests a batch (HTTP 429 or 503)")
+    if cost.backoff is not None:
+        share = percent_text(cost.backoff_share)
+        place = f"{cost.backoff.function} ({cost.backoff.file}:{cost.backoff.line})"
+        words.append(f"waiting before a request is repeated takes {share} of making a batch: {place}")
+    if job.rank.items:
+        rate = number_text(job.rank.items * len(job.ranks) / job.rank.step_s)
+        words.append(f"the store serves {rate} images a second, and more workers would only be refused more often")
+    return words
 
 
 def _read_sweep_words(job: MeasuredJob) -> list[str]:

@@ -14,7 +14,15 @@ from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE, input_wait_s, unseen_input_kind, workers_are_needed
 from headrace.system.text.sizes import count_text, number_text, percent_text, size_text
 
-__all__ = ["cpu_oversubscribed", "cpu_quota", "external_cpu", "hours_until_full", "memory_growth", "thermal_throttle"]
+__all__ = [
+    "cpu_oversubscribed",
+    "cpu_quota",
+    "external_cpu",
+    "hours_until_full",
+    "memory_growth",
+    "queueing_in_input_s",
+    "thermal_throttle",
+]
 
 FOREIGN_SHARE = 0.20
 """Report other programs when they use at least this share of the cores and delay the step (`LEAST_FOREIGN_DELAY`)."""
@@ -160,17 +168,34 @@ def _program_words(job: MeasuredJob) -> str:
 
 
 def _queueing_s(job: MeasuredJob) -> float | None:
-    """Return the seconds per step lost to waiting for a core: by the training process, and through late batches."""
+    """Return the seconds per step lost to waiting for a core: by the training process outside pauses, and by late batches."""
     rank = job.rank
     if rank.main_queue_s is None and (rank.batch_cost is None or rank.batch_cost.queue_s is None):
         return None
-    lost = rank.main_queue_s or 0.0
-    cost = rank.batch_cost
-    if cost is not None and cost.queue_s is not None and cost.wall_s > 0 and not (rank.makes_batches and rank.main_queue_s):
-        lost += rank.exposed_net_wait_s * cost.queue_s / cost.wall_s
-    elif cost is None and rank.loader.family == "tensorflow" and not KINDS[unseen_input_kind(job)[0]].is_blocked:
-        lost += rank.exposed_net_wait_s * (job.machine.queue_share or 0.0)  # as in the bar of the step
-    return lost
+    return max(0.0, _own_queueing_s(rank) - rank.pause_queue_s) + _late_by_queueing_s(job)
+
+
+def _own_queueing_s(rank: Rank) -> float:
+    """Return the seconds per step that the training thread waits for a core, as far as that was measured."""
+    return rank.wait_s - rank.net_wait_s if rank.main_queue_s is None else rank.main_queue_s
+
+
+def _late_by_queueing_s(job: MeasuredJob) -> float:
+    """Return the seconds per step that batches are late because their worker waits for a core."""
+    rank, cost = job.rank, job.rank.batch_cost
+    if cost is None and rank.loader.family == "tensorflow" and not KINDS[unseen_input_kind(job)[0]].is_blocked:
+        return rank.exposed_net_wait_s * (job.machine.queue_share or 0.0)  # as in the bar of the step
+    if cost is None or cost.queue_s is None or cost.wall_s <= 0 or (rank.makes_batches and _own_queueing_s(rank)):
+        return 0.0
+    return rank.exposed_net_wait_s * cost.queue_s / cost.wall_s
+
+
+def queueing_in_input_s(job: MeasuredJob) -> float:
+    """Return the seconds of waiting for a core that both a slow input and EXTERNAL_CPU count, per step."""
+    rank = job.rank
+    if rank.makes_batches and _own_queueing_s(rank):
+        return rank.wait_s - rank.net_wait_s
+    return _late_by_queueing_s(job) + (_own_queueing_s(rank) if workers_are_needed(job) else 0.0)
 
 
 def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.result.kinds import KINDS
@@ -16,6 +17,7 @@ from headrace.diagnosis.rules.machine import (
     external_cpu,
     hours_until_full,
     memory_growth,
+    queueing_in_input_s,
     thermal_throttle,
 )
 from headrace.diagnosis.rules.pauses import gc_pause, periodic_stall, script_bound, startup
@@ -27,6 +29,8 @@ Rule = Callable[[MeasuredJob], Finding | None]
 
 OUTSIDE_RULES: tuple[Rule, ...] = (cpu_quota, thermal_throttle, external_cpu)
 """Rules for causes outside the job. Such a cause makes the job look as if it had a cause inside as well."""
+
+OUTSIDE_KINDS = ("CPU_QUOTA", "THERMAL_THROTTLE", "EXTERNAL_CPU")
 
 RULES: tuple[Rule, ...] = (
     rank_straggler,
@@ -45,52 +49,78 @@ RULES: tuple[Rule, ...] = (
 )
 """Rules for causes inside the job. Of two causes with equal shares, the one whose rule stands first here leads."""
 
-OUTSIDE_CAUSE_SHARE = 0.10
-"""Put a cause outside the job first when it takes at least this share of the step, and half of the largest inside cause's."""
+LEADING_SHARE = 0.20
+"""Let a cause inside the training process lead over computing from this share of the step (XProf calls 20 % high).
+
+A wait for input leads from `INPUT_SHARE` on: the input is then the largest term of the step model."""
+
+OUTSIDE_OVER_COMPUTING = 0.5
+"""Let a cause outside the job lead over computing when its share is at least this many times that of computing."""
 
 CONTENTION_FIRST = 2.0
-"""Put another cause before contention inside a process only when its share is more than this many times as large."""
+"""Put another cause before contention inside a process only when its share is more than this many times as large.
+
+So the other one is then the larger one also without the time that the contention explains."""
 
 URGENT_HOURS = 1.0
 """Make memory growth the verdict when memory is full within this time and no other cause slows the job."""
 
 
-def find_causes(job: MeasuredJob) -> list[Finding]:
-    """Return all causes, the verdict first. The verdict is COMPUTE_BOUND when no cause takes a large share of the step."""
+def find_causes(job: MeasuredJob, computing: float) -> list[Finding]:
+    """Return all causes, the verdict first: the one with the largest share, each second of a step counted once.
+
+    The verdict is COMPUTE_BOUND where that share is small beside computing (`_leads`).
+
+    computing: share of the step that is computing, 0 to 1.
+    """
     outside = _findings(OUTSIDE_RULES, job)
-    inside = sorted(_findings(RULES, job), key=_share, reverse=True)
-    least_share = max(OUTSIDE_CAUSE_SHARE, 0.5 * (_share_without_queueing(job, inside[0]) if inside else 0.0))
-    first = [found for found in outside if _share(found) >= least_share]
-    rest = sorted([*inside, *(found for found in outside if found not in first)], key=_share, reverse=True)
-    causes = _contention_first(job, [*first, *rest])
+    inside = _findings(RULES, job)
+    if any(found.kind == "EXTERNAL_CPU" for found in outside):
+        inside = [_without_queueing(job, found) for found in inside]
+    causes = sorted([*outside, *inside], key=_share, reverse=True)
+    causes = _contention_first(job, causes)
     growth = memory_growth(job)
-    if not any(_share(found) >= INPUT_SHARE for found in causes):
-        causes.insert(0, compute_bound(job))
+    if not causes or not _leads(causes[0], computing):
+        causes.insert(0, compute_bound(job, computing, beside=tuple(causes)))
         hours = hours_until_full(job)
         if growth is not None and hours is not None and hours < URGENT_HOURS:
             return [growth, *causes]
     return causes if growth is None else [*causes, growth]
 
 
+def _leads(found: Finding, computing: float) -> bool:
+    """Return whether the largest cause is the verdict, rather than computing."""
+    share = _share(found)
+    if found.kind in OUTSIDE_KINDS:
+        computing -= 0.0 if found.kind == "EXTERNAL_CPU" else share  # a stop or a low clock makes computing longer
+        return share >= OUTSIDE_OVER_COMPUTING * computing
+    return share >= (INPUT_SHARE if KINDS[found.kind].is_input else min(LEADING_SHARE, computing))
+
+
 def _contention_first(job: MeasuredJob, causes: list[Finding]) -> list[Finding]:
     """Return the causes with contention of a process's own threads first, where it takes a large part of the largest cause.
 
-    Threads that spin make batches slow, and wait for the cores that other programs use: both then look like the cause.
+    Threads that spin make batches slow, and wait for the cores that other programs use: both then look like the cause. The
+    other causes keep the time that contention does not explain.
     """
     contention = thread_contention(job)
-    if contention is None or CONTENTION_FIRST * _share(contention) < max(map(_share, causes)):
+    if contention is None or CONTENTION_FIRST * _share(contention) < max(map(_share, causes), default=0.0):
         return causes
-    return [contention, *(found for found in causes if found.kind != contention.kind)]
+    rest = [_less(found, _share(contention)) for found in causes if found.kind != contention.kind]
+    return [contention, *sorted(rest, key=_share, reverse=True)]
+
+
+def _without_queueing(job: MeasuredJob, found: Finding) -> Finding:
+    """Return a slow input without the waits for a core that are part of it: they are the share of EXTERNAL_CPU."""
+    return _less(found, job.share(queueing_in_input_s(job))) if KINDS[found.kind].is_input else found
+
+
+def _less(found: Finding, share: float) -> Finding:
+    return found if found.share is None else replace(found, share=round(max(0.0, found.share - share), 4))
 
 
 def _findings(rules: tuple[Rule, ...], job: MeasuredJob) -> list[Finding]:
     return [found for rule in rules if (found := rule(job)) is not None]
-
-
-def _share_without_queueing(job: MeasuredJob, found: Finding) -> float:
-    """Return the share of a cause without the queueing for a core that is part of it: a cause outside the job explains that."""
-    is_own_work = KINDS[found.kind].is_input and job.rank.makes_batches
-    return _share(found) - (job.share(job.rank.wait_s - job.rank.net_wait_s) if is_own_work else 0.0)
 
 
 def _share(found: Finding) -> float:

@@ -35,7 +35,7 @@ def _families(diagnosis: Diagnosis, session: Session) -> Iterator[str]:
     gains = [("", {"fix": fix.id}, fix.gain) for fix in diagnosis.fixes if fix.gain is not None]
     yield from _family("headrace_predicted_speedup_ratio", "gauge", "Predicted images per second over the present.", gains)
     verified = [("", {"fix": fix.id}, fix.verified_img_s) for fix in diagnosis.fixes if fix.verified_img_s is not None]
-    yield from _family("headrace_verified_images_per_second", "gauge", "Images per second measured with the fix.", verified)
+    yield from _family("headrace_verified_images_per_second", "gauge", "Images per second, by the measured gain.", verified)
     yield from _histogram(session)
 
 

@@ -196,7 +196,8 @@ def _fix_row(line: FixLine, now: float | None, greatest: float) -> Html:
     gain = "" if fix.verified_change is None else f" {numbers.gain(fix.verified_change)}"
     verified = tag("span", "not yet", class_="absent")
     if measured is not None:
-        verified = tag("span", tag("b", numbers.image_rate(measured)), tag("span", gain, class_="gain"))
+        basis = tag("span", fix.verified_basis, class_="about") if fix.verified_basis else None
+        verified = tag("span", tag("b", numbers.image_rate(measured)), tag("span", gain, class_="gain"), basis)
     then = tag("span", line.then or "–")
     cells = (("Predicted", _predicted(line, now, greatest)), ("Measured", verified), ("Then limited by", then))
     columns = (tag("td", cell, role="cell", data_label=name) for name, cell in cells)

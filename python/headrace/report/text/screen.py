@@ -258,10 +258,22 @@ def _has_gpu(diagnosis: Diagnosis, session: Session | None) -> bool:
 
 def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str:
     device = f"The {simulated}" if simulated else "The GPU" if has_gpu else "The training"
+    if diagnosis.verdict == "COMPUTE_BOUND" and (beside := _beside_computing(diagnosis)):
+        return f"{device} computes {beside}."
     wait = diagnosis.wait_share
     share = f" {numbers.percent(wait)} of the time" if wait is not None and wait >= 0.01 else ""
     sentence = _kind(diagnosis).headline
     return sentence.format(Device=device, share=share, summary=capitalised(diagnosis.summary))
+
+
+def _beside_computing(diagnosis: Diagnosis) -> str:
+    """Return the shares of computing and of the largest other cause in words; "" where none of them was measured."""
+    primary = diagnosis.primary
+    second = next((found for found in diagnosis.findings[1:] if found.share), None)
+    if not diagnosis.steps or primary is None or not primary.share or second is None or not second.share:
+        return ""
+    label = verdict_kind(second.kind, cause_seen=second.cause_seen).label
+    return f"{numbers.percent(primary.share)} of the time; next: {label}, {numbers.percent(second.share)}"
 
 
 def _explanation(diagnosis: Diagnosis, headline: str) -> str:

@@ -205,6 +205,9 @@ def _fixes(screen: FirstScreen, width: int, *, commands: int, wrapped: int) -> l
         if line.command and number <= commands:
             command = textwrap.wrap(line.command, width - 4, break_on_hyphens=False)
             lines += [Text(f"    {part}", style=style or "color(31)") for part in command]
+        if line.fix.verified_basis and number <= commands:
+            basis = textwrap.wrap(f"✓ {line.fix.verified_basis}", width - 4, subsequent_indent="  ")
+            lines += [Text(f"    {part}", style=style) for part in basis]
     if any(line.command for line in screen.fixes[commands:]):
         lines.append(Text(f"    The report has the {'other ' if commands else ''}commands.", style="dim"))
     if screen.order_note:
