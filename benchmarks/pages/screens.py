@@ -31,8 +31,9 @@ LINE, WIDTH, MARGIN, TITLE = 18, 7.83, 16, 30
 
 ARN = "arn:aws:sagemaker:us-east-1:123456789012:training-job/flowers-1"
 SEND = (
-    "launch sagemaker --name flowers-1 --model resnet50 --data s3://my-bucket/flowers/train --epochs 90 --images 3670 "
-    "--instance ml.g5.2xlarge --spot --max-hours 6 --role arn:aws:iam::123456789012:role/SageMakerTraining --bucket my-bucket"
+    "launch sagemaker --name flowers-1 --model resnet50 --data s3://my-bucket/flowers/train --epochs 90 "
+    "--images 3670 --objects 2 --instance ml.g5.2xlarge --spot --max-hours 6 "
+    "--role arn:aws:iam::123456789012:role/SageMakerTraining --bucket my-bucket"
 )
 RECORDED = Path(__file__).with_name("spot_job.json")
 STATUSES = ("Starting", "Downloading", "Training", "Interrupted", "Uploading", "Completed")

@@ -9,8 +9,7 @@ import pytest
 from headrace.cost.estimates.budget import Limits, choose, pareto
 from headrace.cost.estimates.estimate import Estimate, exactly, weakest
 from headrace.cost.estimates.floors import INPUT_MODES, Job, binding, cpu_ratio, floors, gpu_rate
-from headrace.cost.estimates.input_modes import plan_modes
-from headrace.cost.estimates.runs import Purchase, estimate_row
+from headrace.cost.estimates.runs import ModePlan, Purchase, estimate_row, mode_plans
 from headrace.cost.market.prices import SERVICES, Instance, PriceTable, Service
 from headrace.cost.market.spot import break_even_hours, expected_run, hours_between_interruptions, young_interval_s
 from hypothesis import given, settings
@@ -52,10 +51,11 @@ def test_every_row_keeps_the_rules_of_money(job: Job, instance: Instance, servic
         assert row.spot_expected_usd is not None and row.spot_discount is not None
         assert row.spot_usd == pytest.approx(row.on_demand_usd * (1 - row.spot_discount))
         assert row.spot_expected_usd >= row.spot_usd
-        assert row.best_usd <= row.on_demand_usd + row.start_usd
+        assert row.best_usd <= row.total_usd
         if row.recommended == "spot":
-            assert row.best_usd == pytest.approx(row.spot_expected_usd + row.start_usd * (1 - row.spot_discount))
             assert row.spot_expected_usd < row.on_demand_usd
+    parts = (row.on_demand_usd, row.start_usd, row.storage_usd, row.requests_usd, row.copy_usd)
+    assert row.total_usd == pytest.approx(sum(parts)) and min(parts) >= 0
 
 
 @settings(max_examples=100, deadline=None)
@@ -64,7 +64,10 @@ def test_more_epochs_cost_more(job: Job, instance: Instance, purchase: Purchase,
     once = estimate_row(job, instance, "ec2", purchase, TABLE)
     more = estimate_row(replace(job, epochs=job.epochs * factor), instance, "ec2", purchase, TABLE)
     assert more.on_demand_usd > once.on_demand_usd
-    assert more.usd_per_epoch == pytest.approx(once.usd_per_epoch)
+    if job.input_mode == "stream":  # later epochs read a cache
+        assert more.usd_per_epoch <= once.usd_per_epoch * (1 + 1e-9)
+    else:
+        assert more.usd_per_epoch == pytest.approx(once.usd_per_epoch)
 
 
 @settings(max_examples=100, deadline=None)
@@ -162,12 +165,15 @@ def test_the_ratio_of_two_processors_widens_with_ignorance() -> None:
 def test_many_small_files_make_fastfile_slow_and_shards_do_not() -> None:
     job = Job(images=1_281_167, epochs=16, model="resnet50", dataset_bytes=141e9, objects=1_281_167, loader="headrace-packed")
     instance = TABLE.instance("p4d.24xlarge")
-    small = {plan.mode: plan for plan in plan_modes(job, instance, "sagemaker", 25.25, TABLE)}
-    packed = {plan.mode: plan for plan in plan_modes(replace(job, objects=1051), instance, "sagemaker", 25.25, TABLE)}
-    assert small["fastfile"].binds == "requests"
-    assert packed["fastfile"].binds != "requests"
-    assert packed["fastfile"].usd < small["fastfile"].usd
-    assert small["local"].refused is not None
+
+    def plans(job: Job) -> dict[str, ModePlan]:
+        return {plan.mode: plan for plan in mode_plans(job, INPUT_MODES, instance, "sagemaker", Purchase(), TABLE)}
+
+    small, packed = plans(job)["fastfile"].row, plans(replace(job, objects=1051))["fastfile"].row
+    assert small is not None and packed is not None
+    assert small.binds == "requests" != packed.binds
+    assert packed.total_usd < small.total_usd
+    assert plans(job)["local"].refused is not None
 
 
 def test_estimates_refuse_an_interval_without_their_point() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.cost.answer import Answer
 from headrace.cost.estimates.runs import Row
-from headrace.cost.page import LABELLED, drawable_rows, row_name
+from headrace.cost.page import LABELLED, drawable_rows
 from headrace.errors import MissingDependencyError, UsageError
 from headrace.system.files.atomic_write import atomic_write
 
@@ -55,7 +55,7 @@ def pareto_figure(found: Answer, *, title: str) -> Any:
     if found.choice.row in rows:
         _points(axes, [found.choice.row], color="#c2410c", label="choice", size=70)
     for row in found.pareto[:LABELLED]:
-        axes.annotate(row_name(row), (row.total_hours, row.best_usd), xytext=(5, 6), textcoords="offset points", fontsize=8)
+        axes.annotate(found.label(row), (row.total_hours, row.best_usd), xytext=(5, 6), textcoords="offset points", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel="hours from the order to the last step", ylabel="USD of a run, as recommended")
     for axis, form in ((axes.xaxis, "{x:g}"), (axes.yaxis, "${x:,g}")):
         axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -15,7 +15,7 @@ from headrace.report.pages.tables import table
 from headrace.report.text import numbers
 from headrace.system.text.sizes import number_text
 
-__all__ = ["LABELLED", "drawable_rows", "render", "row_name", "write"]
+__all__ = ["LABELLED", "drawable_rows", "render", "write"]
 
 STYLE = """
 .chart svg { display: block; width: 100%; overflow: visible; }
@@ -34,6 +34,9 @@ NAMED = "Rows that no other beats in both time and money have their name."
 
 CHARACTER, LINE = 6.0, 12.0
 """Width of a character and height of a line of text in the chart, in SVG units."""
+
+PARTS = ("start, USD", "storage", "requests", "total", "total, spot")
+"""Columns of the table of all rows: parts of the total beside the training, and both totals."""
 
 LABELLED = 7
 """Name at most this many rows in the chart."""
@@ -70,7 +73,7 @@ def _head(found: Answer) -> Html:
     cells = []
     if row is not None:
         cells = [
-            figure(_money(row.best_usd), f"{row_name(row)}, {row.recommended}", accent=True),
+            figure(_money(row.best_usd), f"{found.label(row)}, {row.recommended}", accent=True),
             figure(f"{row.total_hours:.1f} h", "from the order to the last step"),
             figure(row.binds, "binds"),
         ]
@@ -90,20 +93,20 @@ def _chart(found: Answer) -> Html | None:
     for row in rows:
         left, top = x(math.log(row.total_hours)), y(math.log(row.best_usd))
         kind = "chosen" if row is found.choice.row else None if id(row) in unbeaten else "beaten"
-        words = f"{row_name(row)}, {row.recommended}: {row.total_hours:.2f} h, {_money(row.best_usd)}, {row.binds} binds"
+        words = f"{found.label(row)}, {row.recommended}: {row.total_hours:.2f} h, {_money(row.best_usd)}, {row.binds} binds"
         marks.append(tag("circle", tag("title", words), cx=round(left, 1), cy=round(top, 1), r=5, class_=kind))
     taken: list[tuple[float, float, float]] = []  # left and right end and height of the names so far
     for row in found.pareto[:LABELLED]:
         left, top = x(math.log(row.total_hours)), y(math.log(row.best_usd))
         on_left = left > WIDTH * 0.7
-        first = left - 8 - CHARACTER * len(row_name(row)) if on_left else left + 8
-        last = first + CHARACTER * len(row_name(row))
+        first = left - 8 - CHARACTER * len(found.label(row)) if on_left else left + 8
+        last = first + CHARACTER * len(found.label(row))
         heights = (top - 7, top + 17, top - 20, top + 30)
         height = next((one for one in heights if not any(_meet((first, last, one), other) for other in taken)), top - 7)
         taken.append((first, last, height))
         anchor = "end" if on_left else "start"
         at = round(left + (-8 if on_left else 8), 1)
-        marks.append(tag("text", row_name(row), x=at, y=round(height, 1), text_anchor=anchor))
+        marks.append(tag("text", found.label(row), x=at, y=round(height, 1), text_anchor=anchor))
     svg = tag("svg", *marks, viewbox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label="cost over time of each instance type")
     return tag(
         "section",
@@ -131,10 +134,10 @@ def _meet(one: tuple[float, float, float], other: tuple[float, float, float]) ->
 
 def _rows(found: Answer) -> Html:
     ordered = sorted(found.rows, key=lambda row: row.best_usd)
-    headers = ("instance", "img/s", "interval", "binds", "an epoch", "training", "on demand", "spot", "spot, expected", "start")
+    headers = ("instance", "img/s", "interval", "binds", "an epoch", "training", "on demand", "spot", "start", *PARTS)
     cells = [
         (
-            row_name(row),
+            found.label(row),
             numbers.image_rate(row.img_s) if row.img_s else "–",
             f"{numbers.image_rate(row.img_s_low)} to {numbers.image_rate(row.img_s_high)}" if row.img_s else "–",
             row.binds,
@@ -142,8 +145,12 @@ def _rows(found: Answer) -> Html:
             numbers.seconds(row.hours * 3600),
             _money(row.on_demand_usd),
             _money(row.spot_usd),
-            _money(row.spot_expected_usd),
             numbers.seconds(row.start_s),
+            _money(row.start_usd),
+            _money(row.storage_usd + row.copy_usd),
+            _money(row.requests_usd),
+            _total(row, row.total_usd),
+            _total(row, row.spot_total_usd),
         )
         for row in ordered
     ]
@@ -158,6 +165,8 @@ def _arithmetic(found: Answer) -> Html:
                       f"({floor.img_s.kind}; {floor.img_s.source})")
             for floor in row.floors
         ]  # fmt: skip
+        if row.input_mode is not None:
+            lines.append(tag("li", f"data, {row.input_mode}: {row.data_arithmetic}"))
         lines.append(
             tag("li", f"price: ${row.usd_per_hour:,.4f} an hour, {row.price_kind}, {row.price_date} ({row.price_source})")
         )
@@ -170,7 +179,7 @@ def _arithmetic(found: Answer) -> Html:
             discount = numbers.percent(row.spot_discount)
             words = f"spot: {discount} off ({row.spot_kind}), {row.spot_interruptions:.1f} interruptions{level}"
             lines.append(tag("li", words))
-        parts.append(tag("details", tag("summary", f"{row_name(row)}: {_money(row.best_usd)}"), tag("ul", *lines)))
+        parts.append(tag("details", tag("summary", f"{found.label(row)}: {_money(row.best_usd)}"), tag("ul", *lines)))
     return tag("section", tag("h2", "arithmetic"), *parts)
 
 
@@ -209,17 +218,19 @@ def _modes(found: Answer) -> Html | None:
     cells = [
         (
             plan.mode,
-            numbers.seconds(plan.start_s),
-            numbers.seconds(plan.seconds_per_epoch),
-            plan.binds or "–",
-            _money(plan.storage_usd),
-            _money(plan.usd),
+            numbers.seconds(plan.row.start_s),
+            numbers.seconds(plan.row.seconds_per_epoch or 0.0),
+            plan.row.binds,
+            _money(plan.row.storage_usd + plan.row.copy_usd),
+            _money(plan.row.requests_usd),
+            _total(plan.row, plan.row.total_usd),
+            _total(plan.row, plan.row.spot_total_usd),
         )
-        if plan.refused is None
-        else (plan.mode, plan.refused, "–", "–", "–", "–")
+        if plan.row is not None
+        else (plan.mode, plan.refused or "", *"–" * 6)
         for plan in found.input_modes
     ]
-    headers = ("input mode", "first batch after", "an epoch", "binds", "storage and requests", "one run")
+    headers = ("input mode", "first batch after", "an epoch", "binds", *PARTS[1:])
     return tag("section", tag("h2", "input modes"), table("input modes on the chosen instance", headers, cells))
 
 
@@ -254,7 +265,5 @@ def _money(value: float | None) -> str:
     return f"${value:,.2f}" if math.isfinite(value) else "never ends"
 
 
-def row_name(row: Row) -> str:
-    """Return the name of a row's machines: `2 × ml.g5.xlarge`."""
-    count = f"{row.instances} × " if row.instances > 1 else ""
-    return count + ("ml." if row.service == "sagemaker" else "") + row.instance
+def _total(row: Row, value: float | None) -> str:
+    return ("≥ " if row.missing and value is not None else "") + _money(value)

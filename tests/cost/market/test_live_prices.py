@@ -110,7 +110,9 @@ def test_all_regions_are_priced_together_with_the_copy_of_the_data(capsys: pytes
     assert main(words.split()) == 0
     home, away = json.loads(capsys.readouterr().out)["rows"]
     assert (home["region"], away["region"]) == ("us-east-1", "eu-west-1")
-    assert away["start_usd"] - 100 * 0.02 == pytest.approx(home["start_usd"] * 0.5 / 1.006)
+    assert (home["copy_usd"], away["copy_usd"]) == (0.0, pytest.approx(100 * 0.02))
+    assert away["start_usd"] == pytest.approx(home["start_usd"] * 0.5 / 1.006)
+    assert away["total_usd"] == pytest.approx(away["on_demand_usd"] + away["start_usd"] + away["copy_usd"])
 
 
 @pytest.mark.parametrize("code", ["ThrottlingException", "AccessDeniedException", "UnrecognizedClientException"])

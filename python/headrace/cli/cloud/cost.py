@@ -19,9 +19,9 @@ from headrace.cost.answer import Answer, Question, answer
 from headrace.cost.chart import write_png
 from headrace.cost.estimates.budget import Limits
 from headrace.cost.estimates.calibrate import calibrate, factors
-from headrace.cost.estimates.estimate import exactly
+from headrace.cost.estimates.estimate import Estimate, exactly
 from headrace.cost.estimates.floors import INPUT_MODES, LOADERS, Job
-from headrace.cost.estimates.measured import MeasuredRates, measured_rates
+from headrace.cost.estimates.measured import MeasuredRates, input_cpu_ms, measured_rates
 from headrace.cost.estimates.runs import Purchase, Row
 from headrace.cost.market.live_prices import read_table, refresh
 from headrace.cost.market.prices import PREFIX, SERVICES, Instance, PriceTable, Service
@@ -77,18 +77,31 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--images", type=positive_count, metavar="N", help="images of an epoch")
     group.add_argument("--epochs", type=positive_number, default=None, metavar="N", help="passes over the images (default: 1)")
     group.add_argument("--bytes", type=positive_number, metavar="N", help="bytes of the dataset, such as 141e9")
-    group.add_argument("--objects", type=positive_count, metavar="N", help="objects of the dataset in the store")
+    group.add_argument(
+        "--objects", type=positive_count, metavar="N", help="objects of the dataset in the store (default: estimated)"
+    )
     group.add_argument("--data", metavar="PATH", help="read number of images, bytes and objects from a dataset")
     group.add_argument(
         "--loader", choices=LOADERS, default="headrace-packed", help="who feeds the GPU (default: headrace-packed)"
     )
-    group.add_argument("--input-mode", choices=(*INPUT_MODES, "auto"), default="local", help="how the data reach the instance")
+    group.add_argument(
+        "--input-mode",
+        choices=(*INPUT_MODES, "auto"),
+        default="local",
+        help="how the data reach the instance; auto: all ways (default: local, they lie there)",
+    )
     group.add_argument("--img-s", type=_rates, default=(), metavar="A,B", help="measured rates of the whole job, in img/s")
     group.add_argument(
         "--img-s-per-core",
         type=positive_number,
         metavar="RATE",
         help="the loader's img/s per vCPU, as `headrace tune` measures",
+    )
+    group.add_argument(
+        "--augmentation",
+        metavar="LOAD",
+        help="CPU milliseconds that the input takes for an image; or a session folder that measured them; or light or heavy, "
+        "1 or 12 × (flips, rotation) before the crop",
     )
     group.add_argument("--cpu", metavar="NAME", help="processor of that measurement (default: of this machine)")
     group.add_argument("--gpu-img-s", type=positive_number, metavar="RATE", help="img/s of one GPU that never waits for input")
@@ -183,6 +196,11 @@ def run(args: argparse.Namespace) -> int:
 def _question(args: argparse.Namespace, table: PriceTable) -> Question:
     if args.hours is not None and (args.img_s or args.images):
         raise UsageError("--hours gives the length of the run, so no rate is needed", hint="leave out --img-s and --images")
+    if args.augmentation and (args.hours is not None or args.img_s or args.img_s_per_core):
+        raise UsageError(
+            "--augmentation gives the CPU time of the input, but another option gives the rate or the length of the run",
+            hint="leave out --img-s, --img-s-per-core and --hours, or --augmentation",
+        )
     if args.hours is not None and not args.instance:
         raise UsageError("--hours needs --instance TYPE", hint="headrace cost --list shows all types")
     purchase = Purchase(
@@ -204,10 +222,8 @@ def _question(args: argparse.Namespace, table: PriceTable) -> Question:
         purchase=purchase,
         limits=Limits(args.deadline, args.budget),
         max_instances=args.max_instances,
-        compare_loaders=args.loader != "pytorch" and not args.img_s and args.img_s_per_core is None,
+        compare_loaders=args.loader != "pytorch" and not args.img_s and (job is None or job.img_s_per_core is None),
         all_input_modes=args.input_mode == "auto",
-        data_region=args.data_region,
-        reuse_runs=args.reuse_runs,
         watched=measured.diagnosis if measured else None,
     )
 
@@ -218,13 +234,14 @@ def _job(args: argparse.Namespace, table: PriceTable, measured: MeasuredRates | 
         data = open_dataset(args.data)
         images = images or len(data)
         size = size or _dataset_bytes(data)
+        objects = objects or len(data.table.files) or None
     if images is None and measured is not None:
         images = measured.images
     if images is None:
         raise UsageError("the number of images is not given", hint="--images N, or --data PATH of the dataset")
-    rate = args.img_s_per_core or (measured.img_s_per_core if measured else None)
+    rate, augmentation, measured_on = _input_rate(args, measured)
     gpu = args.gpu_img_s or (measured.gpu_img_s if measured else None)
-    cpu = table.cpu_by_model_name(measured.cpu) if measured and measured.cpu else None  # unknown: as this machine's
+    cpu = table.cpu_by_model_name(measured_on) if measured_on else None  # unknown: as this machine's
     if args.cpu is not None:
         cpu = table.cpu_by_model_name(args.cpu) or args.cpu
         table.cpu_score(cpu)  # unknown names are refused
@@ -234,20 +251,42 @@ def _job(args: argparse.Namespace, table: PriceTable, measured: MeasuredRates | 
         model=args.model,
         dataset_bytes=size,
         objects=objects,
+        objects_source="--objects" if args.objects else "--data",
+        data_region=args.data_region,
+        reuse_runs=args.reuse_runs,
         loader=args.loader,
+        augmentation=augmentation,
         input_mode="local" if args.input_mode == "auto" else args.input_mode,
-        img_s_per_core=None
-        if rate is None
-        else exactly(rate, "--img-s-per-core" if args.img_s_per_core else "the session", "measured"),
+        img_s_per_core=rate,
         measured_cpu=cpu,
         gpu_img_s=None if gpu is None else exactly(gpu, "--gpu-img-s" if args.gpu_img_s else "the session", "measured"),
     )
 
 
+def _input_rate(args: argparse.Namespace, measured: MeasuredRates | None) -> tuple[Estimate | None, str | None, str | None]:
+    """Return the input's img/s per vCPU, the table's augmentation load, and the processor measured on, as far as given."""
+    session_cpu = measured.cpu if measured else None
+    if args.augmentation is None:
+        rate = args.img_s_per_core or (measured.img_s_per_core if measured else None)
+        source = "--img-s-per-core" if args.img_s_per_core else "the session"
+        return (exactly(rate, source, "measured") if rate else None), None, session_cpu
+    try:
+        milliseconds, cpu, source = float(args.augmentation), None, f"--augmentation {args.augmentation}"
+    except ValueError:
+        if not Path(args.augmentation).is_dir():
+            return None, args.augmentation, None
+        (milliseconds, cpu), source = input_cpu_ms(Path(args.augmentation)), f"the session {args.augmentation}"
+    if not 0.001 <= milliseconds <= 1e7:
+        raise UsageError(f"the input cannot take {milliseconds:g} CPU milliseconds an image", hint="0.001 to 10,000,000")
+    return exactly(1000 / milliseconds, source, "measured"), None, cpu
+
+
 def _dataset_bytes(data: Dataset) -> float | None:
     """Return the bytes of all records; None where the sizes are not known without opening the files."""
-    sizes = data.table.size
-    return float(sizes.sum()) if (sizes >= 0).all() else None
+    for sizes in (data.table.size, data.table.file_size):
+        if sizes is not None and len(sizes) and (sizes >= 0).all():
+            return float(sizes.sum())
+    return None
 
 
 def _asked(args: argparse.Namespace, table: PriceTable) -> list[tuple[Instance, Service]]:
@@ -264,7 +303,10 @@ def _asked(args: argparse.Namespace, table: PriceTable) -> list[tuple[Instance, 
 
 
 def _write_csv(path: Path, found: Answer) -> None:
-    rows = [{name: value for name, value in row.items() if name != "floors"} for row in found.document()["rows"]]  # type: ignore[attr-defined]
+    rows = [
+        {name: "; ".join(value) if name == "missing" else value for name, value in row.items() if name != "floors"}
+        for row in found.document()["rows"]  # type: ignore[attr-defined]
+    ]
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, fieldnames=list(rows[0]))
     writer.writeheader()
@@ -286,7 +328,7 @@ def _list(table: PriceTable) -> None:
 def _show(found: Answer, args: argparse.Namespace) -> None:
     rows = found.rows
     shown = rows if args.instance else sorted(rows, key=lambda row: row.best_usd)[:SHOWN_ROWS]
-    output.stdout_console.print(_row_table(shown))
+    output.stdout_console.print(_row_table(shown, found))
     if len(shown) < len(rows):
         output.say(f"{len(rows) - len(shown)} dearer rows are not shown; --json, --csv and --html have all")
     for line in found.sentences():
@@ -298,21 +340,27 @@ def _show(found: Answer, args: argparse.Namespace) -> None:
             output.say(f"{name}: {path}")
 
 
-def _row_table(rows: list[Row]) -> Table:
+def _row_table(rows: list[Row], found: Answer) -> Table:
+    modes = found.question.all_input_modes
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for name in ("instance", "img/s", "binds", "an epoch", "run", "on demand", "spot", "spot, expected"):
-        table.add_column(name, justify="left" if name in ("instance", "binds") else "right", no_wrap=name == "instance")
+    given = ("instance", *(["input"] if modes else []), "img/s", "binds", "an epoch", "run")
+    for name in (*given, "on demand", "spot", "total", "total, spot"):
+        table.add_column(
+            name, justify="left" if name in ("instance", "input", "binds") else "right", no_wrap=name == "instance"
+        )
     for row in rows:
-        name = (PREFIX if row.service == "sagemaker" else "") + row.instance
+        bound = "≥ " if row.missing else ""
         table.add_row(
-            (f"{row.instances} × " if row.instances > 1 else "") + name,
+            row.name,
+            *([row.input_mode or ""] if modes else []),
             _marked(row),
             row.binds,
             numbers.seconds(row.seconds_per_epoch) if row.seconds_per_epoch else "",
             numbers.seconds(row.hours * 3600),
             usd(row.on_demand_usd),
             usd(row.spot_usd),
-            usd(row.spot_expected_usd),
+            bound + usd(row.total_usd),
+            (bound if row.spot_total_usd is not None else "") + usd(row.spot_total_usd),
         )
     return table
 

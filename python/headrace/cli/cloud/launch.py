@@ -153,7 +153,7 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--file-system", choices=("FSxLustre", "EFS"), help="kind of the file system of --data")
     group.add_argument("--images", type=int, metavar="N", help="images of an epoch, for the expected cost")
     group.add_argument("--bytes", type=positive_number, metavar="N", help="bytes of the dataset, for the expected cost")
-    group.add_argument("--objects", type=int, metavar="N", help="objects of the dataset, for the expected cost")
+    group.add_argument("--objects", type=int, metavar="N", help="the same for its objects (default: one an image)")
 
 
 def _place_arguments(parser: argparse.ArgumentParser) -> None:

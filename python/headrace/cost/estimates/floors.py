@@ -14,7 +14,21 @@ from headrace.cost.market.prices import Instance, PriceTable
 from headrace.errors import UsageError
 from headrace.system.text.sizes import number_text, percent_text
 
-__all__ = ["INPUT_MODES", "LOADERS", "Floor", "InputMode", "Job", "binding", "cpu_rate", "floors", "gpu_rate", "one_gpu_rate"]
+__all__ = [
+    "INPUT_MODES",
+    "LOADERS",
+    "SHARD_BYTES",
+    "Floor",
+    "InputMode",
+    "Job",
+    "binding",
+    "cpu_rate",
+    "floors",
+    "gpu_rate",
+    "input_vcpus",
+    "object_count",
+    "one_gpu_rate",
+]
 
 Resource = Literal["given", "gpu", "cpu", "network", "requests", "disk"]
 InputMode = Literal["local", "file", "fastfile", "pipe", "stream", "fsx", "efs"]
@@ -39,6 +53,9 @@ The ratio depends on the benchmark (integer, compression, one thread) by about t
 STREAM_REQUESTS = 64
 """Requests that headrace keeps in flight when it streams. With FastFile each worker (one per vCPU) waits for its one file."""
 
+SHARD_BYTES = 128 * 2**20
+"""Size of the shards that `headrace pack` writes."""
+
 CACHE_SHARE = 0.7
 """A dataset of at most this share of the memory stays in the page cache: later epochs do not read the disk."""
 
@@ -49,8 +66,10 @@ class Job:
 
     model: a name of the table (`resnet50`), or None if `img_s` or `gpu_img_s` is given.
     images: images of an epoch. epochs: passes over them.
-    dataset_bytes, objects: size of the dataset and number of its objects in the store; None where unknown.
-    loader: `pytorch`, `headrace` (folder) or `headrace-packed`.
+    dataset_bytes, objects: size of the dataset and number of its objects in the store; None where unknown. objects_source:
+    where that number comes from. sharded: each of several hosts gets a part of the objects, not all.
+    data_region: where the data lie, if they must be copied from there, once for `reuse_runs` runs (default: where it runs).
+    loader: `pytorch`, `headrace` (folder) or `headrace-packed`. augmentation: a load of the table, `light` or `heavy`.
     img_s: the rate of the whole job, which replaces all floors. img_s_per_core: the loader's rate per vCPU, measured on
     `measured_cpu` (a name of the table; None: unknown). gpu_img_s: the model's rate on one GPU, without waiting for input.
     """
@@ -60,7 +79,12 @@ class Job:
     model: str | None = None
     dataset_bytes: float | None = None
     objects: int | None = None
+    objects_source: str = "given"
+    sharded: bool = False
+    data_region: str | None = None
+    reuse_runs: int = 1
     loader: str = "headrace-packed"
+    augmentation: str | None = None
     input_mode: InputMode = "local"
     img_s: float | None = None
     img_s_per_core: Estimate | None = None
@@ -71,6 +95,13 @@ class Job:
     def image_bytes(self) -> float | None:
         """Mean bytes of an image."""
         return None if self.dataset_bytes is None else self.dataset_bytes / self.images
+
+
+def object_count(job: Job) -> Estimate:
+    """Return the number of objects in the store: the job's, else one an image, as in a folder that nobody packed."""
+    if job.objects is not None:
+        return exactly(job.objects, job.objects_source)
+    return exactly(job.images, "estimated as one an image", "estimated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +124,13 @@ def floors(job: Job, instance: Instance, table: PriceTable) -> list[Floor]:
 def binding(found: list[Floor]) -> Floor:
     """Return the lowest of the rates: that resource limits the job."""
     return min(found, key=lambda floor: floor.img_s.point)
+
+
+def input_vcpus(found: list[Floor], vcpus: int) -> float | None:
+    """Return how many of the machine's `vcpus` the input needs for the rate that all other resources allow; None if unknown."""
+    cpu = next((floor for floor in found if floor.resource == "cpu"), None)
+    others = [floor for floor in found if floor.resource != "cpu"]
+    return vcpus * binding(others).img_s.point / cpu.img_s.point if cpu and others else None
 
 
 def gpu_rate(model: str, gpu: str, table: PriceTable) -> Estimate:
@@ -169,7 +207,17 @@ def cpu_rate(job: Job, table: PriceTable) -> tuple[Estimate, str | None]:
         entry = table.document["loaders"][job.loader]
     except KeyError:
         raise UsageError(f"there is no loader {job.loader!r}", hint=f"known: {', '.join(LOADERS)}") from None
-    return exactly(entry["img_s_per_vcpu"], entry["source"], entry["kind"]), entry["cpu"]
+    if job.augmentation is None:
+        return exactly(entry["img_s_per_vcpu"], entry["source"], entry["kind"]), entry["cpu"]
+    loads = table.document["augmentation"]
+    try:
+        rate: float = loads["img_s_per_vcpu"][job.augmentation][job.loader]
+    except KeyError:
+        raise UsageError(
+            f"there is no augmentation load {job.augmentation!r} in the table",
+            hint=f"known: {', '.join(loads['img_s_per_vcpu'])}; or CPU milliseconds an image, or a session folder",
+        ) from None
+    return exactly(rate, loads["source"], loads["kind"]), loads["cpu"]
 
 
 def cpu_ratio(measured: str | None, cpu: str, table: PriceTable, *, assumed: bool = False) -> Estimate:
@@ -195,7 +243,7 @@ def _cpu(job: Job, instance: Instance, table: PriceTable) -> Floor:
     whole = rate.times(
         instance.vcpus * ratio.point, instance.vcpus * ratio.low, instance.vcpus * ratio.high, source=ratio.source
     )
-    words = f"{instance.vcpus} vCPUs × {rate.point:,.0f} img/s"
+    words = f"{instance.vcpus} vCPUs × {rate.point:,.0f} img/s ({number_text(1000 / rate.point)} CPU ms an image)"
     if ratio.point != 1:
         words += f" × {ratio.point:.2f} ({instance.cpu} against {measured})"
     return Floor("cpu", whole, words)
@@ -212,8 +260,8 @@ def _input(job: Job, instance: Instance, table: PriceTable) -> list[Floor]:
                 "network", nominal.times(*NETWORK_SHARE), f"{instance.network_gbit_s:g} Gbit/s ÷ {size / 1000:,.0f} kB an image"
             )
         )
-    if job.input_mode in ("fastfile", "stream") and job.objects is not None:
-        found.append(_requests(job, job.objects, instance, table))
+    if job.input_mode in ("fastfile", "stream"):
+        found.append(_requests(job, object_count(job).point, instance, table))
     from_volume = job.input_mode in ("local", "file") and not instance.nvme_gb
     if size is not None and from_volume and (job.dataset_bytes or 0.0) > CACHE_SHARE * instance.memory_gib * 2**30:
         disk = table.document["storage"]["gp3_mb_s"]
@@ -222,7 +270,7 @@ def _input(job: Job, instance: Instance, table: PriceTable) -> list[Floor]:
     return found
 
 
-def _requests(job: Job, objects: int, instance: Instance, table: PriceTable) -> Floor:
+def _requests(job: Job, objects: float, instance: Instance, table: PriceTable) -> Floor:
     """Return the floor of the requests: each waits for its first byte, and S3 limits their number."""
     limit, wait = (table.document["storage"][name] for name in ("s3_get_per_s_per_prefix", "first_byte_s"))
     in_flight = STREAM_REQUESTS if job.input_mode == "stream" else instance.vcpus

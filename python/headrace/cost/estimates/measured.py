@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import UsageError
 from headrace.report.sessions.session_folder import read_session_folder
+from headrace.session.model import Batch, Session
 from headrace.system.files.regular_file import read_regular
 from headrace.system.text.json import parse_json
 
-__all__ = ["MeasuredRates", "measured_rates"]
+__all__ = ["MeasuredRates", "input_cpu_ms", "measured_rates"]
 
 
 _LARGEST = 1e12
@@ -43,6 +45,29 @@ def measured_rates(path: Path) -> MeasuredRates:
             f"{path} holds no rate of a loader or a GPU", hint="pass a session folder, or what `headrace tune --json` wrote"
         )
     return found
+
+
+def input_cpu_ms(folder: Path) -> tuple[float, str | None]:
+    """Return the CPU milliseconds that the input of a session took for an image, and the processor as the kernel names it.
+
+    Decoding, augmentation and collating count, and what a worker does to hand batches over. Raises `UsageError` for a session
+    whose batches have no CPU time.
+    """
+    session = Session.load(folder)
+    known = [batch for batch in session.batches if batch.cpu_s is not None and batch.items]
+    images = sum(batch.items or 0 for batch in known)
+    spent_s = math.fsum(_cpu_s(batch) for batch in known)
+    if not images or spent_s <= 0:
+        raise UsageError(
+            f"{folder} holds no CPU time of batches", hint="--augmentation takes CPU milliseconds an image as a number, too"
+        )
+    return 1000 * spent_s / images, session.host.cpu_model
+
+
+def _cpu_s(batch: Batch) -> float:
+    """Return all CPU time that a batch took. In the training process, what other threads do meanwhile is not the input's."""
+    beside = (batch.pool_cpu_s or 0.0) + (batch.other_cpu_s or 0.0) if batch.worker >= 0 else 0.0
+    return (batch.cpu_s or 0.0) + beside
 
 
 def _from_session(folder: Path) -> MeasuredRates:

@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from headrace.cost.estimates.budget import Limits, choose
 from headrace.cost.estimates.estimate import Estimate
 from headrace.cost.estimates.floors import Job, cpu_rate, gpu_rate
-from headrace.cost.estimates.runs import Purchase, Row, estimate_rows
+from headrace.cost.estimates.runs import Purchase, Row
 from headrace.cost.market.prices import Instance, PriceTable, Service
 
 __all__ = ["Change", "sensitivity"]
 
 Asked = Sequence[tuple[Instance, Service]]
+RowsOf = Callable[[Job, Asked, Purchase], list[Row]]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The choice after one input was multiplied by a factor: instance, service, purchase, USD. None: no row is chosen."""
+    """The choice after one input was multiplied by a factor: instance, service, purchase, USD, input mode. None: no choice."""
 
     input: str
     factor: float
@@ -27,18 +28,22 @@ class Change:
     purchase: str | None
     usd: float | None
     changes_choice: bool
+    input_mode: str | None = None
 
 
-def sensitivity(job: Job, asked: Asked, purchase: Purchase, limits: Limits, table: PriceTable) -> list[Change]:
-    """Return the choice for each uncertain input halved and doubled; empty if the job's rate is given, the only input then."""
+def sensitivity(job: Job, asked: Asked, purchase: Purchase, limits: Limits, table: PriceTable, rows_of: RowsOf) -> list[Change]:
+    """Return the choice for each uncertain input halved and doubled; empty if the job's rate is given, the only input then.
+
+    rows_of: returns the rows of a job on the machines asked for.
+    """
     if job.img_s is not None:
         return []
-    usual = choose(estimate_rows(job, asked, purchase, table), limits).row
+    usual = choose(rows_of(job, asked, purchase), limits).row
     changes = []
     for name, vary in _inputs(job, purchase, table):
         for factor in (0.5, 2.0):
             changed_job, changed_purchase = vary(factor)
-            row = choose(_rows(name, factor, changed_job, asked, changed_purchase, table), limits).row
+            row = choose(_rows(name, factor, changed_job, asked, changed_purchase, table, rows_of), limits).row
             changes.append(_change(name, factor, row, usual))
     return changes
 
@@ -66,23 +71,25 @@ def _inputs(job: Job, purchase: Purchase, table: PriceTable) -> list[tuple[str, 
     return found
 
 
-def _rows(name: str, factor: float, job: Job, asked: Asked, purchase: Purchase, table: PriceTable) -> list[Row]:
+def _rows(
+    name: str, factor: float, job: Job, asked: Asked, purchase: Purchase, table: PriceTable, rows_of: RowsOf
+) -> list[Row]:
     """Return the rows; for the GPUs whose rate nobody measured, with that rate multiplied."""
     if not name.startswith("model's"):
-        return estimate_rows(job, asked, purchase, table)
+        return rows_of(job, asked, purchase)
     rows = []
     for instance, service in asked:
         rate = job.gpu_img_s or gpu_rate(job.model or "", instance.gpu, table)
         varied: Estimate = rate.times(factor) if rate.kind == "estimated" else rate
-        rows += estimate_rows(replace(job, gpu_img_s=varied), [(instance, service)], purchase, table)
+        rows += rows_of(replace(job, gpu_img_s=varied), [(instance, service)], purchase)
     return rows
 
 
 def _change(name: str, factor: float, row: Row | None, usual: Row | None) -> Change:
-    def identity(of: Row | None) -> tuple[str, str, str] | None:
-        return (of.instance, of.service, of.recommended) if of else None
+    def identity(of: Row | None) -> tuple[object, ...] | None:
+        return (of.instance, of.service, of.recommended, of.input_mode) if of else None
 
     changed = identity(row) != identity(usual)
     if row is None:
         return Change(name, factor, None, None, None, None, changed)
-    return Change(name, factor, row.instance, row.service, row.recommended, row.best_usd, changed)
+    return Change(name, factor, row.instance, row.service, row.recommended, row.best_usd, changed, row.input_mode)
