@@ -182,7 +182,7 @@ def test_what_an_older_session_did_not_record_is_no_difference() -> None:
 
 def test_every_field_of_a_loader_is_compared_or_known_not_to_be_a_setting() -> None:
     facts = {"pid", "loader", "sample_paths", "overridden", "pipeline", "remade", "image_folder"}
-    facts |= {"take_over", "take_over_reason", "native_part"}
+    facts |= {"take_over", "take_over_reason", "native_part", "passes", "pass_start_s", "pass_stop_s"}
     assert {field.name for field in fields(ObservedLoader)} == facts | set(LOADER_FIELDS)
 
 

@@ -130,3 +130,21 @@ def test_a_module_of_the_script_is_looked_into(tmp_path: Path, monkeypatch: pyte
         assert types_looked_at(SimpleNamespace(dataset=[], collate_fn=collate)) == {"tensor", "image"}
     finally:
         sys.modules.pop("own_script_helpers", None)
+
+
+class Named:
+    """A helper of a dataset, which compares itself with others of its class."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) or type(other) is self.__class__
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_comparison_with_the_own_class_is_none_with_a_tensors() -> None:
+    class WithNames(OwnImages):
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index), Named() == Named()
+
+    loader = SimpleNamespace(dataset=WithNames, collate_fn=Named)
+    assert types_looked_at(loader) == frozenset()

@@ -71,7 +71,7 @@ def test_the_number_format_fix_is_predicted_from_the_replay() -> None:
     fixes = {fix.id: fix for fix in diagnosis.fixes}
     assert fixes["amp"].gain == pytest.approx(2.0, rel=0.1)
     assert fixes["amp"].interval is not None
-    assert fixes["channels_last"].change.startswith("≈ 0")
+    assert "channels_last" not in fixes, "it was slower in the replay"
     assert fixes["compile"].predicted_img_s is None
 
 

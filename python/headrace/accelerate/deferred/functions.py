@@ -230,8 +230,8 @@ def _replace_functions() -> None:
             _replaced.append((module, name, original, function))
             setattr(module, name, function)
     if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
-        # Deferred tensors have no entry of their own: a copy in which the script replaces the function for tensors serves them.
-        default_collate_fn_map[torch.Tensor] = _collate
+        # With an entry of their own, deferred tensors take torch's first way, as plain ones: an error names the same lines.
+        default_collate_fn_map[torch.Tensor] = default_collate_fn_map[DeferredTensor] = _collate
     if _V2_FUNCTIONAL in sys.modules:
         _add_kernels()
         _replace_to_dtype()
@@ -276,5 +276,6 @@ def _restore_functions() -> None:
     while _kernels:
         kernels, kind = _kernels.pop()
         kernels.pop(kind, None)
+    default_collate_fn_map.pop(DeferredTensor, None)
     if default_collate_fn_map.get(torch.Tensor) is _collate:
         default_collate_fn_map[torch.Tensor] = collate_tensor_fn

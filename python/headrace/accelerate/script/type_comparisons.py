@@ -25,6 +25,9 @@ __all__ = ["compares_tensor_types", "require_types_of_images_unseen", "types_loo
 
 _COMPARISON = re.compile(r"type\([^\n]{1,80}\)\s*(is|is\s+not|==|!=|in|not\s+in)\s[^\n]{0,60}\b(Tensor|tensor|Image)\b")
 
+_OWN_CLASS = frozenset({"type(self)", "self.__class__", "__class__", "cls"})
+"""The class in whose method a comparison stands, as `__eq__` asks for it: no tensor's and no image's."""
+
 _TEXTS = frozenset({"print", "str", "repr", "format", "issubclass", "debug", "info", "warning", "warn", "error", "exception"})
 """Functions and methods that make a text of a class, which is the same of a subclass, or ask for its bases."""
 
@@ -139,4 +142,5 @@ def _classes(node: ast.expr) -> Iterator[str]:
             yield from _classes(one)
     else:
         text = ast.unparse(node)
-        yield "None" if text == "type(None)" else text if text.replace(".", "").isidentifier() else "?"
+        if text not in _OWN_CLASS:
+            yield "None" if text == "type(None)" else text if text.replace(".", "").isidentifier() else "?"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.system.processes.own_python import own_module
 
 __all__ = ["FILE", "install_requirements"]
 
@@ -19,7 +19,7 @@ FILE = "requirements.txt"
 _PINNED = ".headrace-requirements.txt"
 _OPTION = re.compile(r"\s*-(?!e\b|-editable|r\b|-requirement|c\b|-constraint)")
 
-_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-input")
+_PIP = own_module("pip", "--disable-pip-version-check", "install", "--quiet", "--no-input")
 
 
 def install_requirements(folder: Path, target: Path, environment: Mapping[str, str]) -> list[str]:
