@@ -19,13 +19,16 @@ from headrace.attach.machine import procfs
 from headrace.attach.record.load_hooks import HOOKS_VARIABLE, SESSION_VARIABLE
 from headrace.errors import CommandError, UsageError
 
-__all__ = ["SITE_FOLDER", "FinishedCommand", "attached_environment", "attached_path", "spawn"]
+__all__ = ["GROUP_VARIABLE", "SITE_FOLDER", "FinishedCommand", "attached_environment", "attached_path", "spawn"]
 
 SITE_FOLDER = Path(__file__).parent / "site"
 
 PROC = Path("/proc")
 PATIENCE_S = 10.0
 """Send SIGKILL to the command if it still runs this long after SIGTERM."""
+
+GROUP_VARIABLE = "HEADRACE_GROUP_SIGNALS"
+"""Environment variable: `1` where signals are sent to all processes of a group, as a container's first process sends them."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -164,6 +167,8 @@ def _forward_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 
     def forward(number: int, frame: FrameType | None) -> None:
         received.append(number)
+        if os.environ.get(GROUP_VARIABLE) == "1" and number in FORWARDED and os.getpgid(child.pid) == os.getpgrp():
+            return  # whoever sent it has sent it to the command, too
         if number != signal.SIGINT or not _in_terminal_foreground():
             child.send_signal(number)
 

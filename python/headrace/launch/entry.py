@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from headrace.attach.launch import GROUP_VARIABLE
 from headrace.errors import HeadraceError
 from headrace.launch.in_container.container import (
     CONTAINER_BASE,
@@ -27,6 +28,7 @@ from headrace.launch.in_container.container import (
 )
 from headrace.launch.in_container.first_process import Ended, run_first
 from headrace.launch.in_container.requirements import FILE, install_requirements
+from headrace.launch.own_code.source import ENTRY
 from headrace.system.processes.own_python import own_module
 
 __all__ = ["ARGUMENTS", "container_command", "main"]
@@ -58,7 +60,7 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     try:
         command, program = container_command(container, os.environ, gpus=_gpus())
-        environment = {**os.environ, **sagemaker_variables(container, gpus=_gpus(), program=program)}
+        environment = {**os.environ, **sagemaker_variables(container, gpus=_gpus(), program=program), GROUP_VARIABLE: "1"}
         code = _script_folder(container, os.environ)
         if code is not None and (code / FILE).is_file():
             environment = _with_requirements(container, code, environment)
@@ -116,7 +118,8 @@ def _script_root(container: Container, script: str) -> Path:
     found = next((folder for folder in places if (folder / script).is_file()), None)
     if found is None:
         looked = " and ".join(str(folder / script) for folder in places)
-        raise HeadraceError(f"there is no script {script}: looked for {looked}")
+        hint = "--source-dir DIR --entry FILE brings it, as when the request was made" if script == ENTRY else None
+        raise HeadraceError(f"there is no script {script}: looked for {looked}", hint=hint)
     return found
 
 
@@ -128,7 +131,10 @@ def _script_folder(container: Container, environment: Mapping[str, str]) -> Path
 
 def _more_arguments(environment: Mapping[str, str]) -> list[str]:
     """Return the arguments of the script that are no hyperparameters."""
-    return list(map(str, json.loads(environment.get(ARGUMENTS) or "[]")))
+    found = json.loads(environment.get(ARGUMENTS) or "[]")
+    if not isinstance(found, list):
+        raise HeadraceError(f"{ARGUMENTS} holds no list", hint="a JSON list of texts")
+    return list(map(str, found))
 
 
 def _with_requirements(container: Container, folder: Path, environment: Mapping[str, str]) -> dict[str, str]:

@@ -104,3 +104,42 @@ def test_under_diagnose_the_first_rank_of_a_host_watches(tmp_path: Path) -> None
     assert first["file"] == "train.py" and (folder / "launch.jsonl").is_file()
     other, pid, _ = started(code, ENTRY, SM_OUTPUT_DATA_DIR=str(output), SM_CURRENT_HOST="algo-2", LOCAL_RANK="1")
     assert other["pid"] == pid and other["hooks"] == first["hooks"]
+
+
+def test_a_command_gets_the_arguments_of_its_launcher(tmp_path: Path) -> None:
+    code = staged(tmp_path)
+    (code / ENTRY).write_bytes(Source(tmp_path / "source", "", "run", command="python train.py --a 1").entry_file() or b"")
+    found, _, _ = started(code, ENTRY, "--lr", "a b")
+    assert found["argv"] == ["train.py", "--a", "1", "--lr", "a b"] and "headrace.accelerate.hook" in found["hooks"]
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"])
+def test_other_processes_of_a_host_are_known_by_their_launchers_variables(tmp_path: Path, variable: str) -> None:
+    code, output = staged(tmp_path, under="diagnose"), tmp_path / "output"
+    (output / "headrace-algo-1").mkdir(parents=True)
+    (output / "headrace-algo-1/launch.jsonl").write_text("")
+    found, pid, _ = started(code, ENTRY, SM_OUTPUT_DATA_DIR=str(output), **{variable: "1"})
+    assert found["pid"] == pid
+
+
+def test_a_second_start_on_a_host_and_a_folder_without_rights_start_the_script(tmp_path: Path) -> None:
+    code, output = staged(tmp_path, under="diagnose"), tmp_path / "output"
+    first, _, _ = started(code, ENTRY, SM_OUTPUT_DATA_DIR=str(output))
+    again, pid, _ = started(code, ENTRY, SM_OUTPUT_DATA_DIR=str(output))
+    assert first["file"] == again["file"] == "train.py" and again["pid"] == pid
+    (tmp_path / "file").write_text("")
+    plain, _, errors = started(code, ENTRY, SM_OUTPUT_DATA_DIR=str(tmp_path / "file"))
+    assert plain["hooks"] is None and "train.py runs plain: NotADirectoryError" in errors
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10"])
+def test_an_older_python_runs_the_script_plain_and_says_why(tmp_path: Path, version: str) -> None:
+    installed = [*map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")), f"/usr/bin/python{version}"]
+    python = next((one for one in installed if Path(one).exists()), None)
+    if python is None:
+        pytest.skip(f"untested: there is no Python {version}")
+    code = staged(tmp_path)
+    done = subprocess.run([python, ENTRY, "--x"], cwd=code, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["argv"][1:] == ["--x"]
+    assert done.stderr == f"headrace: train.py runs plain: Python {version}, and headrace needs 3.11\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from headrace.errors import UsageError
-from headrace.launch.own_code.source import ENTRY, Source
+from headrace.launch.own_code.source import ENTRY, LEFT_OUT, Source
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_the_folder_travels_without_links_caches_and_secrets(project: Path, tmp_
 
 def test_the_words_say_how_much_travels_and_how_it_starts(project: Path) -> None:
     assert Source(project, "train.py", under="run").words() == (
-        f"source: 4 files, 35 B of {project}; train.py under headrace run"
+        f"source: 4 files, 35 B of {project}; 2 links left out (data, link.py); train.py under headrace run"
     )
 
 
@@ -77,3 +77,37 @@ def test_a_folder_that_is_not_there_and_a_name_that_is_taken_are_refused(project
     with pytest.raises(UsageError, match="a name that headrace needs"):
         Source(project, "train.py", under="diagnose").check()
     Source(project, "train.py").check()
+
+
+def test_links_are_followed_where_that_is_asked_for_and_loops_end(project: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "common.py").write_text("x = 1")
+    (shared / "up").symlink_to(shared)
+    (project / "common.py").symlink_to(shared / "common.py")
+    (project / "shared").symlink_to(shared)
+    (project / "data").unlink()
+    Source(project, "train.py", left_out=LEFT_OUT, follows_links=True).stage(tmp_path / "copy")
+    assert {"common.py", "shared/common.py", "link.py"} <= set(names(tmp_path / "copy"))
+    assert not any(path.is_symlink() for path in (tmp_path / "copy").rglob("*"))
+
+
+def test_folders_of_jobs_environments_and_keys_do_not_travel(project: Path, tmp_path: Path) -> None:
+    for name in (
+        "job/.headrace-local-job",
+        "job/hosts/x",
+        "venv/pyvenv.cfg",
+        "venv/lib/a.py",
+        ".aws/credentials",
+        "id_rsa.old",
+    ):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("")
+    Source(project, "train.py").stage(project / "job" / "code")
+    assert names(project / "job" / "code") == ["lib/helper.py", "notes.md", "run.sh", "train.py"]
+
+
+def test_patterns_of_names_are_left_out(project: Path) -> None:
+    (project / "last.ckpt").write_text("")
+    left = [path.name for path in Source(project, "train.py", left_out=frozenset({"*.ckpt", "lib"})).files()]
+    assert "last.ckpt" not in left and "helper.py" not in left and "train.py" in left

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import headrace
@@ -94,6 +95,19 @@ def test_under_starts_a_copy_of_the_source_and_plain_undoes_it(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("light")
+def test_what_somebody_has_changed_since_stays_and_is_what_runs(tmp_path: Path) -> None:
+    found = under(estimator(tmp_path), "run")
+    (tmp_path / "project/other.py").write_text("print(2)")
+    found.entry_point, found.source_dir = "other.py", str(tmp_path / "project")
+    under(found, "run")
+    assert "SCRIPT = 'other.py'" in (Path(found.source_dir) / "headrace_entry.py").read_text()
+    assert (under(found, "plain").entry_point, found.source_dir) == ("other.py", str(tmp_path / "project"))
+    found.entry_point = "train.py"
+    under(found, "run")
+    assert "SCRIPT = 'train.py'" in (Path(found.source_dir) / "headrace_entry.py").read_text()
+
+
+@pytest.mark.usefixtures("light")
 @pytest.mark.parametrize(
     "fields, how, words",
     [
@@ -105,6 +119,9 @@ def test_under_starts_a_copy_of_the_source_and_plain_undoes_it(tmp_path: Path) -
         ({"is_llmft_recipe": True}, "run", "training recipe"),
         ({"entry_point": object()}, "run", "known only when a pipeline runs"),
         ({"entry_point": None}, "run", "no entry_point"),
+        ({"_framework_name": "huggingface", "pytorch_version": "2.1", "py_version": "py310"}, "run", r"Python 3\.10"),
+        ({"_framework_name": "tensorflow", "py_version": "py310"}, "diagnose", r"Python 3\.10"),
+        ({"instance_groups": [SimpleNamespace(instance_type="ml.c7g.large")]}, "run", "another processor"),
         ({"_framework_name": "tensorflow"}, "run", "is for PyTorch, not for tensorflow"),
         ({"instance_type": "ml.c7g.large"}, "diagnose", "another processor"),
         ({"source_dir": None, "entry_point": "nowhere.py"}, "run", r"there is no file nowhere\.py"),
@@ -122,7 +139,7 @@ def test_what_cannot_start_is_refused_and_the_estimator_stays(
 
 
 def test_something_else_than_an_estimator_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"builtins\.dict starts no script"):
+    with pytest.raises(UsageError, match=r"builtins\.dict is not supported"):
         under({}, "run")
 
 

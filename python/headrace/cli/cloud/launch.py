@@ -23,7 +23,7 @@ from headrace.datasets.open import local_copy
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, UsageError
 from headrace.launch.job_request.request import CODE, Channel, InstanceGroup, TrainingJob, build_request
-from headrace.launch.job_request.request_code import chosen_code
+from headrace.launch.job_request.request_code import chosen_code, container_words
 from headrace.launch.job_request.validate import check_request, refuse_mistakes
 from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
@@ -194,9 +194,14 @@ def run(args: argparse.Namespace) -> int:
     source = own_source(args)
     request = _read(args.request) if args.request else build_request(_job(args, source))
     refuse_mistakes(check_request(request, region=args.region), output.log)
+    if args.request and args.target == "sagemaker" and source is None and ARCHIVE in " ".join(container_words(request)):
+        hint = "add --source-dir DIR --entry FILE, as when the request was made"
+        raise UsageError(f"{args.request} starts a script of yours, which does not travel with it", hint=hint)
+    if args.request and source is not None:
+        request["Environment"] = {**(request.get("Environment") or {}), **source.variables()}
     if args.target == "local" and not args.dry_run:
         return _run_here(args, request, source)
-    if source is not None and not args.request and args.target == "sagemaker":
+    if source is not None and args.target == "sagemaker":
         _check_own_code(request, source)
     table = _prices(args.region)
     cost = expected_cost(request, _work(args), table)

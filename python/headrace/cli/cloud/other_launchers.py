@@ -59,6 +59,8 @@ def _show(text: str, path: Path | None) -> None:
 
 
 def _training(args: argparse.Namespace, name: str, options: Mapping[str, str], environment: Mapping[str, str]) -> Training:
+    if args.under not in (None, "plain") or args.launcher != "none" or args.entry:
+        raise UsageError(f"launch {args.target} starts a script by torchrun, as it is", hint="leave out --under and --launcher")
     if args.source_dir is not None:
         raise UsageError(
             f"launch {args.target} takes no --source-dir: every machine sees the script's folder", hint="--script FILE names it"
@@ -66,7 +68,7 @@ def _training(args: argparse.Namespace, name: str, options: Mapping[str, str], e
     if args.script is None and not (args.model and args.data):
         raise UsageError(f"launch {args.target} needs --model and --data", hint="or --script FILE")
     if args.script is not None:
-        words = [str(args.script)]
+        words = [str(args.script), *args.arguments]
         given = {**({"data": args.data} if args.data else {}), **options}
     else:
         words = ["-m", "headrace", "train"]

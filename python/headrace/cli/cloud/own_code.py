@@ -6,13 +6,11 @@ import argparse
 from pathlib import Path
 
 from headrace.errors import UsageError
-from headrace.launch.own_code.source import Source
+from headrace.launch.own_code.source import MOST_BYTES, Source
 
 __all__ = ["add_own_code_options", "data_channel", "own_source"]
 
 DEFAULT_ENTRY = "train.py"
-TOO_LARGE = 1_000_000_000
-"""Refuse a source of more bytes: data do not travel with the code."""
 
 
 def add_own_code_options(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +51,7 @@ def own_source(args: argparse.Namespace) -> Source | None:
         return Source.of_file(args.script, args.under or "plain", args.arguments, torchrun=torchrun)
     source = Source(args.source_dir, args.entry or DEFAULT_ENTRY, args.under or "run", False, args.arguments, torchrun)
     source.check()
-    if source.size() > TOO_LARGE:
+    if source.size() > MOST_BYTES:
         raise UsageError(
             f"--source-dir: {source.words()}: data do not travel with the code", hint="move them out, and name them by --data"
         )

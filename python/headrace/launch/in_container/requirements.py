@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ __all__ = ["FILE", "install_requirements"]
 FILE = "requirements.txt"
 
 _PINNED = ".headrace-requirements.txt"
-_OPTION = re.compile(r"\s*-(?!e\b|-editable|r\b|-requirement|c\b|-constraint)")
+_OPTION = re.compile(r"\s*-(?!e\b|-editable|-require-hashes)")
+_INCLUDED = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[ =]?\s*(\S+)")
 
 _PIP = own_module("pip", "--disable-pip-version-check", "install", "--quiet", "--no-input")
 
@@ -34,8 +35,7 @@ def install_requirements(folder: Path, target: Path, environment: Mapping[str, s
     except (ValueError, KeyError, TypeError) as error:
         raise HeadraceError(f"cannot install {FILE}: pip's report is not understood ({error!r})") from None
     if wanted:
-        lines = (folder / FILE).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        options = [line for line in lines if _OPTION.match(line)]  # where packages come from
+        options = [line for line in _lines(folder / FILE, set()) if _OPTION.match(line)]  # where packages come from
         (folder / _PINNED).write_text("\n".join([*options, *wanted]), encoding="utf-8", errors="surrogateescape")
         _run(["--no-deps", "--target", str(target), "--requirement", _PINNED], folder, environment)
     return wanted
@@ -43,7 +43,26 @@ def install_requirements(folder: Path, target: Path, environment: Mapping[str, s
 
 def _requirement(found: Mapping[str, Any]) -> str:
     name, version = found["metadata"]["name"], found["metadata"]["version"]
-    return f"{name} @ {found['download_info']['url']}" if found.get("is_direct") else f"{name}=={version}"
+    if not found.get("is_direct"):
+        return f"{name}=={version}"
+    source = found["download_info"]
+    vcs = source.get("vcs_info")
+    url = f"{vcs['vcs']}+{source['url']}@{vcs['commit_id']}" if vcs else source["url"]
+    part = source.get("subdirectory")
+    return f"{name} @ {url}#subdirectory={part}" if part else f"{name} @ {url}"
+
+
+def _lines(file: Path, seen: set[Path]) -> Iterator[str]:
+    """Yield the lines of a file of requirements, and of those that it includes by `-r` and `-c`."""
+    if file in seen or not file.is_file():
+        return
+    seen.add(file)
+    for line in file.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        included = _INCLUDED.match(line)
+        if included:
+            yield from _lines(file.parent / included[1], seen)
+        else:
+            yield line
 
 
 def _run(words: list[str], folder: Path, environment: Mapping[str, str]) -> str:

@@ -30,12 +30,29 @@ def main(words: Sequence[str]) -> int:
     """Bind the tree if that is possible, then become the command."""
     base, *command = words
     try:
+        _try_in_child(Path(base))
         bind_tree(Path(base))
         os.environ[BASE_VARIABLE] = str(CONTAINER_BASE)
         os.chdir(CONTAINER_BASE / "tmp")
     except OSError as error:
         print(f"headrace: {CONTAINER_BASE} is {base} here, by {BASE_VARIABLE}: {error}", file=sys.stderr, flush=True)
     os.execvp(command[0], command)
+
+
+def _try_in_child(base: Path) -> None:
+    """Raise `OSError` where a child process cannot bind the tree: half of the steps take its user away."""
+    if CONTAINER_BASE.is_dir() and any(CONTAINER_BASE.iterdir()):
+        raise OSError(f"{CONTAINER_BASE} is there, and is not empty")  # a channel's data may lie in it
+    child = os.fork()
+    if child == 0:
+        try:
+            bind_tree(base)
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        raise OSError(code, os.strerror(code))
 
 
 def bind_tree(base: Path, at: Path = CONTAINER_BASE) -> None:

@@ -7,8 +7,10 @@ source.stage(Path("job/code"))  # with headrace_entry.py, the file to start ther
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from typing import Literal, get_args
 from headrace.errors import UsageError
 from headrace.system.text.sizes import count_text, size_text
 
-__all__ = ["ENTRY", "Source", "Under"]
+__all__ = ["ENTRY", "KINDS", "LEFT_OUT", "MOST_BYTES", "Source", "Under"]
 
 Under = Literal["run", "diagnose", "plain"]
 """How the script is started: under `headrace run`, under `headrace diagnose`, or as it is."""
@@ -30,6 +32,15 @@ ENTRY = "headrace_entry.py"
 LEFT_OUT = frozenset({".env", ".git", "__pycache__", ".DS_Store", ".cache", ".ipynb_checkpoints"})
 """Files and folders that do not travel: the default `ignore_patterns` of version 3 of SageMaker's SDK."""
 
+PRIVATE = frozenset({".aws", ".ssh", ".netrc", ".pypirc", ".git-credentials", ".kaggle", "id_rsa*", "id_ed25519*", "*.pem"})
+"""Files and folders that hold keys, and do not travel either."""
+
+JOB_MARKS = (".headrace-local-job", "pyvenv.cfg")
+"""Files that mark folders which are no source: those of local jobs, and virtual environments."""
+
+MOST_BYTES = 1_000_000_000
+"""Send no source of more bytes: data do not travel with the code."""
+
 KINDS = (".py", ".sh")
 """Endings of the scripts that SageMaker's toolkit starts."""
 
@@ -39,7 +50,8 @@ class Source:
     """A folder with a script. entry: the script, named from the folder. alone: only the script travels.
 
     arguments: of the script, beside the hyperparameters. torchrun: start it once for each GPU of a host. command: a line for
-    bash in place of the script. left_out: names of files and folders that do not travel.
+    bash in place of the script. left_out: patterns of names of files and folders that do not travel. follows_links: whether
+    what links point to travels in their place; else links do not travel.
     """
 
     folder: Path
@@ -49,7 +61,8 @@ class Source:
     arguments: Sequence[str] = ()
     torchrun: bool = False
     command: str | None = None
-    left_out: frozenset[str] = LEFT_OUT
+    left_out: frozenset[str] = LEFT_OUT | PRIVATE
+    follows_links: bool = False
 
     @classmethod
     def of_file(cls, script: Path, under: Under = "plain", arguments: Sequence[str] = (), *, torchrun: bool = False) -> Source:
@@ -72,19 +85,20 @@ class Source:
             raise UsageError(f"--under {self.under}: {', '.join(get_args(Under))} are known")
         if self.under != "plain" and script.suffix not in KINDS:
             raise UsageError(f"--entry {self.entry}: only {' and '.join(KINDS)} files are started under headrace")
-        if not self.left_out.isdisjoint(inside.parts) or script.is_symlink():
+        if any(map(self._is_left_out, inside.parts)) or (script.is_symlink() and not self.follows_links):
             raise UsageError(
                 f"--entry {self.entry} does not travel", hint=f"links do not, nor {', '.join(sorted(self.left_out))}"
             )
-        if self.under != "plain" and (self.folder / ENTRY).exists() and not self.alone:
-            raise UsageError(f"{self.folder} has a file {ENTRY}, a name that headrace needs", hint="rename it")
+        for name in (ENTRY, ".headrace"):
+            if self.under != "plain" and (self.folder / name).exists() and not self.alone:
+                raise UsageError(f"{self.folder} has a {name}, a name that headrace needs", hint="rename it, or move it out")
 
     def stage(self, target: Path) -> None:
         """Copy the source into the folder `target`, with `program`. The source stays as it is.
 
         Links do not travel, nor do `LEFT_OUT`. Raises `OSError`.
         """
-        for path in self.files():
+        for path in [*self.files()]:  # before a job's folder is made in the source
             copy = target / path
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.folder / path, copy)
@@ -110,13 +124,32 @@ class Source:
         if self.alone:
             yield Path(self.entry)
             return
-        for place, folders, names in os.walk(self.folder):
-            folders[:] = sorted(name for name in folders if name not in self.left_out)
+        seen: set[tuple[int, int]] = set()  # of folders: a link may lead to one above it
+        for place, folders, names in os.walk(self.folder, followlinks=self.follows_links):
             here = Path(place)
+            found = here.stat()
+            if (found.st_dev, found.st_ino) in seen or (
+                here != self.folder and any((here / mark).exists() for mark in JOB_MARKS)
+            ):
+                folders.clear()
+                continue
+            seen.add((found.st_dev, found.st_ino))
+            folders[:] = sorted(name for name in folders if not self._is_left_out(name))
             for name in sorted(names):
                 file = here / name
-                if name not in self.left_out and not file.is_symlink() and file.is_file():
+                if not self._is_left_out(name) and (self.follows_links or not file.is_symlink()) and file.is_file():
                     yield file.relative_to(self.folder)
+
+    def links(self) -> list[str]:
+        """Return the names of the links that do not travel."""
+        if self.follows_links or self.alone:
+            return []
+        walk = os.walk(self.folder)
+        found = (Path(place) / name for place, folders, names in walk for name in (*folders, *names))
+        return sorted(path.relative_to(self.folder).as_posix() for path in found if path.is_symlink())
+
+    def _is_left_out(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.left_out)
 
     def size(self) -> int:
         """Return the bytes of the files that travel."""
@@ -125,18 +158,27 @@ class Source:
     def words(self) -> str:
         """Return what travels, in words: `source: 12 files, 340.0 KiB of project; train.py under headrace run`."""
         how = f" under headrace {self.under}" if self.under != "plain" else ""
-        count = sum(1 for _ in self.files())
-        return f"source: {count_text(count, 'file')}, {size_text(self.size())} of {self.folder}; {self.entry}{how}"
+        count, links = sum(1 for _ in self.files()), self.links()
+        more = (
+            f"; {count_text(len(links), 'link')} left out ({', '.join(links[:3])}{', …' if links[3:] else ''})" if links else ""
+        )
+        return f"source: {count_text(count, 'file')}, {size_text(self.size())} of {self.folder}{more}; {self.entry}{how}"
 
-    def entry_file(self) -> bytes | None:
-        """Return the text of the file that stands in the place of the script; None where it starts as it is."""
+    def entry_file(self, *, travels: bool = False) -> bytes | None:
+        """Return the text of the file that stands in the place of the script; None where it starts as it is.
+
+        travels: whether headrace lies beside it; else the file names the package of this machine.
+        """
         if self.under == "plain":
             return None
         text = resources.files("headrace.launch.own_code").joinpath("templates", ENTRY).read_text(encoding="utf-8")
-        values = {"§script": self.entry, "§command": self.command, "§under": self.under, "§package": str(_package().parent)}
-        for place, value in values.items():
-            text = text.replace(f'"{place}"', repr(value))
-        return text.encode()
+        values = {
+            "§script": self.entry,
+            "§command": self.command,
+            "§under": self.under,
+            "§package": "" if travels else str(_package().parent),
+        }
+        return re.sub(r'"(§\w+)"', lambda place: repr(values[place[1]]), text).encode()
 
 
 def _package() -> Path:

@@ -34,7 +34,7 @@ def write_archive(source: Source, path: Path) -> int:
     with tarfile.open(path, "w:gz", compresslevel=6) as archive:
         for file in source.files():
             archive.add(source.folder / file, arcname=file.as_posix(), recursive=False, filter=_clean)
-        if (entry := source.entry_file()) is not None:
+        if (entry := source.entry_file(travels=True)) is not None:
             information = tarfile.TarInfo(source.program)
             information.size = len(entry)
             archive.addfile(information, io.BytesIO(entry))
@@ -57,7 +57,9 @@ def travelling_files() -> Iterator[tuple[str, Path]]:
             found = distribution(name)
         except PackageNotFoundError:
             raise UsageError(f"{name} is not installed here, so it cannot travel", hint=f"pip install {name}") from None
-        for listed in found.files or ():
+        if not found.files:
+            raise UsageError(f"the files of {name} are not known here, so it cannot travel", hint=f"pip install {name}")
+        for listed in found.files:
             file = Path(str(listed.locate()))
             if ".." not in listed.parts and not _is_skipped(Path(*listed.parts)) and file.is_file():
                 yield f"lacking/{listed.as_posix()}", file

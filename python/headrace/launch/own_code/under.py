@@ -11,6 +11,7 @@ from __future__ import annotations
 import platform
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from headrace.errors import UsageError
-from headrace.launch.own_code.source import ENTRY, LEFT_OUT, Source, Under
+from headrace.launch.own_code.source import ENTRY, LEFT_OUT, MOST_BYTES, Source, Under
 from headrace.launch.own_code.travelling import needed_glibc, travelling_files
 from headrace.launch.sagemaker.images import check_image, check_processor, check_versions
+from headrace.system.text.sizes import size_text
 
 __all__ = ["under"]
 
@@ -31,7 +33,7 @@ _OF_RECIPES = ("training_recipe_file", "is_nova_or_eval_recipe", "is_llmft_recip
 """Attributes of estimators of SDK 2 (2.257) and trainers of both SDKs (3.27) that are set where a recipe made them."""
 
 _PLAIN = "_headrace_plain"
-"""Attribute of an estimator: what its fields were before `under`."""
+"""Attribute of an estimator: fields that `under` has set, with their values before and since."""
 
 
 def under(estimator: Estimator, how: Under = "run") -> Estimator:
@@ -39,9 +41,9 @@ def under(estimator: Estimator, how: Under = "run") -> Estimator:
 
     estimator: of SageMaker's SDK 2 (`PyTorch(…)` and other framework estimators, or its `ModelTrainer`), or a `ModelTrainer` of
     SDK 3. how: "run" loads the images with headrace; "diagnose" writes session and report to the job's output; "plain" undoes
-    it. Only where the code comes from changes: a copy of the source, with an entry file and headrace, which needs no package
-    index in the container. The copy is made now: after an edit of the source, call `under` again. It lives as long as the
-    estimator.
+    it. Only where the code comes from changes: a copy of the source (without `.git`, `.env` and caches), with an entry file and
+    headrace, which needs no package index in the container. The copy is made now: after an edit of the source, call `under`
+    again. It lives as long as this estimator; copies of the estimator need `under` themselves.
 
     Raises `UsageError` for what headrace cannot start: SageMaker's own data-parallel library, training recipes, sources in git,
     S3 or archives, pipeline variables, TensorFlow under "run", and images without the Python or torch that headrace needs.
@@ -65,17 +67,19 @@ def _kind(estimator: Any) -> Any:
     if names & {"sagemaker.modules.train.model_trainer.ModelTrainer", "sagemaker.train.model_trainer.ModelTrainer"}:
         return _model_trainer
     found = f"{type(estimator).__module__}.{type(estimator).__qualname__}"
-    raise UsageError(f"under: {found} starts no script of yours", hint="a PyTorch(…) estimator or a ModelTrainer does")
+    raise UsageError(f"under: {found} is not supported", hint="PyTorch(…, image_uri=…) and ModelTrainer are")
 
 
 def _restore(estimator: Any) -> None:
-    for name, value in getattr(estimator, _PLAIN, {}).items():
-        setattr(estimator, name, value)
+    """Undo what `under` has changed. A field that somebody has changed since keeps its new value."""
+    for name, (before, ours) in vars(estimator).pop(_PLAIN, {}).items():
+        if getattr(estimator, name) == ours:
+            setattr(estimator, name, before)
 
 
 def _change(estimator: Any, **fields: Any) -> None:
-    """Set fields of an estimator, and remember what they were."""
-    object.__setattr__(estimator, _PLAIN, {name: getattr(estimator, name) for name in fields})
+    """Set fields of an estimator, and remember what they were and what they are now."""
+    vars(estimator)[_PLAIN] = {name: (getattr(estimator, name), value) for name, value in fields.items()}
     for name, value in fields.items():
         setattr(estimator, name, value)
 
@@ -103,16 +107,24 @@ def _framework(estimator: Any, how: Under) -> None:
 def _check_framework(estimator: Any, how: Under) -> None:
     """Raise `UsageError` where headrace cannot run in the estimator's image."""
     name = str(getattr(estimator, "_framework_name", ""))
+    torch = str(getattr(estimator, "framework_version", "") or "")
+    if name == "huggingface" and getattr(estimator, "pytorch_version", None):
+        name, torch = "pytorch", str(estimator.pytorch_version)
     if how == "run" and name not in ("", "pytorch"):
         raise UsageError(f'under: "run" is for PyTorch, not for {name}', hint='under(…, "diagnose") measures such a job')
-    instances = [instance for instance in [getattr(estimator, "instance_type", None)] if isinstance(instance, str)]
+    instances = _instances(estimator)
     if isinstance(estimator.image_uri, str):
         _check(estimator.image_uri, instances)
         return
     check_processor(instances, platform.machine())
-    torch, python = str(getattr(estimator, "framework_version", "") or ""), str(getattr(estimator, "py_version", "") or "")
-    if name == "pytorch" and torch and python:
-        check_versions(torch, python)
+    if name in ("pytorch", "tensorflow"):
+        check_versions(torch if name == "pytorch" else None, str(getattr(estimator, "py_version", "") or ""))
+
+
+def _instances(holder: Any) -> list[str]:
+    """Return the instance types of an estimator or a trainer's compute, of all its groups."""
+    groups = [holder, *(getattr(holder, "instance_groups", None) or ())]
+    return [one.instance_type for one in groups if isinstance(getattr(one, "instance_type", None), str)]
 
 
 def _model_trainer(trainer: Any, how: Under) -> None:
@@ -126,24 +138,25 @@ def _model_trainer(trainer: Any, how: Under) -> None:
     _refuse_recipes(trainer)
     if isinstance(trainer.training_image, str):
         compute = trainer.compute
-        instances = [compute.instance_type] if compute is not None and isinstance(compute.instance_type, str) else []
-        _check(trainer.training_image, instances)
-    patterns = getattr(code, "ignore_patterns", None)
-    left_out = frozenset(patterns) if patterns is not None else LEFT_OUT
+        _check(trainer.training_image, _instances(compute))
+    patterns = frozenset(getattr(code, "ignore_patterns", None) or ())
+    changed: dict[str, Any] = {}
+    if hasattr(code, "ignore_patterns"):
+        changed["ignore_patterns"] = None  # the copy is filtered: they would take files of headrace
     if code.command:
-        source = replace(_folder_source(code.source_dir, how), command=code.command, left_out=left_out)
-        changed = {"command": f"python {ENTRY}"}
+        source = replace(_folder_source(code.source_dir, how), command=code.command, left_out=patterns)
+        changed["command"] = f"python {ENTRY}"
     else:
-        source = replace(_source(code.source_dir, code.entry_script, how), left_out=left_out)
-        changed = {"entry_script": ENTRY}
+        source = replace(_source(code.source_dir, code.entry_script, how), left_out=patterns)
+        changed["entry_script"] = ENTRY
     folder = _staged(trainer, source)
     _change(trainer, source_code=code.model_copy(update={**changed, "source_dir": str(folder)}))
 
 
 def _check(uri: str, instances: list[str]) -> None:
-    if "tensorflow" in uri:
-        return
-    check_image(uri, instances, glibc=needed_glibc(), machine=platform.machine())
+    remark = check_image(uri, instances, glibc=needed_glibc(), machine=platform.machine())
+    if remark is not None:
+        warnings.warn(f"under: {remark}", stacklevel=5)
 
 
 def _refuse_recipes(estimator: Any) -> None:
@@ -177,11 +190,13 @@ def _folder_source(folder: str | None, how: Under) -> Source:
         )
     if not Path(folder).is_dir():
         raise UsageError(f"under: there is no folder {folder}")
-    return Source(Path(folder), "", how)
+    return Source(Path(folder), "", how, left_out=LEFT_OUT, follows_links=True)  # links travel with the SDKs too
 
 
 def _staged(estimator: Any, source: Source) -> Path:
     """Return a folder with what travels, which lasts as long as the estimator."""
+    if (size := source.size()) > MOST_BYTES:
+        raise UsageError(f"under: the source has {size_text(size)}", hint="data do not travel with the code: use a channel")
     folder = Path(tempfile.mkdtemp(prefix="headrace-source-"))
     weakref.finalize(estimator, shutil.rmtree, folder, ignore_errors=True)
     source.stage(folder)

@@ -18,8 +18,11 @@ GLIBC = {"ubuntu20.04": (2, 31), "ubuntu22.04": (2, 35), "ubuntu24.04": (2, 39),
 FITTING = "2.4 and 2.5.1 with py311, 2.6 to 2.8 with py312"
 """The PyTorch images that headrace runs in: `image_uri_config/pytorch.json` of SageMaker's SDK 2.257.7, August 2026."""
 
+_PYTHON = re.compile(r":[^/]*-py3(\d+)-")
+"""The Python that the tag of an image names, as AWS's for all frameworks do."""
+
 _TAG = re.compile(
-    r"/pytorch-training:(?P<torch>\d+\.\d+)(?:\.\d+)?-(?:cpu|gpu)-py(?P<major>3)(?P<minor>\d+)(?:-\w+)?-(?P<system>[a-z]+[\d.]+)"
+    r"/(?:huggingface-)?pytorch-training:(?P<torch>\d+\.\d+)(?:\.\d+)?-(?:cpu|gpu)-py(?P<major>3)(?P<minor>\d+)(?:-\w+)?-(?P<system>[a-z]+[\d.]+)"
 )
 _ARM = re.compile(r"ml\.(?:[a-z]+\d+g[a-z]*)\.")
 
@@ -49,11 +52,14 @@ def check_image(uri: str, instances: list[str], *, glibc: tuple[int, int], machi
     glibc: what the travelling libraries need. machine: the processor that they are for, as `platform.machine()` names it.
     """
     check_processor(instances, machine)
-    image = image_of(uri)
+    image, named = image_of(uri), _PYTHON.search(uri)
+    if named is not None and (3, int(named[1])) < LEAST_PYTHON:
+        words = f"{uri} has Python 3.{named[1]}, and headrace needs {_text(LEAST_PYTHON)}"
+        raise UsageError(words, hint=f"PyTorch images that work: {FITTING}")
     if image is None:
         return (
             f"{uri} is not one of AWS's PyTorch images: it needs Python {_text(LEAST_PYTHON)}, torch {_text(LEAST_TORCH)} and "
-            f"glibc {_text(glibc)}, or newer. Where it lacks them, the job's log says that the script runs plain"
+            f"glibc {_text(glibc)}, or newer"
         )
     lacks = _lacks(image.python, image.torch)
     if image.glibc is not None and image.glibc < glibc:
@@ -73,12 +79,16 @@ def check_processor(instances: list[str], machine: str) -> None:
             )
 
 
-def check_versions(torch: str, python: str) -> None:
-    """Raise `UsageError` where a `framework_version` and a `py_version` name an image that headrace cannot run in."""
-    numbers, minor = re.findall(r"\d+", torch), re.fullmatch(r"py3(\d+)", python)
-    if len(numbers) < 2 or minor is None:
+def check_versions(torch: str | None, python: str) -> None:
+    """Raise `UsageError` where a `framework_version` and a `py_version` name an image that headrace cannot run in.
+
+    torch: None for an image of another framework, of which Python alone counts.
+    """
+    numbers, minor = re.findall(r"\d+", torch or ""), re.fullmatch(r"py3(\d+)", python)
+    if minor is None or (torch is not None and len(numbers) < 2):
         return
-    if lacks := _lacks((3, int(minor[1])), (int(numbers[0]), int(numbers[1]))):
+    version = LEAST_TORCH if torch is None else (int(numbers[0]), int(numbers[1]))
+    if lacks := _lacks((3, int(minor[1])), version):
         raise UsageError(
             f"framework_version={torch!r}, py_version={python!r} is an image with {lacks[0]}",
             hint=f'framework_version="2.8.0", py_version="py312" works; so do {FITTING}',

@@ -1,16 +1,19 @@
-# ruff: noqa: PTH100, PTH110, PTH112, PTH118, PTH119, PTH120 -- starts each process of a job: it imports little
+# ruff: noqa: PTH100, PTH103, PTH110, PTH112, PTH118, PTH119, PTH120, UP006, UP035 -- starts each process of a job, on any Python 3
 """Start the script beside this file under headrace, in the place of this file.
 
 headrace wrote this file into a copy of the script's folder. A launcher that starts it (`python`, torchrun, SageMaker's toolkit)
 starts the script: this process becomes the script's, with the same number, arguments and environment, but for the variables by
-which headrace attaches itself. A module that imports this file gets the script's names.
+which headrace attaches itself. A module that imports this file gets the script's names. Where headrace cannot start, the script
+runs plain, and a line says why.
 """
 
 import importlib
 import json
 import os
+import shlex
 import sys
 import time
+from typing import List
 
 SCRIPT = "§script"
 COMMAND = "§command"
@@ -21,13 +24,17 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 NAME = os.path.basename(__file__)
 TRAVELLED = os.path.join(HERE, ".headrace")
 
+LEAST_PYTHON = (3, 11)
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+"""Variables with the number of a process on its host: of torchrun, Open MPI, Intel MPI and Slurm."""
+
 PATIENCE_S = 60.0
 """Wait so long for the session that the first rank of this host begins."""
 
 
 def module_of(file: str) -> str:
     """Return the name by which a file of this folder is imported."""
-    return file.removesuffix(".py").replace("/", ".")
+    return (file[:-3] if file.endswith(".py") else file).replace("/", ".")
 
 
 def restore_names() -> None:
@@ -45,50 +52,62 @@ def restore_names() -> None:
         pass  # no variable, or one that this file does not know
 
 
-def script_words() -> list[str]:
+def script_words() -> List[str]:
     """Return the words with which this process was started, with the script in the place of this file."""
     if COMMAND is not None:
-        return ["/bin/bash", "-c", COMMAND]
+        return ["/bin/bash", "-c", " ".join([COMMAND, *map(shlex.quote, sys.argv[1:])])]
+    script = os.path.join(HERE, SCRIPT)
     if SCRIPT.endswith(".sh"):
-        return ["/bin/bash", os.path.join(HERE, SCRIPT), *sys.argv[1:]]
-    words = [sys.executable, *sys.orig_argv[1:]]
+        return ["/bin/bash", script, *sys.argv[1:]]
+    words = [sys.executable, *getattr(sys, "orig_argv", [])[1:]]
     for number, word in enumerate(words):
         if os.path.basename(word) == NAME and os.path.abspath(word) == os.path.join(HERE, NAME):
             words[number] = os.path.join(os.path.dirname(word), SCRIPT)
-            break
+            return words
         if word == "-m" and words[number + 1 : number + 2] == [module_of(NAME)]:
             words[number + 1] = module_of(SCRIPT)
-            break
-    return words
+            return words
+    return [sys.executable, script, *sys.argv[1:]]
 
 
-def output_folder() -> str:
+def session_folder() -> str:
     """Return the folder of this host's session, which SageMaker uploads with the job's output."""
     output = os.environ.get("SM_OUTPUT_DATA_DIR") or "/opt/ml/output/data"
     return os.path.join(output, "headrace-" + os.environ.get("SM_CURRENT_HOST", "algo-1"))
 
 
-def attached(words: list[str]) -> list[str]:
+def is_first_of_host(folder: str) -> bool:
+    """Return whether this process has the sampler and writes the report: the first rank of a host, at its first start."""
+    if next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), "0") != "0":
+        return False
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    try:
+        os.close(os.open(os.path.join(folder, ".first"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def attached(words: List[str]) -> List[str]:
     """Return the words that start the script under headrace; set the variables of its hooks."""
+    if sys.version_info < LEAST_PYTHON:
+        raise RuntimeError("Python {}.{}, and headrace needs {}.{}".format(*sys.version_info[:2], *LEAST_PYTHON))
     travelled = os.path.isdir(TRAVELLED)
     package = TRAVELLED if travelled else PACKAGE
     sys.path.insert(0, package)
     sys.path.append(os.path.join(package, "lacking"))
-    try:
-        launch = importlib.import_module("headrace.attach.launch")
-        if UNDER == "run":
-            hooks = (importlib.import_module("headrace.accelerate.settings").HOOK,)
-        else:
-            hooks = importlib.import_module("headrace.profiling.command").HOOKS
-    finally:
-        sys.path.remove(package)
+    importlib.import_module("headrace._native")
+    launch = importlib.import_module("headrace.attach.launch")
     if UNDER == "run":
-        os.environ.update(launch.attached_environment(None, hooks))
+        hook = importlib.import_module("headrace.accelerate.settings").HOOK
+        os.environ.update(launch.attached_environment(None, (hook,)))
         return words
-    folder = output_folder()
-    if os.environ.get("LOCAL_RANK", "0") == "0":  # the first rank of a host has the sampler, and writes the report
-        path = f"sys.path.insert(0, {package!r}); sys.path.append({os.path.join(package, 'lacking')!r})"
-        program = f"import sys; {path}; from headrace.cli.main import main; sys.exit(main())"
+    importlib.import_module("headrace.cli.profile.diagnose")  # what is not there is found before the script is started
+    hooks = importlib.import_module("headrace.profiling.command").HOOKS
+    folder = session_folder()
+    if is_first_of_host(folder):
+        path = "sys.path.insert(0, {!r}); sys.path.append({!r})".format(package, os.path.join(package, "lacking"))
+        program = "import sys; " + path + "; from headrace.cli.main import main; sys.exit(main())"
         if travelled:  # headrace starts processes of its own
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
         return [sys.executable, "-P", "-c", program, "diagnose", "--out", folder, "--", *words]
@@ -106,7 +125,8 @@ def main() -> None:
     try:
         words = attached(words)
     except Exception as error:  # the script comes first
-        print(f"headrace: {SCRIPT or COMMAND} runs plain: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        kind = "" if type(error) is RuntimeError else type(error).__name__ + ": "
+        print(f"headrace: {SCRIPT or COMMAND} runs plain: {kind}{error}", file=sys.stderr, flush=True)
     os.execv(words[0], words)
 
 
