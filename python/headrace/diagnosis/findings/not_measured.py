@@ -7,6 +7,7 @@ import math
 from headrace.attach.record.load_hooks import HOOK_FAILED
 from headrace.diagnosis.measure.enough_steps import SETTLED_STEPS, TIMED_STEPS, steps_words
 from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.script_time import is_use_unknown
 from headrace.diagnosis.result.model import End
 from headrace.session.model import Session
 
@@ -33,6 +34,8 @@ def missing_sources(job: MeasuredJob) -> tuple[str, ...]:
         missing.append(
             f"the gain of steps_per_execution={steps}: Keras runs one step at a time while headrace times its batches"
         )
+    if rank.after_s is not None and is_use_unknown(job.session, rank, job.machine):
+        missing.append("the script's own functions: how busy the device is meanwhile is not known")
     if job.machine.gpu_busy is not None and rank.gpu_step_s is None:
         missing.append("times on the GPU's clock: no CUDA work was seen in the training process")
     if rank.loader.take_over == "unknown":

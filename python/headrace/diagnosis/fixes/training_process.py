@@ -13,7 +13,7 @@ from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
 from headrace.diagnosis.measure.step_model import without_share
 from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.contention import Contention, measure_contention
-from headrace.diagnosis.rules.pauses import gc_call_words
+from headrace.diagnosis.rules.pauses import PERIODIC_PART, gc_call_words
 from headrace.session.model import ObservedLoader
 
 __all__ = ["ASYNC_CHECKPOINT", "GC_FREEZE", "LESS_OFTEN", "REMOVE_GC_COLLECT", "REMOVE_SYNC", "THREADS"]
@@ -121,22 +121,33 @@ REMOVE_SYNC = FixKind("remove_sync", _remove_sync)
 
 
 LESS_OFTEN_STEPS = 50
-"""Propose to call the script's own functions once in this many steps."""
+"""Propose to call a function of the script once in this many steps."""
+
+LESS_OFTEN_TIMES = 10
+"""Propose to call a function that already runs in some steps only this many times more rarely."""
+
+IF_FREE = "unless the training needs it (an average of the weights)"
 
 
 def _less_often(job: MeasuredJob, kind: str) -> Fix | None:
-    """Propose to call the script's own functions in one step of fifty."""
-    functions, model = job.script.functions, job.model
-    if not functions or model is None or model.compute_s <= 0:
+    """Propose to call the script's longest function after the optimizer's step more rarely; one before it may be the loss."""
+    model, pauses = job.model, job.rank.pauses
+    first = next((one for one in job.script.functions if one.after), None)
+    if first is None or model is None or model.compute_s <= 0:
         return None
-    first = functions[0]
-    place = place_words(first.file, first.line, job.session.cwd)
+    what = f"{first.name} ({place_words(first.file, first.line, job.session.cwd)})"
+    every, left = LESS_OFTEN_STEPS, 1 / LESS_OFTEN_STEPS
+    if job.script_pause_s >= PERIODIC_PART * first.seconds:  # single long steps hold its time, so it may be rare already
+        if pauses.period is None:
+            change = f"{what} less often, or in a thread, {IF_FREE}"
+            return Fix("less_often", change, basis="not predicted: it may take long in some steps only", effort="a few lines")
+        every, left = LESS_OFTEN_TIMES * pauses.period, 1 / LESS_OFTEN_TIMES
     return predicted_fix(
         job,
         "less_often",
-        f"{first.name} ({place}) every {LESS_OFTEN_STEPS} steps, or in a thread",
-        without_share(model, job.script.seconds * (1 - 1 / LESS_OFTEN_STEPS) / model.compute_s),
-        f"if step % {LESS_OFTEN_STEPS} == 0: ...",
+        f"{what} every {every} steps, or in a thread, {IF_FREE}",
+        without_share(model, first.seconds * (1 - left) / model.compute_s),
+        f"if step % {every} == 0: ...",
         basis="the time measured",
         effort="a few lines",
     )

@@ -40,8 +40,13 @@ class MeasuredJob:
 
     @property
     def unknown_pause_s(self) -> float:
-        """Seconds per step of pauses whose cause is not known, functions of the script left out."""
-        return max(0.0, self.rank.pauses.unknown_s - self.script.seconds)
+        """Seconds per step of pauses whose cause is not known, without what functions of the script may explain."""
+        return self.rank.pauses.unknown_s - self.script_pause_s
+
+    @property
+    def script_pause_s(self) -> float:
+        """Seconds per step of single long steps that functions of the script may explain."""
+        return min(self.rank.pauses.unknown_s, self.script.uneven_s)
 
     @property
     def recompilations(self) -> tuple[Event, ...]:

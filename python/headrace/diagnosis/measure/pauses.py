@@ -23,6 +23,7 @@ class Pauses:
 
     gc_s, save_s, other_loader_s, compile_s, unknown_s: garbage collection, `torch.save`, steps of another loader
         (validation), `torch.compile`, and the rest.
+    gc_after_s, save_after_s: the parts of `gc_s` and `save_s` after the optimizer's step.
     gc_call: FILE:LINE of the script's own call of `gc.collect` that takes most of `gc_s`; None where the interpreter collects.
     period: steps from one pause to the next, or None when the pauses are irregular.
     count, longest_s: number of pauses, and the longest one.
@@ -36,6 +37,8 @@ class Pauses:
     count: int
     longest_s: float
     compile_s: float = 0.0
+    gc_after_s: float = 0.0
+    save_after_s: float = 0.0
     gc_call: str | None = None
 
     @property
@@ -65,7 +68,7 @@ def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Seque
     typical_s = required(median(net))
     spread_s = required(median([abs(value - typical_s) for value in net]))
     limit_s = typical_s + max(PAUSE_FACTOR * typical_s, 6 * spread_s, 0.004)
-    lost = {"gc": 0.0, "save": 0.0, "compile": 0.0, "other": 0.0, "unknown": 0.0}
+    lost = {"gc": 0.0, "gc after": 0.0, "save": 0.0, "save after": 0.0, "compile": 0.0, "other": 0.0, "unknown": 0.0}
     long: list[int] = []
     longest_s = 0.0
     for number, (step, value) in enumerate(zip(steps, net, strict=True)):
@@ -81,17 +84,20 @@ def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Seque
             lost["unknown"] += max(0.0, excess_s - named_s)
         else:
             lost["gc"] += known["gc"]
+            lost["gc after"] += known["gc after"]
     count = len(steps)
     ordinary = [step.compute_s for step, value in zip(steps, net, strict=True) if value <= limit_s]
     pauses = Pauses(
-        gc_s=lost["gc"] / count,
-        save_s=lost["save"] / count,
+        gc_s=(lost["gc"] + lost["gc after"]) / count,
+        save_s=(lost["save"] + lost["save after"]) / count,
         other_loader_s=lost["other"] / count,
         unknown_s=lost["unknown"] / count,
         period=_period(long),
         count=len(long),
         longest_s=longest_s,
         compile_s=lost["compile"] / count,
+        gc_after_s=lost["gc after"] / count,
+        save_after_s=lost["save after"] / count,
         gc_call=_gc_call(events),
     )
     return pauses, mean(ordinary) or typical_s
@@ -109,12 +115,20 @@ def _gc_call(events: Sequence[Event]) -> str | None:
 
 
 def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -> dict[str, float]:
-    """Return the seconds of a step's compute in gc, `torch.save`, `torch.compile`, and steps of another loader."""
+    """Return the seconds of a step's compute in gc, `torch.save`, `torch.compile`, and steps of another loader.
+
+    Collections and saving after the optimizer's step stand apart ("gc after", "save after").
+    """
     begin_s, end_s = step.start_s + step.wait_s, step.start_s + step.step_s
-    known = {"gc": 0.0, "save": 0.0, "compile": 0.0, "other": 0.0}
+    stepped_s = end_s - min(step.after_s or 0.0, end_s - begin_s)
+    known = {"gc": 0.0, "gc after": 0.0, "save": 0.0, "save after": 0.0, "compile": 0.0, "other": 0.0}
     for event in events:
         if event.name in ("gc", "save", "compile"):
             known[event.name] += overlap_s(begin_s, end_s, event.start_s, event.start_s + event.duration_s)
+        if event.name in ("gc", "save"):
+            after_s = overlap_s(stepped_s, end_s, event.start_s, event.start_s + event.duration_s)
+            known[event.name] -= after_s
+            known[f"{event.name} after"] += after_s
     for other in others:
         known["other"] += overlap_s(begin_s, end_s, other.start_s, other.start_s + other.step_s)
     return known

@@ -241,7 +241,7 @@ _VERDICTS = (
         summary="functions of the script beside forward, backward and the optimizer's step take the time",
         headline="{summary}.",
         label="the script's own functions",
-        advice="Call it every 50 steps or once an epoch, or let a thread do it; a faster model or input changes nothing there.",
+        advice="Logs, pictures and metrics need not be made in each step, or a thread makes them; a loss must be faster.",
         fixes=("less_often",),
     ),
     VerdictKind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from headrace.diagnosis.measure import Pauses
@@ -13,7 +14,7 @@ from headrace.diagnosis.rules.input import INPUT_SHARE
 from headrace.diagnosis.rules.startup import START_WORDS, startup_parts_s
 from headrace.system.text.sizes import number_text, percent_text
 
-__all__ = ["gc_call_words", "gc_pause", "periodic_stall", "script_bound", "startup"]
+__all__ = ["PERIODIC_PART", "gc_call_words", "gc_pause", "periodic_stall", "script_bound", "startup"]
 
 PAUSE_SHARE = 0.04
 """Report pauses when they take at least this share of the step on average."""
@@ -205,21 +206,25 @@ def _slow_epochs(job: MeasuredJob) -> Finding | None:
 
 
 def script_bound(job: MeasuredJob) -> Finding | None:
-    """Report functions that the training loop calls beside forward, backward and the optimizer's step."""
+    """Report functions that the training loop calls beside forward, backward and the optimizer's step.
+
+    What runs after that step is none of its three; what runs before it may be a loss, which the training needs.
+    """
     script, rank = job.script, job.rank
     share = job.share(script.seconds)
     if share < SCRIPT_SHARE:
         return None
-    words = [f"the script takes {duration(script.seconds)} of each {duration(rank.step_s)} step beside the model"]
+    beside = "beside forward(), backward() and the optimizer's step"
+    words = [f"the script takes {duration(script.seconds)} of each {duration(rank.step_s)} step {beside}"]
     for function in script.functions[:MOST_NAMED]:
         place = place_words(function.file, function.line, job.session.cwd)
         words.append(f"{function.name} ({place}) takes {duration(function.seconds)} per step")
-    blocked_s = (rank.after_s or 0.0) - (rank.after_cpu_s or 0.0) - (rank.after_queue_s or 0.0)
+    blocked_s = math.fsum(one.seconds for one in script.functions if one.after) - (rank.after_cpu_s or 0.0)
     if blocked_s >= BLOCKED_PART * script.seconds:
-        words.append("the training thread is blocked there: a faster model or GPU changes nothing")
+        words.append("the training thread is blocked there, by a file, the network, another program or a device")
     if script.after_s is not None and not script.functions:
         words.append(f"{duration(script.after_s)} pass from the end of the optimizer's step to the next batch")
-    if rank.pauses.period and rank.pauses.unknown_s >= PERIODIC_PART * script.seconds:
+    if rank.pauses.period and job.script_pause_s >= PERIODIC_PART * script.seconds:
         words.append(f"every {rank.pauses.period} steps a step takes up to {duration(rank.pauses.longest_s)} longer")
     found = make_finding("SCRIPT_BOUND", share, *words)
     if not script.functions:
@@ -227,4 +232,5 @@ def script_bound(job: MeasuredJob) -> Finding | None:
     first = script.functions[0]
     place = place_words(first.file, first.line, job.session.cwd)
     taken = percent_text(job.share(first.seconds))
-    return replace(found, summary=f"{first.name} ({place}) takes {taken} of each step; it is no part of the model's work")
+    where = "after the optimizer's step" if first.after else "before the optimizer's step: a loss, or work beside the model"
+    return replace(found, summary=f"{first.name} ({place}) takes {taken} of each step, {where}")
