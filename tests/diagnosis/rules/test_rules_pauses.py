@@ -116,6 +116,15 @@ def test_async_checkpoint_is_not_proposed_without_a_save() -> None:
     assert not any(item.id == "async_checkpoint" for item in diagnosis.fixes)
 
 
+def test_async_checkpoint_shortens_the_checkpoints_only() -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
+    paused = with_pause(plain.steps, 40, 1.0)
+    half = tuple(replace(event, duration_s=0.5) for event in pauses(40, 1.0, "save", paused))
+    diagnosis = check(replace(plain, steps=paused, events=half), "PERIODIC_STALL")
+    step_s = 0.0255 + 1 / 40
+    assert fix(diagnosis, "async_checkpoint").gain == pytest.approx(step_s / (step_s - 0.5 / 40), rel=0.1)
+
+
 def test_workers_of_a_validation_loader_that_is_made_anew_are_a_part_of_its_pauses() -> None:
     session = make_session(cpu_s=0.005, compute_s=0.02, steps=120, jitter=0.0)
     steps, events, shift_s = [], [], 0.0

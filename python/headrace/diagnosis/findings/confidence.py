@@ -23,12 +23,14 @@ CLOSE_SECOND = 0.7
 FEW_STEPS, SOME_STEPS = SETTLED_STEPS, 50
 """Lower the confidence much below the first number of steady steps, and a little below the second."""
 
+LOSS_CONFIDENCE = 0.5
+"""The confidence in a function of the script before the optimizer's step is at most this: it may be the loss."""
+
 OWN_QUEUE_DOUBT = 0.5
 """Lower the confidence in EXTERNAL_CPU by this number times the share of waits for a core that the job's own threads cause."""
 
 UNSEEN_CONFIDENCE = 0.5
-"""The confidence is at most this for a blocked input when nothing was seen that blocks it, and for functions of the script
-before the optimizer's step: they may be the loss, a part of the model's computation."""
+"""The confidence of a blocked input is at most this when nothing was seen that blocks it."""
 
 
 def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
@@ -50,6 +52,8 @@ def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
     shares = [found.share or 0.0 for found in findings]
     if len(shares) > 1 and shares[1] > CLOSE_SECOND * shares[0]:
         confidence -= 0.15
+    if leading.name == "SCRIPT_BOUND" and job.script.is_before:
+        confidence = min(confidence, LOSS_CONFIDENCE)
     if job.model is not None and leading.is_step_term:
         missed = abs(math.log(job.rank.step_s / max(1e-9, job.model.step_s)))
         confidence -= min(0.25, max(0.0, missed - 0.1))
@@ -57,7 +61,7 @@ def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
         confidence -= 0.15
     if job.rank.loader.family == "kineto" and (leading.is_step_term or leading.name == "NO_OVERLAP"):
         confidence -= 0.25  # a trace does not show which kind of input is slow
-    if (not findings[0].cause_seen and leading.is_blocked) or (leading.name == "SCRIPT_BOUND" and job.script.is_before):
+    if not findings[0].cause_seen and leading.is_blocked:
         confidence = min(confidence, UNSEEN_CONFIDENCE)
     return round(max(0.1, min(confidence, most_confidence(job.rank.steps))), 2)
 

@@ -158,8 +158,7 @@ LESS_OFTEN = FixKind("less_often", _less_often)
 
 def _async_checkpoint(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose to write checkpoints in a thread. Without a `torch.save` in the pauses, propose nothing."""
-    pauses = job.rank.pauses
-    lost_s = pauses.save_s + job.unknown_pause_s if pauses.save_s else 0.0
+    lost_s = job.rank.pauses.save_s
     if job.model is None or lost_s <= 0:
         return None
     return predicted_fix(

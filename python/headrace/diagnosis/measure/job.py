@@ -39,14 +39,14 @@ class MeasuredJob:
         return max(0.0, min(1.0, seconds / self.rank.step_s)) if self.rank.step_s > 0 else 0.0
 
     @property
-    def unknown_pause_s(self) -> float:
-        """Seconds per step of pauses whose cause is not known, without what functions of the script may explain."""
-        return self.rank.pauses.unknown_s - self.script_pause_s
-
-    @property
     def script_pause_s(self) -> float:
         """Seconds per step of single long steps that functions of the script may explain."""
         return min(self.rank.pauses.unknown_s, self.script.uneven_s)
+
+    @property
+    def unknown_pause_s(self) -> float:
+        """Seconds per step of pauses whose cause is not known, without what functions of the script may explain."""
+        return self.rank.pauses.unknown_s - self.script_pause_s
 
     @property
     def recompilations(self) -> tuple[Event, ...]:
