@@ -39,11 +39,6 @@ class MeasuredJob:
         return max(0.0, min(1.0, seconds / self.rank.step_s)) if self.rank.step_s > 0 else 0.0
 
     @property
-    def script_pause_s(self) -> float:
-        """Seconds per step of single long steps that functions of the script may explain."""
-        return min(self.rank.pauses.unknown_s, self.script.uneven_s)
-
-    @property
     def unknown_pause_s(self) -> float:
         """Seconds per step of pauses whose cause is not known, without what functions of the script may explain."""
         return self.rank.pauses.unknown_s - self.script_pause_s
@@ -59,6 +54,11 @@ class MeasuredJob:
     def recompile_s(self) -> float:
         """Seconds per steady step in which `torch.compile` compiles again."""
         return min(self.rank.compute_s, sum(event.duration_s for event in self.recompilations) / len(self.rank.steps))
+
+    @property
+    def script_pause_s(self) -> float:
+        """Seconds per step of single long steps that functions of the script may explain."""
+        return min(self.rank.pauses.unknown_s, self.script.uneven_s)
 
     @property
     def traceback_s(self) -> float:
