@@ -50,3 +50,19 @@ def test_pauses_lead_from_a_fifth_of_the_step() -> None:
         return diagnose(make_session(workers=2, cpu_s=0.002, compute_s=0.05, events=pauses)).verdict
 
     assert (verdict(0.06), verdict(0.4)) == ("COMPUTE_BOUND", "PERIODIC_STALL")
+
+
+def test_a_second_larger_cause_that_does_not_lead_leaves_the_verdict_to_the_wait_for_input() -> None:
+    """Pauses of less than a fifth of the step once made a job COMPUTE_BOUND that waits for input."""
+    pauses = tuple(Event(MAIN_PID, "save", 2.0 + 0.35 * number, 0.06) for number in range(40))
+    session = make_session(workers=2, cpu_s=0.135, compute_s=0.05, cores=8, events=pauses)
+    found = diagnose(session)
+    shares = {one.kind: one.share for one in found.findings}
+    assert found.verdict == "CPU_PREP"
+    assert (shares["PERIODIC_STALL"] or 0.0) > (shares["CPU_PREP"] or 0.0), "the verdict is not the largest share"
+
+
+def test_a_cause_outside_the_job_that_does_not_lead_hides_the_smaller_ones_inside() -> None:
+    options = {"cpu_s": 0.09, "queue_s": 0.03, "compute_s": 0.05, "compute_queue_s": 0.012, "cores": 2, "foreign_cores": 1.0}
+    found = diagnose(make_session(workers=2, **options))
+    assert [one.kind for one in found.findings] == ["COMPUTE_BOUND", "EXTERNAL_CPU", "CPU_SATURATED"]

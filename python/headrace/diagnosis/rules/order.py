@@ -67,9 +67,9 @@ URGENT_HOURS = 1.0
 
 
 def find_causes(job: MeasuredJob, computing: float) -> list[Finding]:
-    """Return all causes, the verdict first: the one with the largest share, each second of a step counted once.
+    """Return all causes, the verdict first: the largest that leads, each second of a step counted once.
 
-    The verdict is COMPUTE_BOUND where that share is small beside computing (`_leads`).
+    The verdict is COMPUTE_BOUND where all shares are small beside computing (`_leads`).
 
     computing: share of the step that is computing, 0 to 1.
     """
@@ -80,7 +80,11 @@ def find_causes(job: MeasuredJob, computing: float) -> list[Finding]:
     causes = sorted([*outside, *inside], key=_share, reverse=True)
     causes = _contention_first(job, causes)
     growth = memory_growth(job)
-    if not causes or not _leads(causes[0], computing):
+    leading = _leading(causes, computing)
+    if leading is not None:
+        causes.remove(leading)
+        causes.insert(0, leading)
+    else:
         causes.insert(0, compute_bound(job, computing, beside=tuple(causes)))
         hours = hours_until_full(job)
         if growth is not None and hours is not None and hours < URGENT_HOURS:
@@ -88,8 +92,21 @@ def find_causes(job: MeasuredJob, computing: float) -> list[Finding]:
     return causes if growth is None else [*causes, growth]
 
 
+def _leading(causes: list[Finding], computing: float) -> Finding | None:
+    """Return the cause that is the verdict; None for computing. causes: the largest first.
+
+    A cause outside the job may explain what looks like a smaller one inside: behind it, none leads.
+    """
+    for found in causes:
+        if _leads(found, computing):
+            return found
+        if found.kind in OUTSIDE_KINDS:
+            return None
+    return None
+
+
 def _leads(found: Finding, computing: float) -> bool:
-    """Return whether the largest cause is the verdict, rather than computing."""
+    """Return whether a cause may be the verdict, rather than computing."""
     share = _share(found)
     if found.kind in OUTSIDE_KINDS:
         computing -= 0.0 if found.kind == "EXTERNAL_CPU" else share  # a stop or a low clock makes computing longer
