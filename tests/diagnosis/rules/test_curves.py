@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.model import Diagnosis
+from headrace.diagnosis.rules.curves import watched_use
 from headrace.report.pages import html
 from headrace.report.text import terminal
 from headrace.session.machine import GpuSample, Sample
@@ -88,3 +89,11 @@ def test_timed_steps_come_before_curves() -> None:
     assert diagnose(made).steps > 0
     untimed = replace(made, steps=(), batches=())
     assert diagnose(untimed).verdict == "INSUFFICIENT_DATA", "a loader that gave no step is no unknown one"
+
+
+def test_gpus_of_other_users_do_not_count() -> None:
+    gpus = (GpuSample(0, busy=0.4), GpuSample(1, busy=1.0))
+    samples = tuple(Sample(0.5 * number, 0.5, own_cores=1.0, gpus=gpus) for number in range(100))
+    process = Process(1, 0, "main", 0.0, environment={"CUDA_VISIBLE_DEVICES": "0"})
+    use = watched_use(Session(command=("train",), samples=samples, processes=(process,)))
+    assert use is not None and use.gpu == pytest.approx(0.4)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from diagnosis_checks import check
 from headrace.diagnosis.diagnose import diagnose
-from headrace.diagnosis.measure import measure_machine
-from headrace.session.machine import ForeignProgram
+from headrace.diagnosis.measure import measure_machine, measure_ranks
+from headrace.session.machine import ForeignProgram, GpuSample
 from headrace.session.model import Event, Session
 from session_factory import MAIN_PID, make_session
 
@@ -22,6 +22,45 @@ def test_lowered_gpu_clock_is_thermal_throttle_from_its_step_on() -> None:
     steps = tuple(replace(step, compute_s=step.compute_s * (1.4 if n >= 60 else 1)) for n, step in enumerate(session.steps))
     diagnosis = check(replace(session, samples=samples, steps=steps, host=replace(session.host, gpus=gpus)), "THERMAL_THROTTLE")
     assert any("from step 60 on" in words for words in diagnosis.findings[0].evidence)
+
+
+def on_gpus(session: Session, busy: tuple[float, ...], visible: str | None) -> Session:
+    """Return the session on a machine with several GPUs. busy: of each. visible: CUDA_VISIBLE_DEVICES of the job."""
+    gpus = tuple(GpuSample(index, busy=share) for index, share in enumerate(busy))
+    variables = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    return replace(
+        session,
+        samples=tuple(replace(sample, gpus=gpus) for sample in session.samples),
+        processes=tuple(replace(process, environment=variables) for process in session.processes),
+    )
+
+
+@pytest.mark.parametrize(
+    ("busy", "visible", "own"),
+    [
+        ((0.97, *[0.0] * 7), None, 0.97),
+        ((0.4, 0.99, 0.99, 0.99), "0", 0.4),
+        ((0.4, 0.99), "GPU-8932f937", 0.99),
+        ((0.4, 0.99), "7", 0.99),
+        ((0.2, 0.3, 0.9), "0,1", 0.3),
+    ],
+    ids=["others idle", "others belong to other users", "named by UUID", "another numbering", "the busiest visible one"],
+)
+def test_only_the_jobs_own_gpus_count(busy: tuple[float, ...], visible: str | None, own: float) -> None:
+    session = on_gpus(make_session(cpu_s=0.001, compute_s=0.02), busy, visible)
+    assert measure_machine(session, measure_ranks(session)).gpu_busy == pytest.approx(own)
+
+
+def test_all_gpus_of_data_parallel_count() -> None:
+    session = on_gpus(make_session(cpu_s=0.001, compute_s=0.02), (0.8, 0.6, 0.0, 0.0), None)
+    session = replace(session, facts={"configuration": {"data_parallel": 2}})
+    assert measure_machine(session, measure_ranks(session)).gpu_busy == pytest.approx(0.7)
+
+
+def test_idle_gpus_of_the_machine_make_no_batch_too_small() -> None:
+    session = on_gpus(make_session(cpu_s=0.001, compute_s=0.02, main_cpu_share=0.98), (0.97, *[0.0] * 7), None)
+    steps = tuple(replace(step, gpu_wait_s=0.0001, gpu_step_s=0.02, drained=1) for step in session.steps)
+    check(replace(session, steps=steps), "COMPUTE_BOUND")
 
 
 def test_other_programs_that_delay_the_step_are_external_cpu() -> None:

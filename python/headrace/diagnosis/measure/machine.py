@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from headrace.diagnosis.measure.stats import fit_line, mean, mean_of_known, medi
 from headrace.session.machine import ForeignProgram, Host, Sample
 from headrace.session.model import Event, Session
 
-__all__ = ["Copying", "Machine", "host_while", "measure_machine"]
+__all__ = ["Copying", "Machine", "gpus_of_job", "host_while", "measure_machine"]
 
 SETTLED_S = 120.0
 """Expect a job's memory to settle within this time: caches, allocators, pages that forked workers copy."""
@@ -26,6 +27,8 @@ MOST_PROGRAMS = 3
 LEAST_FIT = 0.9
 """Call growth steady when a straight line explains at least this share of its variance (r²)."""
 
+WORKS = 0.02
+"""Count a GPU as at work in a sample from this share of the time with a kernel on."""
 
 LEAST_COPIED_BYTES = 32 << 20
 """Say that a worker copies pages when it has copied this much."""
@@ -59,7 +62,7 @@ class Machine:
     own_cores, foreign_cores: cores used by the job, and by other programs.
     queue_share: share of their runnable time in which the job's threads wait for a core.
     throttled_share: time in which the CPU quota stopped the job, over the time, added up over cores.
-    gpu_busy: share of the time with a kernel running.
+    gpu_busy: share of the time with a kernel running, the mean of the job's own GPUs (`gpus_of_job`), as the two below.
     gpu_throttle_share, gpu_throttle: share of the samples with a lowered clock, and the reasons.
     gpu_clock_share: median clock over the highest one.
     foreign_programs: the largest of the other programs, with their mean cores; None where they were not read.
@@ -138,10 +141,11 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
         for row in (sample.core_busy for sample in samples if sample.core_busy)
     ]
     width = min((len(row) for row in core_rows), default=0)
-    gpu_samples = [gpu for sample in samples for gpu in sample.gpus]
+    own_gpus = gpus_of_job(session, samples, count=_gpu_count(session, ranks))
+    gpu_samples = [gpu for sample in samples for gpu in sample.gpus if gpu.index in own_gpus]
     reasons = [gpu.throttle for gpu in gpu_samples if gpu.throttle is not None]
     clocks = [gpu.sm_clock_mhz for gpu in gpu_samples if gpu.sm_clock_mhz is not None]
-    highest = max((gpu.max_sm_clock_mhz or 0 for gpu in session.host.gpus), default=0)
+    highest = max((gpu.max_sm_clock_mhz or 0 for gpu in session.host.gpus if gpu.index in own_gpus), default=0)
     limits = [sample.memory_limit_bytes for sample in samples if sample.memory_limit_bytes]
     used = [sample.memory_used_bytes for sample in samples if sample.memory_used_bytes]
     limit = limits[-1] if limits else session.host.memory_limit_bytes or session.host.memory_bytes
@@ -192,6 +196,35 @@ def host_while(session: Session, samples: Sequence[Sample]) -> Host:
         if quota is not None:
             host = replace(host, quota_cores=quota)
     return host
+
+
+def gpus_of_job(session: Session, samples: Sequence[Sample], *, count: int | None = None) -> frozenset[int]:
+    """Return the numbers of the GPUs that the job uses: others of the machine may work for somebody else, or for nobody.
+
+    They are among those that `CUDA_VISIBLE_DEVICES` lets its processes see, where it names numbers that the samples have.
+
+    count: how many the job uses, the busiest; by default all that work in some sample.
+    """
+    use: dict[int, list[float]] = {}
+    for gpu in (gpu for sample in samples for gpu in sample.gpus):
+        use.setdefault(gpu.index, []).append(gpu.busy or 0.0)
+    seen = use.keys() & _visible_gpus(session) or use.keys()
+    if count is None:
+        return frozenset(index for index in seen if max(use[index]) >= WORKS)
+    return frozenset(sorted(seen, key=lambda index: (-math.fsum(use[index]), index))[:count])
+
+
+def _visible_gpus(session: Session) -> set[int]:
+    """Return the numbers in `CUDA_VISIBLE_DEVICES` of all training processes that have it; empty where it has other names."""
+    mains = [process.environment for process in session.processes if process.role == "main"]
+    values = [variables["CUDA_VISIBLE_DEVICES"] for variables in mains if "CUDA_VISIBLE_DEVICES" in variables]
+    names = [name.strip() for value in values for name in value.split(",")]
+    return {int(name) for name in names} if all(name.isdecimal() for name in names) else set()
+
+
+def _gpu_count(session: Session, ranks: Sequence[Rank]) -> int | None:
+    """Return how many GPUs the job uses: one for each rank, or those of `nn.DataParallel`; None without ranks."""
+    return max(len(ranks), (session.facts.get("configuration") or {}).get("data_parallel") or 0) or None
 
 
 def _foreign_programs(samples: Sequence[Sample]) -> list[ForeignProgram] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.diagnosis.measure.machine import WORKS, gpus_of_job
 from headrace.diagnosis.measure.stats import mean, mean_of_known, percentile
 from headrace.session.machine import Sample
 from headrace.session.model import Session
@@ -46,9 +47,6 @@ SEEN_NETWORK_BYTES_S = 1e6
 """Name the network as the cause when so many bytes a second arrive: less does not feed a training."""
 
 BUSY_IS_NOT_FULL = "busy means that some kernel ran, not that the GPU was full"
-
-WORKS = 0.02
-"""Count a GPU as at work in a sample from this share on."""
 
 LEAST_WATCHED_S = 30.0
 """A mean over less time after the first work tells nothing."""
@@ -150,7 +148,7 @@ def watched_use(session: Session) -> MeanUse | None:
 
     Without a GPU at work, since the first sample: a program's start is not told from its training then.
     """
-    at_work = {gpu.index for sample in session.samples for gpu in sample.gpus if (gpu.busy or 0.0) >= WORKS}
+    at_work = gpus_of_job(session, session.samples)
     working = [
         place
         for place, sample in enumerate(session.samples)
