@@ -10,6 +10,7 @@ import pytest
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.fail_if import Condition
 from headrace.diagnosis.rules.standstill import OpenStandstill, open_standstill
+from headrace.report.text.terminal import render
 from headrace.session.model import Session
 from headrace.session.standstill import StandingProcess, Standstill, StandstillSample, read_standstills
 from session_factory import MAIN_PID, make_session
@@ -131,11 +132,17 @@ def test_a_long_step_that_moves_is_a_note_and_not_the_verdict() -> None:
         frames = (*IN_BACKWARD[:1], ("forward", f"torch/nn/modules/layer{number}.py", number))
         return replace(process, frames=frames, cpu_s=1.9 * number)
 
-    found = diagnose(stands(trainer(phase="runs"), change=moves))
+    session = stands(trainer(phase="runs"), change=moves)
+    found = diagnose(session)
     assert found.verdict != "HANG"
     assert found.notes[0].text.startswith("no step for 34 s: the training thread stands at ")
     assert found.confidence <= 0.45, "most of the time belongs to a step that is not done"
     assert found.share_of_step["standstill"] > 0.5
+    before = diagnose(replace(session, standstills=()))
+    assert (found.img_s, found.reachable_img_s) == (before.img_s, before.reachable_img_s), "both rates are of the steps before"
+    lines = render(found, session=session).plain.splitlines()
+    below = next(number for number, line in enumerate(lines) if line.startswith(found.verdict)) + 1
+    assert lines[below].startswith("Note: no step for 34 s")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Count the step that never came: in the bar, the rate and the percentiles, and as the verdict if the job hangs."""
+"""Count the step that never came: in the bar and the percentiles, and of a job that hangs in the rate and as the verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["with_open_step"]
 
 
 def with_open_step(found: Diagnosis, standstill: OpenStandstill | None, steps: Sequence[Step]) -> Diagnosis:
-    """Return the diagnosis with the standstill in which the session ended. steps: those that the means were taken over."""
+    """Return the diagnosis with the standstill in which the session ended. steps: those that the means were taken over.
+
+    Where it is no hang, the rate stays that of the steps, as those that are predicted for the fixes are.
+    """
     if standstill is None:
         return found
     whole_s = sum(step.step_s for step in steps) + standstill.age_s
@@ -26,17 +29,18 @@ def with_open_step(found: Diagnosis, standstill: OpenStandstill | None, steps: S
     counted = replace(
         found,
         share_of_step={name: part * kept for name, part in found.share_of_step.items()} | {"standstill": share},
-        img_s=None if found.img_s is None else found.img_s * kept,
+        img_s=found.img_s * kept if found.img_s is not None and standstill.hangs else found.img_s,
         step_s=whole_s / (len(steps) + 1) if steps else None,
         step_p95_s=percentile([*(step.step_s for step in steps), standstill.age_s], 0.95) if steps else None,
         wait_share=None if found.wait_share is None else found.wait_share * kept,
         percentiles=_percentiles(found.percentiles, standstill, steps),
     )
     if not standstill.hangs:
-        text = f"{standstill.words} (when the session ended; it may be no fault: {standstill.evidence[0]})"
+        text = f"{standstill.words} (when the session ended; it may be no fault; rates are those of the steps before)"
+        note = Note("standstill", text, standstill.evidence)
         largest = max((finding.share or 0.0 for finding in scaled), default=0.0)
         confidence = min(found.confidence, PROVISIONAL_CONFIDENCE) if share > largest else found.confidence
-        return replace(counted, findings=scaled, notes=(Note("standstill", text), *found.notes), confidence=confidence)
+        return replace(counted, findings=scaled, notes=(note, *found.notes), confidence=confidence)
     return _as_verdict(counted, standstill, share, scaled if steps else ())
 
 
