@@ -286,6 +286,27 @@ def test_a_command_is_shown_whole_or_not_at_all(width: int) -> None:
     assert shown[-1] == "The report has the other commands."
 
 
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_command_of_a_fix_without_a_gain_leaves_room_for_the_evidence_and_a_note(width: int) -> None:
+    found = example_diagnosis()
+    fix = Fix("pre_resize", "smaller images " * 12, command="headrace pack SRC DST --resize " + "--option value " * 25)
+    more = tuple(replace(fix, id=f"fix={number}", command=None) for number in range(4))
+    finding = replace(found.findings[0], evidence=("next() waits 30 ms " * 7,), fixes=(fix, *more))
+    found = replace(
+        found, findings=(finding,), notes=(Note("loss_still", "the loss does not move"),), fix_order_established=None
+    )
+    screen = terminal.render(found, width=width).plain
+    assert "\n- Decoding and augmenting take" in screen and "Note: the loss does not move" in screen
+    assert len(screen.splitlines()) <= 24 and "--option" not in screen
+
+
+def test_the_headline_gives_the_share_that_the_verdict_explains() -> None:
+    """A sampler took 18 % of a step that waits 55 % of the time, and all of that was once said of preparing images."""
+    found = example_diagnosis()
+    assert (found.wait_share, found.findings[0].share) == (0.6, 0.54)
+    assert "waits 54 % of the time for images" in first_screen(found).headline
+
+
 def text_column(lines: list[str]) -> int:
     """The position of the second column."""
     return next(line.index("predicted (80 %") for line in lines if line.startswith("Best fixes"))

@@ -260,10 +260,18 @@ def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str
     device = f"The {simulated}" if simulated else "The GPU" if has_gpu else "The training"
     if diagnosis.verdict == "COMPUTE_BOUND" and (beside := _beside_computing(diagnosis)):
         return f"{device} computes {beside}."
-    wait = diagnosis.wait_share
+    wait = _headline_share(diagnosis)
     share = f" {numbers.percent(wait)} of the time" if wait is not None and wait >= 0.01 else ""
     sentence = _kind(diagnosis).headline
     return sentence.format(Device=device, share=share, summary=capitalised(diagnosis.summary))
+
+
+def _headline_share(diagnosis: Diagnosis) -> float | None:
+    """Return the share of the time in the headline: of the wait for input, what the verdict explains; None if not measured."""
+    primary = diagnosis.primary
+    if diagnosis.wait_share is None or primary is None or primary.share is None or primary.share_of != "step":
+        return diagnosis.wait_share
+    return primary.share if _kind(diagnosis).is_input else diagnosis.wait_share
 
 
 def _beside_computing(diagnosis: Diagnosis) -> str:

@@ -46,23 +46,31 @@ def print_screen(
 
 
 def draw(screen: FirstScreen, *, width: int = 100) -> Text:
-    """Return the first screen as rich text, at most 24 lines. Lines left over show notes, what was not measured, evidence."""
+    """Return the first screen as rich text, at most 24 lines. Lines left over show evidence, notes, what was not measured.
+
+    A command below a fix, but for that of a best fix that helps, leaves lines to the first evidence and the first note.
+    """
     width = max(NARROWEST, min(WIDEST, width))
-    in_batches = [note for note in screen.notes if note.is_in_batches]
+    first = [note for note in screen.notes if note.is_in_batches or note.kind == "standstill"]
+    last = [note for note in screen.notes if note not in first]
     head = [*_end(screen, width), _title(screen, width), *_verdict(screen, width)]
-    head += _notes(in_batches, width, limit=MOST_BATCH_LINES)
+    head += _notes(first, width, limit=MOST_BATCH_LINES)
     money = _money(screen, width)
     bar = _bar(screen, width)
+    why = len(_evidence(screen, width, limit=MAX_LINES, most=1))
+    needed = why + len(_notes(last[:1], width, limit=2))
+    helps = bool(screen.fixes and screen.fixes[0].helps)
     for commands, wrapped in (*((number, number) for number in range(len(screen.fixes), 0, -1)), (1, 0), (0, 0)):
         fixes = _fixes(screen, width, commands=commands, wrapped=wrapped)
         spare = MAX_LINES - sum(map(len, (head, money, bar, fixes))) - 1
-        if spare >= (4 if commands > 1 else 0):
+        if spare >= (4 + needed if commands > 1 or not helps else needed if wrapped else 0):
             break
-    blanks = min(4, max(0, spare))
+    blanks = min(4, max(0, spare - needed))
     spare -= blanks
-    notes = _notes([note for note in screen.notes if not note.is_in_batches], width, limit=max(0, spare))
+    why = why if why <= spare else 0
+    notes = _notes(last, width, limit=max(0, spare - why))
     spare -= len(notes)
-    missing = _not_measured(screen, width, limit=1 + min(3, max(0, spare)))
+    missing = _not_measured(screen, width, limit=1 + min(3, max(0, spare - why)))
     spare -= len(missing) - 1
     evidence = _evidence(screen, width, limit=max(0, spare))
     lines: list[Text] = []
@@ -112,9 +120,10 @@ def _verdict(screen: FirstScreen, width: int) -> list[Text]:
     return [*lines, Text(facts, style="color(31)" if screen.is_healthy else "color(208)")]
 
 
-def _evidence(screen: FirstScreen, width: int, *, limit: int) -> list[Text]:
+def _evidence(screen: FirstScreen, width: int, *, limit: int, most: int | None = None) -> list[Text]:
+    """Return the sentences of the evidence that fit whole into `limit` lines. most: how many of them; by default all."""
     lines: list[Text] = []
-    for sentence in filter(None, (screen.explanation, *screen.evidence)):
+    for sentence in [*filter(None, (screen.explanation, *screen.evidence))][:most]:
         wrapped = textwrap.wrap(capitalised(sentence), width - 2)
         if len(lines) + len(wrapped) > limit:
             break
