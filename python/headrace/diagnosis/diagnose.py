@@ -139,7 +139,8 @@ def _measured(session: Session) -> tuple[tuple[Rank, ...], Machine]:
 def _machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     """Return the measured machine, without the use of a GPU that this job does not use."""
     machine = measure_machine(session, tuple(ranks))
-    if not any(rank.gpu_step_s is not None for rank in ranks) and (machine.gpu_busy or 0.0) < IDLE_GPU:
+    on_cpu = (session.facts.get("configuration") or {}).get("device") == "cpu"
+    if not any(rank.gpu_step_s is not None for rank in ranks) and (on_cpu or (machine.gpu_busy or 0.0) < IDLE_GPU):
         return replace(machine, gpu_busy=None)
     return machine
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from diagnosis_checks import check, fix
 from headrace.diagnosis.diagnose import diagnose
-from headrace.session.model import Event, Session, Step
+from headrace.report.text.screen import first_screen
+from headrace.session.model import Event, Session, Stack, StackFrame, Step
 from session_factory import MAIN_PID, make_session
 
 
@@ -64,3 +65,40 @@ def test_idle_gpu_of_the_machine_is_not_taken_for_the_jobs() -> None:
     assert not any("GPU's clock" in words for words in diagnosis.not_measured)
     used = replace(session, samples=make_session(cpu_s=0.002, compute_s=0.03, gpu_busy=0.3).samples)
     assert any("GPU's clock" in words for words in diagnose(used).not_measured)
+
+
+def waits_once(busy: float, *, drained: int) -> Session:
+    """The session of a loop that reads its loss in each step. busy: the GPU's share of the time with a kernel."""
+    session = make_session(cpu_s=0.002, compute_s=0.1, sync_s=0.045, sync_count=1, gpu_wait_share=0.0, gpu_busy=busy, cores=8)
+    return replace(session, steps=tuple(replace(step, drained=drained) for step in session.steps))
+
+
+def test_one_wait_per_step_counts_where_the_gpu_has_nothing_left_to_do() -> None:
+    diagnosis = check(waits_once(0.62, drained=1), "SYNC_BOUND")
+    found = diagnosis.findings[0]
+    assert found.share == pytest.approx(0.38, abs=0.01) and "1 time per step" in found.evidence[0]
+    assert diagnosis.share_of_step["sync"] == pytest.approx(found.share, abs=1e-3), "the bar and the verdict are one number"
+    assert fix(diagnosis, "remove_sync").gain == pytest.approx(1 / (1 - found.share), rel=0.02)
+
+
+def test_a_gpu_that_idles_for_a_reason_not_seen_is_not_called_busy() -> None:
+    session = waits_once(0.62, drained=0)
+    diagnosis = check(session, "COMPUTE_BOUND")
+    screen = first_screen(diagnosis, session=session)
+    assert screen.headline == "The GPU runs kernels 62 % of the time; what it waits for in the rest was not seen."
+    assert diagnosis.confidence <= 0.5 and not screen.is_healthy
+    busy = waits_once(0.85, drained=0)
+    assert first_screen(diagnose(busy), session=busy).headline == "The GPU is kept busy. The input keeps up."
+
+
+def test_waits_for_the_device_are_one_number_in_bar_verdict_and_fix_beside_a_slow_script() -> None:
+    session = make_session(cpu_s=0.002, compute_s=0.1, sync_s=0.04, sync_count=5, cores=8)
+    steps = tuple(replace(step, after_s=0.04, after_cpu_s=0.08, after_queue_s=0.0) for step in session.steps)
+    loop = StackFrame("<module>", "/work/project/train.py", 50)
+    model = (loop, StackFrame("Module._call_impl", "torch/nn/modules/module.py", 1))
+    log = (loop, StackFrame("log", "/work/project/train.py", 31))
+    stacks = (Stack(MAIN_PID, "step", 60, False, model, 0), Stack(MAIN_PID, "step", 40, False, log, 0, after_optimizer=True))
+    diagnosis = diagnose(replace(session, steps=steps, stacks=stacks))
+    found = next(one for one in diagnosis.findings if one.kind == "SYNC_BOUND")
+    assert found.share == pytest.approx(diagnosis.share_of_step["sync"], abs=1e-3)
+    assert fix(diagnosis, "remove_sync").gain == pytest.approx(1 / (1 - (found.share or 0.0)), rel=0.02)

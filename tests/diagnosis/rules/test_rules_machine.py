@@ -51,6 +51,13 @@ def test_only_the_jobs_own_gpus_count(busy: tuple[float, ...], visible: str | No
     assert measure_machine(session, measure_ranks(session)).gpu_busy == pytest.approx(own)
 
 
+def test_a_gpu_of_others_is_not_that_of_a_model_on_the_cpu() -> None:
+    session = on_gpus(make_session(cpu_s=0.001, compute_s=0.02), (0.3,), None)
+    assert any("kernels 30 %" in words for words in diagnose(session).findings[0].evidence)
+    session = replace(session, facts={"configuration": {"device": "cpu"}})
+    assert not any("kernels" in words for words in check(session, "COMPUTE_BOUND").findings[0].evidence)
+
+
 def test_all_gpus_of_data_parallel_count() -> None:
     session = on_gpus(make_session(cpu_s=0.001, compute_s=0.02), (0.8, 0.6, 0.0, 0.0), None)
     session = replace(session, facts={"configuration": {"data_parallel": 2}})

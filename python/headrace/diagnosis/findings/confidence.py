@@ -30,7 +30,7 @@ OWN_QUEUE_DOUBT = 0.5
 """Lower the confidence in EXTERNAL_CPU by this number times the share of waits for a core that the job's own threads cause."""
 
 UNSEEN_CONFIDENCE = 0.5
-"""The confidence of a blocked input is at most this when nothing was seen that blocks it."""
+"""The confidence is at most this when nothing was seen that blocks an input, or for which an idle GPU waits."""
 
 
 def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
@@ -61,7 +61,7 @@ def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
         confidence -= 0.15
     if job.rank.loader.family == "kineto" and (leading.is_step_term or leading.name == "NO_OVERLAP"):
         confidence -= 0.25  # a trace does not show which kind of input is slow
-    if not findings[0].cause_seen and leading.is_blocked:
+    if not findings[0].cause_seen and (leading.is_blocked or leading.name == "COMPUTE_BOUND"):
         confidence = min(confidence, UNSEEN_CONFIDENCE)
     return round(max(0.1, min(confidence, most_confidence(job.rank.steps))), 2)
 

@@ -28,7 +28,7 @@ def share_of_step(job: MeasuredJob) -> dict[str, float]:
     outside = {
         "h2d": rank.h2d_s or 0.0,
         "communication": (rank.collective_s or 0.0) if len(job.ranks) > 1 else 0.0,
-        "sync": _sync_s(job),
+        "sync": job.sync_idle_s,
         "script": job.script.seconds,
         "periodic": rank.pauses.gc_s + rank.pauses.periodic_s - rank.pauses.unknown_s + job.unknown_pause_s,
         "core_wait": (rank.compute_queue_s or 0.0) - rank.pause_queue_s,
@@ -83,12 +83,3 @@ def _is_between_threads(job: MeasuredJob) -> bool:
     if cost is None or job.rank.loader.family != "tensorflow" or cost.disk_bytes is None or not cost.read_bytes:
         return False
     return cost.disk_bytes < CACHED_SHARE * cost.read_bytes and not is_cause_unseen(job, "NO_OVERLAP")
-
-
-def _sync_s(job: MeasuredJob) -> float:
-    """Return the seconds per step in which the device idles because the script waits for it several times."""
-    rank = job.rank
-    if rank.sync_count is None or rank.sync_s is None or rank.sync_count < 2:
-        return 0.0
-    idle_s = max(0.0, min(rank.typical_compute_s - rank.sync_s, rank.sync_s))
-    return min(idle_s, (1 - job.machine.gpu_busy) * rank.step_s) if job.machine.gpu_busy is not None else idle_s

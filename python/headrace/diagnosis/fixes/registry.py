@@ -84,7 +84,7 @@ def add_fixes(job: MeasuredJob, found: Finding) -> Finding:
         return add_native_fixes(job, found)
     late = straggler_input(job) if found.kind == "RANK_STRAGGLER" else None
     kind = found.kind if late is None else late[0]
-    is_unseen = not found.cause_seen or (late is not None and is_cause_unseen(job, kind))
+    is_unseen = (not found.cause_seen and KINDS[kind].is_input) or (late is not None and is_cause_unseen(job, kind))
     names = BLINDLY if is_unseen else WHERE_REFUSED if _is_refused(job, kind) else KINDS[kind].fixes
     fixes = sorted(propose_fixes(job, kind, names), key=lambda fix: -(1.0 if fix.gain is None else fix.gain))
     found = add_refusal(job, found) if HEADRACE_RUN.name in names else found

@@ -15,6 +15,7 @@ from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.contention import Contention, measure_contention
 from headrace.diagnosis.rules.pauses import PERIODIC_PART, gc_call_words
 from headrace.session.model import ObservedLoader
+from headrace.system.text.sizes import count_text
 
 __all__ = ["ASYNC_CHECKPOINT", "GC_FREEZE", "LESS_OFTEN", "REMOVE_GC_COLLECT", "REMOVE_SYNC", "THREADS"]
 
@@ -98,15 +99,16 @@ THREADS = FixKind("threads", _threads, rerun=_set_threads)
 
 
 def _remove_sync(job: MeasuredJob, kind: str) -> Fix | None:
-    """Propose to wait for the device rarely. Script and device then work side by side; the longer of the two remains."""
-    rank = job.rank
-    if job.model is None or rank.sync_s is None:
+    """Propose to wait for the device rarely. Script and device then work side by side."""
+    rank, model, idle_s = job.rank, job.model, job.sync_idle_s
+    if model is None or idle_s <= 0:
         return None
+    waits = count_text(round(rank.sync_count or 0), "wait")
     fix = predicted_fix(
         job,
         "remove_sync",
-        f"no .item(), .cpu() or print of tensors in every step ({rank.sync_count:.0f} waits now), but every 50 steps",
-        job.model.changed(compute_s=max(rank.host_work_s, rank.sync_s)),
+        f"no .item(), .cpu() or print of tensors in every step ({waits} now), but every 50 steps",
+        model.changed(compute_s=max(0.0, model.compute_s - idle_s)),
         None,
         basis="the device works while the script does",
         effort="a few lines",

@@ -14,6 +14,12 @@ from headrace.session.model import Event, Session
 
 __all__ = ["MeasuredJob"]
 
+DRAINED_SHARE = 0.8
+"""Count the GPU as starved when it had finished all work before more than this share of the steps."""
+
+ONE_WAIT = 0.9
+"""Count from this mean number of waits for the device on as one in each step."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredJob:
@@ -42,6 +48,26 @@ class MeasuredJob:
     def unknown_pause_s(self) -> float:
         """Seconds per step of pauses whose cause is not known, without what functions of the script may explain."""
         return self.rank.pauses.unknown_s - self.script_pause_s
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the GPU has finished all work before nearly each step."""
+        return self.rank.drained_share is not None and self.rank.drained_share > DRAINED_SHARE
+
+    @property
+    def sync_idle_s(self) -> float:
+        """Seconds per step that the script's waits for the device cost: without them script and device would run side by side.
+
+        One wait per step costs nothing while the device has more work; where it was seen to drain and to idle, it counts too.
+        """
+        rank, busy = self.rank, self.machine.gpu_busy
+        least = ONE_WAIT if self.is_drained and busy is not None else 2
+        if rank.sync_s is None or (rank.sync_count or 0.0) < least:
+            return 0.0
+        idle_s = min(rank.sync_s, rank.host_work_s - self.script.seconds)
+        if busy is not None:
+            idle_s = min(idle_s, (1 - busy) * rank.step_s - rank.exposed_wait_s - (rank.h2d_s or 0.0) - self.script.seconds)
+        return max(0.0, idle_s)
 
     @property
     def recompilations(self) -> tuple[Event, ...]:

@@ -353,9 +353,12 @@ SETTINGS: Mapping[str, SettingKind] = {kind.name: kind for kind in _SETTINGS}
 def verdict_kind(name: str, *, cause_seen: bool = True) -> VerdictKind:
     """Return the record of a kind. For a name that this version does not know, return one that shows the name in words.
 
-    `cause_seen`: False returns the words for a wait in which no file or socket was read (`Finding.cause_seen`).
+    `cause_seen`: False returns the words for a wait in which no file or socket was read, and for a GPU that idles beside a
+    training process that only computes (`Finding.cause_seen`).
     """
     words = name.replace("_", " ")
+    if not cause_seen and name == "COMPUTE_BOUND":
+        return replace(KINDS[name], headline="{summary}.", severity="problem")
     if not cause_seen and name in KINDS and KINDS[name].is_blocked:
         return replace(
             KINDS[name],

@@ -92,7 +92,8 @@ class Finding:
     share: how much of the step the cause accounts for, 0 to 1; of the whole run when `share_of` is "run".
     evidence: sentences with the measured numbers.
     summary: the cause in a clause.
-    cause_seen: False when batches are blocked and nothing was seen that blocks them: no file or socket was read meanwhile.
+    cause_seen: False when batches are blocked and nothing was seen that blocks them: no file or socket was read meanwhile;
+        of COMPUTE_BOUND when the GPU idles for much of the step and it was not seen why.
     """
 
     kind: str

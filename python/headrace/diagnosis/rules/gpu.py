@@ -8,9 +8,10 @@ from headrace.diagnosis.measure.hot_functions import hot_words
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import Finding
+from headrace.diagnosis.rules.curves import GPU_BUSY
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE, is_small_handover
-from headrace.system.text.sizes import percent_text
+from headrace.system.text.sizes import count_text, percent_text
 
 __all__ = ["compute_bound", "h2d_bound", "overhead_bound", "sync_bound"]
 
@@ -22,9 +23,6 @@ SYNC_SHARE = 0.10
 
 OVERHEAD_SHARE = 0.40
 """Report Python overhead when it takes at least this share of the step."""
-
-DRAINED_SHARE = 0.8
-"""Count the GPU as starved when it had finished all work before more than this share of the steps."""
 
 BUSY_THREAD = 0.6
 """Without a GPU, look for overhead only when the training thread is on a core for at least this share of the compute time."""
@@ -45,22 +43,16 @@ def h2d_bound(job: MeasuredJob) -> Finding | None:
 
 
 def sync_bound(job: MeasuredJob) -> Finding | None:
-    """Report that the script waits for the device several times per step, and that the device idles in between."""
-    rank, machine = job.rank, job.machine
-    if rank.sync_count is None or rank.sync_s is None or rank.sync_count < 2:
-        return None
-    beside_s = max(0.0, rank.host_work_s - job.script.seconds)
-    idle_s = min(beside_s, rank.sync_s)  # without the waits, this much would run side by side
-    if machine.gpu_busy is not None:
-        idle_s = min(idle_s, (1 - machine.gpu_busy) * rank.step_s)
-    share = job.share(idle_s)
+    """Report that the script waits for the device, once or several times per step, and that the device idles in between."""
+    rank, share = job.rank, job.share(job.sync_idle_s)
     if share < SYNC_SHARE:
         return None
+    words = count_text(round(rank.sync_count or 0), "time")
     return make_finding(
         "SYNC_BOUND",
         share,
-        f"the script waits for the device {rank.sync_count:.0f} times per step, {duration(rank.sync_s)} in all",
-        f"the script works {duration(rank.host_work_s)} per step while the device has nothing to do",
+        f"the script waits for the device {words} per step, {duration(rank.sync_s or 0.0)} in all",
+        f"without these waits {duration(job.sync_idle_s)} of each step would run beside the device's work",
     )
 
 
@@ -72,8 +64,7 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
         # The GPU idles while the thread waits for input, copies, or waits in .item(). The rest of its idle time is overhead.
         taken_s = rank.exposed_wait_s + (rank.h2d_s or 0.0) + (rank.sync_s or 0.0) + job.script.seconds
         idle = max(0.0, 1 - machine.gpu_busy - taken_s / rank.step_s)
-        drained = rank.drained_share is not None and rank.drained_share > DRAINED_SHARE
-        if idle < OVERHEAD_SHARE or not drained:
+        if idle < OVERHEAD_SHARE or not job.is_drained:
             return None
         words = (
             f"the GPU runs kernels {percent_text(machine.gpu_busy)} of the time and has finished before the next step starts"
@@ -113,6 +104,10 @@ def compute_bound(job: MeasuredJob, computing: float, *, beside: tuple[Finding, 
             + ("; a model that is faster by more than that makes the input the limit" if room < LITTLE_HEADROOM else "")
         )
     found = make_finding("COMPUTE_BOUND", computing, *evidence)
+    busy = job.machine.gpu_busy
+    if busy is not None and computing - busy > 1 - GPU_BUSY:
+        words = f"the GPU runs kernels {percent_text(busy)} of the time; what it waits for in the rest was not seen"
+        return replace(found, summary=words, cause_seen=False)
     late = [one for one in beside if KINDS[one.kind].is_input and (one.share or 0.0) >= INPUT_SHARE]
     return replace(found, summary="the model's own computation takes the largest part of the step") if late else found
 

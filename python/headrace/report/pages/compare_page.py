@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace._native import __version__
-from headrace.diagnosis.result.kinds import verdict_kind
 from headrace.diagnosis.result.model import Diagnosis, Percentiles
 from headrace.errors import SessionError
 from headrace.report.drawing import charts, timeline
@@ -104,7 +103,7 @@ def _rate(img_s: float | None) -> str | None:
 def _cause(side: Side) -> Html:
     """Return the box of one run: its verdict, headline, command and extent."""
     screen = side.screen
-    kind = "good" if verdict_kind(screen.kind).severity == "none" else None
+    kind = "good" if screen.is_healthy else None
     return tag(
         "div",
         tag("p", tag("b", side.label), " ", tag("span", screen.kind.replace("_", " "), class_="kind"), class_="verdict-line"),

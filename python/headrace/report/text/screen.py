@@ -80,7 +80,8 @@ class FirstScreen:
     what is said in their place where there are fixes and none is known to help, else empty.
     `spread`: (name, p50, p95) in seconds of the waiting part and of the computing part of the steps. `absent_parts`: parts of
     the step that were not measured. `quality`: noise, cost of measuring, time to the verdict. `simulated`: label of a simulated
-    device. `advice`: what to do where no fix is predicted. `notes`: as in the diagnosis. `end`, `end_evidence`: how the command
+    device. `advice`: what to do where no fix is predicted. `notes`: as in the diagnosis. `is_healthy`: whether the
+    verdict reports no problem; it decides the colour. `end`, `end_evidence`: how the command
     ended if it did not end as it should, else empty.
     """
 
@@ -116,6 +117,7 @@ class FirstScreen:
     simulated: str | None
     advice: str | None
     notes: tuple[Note, ...]
+    is_healthy: bool
     end: str = ""
     end_evidence: tuple[str, ...] = ()
 
@@ -128,11 +130,6 @@ class FirstScreen:
     def nothing_missing(self) -> str:
         """The sentence to print when the list of what was not measured is empty."""
         return "No step was timed." if self.step_s is None else "Everything that headrace looks for was measured."
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether the verdict reports no problem. Decides the colour of the page."""
-        return verdict_kind(self.kind).severity == "none"
 
 
 def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_per_hour: float | None = None) -> FirstScreen:
@@ -179,6 +176,7 @@ def first_screen(diagnosis: Diagnosis, *, session: Session | None = None, usd_pe
         simulated=simulated,
         advice=_kind(diagnosis).advice if primary is None or not primary.fixes else None,
         notes=diagnosis.notes,
+        is_healthy=_kind(diagnosis).severity == "none",
         end=ended.text if ended is not None else "",
         end_evidence=_end_evidence(ended),
     )
@@ -198,8 +196,11 @@ def capitalised(clause: str) -> str:
 
 
 def _kind(diagnosis: Diagnosis) -> VerdictKind:
-    primary = diagnosis.primary
-    return verdict_kind(diagnosis.verdict, cause_seen=primary is None or primary.cause_seen)
+    return verdict_kind(diagnosis.verdict, cause_seen=_is_seen(diagnosis))
+
+
+def _is_seen(diagnosis: Diagnosis) -> bool:
+    return diagnosis.primary is None or diagnosis.primary.cause_seen
 
 
 def _ceiling_words(diagnosis: Diagnosis) -> str:
@@ -258,7 +259,7 @@ def _has_gpu(diagnosis: Diagnosis, session: Session | None) -> bool:
 
 def _headline(diagnosis: Diagnosis, simulated: str | None, has_gpu: bool) -> str:
     device = f"The {simulated}" if simulated else "The GPU" if has_gpu else "The training"
-    if diagnosis.verdict == "COMPUTE_BOUND" and (beside := _beside_computing(diagnosis)):
+    if diagnosis.verdict == "COMPUTE_BOUND" and _is_seen(diagnosis) and (beside := _beside_computing(diagnosis)):
         return f"{device} computes {beside}."
     wait = _headline_share(diagnosis)
     share = f" {numbers.percent(wait)} of the time" if wait is not None and wait >= 0.01 else ""
