@@ -457,6 +457,8 @@ def test_flame_charts_name_functions_and_hide_places_when_shared() -> None:
         ("settings: torch has 1 thread", "Settings: torch has 1 thread"),
         ("headrace run would not help: it refuses", "headrace run would not help: it refuses"),
         ("next() takes 30 ms", "next() takes 30 ms"),
+        ("log (my job/train.py:31) takes 15 % of each step", "log (my job/train.py:31) takes 15 % of each step"),
+        ("workers wait (see train.py:31) for storage", "Workers wait (see train.py:31) for storage"),
         ("", ""),
     ],
 )

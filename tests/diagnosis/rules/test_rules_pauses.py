@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 from diagnosis_checks import check, fix
+from headrace.diagnosis.diagnose import diagnose
+from headrace.report.text.screen import first_screen
 from headrace.session.model import Event, Session, Step
 from session_factory import MAIN_PID, make_session
 
@@ -54,6 +56,18 @@ def test_periodic_saves_are_a_periodic_stall_with_their_period() -> None:
     assert any("torch.save" in words for words in diagnosis.findings[0].evidence)
     gained = fix(diagnosis, "async_checkpoint").gain
     assert gained == pytest.approx((40 * 0.0255 + 1) / (40 * 0.0255), rel=0.1)
+
+
+def test_pauses_of_torch_compile_are_called_so_and_get_its_fix() -> None:
+    """The advice was once to validate and save less often."""
+    plain = make_session(cpu_s=0.005, compute_s=0.025, steps=STEPS)
+    paused = with_pause(plain.steps, 40, 1.0)
+    diagnosis = check(replace(plain, steps=paused, events=pauses(40, 1.0, "compile", paused)), "PERIODIC_STALL")
+    assert diagnosis.summary.startswith("torch.compile compiles again")
+    assert fix(diagnosis, "dynamic_shapes").gain == pytest.approx((40 * 0.0255 + 1) / (40 * 0.0255), rel=0.1)
+    assert first_screen(diagnosis).advice is None
+    saved = diagnose(replace(plain, steps=paused, events=pauses(40, 1.0, "save", paused)))
+    assert not any(one.id == "dynamic_shapes" for one in saved.fixes)
 
 
 def test_two_long_pauses_of_unknown_cause_are_a_periodic_stall() -> None:

@@ -11,7 +11,9 @@ from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix
 from headrace.diagnosis.measure.step_model import without_share
+from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import Fix
+from headrace.diagnosis.rules.pauses import PAUSE_SHARE
 from headrace.diagnosis.rules.startup import LARGE_PART, startup_parts_s
 
 __all__ = ["AMP", "CHANNELS_LAST", "COMPILE", "FLUSH_DENORMAL", "MODES", "MORE_GPUS"]
@@ -113,10 +115,15 @@ MORE_GPUS = FixKind("more_gpus", _more_gpus)
 
 
 def _mode(name: str, change: str, command: str | None, cost_s: Callable[[MeasuredJob], float]) -> FixKind:
-    """Return the fix that leaves out a mode of PyTorch, predicted from its cost per step where that was seen."""
+    """Return the fix that leaves out a mode of PyTorch, predicted from its cost per step where that was seen.
+
+    It is proposed beside the setting, and for a verdict only where that cost was seen.
+    """
 
     def propose(job: MeasuredJob, kind: str) -> Fix | None:
         seconds, model = cost_s(job), job.model
+        if kind in KINDS and job.share(seconds) < PAUSE_SHARE:
+            return None  # a verdict of another cause
         if model is None or seconds <= 0 or job.rank.compute_s <= 0:
             return Fix(name, change, command=command, basis="not predicted: its cost was not seen", effort="one line")
         after = without_share(model, seconds / job.rank.compute_s)

@@ -3,11 +3,11 @@
 To add a kind, add one record to `_VERDICTS` and write its rule in `headrace.diagnosis.rules`. The report, the JSON schema,
 the advice, the colours and the choice of fixes all read the record. docs/reference/diagnosis.md lists the kinds in a table.
 
-The rules are in `headrace.diagnosis.rules`: `input` (storage, network, CPU_*, NO_OVERLAP, COLLATE_IPC), `gpu` (COMPUTE_BOUND,
-H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `pauses` (STARTUP, PERIODIC_STALL, SCRIPT_BOUND, GC_PAUSE), `ranks`
-(RANK_STRAGGLER, COMMUNICATION) and `machine` (THERMAL_THROTTLE, EXTERNAL_CPU, CPU_QUOTA, MEMORY_GROWTH, and CPU_OVERSUBSCRIBED
-for the training process). `standstill` finds HANG. `headrace.diagnosis.diagnose` gives INSUFFICIENT_DATA,
-`headrace.diagnosis.findings.gpu_settings` the settings.
+The rules are in `headrace.diagnosis.rules`: `input` (storage, network, CPU_*, NO_OVERLAP, COLLATE_IPC, and of `next()` itself
+IN_NEXT, GIL_HELD, NEW_ITERATORS), `gpu` (COMPUTE_BOUND, H2D_BOUND, OVERHEAD_BOUND, SYNC_BOUND), `pauses` (STARTUP,
+PERIODIC_STALL, SCRIPT_BOUND, GC_PAUSE), `ranks` (RANK_STRAGGLER, COMMUNICATION) and `machine` (THERMAL_THROTTLE, EXTERNAL_CPU,
+CPU_QUOTA, MEMORY_GROWTH, and CPU_OVERSUBSCRIBED for the training process). `standstill` finds HANG.
+`headrace.diagnosis.diagnose` gives INSUFFICIENT_DATA, `headrace.diagnosis.findings.gpu_settings` the settings.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ _VERDICTS = (
         headline="Training pauses at regular intervals.",
         label="pauses",
         advice="Validate and save less often or beside the training; let the validation loader keep its workers.",
-        fixes=("async_checkpoint",),
+        fixes=("async_checkpoint", "dynamic_shapes"),
     ),
     VerdictKind(
         "SCRIPT_BOUND",

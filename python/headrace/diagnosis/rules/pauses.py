@@ -55,6 +55,8 @@ MOST_NAMED = 3
 BLOCKED_PART = 0.7
 """Say that the functions wait when the training thread is blocked for at least this part of their time."""
 
+RECOMPILING = "torch.compile (compiling again)"
+
 PERIODIC_PART = 0.3
 """Say how often the functions run when single long steps hold at least this part of their time."""
 
@@ -99,20 +101,23 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
     parts = {
         "torch.save": pauses.save_s,
         "another loader (validation)": pauses.other_loader_s,
-        "torch.compile (compiling again)": pauses.compile_s,
+        RECOMPILING: pauses.compile_s,
         "unknown": job.unknown_pause_s,
     }
     cause = max(parts, key=lambda name: parts[name])
     if cause == "unknown" and pauses.period is None and not _few_and_long(pauses, job.rank.typical_compute_s):
         return None
     every = f"every {pauses.period} steps" if pauses.period else f"{pauses.count} times"
-    return make_finding(
+    found = make_finding(
         "PERIODIC_STALL",
         share,
         f"{every} a step takes up to {duration(pauses.longest_s)} longer, on average {duration(lost_s)} per step",
         "the cause was not seen (no torch.save, gc or other loader)" if cause == "unknown" else f"most of that time is {cause}",
         *_other_workers_words(job, pauses.periodic_s * len(job.rank.steps)),
     )
+    if cause == RECOMPILING:
+        return replace(found, summary="torch.compile compiles again while training, each time for a new shape or value")
+    return found
 
 
 def _gaps_between_epochs(job: MeasuredJob) -> Finding | None:

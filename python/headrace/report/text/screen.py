@@ -31,6 +31,9 @@ MOST_COMMAND, MOST_FIX_COMMAND = 400, 4000
 ROUNDING = 1.005
 """Call two rates equal if their ratio is below this: printed with three digits they look the same."""
 
+PLACED = re.compile(r"\S+ \([^()]+:\d+\)")
+"""A function and where it is, as at the beginning of a clause."""
+
 SIMULATED = re.compile(r"sim:[A-Za-z0-9-]+")
 
 
@@ -190,7 +193,9 @@ def _end_evidence(ended: End | None) -> tuple[str, ...]:
 
 
 def capitalised(clause: str) -> str:
-    """Return a clause with its first letter capitalised, unless it begins with code such as `next()` or `headrace run`."""
+    """Return a clause with its first letter capitalised, but code as it is: `next()`, `headrace run`, `log (log.py:9)`."""
+    if PLACED.match(clause):
+        return clause
     first = clause.split()[0].rstrip(":") if clause.strip() else ""
     return clause[:1].upper() + clause[1:] if first.isalpha() and first != "headrace" else clause
 
