@@ -30,7 +30,7 @@ OWN_QUEUE_DOUBT = 0.5
 """Lower the confidence in EXTERNAL_CPU by this number times the share of waits for a core that the job's own threads cause."""
 
 UNSEEN_CONFIDENCE = 0.5
-"""The confidence is at most this when nothing was seen that blocks an input, or for which an idle GPU waits."""
+"""The confidence of a blocked input is at most this when nothing was seen that blocks it."""
 
 
 def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
@@ -49,6 +49,8 @@ def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
         confidence -= min(0.3, foreign)
     if leading.name == "EXTERNAL_CPU":
         confidence -= OWN_QUEUE_DOUBT * job.machine.crowded_share
+    if leading.name == "COMPUTE_BOUND" and not findings[0].cause_seen:  # the GPU idles, and it was not seen why
+        confidence = min(confidence, UNSEEN_CONFIDENCE)
     shares = [found.share or 0.0 for found in findings]
     if len(shares) > 1 and shares[1] > CLOSE_SECOND * shares[0]:
         confidence -= 0.15
@@ -61,7 +63,7 @@ def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
         confidence -= 0.15
     if job.rank.loader.family == "kineto" and (leading.is_step_term or leading.name == "NO_OVERLAP"):
         confidence -= 0.25  # a trace does not show which kind of input is slow
-    if not findings[0].cause_seen and (leading.is_blocked or leading.name == "COMPUTE_BOUND"):
+    if not findings[0].cause_seen and leading.is_blocked:
         confidence = min(confidence, UNSEEN_CONFIDENCE)
     return round(max(0.1, min(confidence, most_confidence(job.rank.steps))), 2)
 
