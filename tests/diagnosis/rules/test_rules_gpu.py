@@ -76,7 +76,7 @@ def waits_once(busy: float, *, drained: int) -> Session:
 def test_one_wait_per_step_counts_where_the_gpu_has_nothing_left_to_do() -> None:
     diagnosis = check(waits_once(0.62, drained=1), "SYNC_BOUND")
     found = diagnosis.findings[0]
-    assert found.share == pytest.approx(0.38, abs=0.01) and "1 time per step" in found.evidence[0]
+    assert found.share == pytest.approx(0.38, abs=0.01) and "once per step" in found.evidence[0]
     assert diagnosis.share_of_step["sync"] == pytest.approx(found.share, abs=1e-3), "the bar and the verdict are one number"
     assert fix(diagnosis, "remove_sync").gain == pytest.approx(1 / (1 - found.share), rel=0.02)
 

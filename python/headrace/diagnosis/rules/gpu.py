@@ -11,7 +11,7 @@ from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.curves import GPU_BUSY
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE, is_small_handover
-from headrace.system.text.sizes import count_text, percent_text
+from headrace.system.text.sizes import percent_text
 
 __all__ = ["compute_bound", "h2d_bound", "overhead_bound", "sync_bound"]
 
@@ -47,11 +47,12 @@ def sync_bound(job: MeasuredJob) -> Finding | None:
     rank, share = job.rank, job.share(job.sync_idle_s)
     if share < SYNC_SHARE:
         return None
-    words = count_text(round(rank.sync_count or 0), "time")
+    count = round(rank.sync_count or 0)
+    times = f"{count} times" if count > 1 else "once"
     return make_finding(
         "SYNC_BOUND",
         share,
-        f"the script waits for the device {words} per step, {duration(rank.sync_s or 0.0)} in all",
+        f"the script waits for the device {times} per step, {duration(rank.sync_s or 0.0)} in all",
         f"without these waits {duration(job.sync_idle_s)} of each step would run beside the device's work",
     )
 
@@ -103,11 +104,11 @@ def compute_bound(job: MeasuredJob, computing: float, *, beside: tuple[Finding, 
             f"the input could be {percent_text(room)} faster than the model takes it"
             + ("; a model that is faster by more than that makes the input the limit" if room < LITTLE_HEADROOM else "")
         )
-    found = make_finding("COMPUTE_BOUND", computing, *evidence)
     busy = job.machine.gpu_busy
     if busy is not None and computing - busy > 1 - GPU_BUSY:
         words = f"the GPU runs kernels {percent_text(busy)} of the time; what it waits for in the rest was not seen"
-        return replace(found, summary=words, cause_seen=False)
+        return replace(make_finding("COMPUTE_BOUND", computing, *evidence), summary=words, cause_seen=False)
+    found = make_finding("COMPUTE_BOUND", computing, *evidence)
     late = [one for one in beside if KINDS[one.kind].is_input and (one.share or 0.0) >= INPUT_SHARE]
     return replace(found, summary="the model's own computation takes the largest part of the step") if late else found
 
