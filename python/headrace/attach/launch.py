@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import shutil
@@ -29,6 +30,9 @@ PATIENCE_S = 10.0
 
 GROUP_VARIABLE = "HEADRACE_GROUP_SIGNALS"
 """Environment variable: `1` where signals are sent to all processes of a group, as a container's first process sends them."""
+
+ASKED_EACH_S = 0.1
+"""Ask whether a command has done what it was for so often."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -91,14 +95,16 @@ def spawn(
     stderr: IO[bytes] | IO[str] | int | None = None,
     on_start: Callable[[subprocess.Popen[bytes]], None] | None = None,
     time_limit_s: float | None = None,
+    has_ended: Callable[[], bool] | None = None,
 ) -> FinishedCommand:
     """Run `command` to its end, with `hooks` (names of modules with an `install()`) in each Python process that it starts.
 
     `session_dir`: the session that the hooks write to. `env`: further environment variables. `stdout`, `stderr`: as in
     `subprocess.Popen` (default: inherited, like stdin). `on_start` is called with the running process. `time_limit_s`: send
-    SIGTERM, then SIGKILL, after this many seconds (default: never). SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on to the
-    command; SIGINT too, unless the terminal has sent it to both. Raise `UsageError` for an empty command, `CommandError` if it
-    cannot be started.
+    SIGTERM, then SIGKILL, after this many seconds (default: never). `has_ended`: asked a few times a second; send SIGKILL to
+    all processes of the command when it says so, or at the time limit, so that nothing of the script runs any more. SIGTERM,
+    SIGHUP, SIGUSR1 and SIGUSR2 are passed on to the command; SIGINT too, unless the terminal has sent it to both. Raise
+    `UsageError` for an empty command, `CommandError` if it cannot be started.
     """
     if not command:
         raise UsageError("no command given", hint="write it after --, for example: -- python train.py")
@@ -114,7 +120,7 @@ def spawn(
     with _forward_signals(child) as received:
         if on_start is not None:
             on_start(child)
-        returncode, timed_out = _wait(child, time_limit_s)
+        returncode, timed_out = _wait(child, time_limit_s) if has_ended is None else _wait_until(child, time_limit_s, has_ended)
     stopped_by = next((number for number in received if number in STOPPING), None)
     return FinishedCommand(tuple(command), returncode, child.pid, started_s, time.monotonic(), timed_out, stopped_by)
 
@@ -155,6 +161,31 @@ def _wait(child: subprocess.Popen[bytes], time_limit_s: float | None) -> tuple[i
         while time.monotonic() < end_s and any(procfs.start_ticks(pid, PROC) == family[pid] for pid in left):
             time.sleep(0.1)
     return code, True
+
+
+def _wait_until(child: subprocess.Popen[bytes], time_limit_s: float | None, has_ended: Callable[[], bool]) -> tuple[int, bool]:
+    """Return the exit code, and whether the time limit ended the command, which SIGKILL does."""
+    end_s = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
+    while time.monotonic() < end_s and not has_ended():
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(ASKED_EACH_S), False
+    family = {pid: procfs.start_ticks(pid, PROC) for pid in procfs.descendants(child.pid, PROC)}
+    child.kill()  # first: it would act on the end of the others
+    for pid, started in family.items():
+        # Those that clean up behind the others end by themselves after them.
+        if started is not None and procfs.start_ticks(pid, PROC) == started and not _cleans_up(pid):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    return child.wait(), not has_ended()
+
+
+def _cleans_up(pid: int) -> bool:
+    """Return whether a process removes the shared memory that others leave."""
+    try:
+        words = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"multiprocessing.resource_tracker" in words or b"torch_shm_manager" in words
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -47,11 +47,13 @@ def watch(
     env: Mapping[str, str] | None = None,
     time_limit_s: float | None = None,
     log: IO[bytes] | None = None,
+    has_ended: Callable[[], bool] | None = None,
 ) -> FinishedCommand:
     """Run `command` to its end and write its session to `folder`.
 
     `hooks`: modules that attach to the command's Python processes. `env`: further environment variables. `time_limit_s`:
     stop the command after this many seconds (default: never). `log`: file for the command's output (default: pass it on).
+    `has_ended`: as in `spawn`.
 
     Raises `UsageError` when the folder already holds a session, `SessionError` when it cannot be written, `CommandError` when
     the command cannot be started. A folder that cannot be written any more while the command runs ends the recording only.
@@ -66,6 +68,7 @@ def watch(
             hooks=hooks,
             env=env,
             time_limit_s=time_limit_s,
+            has_ended=has_ended,
             stdout=log,
             stderr=None if log is None else subprocess.STDOUT,
             on_start=lambda child: samplers.append(sampler.start(folder, child.pid)),

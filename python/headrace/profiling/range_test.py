@@ -1,7 +1,8 @@
 """`diagnose --find-learning-rate`: the learning-rate range test on the user's own script.
 
 The command runs once more, with a rate that grows over 100 updates of the weights, and is ended after them
-(`headrace.attach.experiments.range_test`). The curve is read as that of `headrace tune`.
+(`headrace.attach.experiments.range_test`), or before it saves or changes a file that was there (`kept_files`). The curve is read
+as that of `headrace tune`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace.attach.experiments import kept_files
 from headrace.attach.experiments.range_curve import UPDATES, RangePoint, RangeTest, read_curve
 from headrace.attach.experiments.range_test import FACT
 from headrace.diagnosis.result.model import Diagnosis, Note
@@ -22,7 +25,9 @@ from headrace.session.model import Session
 
 __all__ = ["PAGE_FILE", "with_learning_rate"]
 
-HOOK = "headrace.attach.experiments.range_test"
+HOOKS = ("sys:headrace.attach.experiments.kept_files", "headrace.attach.experiments.range_test")
+"""The files are kept from the first line of the script on, before it imports PyTorch."""
+
 FOLDER = "range-test"
 PAGE_FILE = "learning-rate.html"
 
@@ -41,13 +46,20 @@ def with_learning_rate(
     folder: of the session, which gets the run's own session, the curve (the fact `range_test`) and its page. limit_s: most
     seconds of the run (default: by the watched steps).
     """
-    log(f"--find-learning-rate: running the command once more, with a rate that grows over {UPDATES} updates; it saves nothing")
+    if diagnosis.step_s is None:  # nor would the hooks that keep the script's files
+        log("--find-learning-rate: no steps of a training loop were seen: nothing is suggested")
+        return diagnosis
+    log(f"--find-learning-rate: running the command once more, with a rate that grows over {UPDATES} updates, until it saves")
     start_s = math.fsum(diagnosis.startup_s.values())
     usual_s = max(LEAST_LIMIT_S, SLOWER * (start_s + UPDATES * (diagnosis.step_s or 0.0)))
-    finished = watch(command, folder / FOLDER, hooks=(HOOK,), time_limit_s=limit_s or usual_s)
-    found: Mapping[str, Any] | None = Session.load(folder / FOLDER).facts.get(FACT)
-    if finished.stopped_by is not None or not found:
-        why = "interrupted" if finished.stopped_by is not None else "no update by an optimizer of PyTorch was seen"
+    again = (folder / FOLDER).absolute()
+    has_ended = partial(kept_files.has_ended, again)
+    finished = watch(command, again, hooks=HOOKS, time_limit_s=limit_s or usual_s, has_ended=has_ended)
+    found: Mapping[str, Any] | None = Session.load(again).facts.get(FACT)
+    early = kept_files.reason(again)
+    if finished.stopped_by is not None or not found or (early and not found["points"]):
+        why = early or "no update by an optimizer of PyTorch was seen"
+        why = "interrupted" if finished.stopped_by is not None else why
         log(f"--find-learning-rate: {why}: nothing is suggested")
         return diagnosis
     add_fact(folder, FACT, found)
@@ -57,7 +69,8 @@ def with_learning_rate(
         global_batch=int(found["global_batch"]),
         diverged=bool(found["diverged"]),
         complete=bool(found["complete"]),
-        more_time="give a longer --seconds",
+        more_time="give a longer --seconds" if finished.timed_out else "",
+        ended="the time was over" if finished.timed_out else f"the test ended early, because {early or 'the script ended'},",
         larger_batch="try a larger batch",
     )
     own = found.get("own_rate")
@@ -78,7 +91,7 @@ def _words(test: RangeTest, own: float | None, optimizer: str) -> str:
     stands = "" if own is None else f"; {_place_words(test, own)}"
     if test.rate is None:
         return f"{test.note}{stands}"
-    batch = f"{optimizer}, a batch of {test.global_batch:,}"
+    batch = f"{optimizer}, a batch of {test.global_batch:,}" if test.global_batch else optimizer  # of an unknown kind
     note = "" if test.note is None else f"; {test.note}"
     return f"the range test suggests {test.rate:.2g} ({batch}){stands}{note}"
 

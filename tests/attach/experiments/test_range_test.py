@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from headrace.attach.experiments import kept_files
 from headrace.attach.experiments.range_curve import RangeCurve, rate_at
 from headrace.attach.experiments.range_test import FACT
 from headrace.profiling import range_test
@@ -37,7 +39,6 @@ for epoch in range(3):
         optimizer.zero_grad(); torch.nn.functional.cross_entropy(model(inputs), labels).backward(); optimizer.step()
         schedule.step()
         seen.append(optimizer.param_groups[1]["lr"])
-        torch.save(model.state_dict(), sys.argv[2])
         torch.save(model.state_dict(), copied := io.BytesIO())
         assert copied.tell() > 0
         json.dump([given, seen], open(sys.argv[1], "w"))
@@ -45,23 +46,179 @@ for epoch in range(3):
 """
 
 
+def run(script: str, folder: Path, *words: str, limit_s: float = 60) -> tuple[Any, str]:
+    """Run a script as the range test does, with one good file in its folder. Return the fact, and why the run ended early."""
+    (folder / "good.pt").write_text("good")
+    (folder / "train.py").write_text(script)
+    finished = watch(
+        [sys.executable, str(folder / "train.py"), *words],
+        folder / "s",
+        hooks=range_test.HOOKS,
+        time_limit_s=limit_s,
+        has_ended=lambda: kept_files.has_ended(folder / "s"),
+    )
+    assert not finished.timed_out and finished.returncode == -signal.SIGKILL
+    assert (folder / "good.pt").read_text() == "good"
+    return Session.load(folder / "s").facts.get(FACT), kept_files.reason(folder / "s")
+
+
 @pytest.mark.slow
-def test_the_scripts_loop_makes_the_test_and_saves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_scripts_loop_makes_the_test(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, str(tmp_path / "train.py"), str(tmp_path / "seen.json"), str(tmp_path / "model.pt")]
-    finished = watch(command, tmp_path / "s", hooks=(range_test.HOOK,), time_limit_s=100)
-    assert finished.returncode == 0, capfd.readouterr().err
-    found = Session.load(tmp_path / "s").facts[FACT]
+    found, early = run(SCRIPT, tmp_path, str(tmp_path / "seen.json"))
+    assert not early
     rates = [rate for rate, *_ in found["points"]]
     assert len(rates) > 60 and rates == [rate_at(number) for number in range(len(rates))]
     assert (found["own_rate"], found["global_batch"], found["optimizer"]) == (0.1, 32, "SGD")
     assert found["diverged"] or found["complete"]
-    assert not (tmp_path / "model.pt").exists()
     given, seen = json.loads((tmp_path / "seen.json").read_text())
     assert [one for _, one in given] == pytest.approx(rates[: len(given)], rel=1e-9)
     assert all(first == pytest.approx(0.1 * second) for first, second in given), "groups keep the ratio of their rates"
     assert seen == pytest.approx([0.1 * 0.99 ** (number + 1) for number in range(len(seen))]), "the schedule is the script's"
+
+
+KEEPS = """
+import atexit, os, pathlib, shutil, sqlite3, sys, tempfile
+folder = pathlib.Path(__file__).parent
+good, new = folder / "good.pt", folder / "new.pt"
+atexit.register(lambda: good.write_text("saved as the script ended"))
+os.makedirs(folder / "run" / "logs")
+for _ in range(2):  # what this run made is its own
+    (folder / "run" / "logs" / "one.txt").write_text("1"); new.write_text("bad")
+os.replace(new, folder / "other.pt"); os.remove(folder / "other.pt"); shutil.rmtree(folder / "run")
+with tempfile.TemporaryDirectory(dir=folder) as made: open(os.path.join(made, "one"), "w").close()
+(folder / "lock").open("w").close(); open(os.devnull, "w").write("x"); good.open().close()
+new.write_text("bad")
+try: CHANGE
+finally: (folder / "after").touch()
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "good.open('wb')",
+        "good.open('a')",
+        "os.open(good, os.O_RDWR)",
+        "os.replace(new, good)",
+        "good.rename(folder / 'good-1.pt')",
+        "os.remove(good)",
+        "shutil.copyfile(new, good)",
+        "os.truncate(good, 0)",
+        "shutil.rmtree(folder / 'kept')",
+        "os.rename(folder / 'kept', folder / 'kept-1')",
+        "os.remove(folder / 'latest.pt')",
+        "(folder / 'latest.pt').write_text('bad')",
+        "sqlite3.connect(good)",
+    ],
+)
+def test_the_run_ends_before_it_changes_a_file_that_was_there(change: str, tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "good.pt").write_text("good")
+    (tmp_path / "latest.pt").symlink_to(tmp_path / "good.pt")
+    found, early = run(KEEPS.replace("CHANGE", change), tmp_path)
+    assert found is None and "about to change" in early and str(tmp_path) in early
+    assert (tmp_path / "kept" / "good.pt").read_text() == "good" and (tmp_path / "latest.pt").is_symlink()
+    assert not (tmp_path / "after").exists(), "nothing of the script runs after it"
+
+
+LOOP = """
+import os, sys, pathlib
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+torch.set_num_threads(1)
+torch.manual_seed(0)
+folder = pathlib.Path(__file__).parent
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(96, 16), torch.randint(4, (96,)))
+def step(inputs, labels):
+    loss = torch.nn.functional.cross_entropy(model(inputs), labels); loss.backward()
+    return loss
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rest", "updates", "early"),
+    [
+        (  # a save that follows some updates, through the file that a script has opened itself or not
+            """
+for number, batch in enumerate(DataLoader(data, batch_size=32)):
+    step(*batch); optimizer.step()
+    if number == 20: torch.save(model.state_dict(), folder / "good.pt")
+""",
+            21,
+            "about to save its weights",
+        ),
+        (  # a worker changes a file
+            """
+class Caching(Dataset):
+    def __len__(self): return 640
+    def __getitem__(self, index):
+        if index == 400: (folder / "good.pt").write_text("bad")
+        return data[index % 96]
+for batch in DataLoader(Caching(), batch_size=32, num_workers=1): step(*batch); optimizer.step()
+""",
+            None,
+            "good.pt, which was there before",
+        ),
+        (  # updates are left out where a loss is no number, as a GradScaler does; the first four are too
+            """
+skipped = 4
+for inputs, labels in DataLoader(data, batch_size=32):
+    loss = step(inputs, labels)
+    if given > 50: model.weight.data.fill_(float("nan"))
+    if skipped: skipped -= 1
+    elif torch.isfinite(loss): optimizer.step(); given += 1
+""",
+            51,
+            "",
+        ),
+        (  # a loader whose `__iter__` is a generator, of batches that cannot be made again from their class
+            """
+from collections import defaultdict
+def collate(items):
+    made = defaultdict(list); made["image"], made["label"] = map(torch.stack, zip(*items)); return made
+class Generating(DataLoader):
+    def __iter__(self): yield from super().__iter__()
+for _ in DataLoader(data, batch_size=96): pass  # a check before the training
+for batch in Generating(data, batch_size=32, collate_fn=collate): step(batch["image"], batch["label"]); optimizer.step()
+raise SystemExit("the epoch must not end")
+""",
+            100,
+            "",
+        ),
+    ],
+    ids=["saves", "worker", "no update", "generator"],
+)
+def test_the_run_ends_with_its_curve(rest: str, updates: int | None, early: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    found, why = run(f"{LOOP}given = 0\n{rest}", tmp_path)
+    assert early in why and bool(early) == bool(why)
+    if updates is not None:
+        assert found["diverged"] or len(found["points"]) >= min(updates, 100)
+        assert found["global_batch"] == 32
+    assert bool(early) or found["complete"]
+
+
+@pytest.mark.slow
+def test_no_rank_waits_for_one_that_has_ended(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = f"""{LOOP}
+import torch.distributed as dist
+def train(rank):
+    dist.init_process_group("gloo", init_method=f"file://{{folder}}/meeting", rank=rank, world_size=2)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    for number, (inputs, labels) in enumerate(DataLoader(data, batch_size=32)):
+        torch.nn.functional.cross_entropy(parallel(inputs), labels).backward(); optimizer.step()
+        if rank == int(sys.argv[1]) and number == 20: torch.save(model.state_dict(), folder / "good.pt")
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, nprocs=2)
+"""
+    found, why = run(script, tmp_path, "0")
+    assert "save" in why and found["global_batch"] == 64 and len(found["points"]) == 21
 
 
 def curve(least_at: float) -> RangeCurve:
@@ -94,12 +251,12 @@ def test_the_suggestion_says_where_the_script_stands(
         "global_batch": 64,
     }
 
-    def run(command: Any, folder: Path, **_: Any) -> Any:
+    def watched(command: Any, folder: Path, **_: Any) -> Any:
         begin_session(folder, command)
         add_fact(folder, FACT, fact)
-        return SimpleNamespace(stopped_by=None)
+        return SimpleNamespace(stopped_by=None, timed_out=False)
 
-    monkeypatch.setattr(range_test, "watch", run)
+    monkeypatch.setattr(range_test, "watch", watched)
     said: list[str] = []
     begin_session(tmp_path / "s", ["train"])
     found = range_test.with_learning_rate(example_diagnosis(), tmp_path / "s", command=["train"], log=said.append)

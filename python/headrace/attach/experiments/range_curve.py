@@ -92,10 +92,11 @@ def read_curve(
     complete: bool = True,
     more_time: str = "give a longer --time-limit",
     larger_batch: str = "give a larger --batch-size",
+    ended: str = "the time was over",
 ) -> RangeTest:
-    """Return the rate that RULE chooses from the points. complete: False if time ran out before the loss diverged.
+    """Return the rate that RULE chooses from the points. complete: False if it ended before the loss diverged.
 
-    more_time, larger_batch: what to do where the time was short, or the smallest loss was chance.
+    ended: why it was not complete. more_time, larger_batch: what to do then, and where the smallest loss was chance.
     """
 
     def nothing(note: str) -> RangeTest:
@@ -104,8 +105,8 @@ def read_curve(
     if not points:
         return nothing("no update gave a finite loss: nothing is chosen")
     if not complete and not diverged:
-        at = f"the time was over at a rate of {points[-1].rate:.2g}, before the loss diverged"
-        return nothing(f"{at}: nothing is chosen; {more_time}")
+        at = f"{ended} at a rate of {points[-1].rate:.2g}, before the loss diverged"
+        return nothing(f"{at}: nothing is chosen" + (f"; {more_time}" if more_time else ""))
     lowest = min(points, key=lambda one: one.smoothed)
     if lowest.smoothed > (1 - LEAST_FALL) * points[0].smoothed:
         return nothing(f"the loss fell by less than {percent_text(LEAST_FALL)} at any rate: nothing is chosen")

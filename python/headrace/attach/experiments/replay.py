@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -183,10 +183,11 @@ def _mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def length_of(batch: Any) -> int:
-    """Return the batch size: the first dimension of the first tensor."""
-    sizes: list[int] = []
-    _mapped(batch, lambda one: sizes.append(int(one.shape[0]) if one.dim() else 0))
-    return sizes[0] if sizes else 0
+    """Return the batch size: the first dimension of the first tensor that has one, or 0."""
+    if hasattr(batch, "element_size"):
+        return int(batch.shape[0]) if batch.dim() else 0
+    children = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return next((size for size in map(length_of, children) if size), 0)
 
 
 def _resized(batch: Any, size: int) -> Any:

@@ -13,7 +13,7 @@ from headrace.attach.record import open_step
 from headrace.attach.record.load_hooks import PROCESS_STARTED_S
 from headrace.attach.record.recorder import Recorder
 
-__all__ = ["keep_open_step", "rank_from_environment", "write_process", "write_threads"]
+__all__ = ["keep_open_step", "rank_from_environment", "rank_of_process", "write_process", "write_threads"]
 
 RANK_VARIABLES = (("RANK", "LOCAL_RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"))
 MPI_VARIABLES = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE")
@@ -28,7 +28,7 @@ def rank_from_environment() -> tuple[int, int, int]:
     return 0, 0, 1
 
 
-def _rank() -> tuple[int, int, int]:
+def rank_of_process() -> tuple[int, int, int]:
     """Return the launcher's values, or those of the process group if there is no launcher (`torch.multiprocessing.spawn`)."""
     found = rank_from_environment()
     group: Any = sys.modules.get("torch.distributed")
@@ -42,7 +42,7 @@ def write_process(recorder: Recorder, *, role: str, worker_id: int | None = None
     if recorder.role is not None:
         return
     recorder.role = role
-    rank, local_rank, world_size = _rank()
+    rank, local_rank, world_size = rank_of_process()
     open_step.note_rank(rank, world_size)
     torch: Any = sys.modules.get("torch")
     tensorflow: Any = sys.modules.get("tensorflow")
