@@ -1,8 +1,8 @@
 """`diagnose --find-learning-rate`: the learning-rate range test on the user's own script.
 
 The command runs once more, with a rate that grows over 100 updates of the weights, and is ended after them
-(`headrace.attach.experiments.range_test`), or before it saves or changes a file that was there (`kept_files`). The curve is read
-as that of `headrace tune`.
+(`headrace.attach.experiments.range_test`), or before it saves or changes a file that was there (`kept_files`). The curve is
+read as that of `headrace tune`.
 """
 
 from __future__ import annotations

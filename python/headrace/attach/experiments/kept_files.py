@@ -5,7 +5,7 @@ command. It sees what Python code opens, renames, removes and truncates, of any 
 path is not seen, nor are other programs that the script starts.
 
 A run ends in one way: `end` writes the reason to `ENDED` in the session's folder and waits. Whoever started the command sees
-the file (`has_ended`) and kills all its processes at once, so that no rank waits for another, and no `atexit` or `finally` saves.
+the file (`has_ended`) and kills all its processes at once: no rank waits for another, and no `atexit` or `finally` saves.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class _RangeTest(LossReader):
         self._first: list[float] = []
         self._kind, self._batch, self._latest = "", 0, 0
         self._backwards: Counter[int] = Counter()
-        self._updates = 0
+        self._updates = self._trained = 0  # the second counts backward passes too: not each is followed by an update
 
     def guarded(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return what `function` returns. An error ends the run."""
@@ -140,18 +140,18 @@ class _RangeTest(LossReader):
     # The loader.
 
     def iterator_made(self, iterator: Any, loader: Any) -> None:
-        """Remember the loader of a new iterator, and how many updates there were before it."""
+        """Remember the loader of a new iterator, and how much was trained before it."""
         with suppress(AttributeError):  # without it, the epoch ends as ever
-            iterator._headrace_range = loader, self._updates  # no weak reference: the loop may be over a loader without a name
+            iterator._headrace_range = loader, self._trained  # no weak reference: the loop may be over a loader without a name
 
     def renewed(self, iterator: Any) -> Any:
         """Return the iterator of the next epoch; None where the loop of this one does not train, such as a validation."""
         from torch.utils.data import DataLoader
 
-        loader, updates = getattr(iterator, "_headrace_range", (None, 0))
-        if loader is None or self._updates <= updates:
+        loader, trained = getattr(iterator, "_headrace_range", (None, 0))
+        if loader is None or self._trained <= trained:
             return None
-        iterator._headrace_range = loader, self._updates
+        iterator._headrace_range = loader, self._trained
         # The `__iter__` of a subclass may be a generator, which goes on behind this iterator.
         return DataLoader.__iter__(loader) if isinstance(loader, DataLoader) else type(iterator)(loader)
 
@@ -163,6 +163,7 @@ class _RangeTest(LossReader):
 
     def note(self, tensor: Any) -> None:
         """Read the loss of a backward pass: with accumulated gradients an update has several."""
+        self._trained += 1
         loss = self.unscaled(tensor)
         if loss.numel() == 1 and not loss.dtype.is_complex:
             self._losses.append(float(loss))
@@ -192,6 +193,7 @@ class _RangeTest(LossReader):
         for group, rate in zip(optimizer.param_groups, self._own, strict=True):
             _set_rate(group, rate)
         self._updates += 1
+        self._trained += 1
         losses, self._losses = self._losses, []
         self._batch = max(self._batch, self._latest)  # the last of an epoch may be smaller
         if losses:
