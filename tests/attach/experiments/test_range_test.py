@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -267,6 +268,36 @@ def test_the_suggestion_says_where_the_script_stands(
     assert "rate that the script begins with" in page and "--learning-rate" not in page
     assert any("smoothed loss by rate: 1e-06 2.3" in line for line in said)
     assert Session.load(tmp_path / "s").facts[FACT] == fact
+
+
+@pytest.mark.parametrize("early", ["the script was about to save its weights", "", None])
+def test_a_partial_curve_says_why_no_rate_is_suggested(
+    early: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [[one.rate, one.loss, one.smoothed] for one in curve(0.3).points[:30]]
+    fact = {"points": points, "diverged": False, "complete": False, "optimizer": "SGD", "own_rate": 0.1, "global_batch": 0}
+
+    def watched(command: Any, folder: Path, **_: Any) -> Any:
+        begin_session(folder, command)
+        add_fact(folder, FACT, fact)
+        if early:
+            (folder / kept_files.ENDED).write_text(early)
+        return SimpleNamespace(stopped_by=None, timed_out=early is None)
+
+    monkeypatch.setattr(range_test, "watch", watched)
+    begin_session(tmp_path / "s", ["train"])
+    note = range_test.with_learning_rate(example_diagnosis(), tmp_path / "s", command=["train"], log=print).notes[0].text
+    ended = "the time was over" if early is None else f"the test ended early, because {early or 'the script ended'},"
+    assert f"{ended} at a rate of 0.00011, before the loss diverged: nothing is chosen" in note
+    assert ("--seconds" in note) == (early is None)
+
+
+def test_a_command_without_steps_is_not_run_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    diagnosis = replace(example_diagnosis(), step_s=None)
+    command = [sys.executable, "-c", "raise SystemExit(1)"]
+    assert range_test.with_learning_rate(diagnosis, tmp_path, command=command, log=said.append) is diagnosis
+    assert said == ["--find-learning-rate: no steps of a training loop were seen: nothing is suggested"]
 
 
 def test_a_script_without_an_optimizer_gets_no_suggestion(tmp_path: Path) -> None:

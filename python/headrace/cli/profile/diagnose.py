@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--find-learning-rate",
         action="store_true",
-        help="suggest a learning rate: run the command again with a rate that grows over 100 updates, and save nothing",
+        help="suggest a learning rate: run the command again with a rate that grows over 100 updates; the run ends before "
+        "it saves weights or changes a file that was there",
     )
     parser.add_argument(
         "--fail-if", type=str, metavar="EXPR", help='exit with 1 if this expression is true, e.g. "input_share>0.1"'
