@@ -49,7 +49,7 @@ def with_learning_rate(
     if diagnosis.step_s is None:  # nor would the hooks that keep the script's files
         log("--find-learning-rate: no steps of a training loop were seen: nothing is suggested")
         return diagnosis
-    log(f"--find-learning-rate: running the command once more, with a rate that grows over {UPDATES} updates, or until it saves")
+    log(f"--find-learning-rate: running the command once more, with a rate that grows over {UPDATES} updates, until it saves")
     start_s = math.fsum(diagnosis.startup_s.values())
     usual_s = max(LEAST_LIMIT_S, SLOWER * (start_s + UPDATES * (diagnosis.step_s or 0.0)))
     again = (folder / FOLDER).absolute()
