@@ -59,8 +59,9 @@ def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
     whole_s = math.fsum(split.values()) or 1.0
     makes_batches = cost is not None and rank.makes_batches
     queued_s = 0.0 if makes_batches else waiting_s - min(waiting_s, rank.exposed_net_wait_s)
-    next_s = min(rank.next_s, rank.exposed_next_s, waiting_s - queued_s)
-    queued_s += min(rank.exposed_next_s - next_s, waiting_s - queued_s - next_s) if makes_batches else 0.0
+    exposed_next_s = min(job.exposed_next_s, waiting_s - queued_s)
+    next_s = exposed_next_s * min(1.0, rank.net_wait_s / max(1e-12, rank.wait_s)) if makes_batches else exposed_next_s
+    queued_s += exposed_next_s - next_s
     handover_s = min(waiting_s - queued_s - next_s, rank.handover_s if rank.workers else 0.0)
     late_s = max(0.0, waiting_s - queued_s - next_s - handover_s)
     blocked_s = late_s * split.get("blocked", 0.0) / whole_s

@@ -9,8 +9,9 @@ from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix, round_rate
 from headrace.diagnosis.measure.stats import mean_of_known
+from headrace.diagnosis.measure.step_model import kept_iterator
 from headrace.diagnosis.result.model import Fix
-from headrace.diagnosis.rules.input import SMALL_BATCH_BYTES, kept_iterator
+from headrace.diagnosis.rules.input import SMALL_BATCH_BYTES
 from headrace.session.model import ObservedLoader
 
 __all__ = ["BATCH_SIZE", "KEEP_ITERATOR", "OWN_PROCESS", "PIN_MEMORY", "SHORTER_NEXT", "UINT8_BATCHES"]
@@ -140,17 +141,18 @@ def _pin_memory(job: MeasuredJob, kind: str) -> Fix | None:
 PIN_MEMORY = FixKind("pin_memory", _pin_memory, rerun=lambda number, loader: Rerun(loader_arguments={"pin_memory": True}))
 
 
-def _without_own_next(job: MeasuredJob, name: str, change: str, effort: str) -> Fix | None:
-    """Return a fix that ends what the training process does in `next()` beside the hand-over: an upper bound."""
-    if job.model is None:
+def _without_own_next(job: MeasuredJob, name: str, change: str, seconds: float, *, cpu_s: float = 0.0) -> Fix | None:
+    """Return a fix that takes these seconds, and CPU time with them, off `next()` in the training process: an upper bound."""
+    model = job.model
+    if model is None:
         return None
-    own_cpu_s = min(job.rank.next_s, mean_of_known(step.wait_cpu_s for step in job.rank.steps) or 0.0)
-    after = job.model.changed(next_s=0.0, main_cpu_s=max(0.0, job.model.main_cpu_s - own_cpu_s))
-    return predicted_fix(job, name, change, after, None, basis="as if it took no time", effort=effort, error=0.1)
+    after = model.changed(next_s=max(0.0, model.next_s - seconds), main_cpu_s=max(0.0, model.main_cpu_s - cpu_s))
+    return predicted_fix(job, name, change, after, None, basis="as if it took no time", effort="a few lines", error=0.1)
 
 
 def _shorter_next(job: MeasuredJob, kind: str) -> Fix | None:
-    inside = job.rank.inside_next
+    """Propose to end the largest part of `next()` that the training process runs itself."""
+    rank, inside = job.rank, job.rank.inside_next
     if inside is None or not inside.shares:
         return None
     changes = {
@@ -159,14 +161,16 @@ def _shorter_next(job: MeasuredJob, kind: str) -> Fix | None:
         "script": "this work done by the workers: next() only hands over",
     }
     part = max(inside.shares, key=lambda name: inside.shares[name])
-    return _without_own_next(job, "shorter_next", changes[part], "a few lines")
+    seconds = inside.shares[part] * rank.net_wait_s
+    cpu_s = min(seconds, mean_of_known(step.wait_cpu_s for step in rank.steps) or 0.0)
+    return _without_own_next(job, "shorter_next", changes[part], seconds, cpu_s=cpu_s)
 
 
 SHORTER_NEXT = FixKind("shorter_next", _shorter_next)
 
 OWN_PROCESS = FixKind(
     "own_process",
-    lambda job, kind: _without_own_next(job, "own_process", "the thread's work in a process of its own", "a few lines"),
+    lambda job, kind: _without_own_next(job, "own_process", "the thread's work in a process of its own", job.rank.held_s),
 )
 
 
@@ -174,10 +178,11 @@ def _keep_iterator(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose one iterator for all batches of an epoch."""
     if job.model is None:
         return None
+    ahead = ", whose workers make batches ahead" if job.rank.workers else ""
     return predicted_fix(
         job,
         "keep_iterator",
-        "one iterator for the whole epoch (for batch in loader), whose workers make batches ahead",
+        f"one iterator for the whole epoch (for batch in loader){ahead}",
         kept_iterator(job.model),
         "batches = iter(loader) before the loop, and next(batches) in it",
         effort="a few lines",

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.diagnosis.measure import Machine, Rank
 from headrace.diagnosis.measure.script_time import ScriptTime
 from headrace.diagnosis.measure.stats import median
-from headrace.diagnosis.measure.step_model import StepModel
+from headrace.diagnosis.measure.step_model import StepModel, kept_iterator
 from headrace.session.model import Event, Session
 
 __all__ = ["MeasuredJob"]
@@ -43,6 +43,25 @@ class MeasuredJob:
     def share(self, seconds: float) -> float:
         """Return a time per step as a share of the step, 0 to 1."""
         return max(0.0, min(1.0, seconds / self.rank.step_s)) if self.rank.step_s > 0 else 0.0
+
+    @property
+    def exposed_next_s(self) -> float:
+        """Seconds per step that `next()` itself delays the device (`Rank.exposed_next_s`).
+
+        Of new iterators with workers, what a kept iterator, whose workers make batches ahead, would save of the wait.
+        """
+        rank, model = self.rank, self.model
+        if not rank.loader.passes or not rank.workers or model is None or not rank.net_wait_s:
+            return rank.exposed_next_s
+        saved_s = rank.step_s * (1 - kept_iterator(model).step_s / model.step_s)
+        return rank.exposed_net_wait_s * min(1.0, saved_s / rank.net_wait_s)
+
+    @property
+    def late_s(self) -> float:
+        """Seconds per step that the device waits because a batch is not made yet; without its hand-over and `exposed_next_s`."""
+        rank = self.rank
+        exposed_s = rank.exposed_wait_s if rank.makes_batches else rank.exposed_net_wait_s
+        return max(0.0, exposed_s - self.exposed_next_s - (rank.handover_s if rank.workers else 0.0))
 
     @property
     def unknown_pause_s(self) -> float:

@@ -42,12 +42,14 @@ class Prediction:
 def ceiling_img_s(job: MeasuredJob) -> float | None:
     """Return the images per second of this rank if no batch were late: items / (the rest of the step + hand-over)."""
     rank = job.rank
-    floor_s = _training_floor_s(job, rank.handover_s, 0.0)
+    floor_s = _training_floor_s(job, rank.handover_s)
     return rank.items / floor_s if rank.items is not None and floor_s > 0 else None
 
 
-def _training_floor_s(job: MeasuredJob, handover_s: float, next_s: float) -> float:
+def _training_floor_s(job: MeasuredJob, handover_s: float, *, next_left: float = 0.0) -> float:
     """Return the seconds that a step takes if no batch is late: what passes outside the wait for input, and the hand-over.
+
+    next_left: share of the present work of `next()` itself that remains.
 
     Of several ranks, the one with the longest own part counts, and the wait for gradients that all of them have.
     """
@@ -57,7 +59,7 @@ def _training_floor_s(job: MeasuredJob, handover_s: float, next_s: float) -> flo
         own_s = [rank.step_s - rank.exposed_wait_s - (rank.collective_s or 0.0) for rank in job.ranks]
         rest_s = max(rest_s, max(own_s) + min(waits_s))
     handed_s = min(handover_s, job.rank.net_wait_s) if job.rank.workers else 0.0
-    return rest_s + handed_s + min(next_s, job.rank.exposed_next_s)
+    return rest_s + handed_s + min(1.0, next_left) * job.exposed_next_s
 
 
 def _bound(job: MeasuredJob, now: StepModel, after: StepModel, scale: float, *, waits_s: float = 0.0) -> tuple[float, str]:
@@ -71,7 +73,7 @@ def _bound(job: MeasuredJob, now: StepModel, after: StepModel, scale: float, *, 
     possible in any case.
     """
     rank, items = job.rank, job.rank.items or 0.0
-    rest_s = _training_floor_s(job, after.handover_s, after.next_s)
+    rest_s = _training_floor_s(job, after.handover_s, next_left=after.next_s / now.next_s if now.next_s else 0.0)
     if after.compute_s >= now.compute_s:
         training_s = rest_s + after.compute_s - now.compute_s
     else:

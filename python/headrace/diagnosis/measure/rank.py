@@ -138,10 +138,12 @@ class Rank:
 
     @property
     def exposed_next_s(self) -> float:
-        """The part of `next_s` that delays the device; with queueing for a core where that is a cost of the input."""
-        if self.makes_batches:
-            return min(self.exposed_wait_s, self.next_s * self.wait_s / self.net_wait_s if self.net_wait_s else 0.0)
-        return min(self.next_s, self.exposed_net_wait_s)
+        """The part of `next_s` that delays the device; with queueing for a core where that is a cost of the input.
+
+        What a GPU hides of `next()` it hides of each part alike.
+        """
+        exposed_s = self.exposed_wait_s if self.makes_batches else self.exposed_net_wait_s
+        return min(exposed_s, self.next_s * exposed_s / self.net_wait_s) if self.net_wait_s else 0.0
 
     @property
     def held_s(self) -> float:

@@ -19,7 +19,7 @@ from headrace.diagnosis.measure import Machine, Rank
 from headrace.diagnosis.measure.pauses import steps_by_epoch
 from headrace.session.model import Session
 
-__all__ = ["StepModel", "best_rate", "build_model", "epoch_batches", "without_share"]
+__all__ = ["StepModel", "best_rate", "build_model", "epoch_batches", "kept_iterator", "without_share"]
 
 SHARPNESS = 12
 """Exponent of the power mean; fitted to the jobs of benchmarks/scenarios/jobs.py whose two sides are close after their fix."""
@@ -117,7 +117,8 @@ def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | 
     if cost is None:
         return None
     cpu_s = cost.cpu_s if cost.cpu_s is not None else cost.wall_s
-    blocked_s = cost.off_core_s
+    # Without workers, a thread that holds the interpreter blocks the batch: that time is a part of `next_s` already.
+    blocked_s = cost.off_core_s if rank.workers else max(0.0, cost.off_core_s - rank.held_s)
     ratio = max(1.0, cost.alone_ratio or 1.0)
     workers = rank.workers
     alone_s = blocked_s / ratio
@@ -139,9 +140,14 @@ def build_model(rank: Rank, ranks: int, machine: Machine, *, read_rate: float | 
         cores=_usable_cores(machine),
         ranks=max(1, ranks),
         workers=workers,
-        next_s=rank.next_s if not rank.loader.passes else max(rank.next_s, rank.net_wait_s - rank.handover_s),
+        next_s=max(rank.next_s, rank.net_wait_s - rank.handover_s) if rank.loader.passes and workers else rank.next_s,
         batches=epoch_batches(rank, max(1, ranks)),
     )
+
+
+def kept_iterator(model: StepModel) -> StepModel:
+    """Return the step model of a job that makes one iterator, and keeps it."""
+    return model.changed(next_s=0.0)
 
 
 def without_share(model: StepModel, lost: float) -> StepModel:

@@ -14,7 +14,6 @@ from headrace.diagnosis.measure import BatchCost, Rank, has_native_threads
 from headrace.diagnosis.measure.hot_functions import hot_words
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.stats import mean
-from headrace.diagnosis.measure.step_model import StepModel
 from headrace.diagnosis.result.kinds import KINDS, verdict_kind
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
@@ -24,13 +23,13 @@ from headrace.system.text.sizes import count_text, number_text, percent_text
 
 __all__ = [
     "INPUT_SHARE",
+    "NEXT_KINDS",
     "SMALL_BATCH_BYTES",
     "input_kind",
     "input_wait_s",
     "inside_next",
     "is_cause_unseen",
     "is_small_handover",
-    "kept_iterator",
     "new_iterators",
     "refusal_words",
     "slow_input",
@@ -41,6 +40,9 @@ __all__ = [
 
 INPUT_SHARE = 0.07
 """Report input as a cause when waiting for it takes at least this share of the step (XProf: 5 % moderate, 20 % high)."""
+
+NEXT_KINDS = ("NEW_ITERATORS", "IN_NEXT", "GIL_HELD")
+"""Kinds of what `next()` itself takes in the training process. The other kinds of input are about batches made late."""
 
 SMALL_BATCH_BYTES = 1_000_000
 """Count a batch as small below this size: its hand-over then costs calls and wake-ups, not copying."""
@@ -145,9 +147,9 @@ def slow_input(job: MeasuredJob) -> Finding | None:
 
 
 PART_ADVICE = {
-    "sampler": "more workers do not help; draw the indices of many batches at once, or once an epoch",
+    "sampler": "no worker shortens this part; draw the indices of many batches at once, or once an epoch",
     "pinning": "one thread copies every tensor of a batch: fewer tensors, or smaller ones (uint8), take less time",
-    "script": "more workers do not help; move this work into the dataset or the collate function, which workers run",
+    "script": "no worker shortens this part; move this work into the dataset or the collate function, which workers run",
 }
 """What to do about each part of `next()` that the training process runs itself (`headrace.session.inside_next.OWN_PARTS`)."""
 
@@ -161,10 +163,11 @@ def inside_next(job: MeasuredJob) -> Finding | None:
     takes = f"next() takes {duration(rank.exposed_wait_s)} of each {duration(rank.step_s)} step"
     if inside.holder is not None and 2 * rank.held_s >= rank.next_s:
         name = _function_words(job, inside.holder)
+        held_s = rank.exposed_next_s * rank.held_s / rank.next_s
         found = make_finding(
             "GIL_HELD",
             share,
-            f"{takes}; {duration(rank.held_s)} of that the training thread waits for Python's lock (GIL)",
+            f"{takes}; {duration(held_s)} of that the training thread waits for Python's lock (GIL)",
             f"the lock came over 2 ms late in {percent_text(inside.held_share)} of {inside.samples} samples, with a core free; "
             f"meanwhile another thread ran {name}",
         )
@@ -188,17 +191,12 @@ def _function_words(job: MeasuredJob, frame: StackFrame) -> str:
     return f"{frame.function} ({frame.file.removeprefix(folder)}:{frame.line})"
 
 
-def kept_iterator(model: StepModel) -> StepModel:
-    """Return the step model of a job that makes one iterator, and keeps it."""
-    return model.changed(next_s=0.0)
-
-
 def new_iterators(job: MeasuredJob) -> Finding | None:
     """Report that the script makes a new iterator for each batch, or for a few: its workers start and end each time."""
     rank, model, loader = job.rank, job.model, job.rank.loader
     if not loader.passes or model is None:
         return None
-    share = 1 - kept_iterator(model).step_s / model.step_s
+    share = job.share(job.exposed_next_s)
     if share < INPUT_SHARE:
         return None
     each = len(rank.all_steps) / loader.passes
@@ -256,13 +254,10 @@ def input_wait_s(job: MeasuredJob) -> float:
     workers, such queueing delays a batch that may be ready, so it is no proof of slow input.
     """
     rank = job.rank
-    if rank.loader.passes and rank.workers:  # of a kept iterator, workers make the batches ahead
-        kept_s = kept_iterator(job.model).step_s if job.model is not None else 0.0
-        return max(0.0, min(_common_wait_s(job), kept_s - rank.compute_s))
     if rank.makes_batches:
-        return max(0.0, _common_wait_s(job) - rank.exposed_next_s)
+        return max(0.0, _common_wait_s(job) - job.exposed_next_s)
     net_s = min(rank.exposed_net_wait_s for rank in job.ranks)
-    return max(0.0, net_s - rank.exposed_next_s - (rank.handover_s if _handover_is_small(rank) else 0.0))
+    return max(0.0, net_s - job.exposed_next_s - (rank.handover_s if _handover_is_small(rank) else 0.0))
 
 
 def _handover_is_small(rank: Rank) -> bool:

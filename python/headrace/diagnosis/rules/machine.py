@@ -11,7 +11,7 @@ from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.contention import thread_contention
 from headrace.diagnosis.rules.finding import duration, make_finding
-from headrace.diagnosis.rules.input import INPUT_SHARE, input_wait_s, unseen_input_kind, workers_are_needed
+from headrace.diagnosis.rules.input import INPUT_SHARE, NEXT_KINDS, input_wait_s, unseen_input_kind, workers_are_needed
 from headrace.system.text.sizes import count_text, number_text, percent_text, size_text
 
 __all__ = [
@@ -184,17 +184,23 @@ def _late_by_queueing_s(job: MeasuredJob) -> float:
     """Return the seconds per step that batches are late because their worker waits for a core."""
     rank, cost = job.rank, job.rank.batch_cost
     if cost is None and rank.loader.family == "tensorflow" and not KINDS[unseen_input_kind(job)[0]].is_blocked:
-        return rank.exposed_net_wait_s * (job.machine.queue_share or 0.0)  # as in the bar of the step
+        return job.late_s * (job.machine.queue_share or 0.0)  # as in the bar of the step
     if cost is None or cost.queue_s is None or cost.wall_s <= 0 or (rank.makes_batches and _own_queueing_s(rank)):
         return 0.0
-    return rank.exposed_net_wait_s * cost.queue_s / cost.wall_s
+    return job.late_s * cost.queue_s / cost.wall_s
 
 
-def queueing_in_input_s(job: MeasuredJob) -> float:
-    """Return the seconds of waiting for a core that both a slow input and EXTERNAL_CPU count, per step."""
-    rank = job.rank
+def queueing_in_input_s(job: MeasuredJob, kind: str) -> float:
+    """Return the seconds of waiting for a core that both a finding of the input and EXTERNAL_CPU count, per step.
+
+    Workers that wait for a core make batches late; `next()` itself takes no longer.
+    """
+    rank, of_next = job.rank, kind in NEXT_KINDS
     if rank.makes_batches and _own_queueing_s(rank):
-        return rank.wait_s - rank.net_wait_s
+        next_part = job.exposed_next_s / rank.exposed_wait_s if rank.exposed_wait_s else 0.0
+        return (rank.wait_s - rank.net_wait_s) * (next_part if of_next else 1 - next_part)
+    if of_next:
+        return 0.0
     return _late_by_queueing_s(job) + (_own_queueing_s(rank) if workers_are_needed(job) else 0.0)
 
 

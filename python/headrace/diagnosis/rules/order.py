@@ -76,7 +76,7 @@ def find_causes(job: MeasuredJob, computing: float) -> list[Finding]:
     outside = _findings(OUTSIDE_RULES, job)
     inside = _findings(RULES, job)
     if any(found.kind == "EXTERNAL_CPU" for found in outside):
-        inside = [_without_queueing(job, found) for found in inside]
+        inside = [rest for found in inside if (rest := _without_queueing(job, found)) is not None]
     causes = sorted([*outside, *inside], key=_share, reverse=True)
     causes = _contention_first(job, causes)
     growth = memory_growth(job)
@@ -127,9 +127,15 @@ def _contention_first(job: MeasuredJob, causes: list[Finding]) -> list[Finding]:
     return [contention, *sorted(rest, key=_share, reverse=True)]
 
 
-def _without_queueing(job: MeasuredJob, found: Finding) -> Finding:
-    """Return a slow input without the waits for a core that are part of it: they are the share of EXTERNAL_CPU."""
-    return _less(found, job.share(queueing_in_input_s(job))) if KINDS[found.kind].is_input else found
+def _without_queueing(job: MeasuredJob, found: Finding) -> Finding | None:
+    """Return a slow input without the waits for a core that are part of it: they are the share of EXTERNAL_CPU.
+
+    None: what is left is too small a share to report.
+    """
+    if not KINDS[found.kind].is_input:
+        return found
+    rest = _less(found, job.share(queueing_in_input_s(job, found.kind)))
+    return rest if _share(rest) >= INPUT_SHARE else None
 
 
 def _less(found: Finding, share: float) -> Finding:
