@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from diagnosis_checks import check, check_agreement, fix
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.result.kinds import KINDS
 from headrace.report.text import terminal
 from headrace.session.model import Event, Session, Stack, StackFrame
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from session_factory import MAIN_PID, make_session
 
 LOADER, QUEUES, PINNING = "torch/utils/data/dataloader.py", "multiprocessing/queues.py", "torch/utils/data/_utils/pin_memory.py"
@@ -138,6 +142,136 @@ def test_an_iterator_for_each_batch_without_workers_costs_what_its_sampler_takes
     assert "each draws a new order: RandomSampler.__iter__" in " ".join(diagnosis.findings[0].evidence)
 
 
+def test_iterators_of_varied_batches_without_workers_cost_what_they_take_themselves() -> None:
+    """The spread of the batches was taken for a cost of the iterators: 64 % of a step that waits 40 %."""
+    one = make_session(workers=0, cpu_s=0.03, compute_s=0.05, jitter=0.0)
+    made = [0.005 + 0.0005 * (number * 37 % 110) for number in range(len(one.steps))]
+    steps, batches, now_s = [], [], 2.0
+    for number, (step, batch, wall_s) in enumerate(zip(one.steps, one.batches, made, strict=True)):
+        steps.append(replace(step, start_s=now_s, wait_s=wall_s + 0.001, epoch=number))
+        batches.append(replace(batch, pid=MAIN_PID, start_s=now_s + 0.001, wall_s=wall_s, cpu_s=wall_s))
+        now_s += wall_s + 0.051
+    diagnosis = diagnose(replace(one, steps=tuple(steps), batches=tuple(batches), duration_s=now_s))
+    assert [found.kind for found in diagnosis.findings] == ["NO_OVERLAP"]
+    assert diagnosis.findings[0].share == pytest.approx(diagnosis.wait_share, abs=1e-3)
+    assert fix(diagnosis, "num_workers=1").gain == pytest.approx(diagnosis.step_s / 0.05, rel=0.03)
+
+
+def test_a_kept_iterator_without_workers_is_not_said_to_have_any() -> None:
+    order = (*DRAW[:2], StackFrame("RandomSampler.__iter__", "torch/utils/data/sampler.py", 150))
+    session = sampled(with_new_iterators(0, 0.0, 0.0), ("next", 60, False, order), ("batch", 20, False, NEXT))
+    diagnosis = diagnose(session)
+    assert fix(diagnosis, "keep_iterator").change == "one iterator for the whole epoch (for batch in loader)"
+    assert diagnosis.share_of_step["input_next"] == pytest.approx(diagnosis.findings[0].share, abs=1e-3)
+
+
+def test_new_iterators_cost_no_more_than_the_device_waits() -> None:
+    """The GPU hides 100 of 120 ms in next()."""
+    session = with_new_iterators(4, 0.05, 0.03)
+    steps = tuple(replace(step, compute_s=0.1, gpu_wait_s=0.01, gpu_step_s=0.1) for step in session.steps)
+    moved, now_s = [], 2.0
+    for step in steps:
+        moved.append(replace(step, start_s=now_s + 0.05))
+        now_s += 0.05 + step.step_s
+    shifts = [new.start_s - old.start_s for new, old in zip(moved, steps, strict=True)]
+    events = tuple(replace(event, start_s=event.start_s + shifts[at // 2]) for at, event in enumerate(session.events))
+    diagnosis = check_agreement(replace(session, steps=tuple(moved), events=events, duration_s=now_s))
+    assert diagnosis.wait_share is not None
+    shares = {found.kind: found.share or 0.0 for found in diagnosis.findings}
+    assert shares.get("NEW_ITERATORS", 0.0) <= diagnosis.wait_share + 1e-3
+    assert shares.get("NEW_ITERATORS", diagnosis.share_of_step["input_next"]) == pytest.approx(
+        diagnosis.share_of_step["input_next"], abs=1e-3
+    )
+
+
+def test_a_shorter_part_of_next_leaves_the_other_parts() -> None:
+    """15 ms of sampler and 13.5 ms of pinning in a step of 90 ms: all of both were taken off, for the sampler alone."""
+    session = make_session(workers=8, compute_s=0.06, cpu_s=0.05, transfer_s=0.03, cores=16, jitter=0.0)
+    both = sampled(session, ("next", 50, False, DRAW), ("next", 45, False, PIN), ("next", 5, True, WAIT))
+    assert fix(diagnose(both), "shorter_next").gain == pytest.approx(0.09 / 0.075, rel=0.02)
+    held = sampled(session, ("next", 35, False, DRAW), ("next", 65, True, WAIT), ("holder", 60, False, LOG))
+    diagnosis = diagnose(held)
+    assert diagnosis.verdict == "GIL_HELD"
+    held_s = 0.03 * 0.65
+    assert fix(diagnosis, "own_process").gain == pytest.approx(0.09 / (0.09 - held_s), rel=0.02)
+
+
+def test_what_a_gpu_hides_of_next_it_hides_of_each_part() -> None:
+    """Pinning is 30 % of next(), workers that are late 70 %: all of the wait was called pinning, and no worker was offered."""
+    session = make_session(workers=4, compute_s=0.05, cpu_s=0.32, gpu_wait_share=0.25, gpu_busy=0.9, cores=16)
+    diagnosis = check_agreement(sampled(session, ("next", 70, True, WAIT), ("next", 30, False, PIN)))
+    assert diagnosis.wait_share is not None
+    assert diagnosis.share_of_step["input_next"] == pytest.approx(0.3 * diagnosis.wait_share, rel=0.05)
+    assert [(found.kind, found.share) for found in diagnosis.findings[1:]] == [
+        ("CPU_PREP", pytest.approx(diagnosis.share_of_step["input_cpu"], abs=0.002))
+    ], "the larger part of a wait that counts"
+    assert fix(diagnosis, "num_workers").gain == pytest.approx(1.07, abs=0.02)
+
+
+def test_a_worker_that_shortens_the_wait_is_not_said_to_help_nothing() -> None:
+    session = make_session(workers=2, compute_s=0.04, cpu_s=0.12, transfer_s=0.03, cores=8, jitter=0.0)
+    late = replace(session, steps=tuple(replace(step, ready=0, wait_cpu_s=0.03) for step in session.steps))
+    diagnosis = diagnose(sampled(late, ("next", 60, True, WAIT), ("next", 60, False, DRAW)))
+    assert fix(diagnosis, "num_workers=3").gain > 1.03
+    words = " ".join(diagnosis.findings[0].evidence)
+    assert "no worker shortens this part" in words and "more workers do not help" not in words
+
+
+@pytest.mark.parametrize("workers", [2, 0])
+def test_other_programs_take_nothing_off_what_next_itself_takes(workers: int) -> None:
+    """Workers queue beside a sampler of 15 ms: IN_NEXT fell to 0 %, and EXTERNAL_CPU stood above its parts of the bar."""
+    session = make_session(
+        workers=workers, compute_s=0.04, cpu_s=0.08 if workers else 0.02, queue_s=0.06 if workers else 0.015, cores=4,
+        transfer_s=0.03 if workers else 0.02, foreign_cores=1.5, queue_share=0.3, compute_queue_s=0.005, jitter=0.0,
+    )  # fmt: skip
+    diagnosis = check_agreement(sampled(session, ("next", 60, True, WAIT), ("next", 60, False, DRAW)))
+    shares, parts = {found.kind: found.share or 0.0 for found in diagnosis.findings}, diagnosis.share_of_step
+    assert shares["IN_NEXT"] == pytest.approx(parts["input_next"], abs=0.002)
+    assert shares["EXTERNAL_CPU"] == pytest.approx(parts["input_queue"] + parts["core_wait"], abs=0.002)
+    assert sum(shares.values()) == pytest.approx((diagnosis.wait_share or 0.0) + parts["core_wait"], abs=0.01)
+    assert min(shares.values()) >= 0.07
+
+
+@st.composite
+def jobs(draw: Any) -> Session:
+    """Return a job whose next() waits for workers, samples, pins and queues for a core, with or without a GPU's clock."""
+    gpu = draw(st.sampled_from([None, 1.0, 0.3]))
+    session = make_session(
+        workers=draw(st.sampled_from([0, 1, 2, 4])),
+        steps=60,
+        compute_s=draw(st.sampled_from([0.01, 0.04, 0.1])),
+        cpu_s=draw(st.sampled_from([0.005, 0.03, 0.1])),
+        queue_s=draw(st.sampled_from([0.0, 0.01, 0.04])),
+        blocked_s=draw(st.sampled_from([0.0, 0.05])),
+        transfer_s=draw(st.sampled_from([0.001, 0.02, 0.06])),
+        compute_queue_s=draw(st.sampled_from([None, 0.0, 0.005])),
+        next_queue_s=draw(st.sampled_from([0.0, 0.003])),
+        foreign_cores=draw(st.sampled_from([0.0, 1.5, 3.0])),
+        queue_share=0.3,
+        gpu_wait_share=gpu,
+        gpu_busy=None if gpu is None else 0.5,
+    )
+    counts = [draw(st.sampled_from([0, 10, 60])) for _ in range(4)]
+    stacks = [("next", False, DRAW), ("next", True, WAIT), ("next", False, PIN), ("holder", False, LOG)]
+    return sampled(
+        session, *((role, count, waits, frames) for (role, waits, frames), count in zip(stacks, counts, strict=True))
+    )
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(jobs())
+def test_each_second_of_next_counts_for_one_cause(session: Session) -> None:
+    diagnosis = check_agreement(session)
+    parts = diagnosis.share_of_step
+    shares = {found.kind: found.share or 0.0 for found in diagnosis.findings if KINDS[found.kind].is_input}
+    foreign = next((found.share or 0.0 for found in diagnosis.findings if found.kind == "EXTERNAL_CPU"), None)
+    assert sum(shares.values()) <= (diagnosis.wait_share or 0.0) + (parts["core_wait"] if foreign is None else 0.0) + 0.003
+    if foreign is not None:
+        assert foreign == pytest.approx(parts["input_queue"] + parts["core_wait"], abs=0.01), "EXTERNAL_CPU is the bar's"
+        for kind in shares.keys() & {"IN_NEXT", "GIL_HELD"}:
+            assert shares[kind] == pytest.approx(parts["input_next"], abs=0.003)
+
+
 def test_a_held_interpreter_blocks_batches_that_the_training_process_makes() -> None:
     made = make_session(workers=0, cpu_s=0.005, blocked_s=0.06, compute_s=0.02, read_bytes=0)
     assert "cause not seen" in " ".join(diagnose(made).findings[0].evidence)
@@ -146,3 +280,5 @@ def test_a_held_interpreter_blocks_batches_that_the_training_process_makes() -> 
     assert diagnosis.share_of_step["input_next"] == pytest.approx(0.06 / 0.085, abs=0.05)
     assert diagnosis.share_of_step["input_storage"] == 0
     check_agreement(session)
+    assert fix(diagnosis, "own_process").gain == pytest.approx(0.085 / 0.025, rel=0.03), "the lock is no part of the batch too"
+    assert diagnosis.confidence > 0.9, "the model explains the measured step"

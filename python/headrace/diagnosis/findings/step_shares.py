@@ -56,14 +56,16 @@ def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
         queue = job.machine.queue_share or 0.0
         is_blocked = KINDS[unseen_input_kind(job)[0]].is_blocked
         split = {"blocked": 1.0} if is_blocked else {"on a core": 1.0 - queue, "queueing for a core": queue}
-    whole_s = math.fsum(split.values()) or 1.0
-    makes_batches = cost is not None and rank.makes_batches
-    queued_s = 0.0 if makes_batches else waiting_s - min(waiting_s, rank.exposed_net_wait_s)
-    exposed_next_s = min(job.exposed_next_s, waiting_s - queued_s)
-    next_s = exposed_next_s * min(1.0, rank.net_wait_s / max(1e-12, rank.wait_s)) if makes_batches else exposed_next_s
-    queued_s += exposed_next_s - next_s
+    queued_s = min(waiting_s, rank.exposed_queue_s)
+    if cost is not None and rank.makes_batches and queued_s:  # as measured of the whole next(), not of a batch alone
+        split = split | {"queueing for a core": 0.0}
+    queued_next_s = queued_s * rank.next_queue_s / max(1e-12, rank.wait_s - rank.net_wait_s)
+    next_s = min(job.exposed_next_s - queued_next_s, waiting_s - queued_s)
     handover_s = min(waiting_s - queued_s - next_s, rank.handover_s if rank.workers else 0.0)
     late_s = max(0.0, waiting_s - queued_s - next_s - handover_s)
+    whole_s = math.fsum(split.values())
+    if not whole_s:
+        split, whole_s = {"on a core": 1.0}, 1.0
     blocked_s = late_s * split.get("blocked", 0.0) / whole_s
     between_s = blocked_s if _is_between_threads(job) else 0.0
     return {

@@ -58,7 +58,7 @@ class MeasuredJob:
 
     @property
     def late_s(self) -> float:
-        """Seconds per step that the device waits because a batch is not made yet; without its hand-over and `exposed_next_s`."""
+        """Seconds per step that the device waits for a batch to be made: without its hand-over and `exposed_next_s`."""
         rank = self.rank
         exposed_s = rank.exposed_wait_s if rank.makes_batches else rank.exposed_net_wait_s
         return max(0.0, exposed_s - self.exposed_next_s - (rank.handover_s if rank.workers else 0.0))

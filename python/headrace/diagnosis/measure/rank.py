@@ -142,14 +142,41 @@ class Rank:
 
         What a GPU hides of `next()` it hides of each part alike.
         """
-        exposed_s = self.exposed_wait_s if self.makes_batches else self.exposed_net_wait_s
-        return min(exposed_s, self.next_s * exposed_s / self.net_wait_s) if self.net_wait_s else 0.0
+        if self.makes_batches:
+            whole_s, exposed_s = self.wait_s, self.exposed_wait_s
+        else:
+            whole_s, exposed_s = self.net_wait_s, self.exposed_net_wait_s
+        return min(exposed_s, (self.next_s + self.next_queue_s) * exposed_s / whole_s) if whole_s else 0.0
+
+    @property
+    def next_queue_s(self) -> float:
+        """The time for which the training thread waits for a core beside `next_s`, where it makes the batches itself.
+
+        What a batch waits for a core is known where its cost was measured; the rest is at most in proportion to `next_s`.
+        """
+        if not self.makes_batches or not self.net_wait_s:
+            return 0.0
+        queued_s = self.wait_s - self.net_wait_s
+        of_batch_s = (self.batch_cost.queue_s if self.batch_cost is not None else None) or 0.0
+        return min(queued_s * self.next_s / self.net_wait_s, max(0.0, queued_s - of_batch_s))
+
+    @property
+    def exposed_queue_s(self) -> float:
+        """Seconds per step that the training thread waits for a core in `next()`, as far as that delays the device."""
+        if self.makes_batches:
+            return (self.wait_s - self.net_wait_s) * self.exposed_wait_s / self.wait_s if self.wait_s else 0.0
+        return self.exposed_wait_s - self.exposed_net_wait_s
+
+    @property
+    def core_wait_s(self) -> float:
+        """Seconds per step for which the device waits because the training thread waits for a core, as far as measured."""
+        return (self.compute_queue_s or 0.0) + self.exposed_queue_s
 
     @property
     def held_s(self) -> float:
         """The part of `next_s` in which another thread kept the training thread from the interpreter."""
         inside = self.inside_next
-        if inside is None or not inside.is_held or self.loader.passes:
+        if inside is None or not inside.is_held or (self.loader.passes and self.workers):
             return 0.0
         return max(0.0, self.next_s - inside.own_share * self.net_wait_s)
 

@@ -10,7 +10,7 @@ from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.curves import GPU_BUSY
 from headrace.diagnosis.rules.finding import duration, make_finding
-from headrace.diagnosis.rules.input import INPUT_SHARE, is_small_handover
+from headrace.diagnosis.rules.input import is_small_handover
 from headrace.system.text.sizes import percent_text
 
 __all__ = ["compute_bound", "h2d_bound", "overhead_bound", "sync_bound"]
@@ -109,7 +109,7 @@ def compute_bound(job: MeasuredJob, computing: float, *, beside: tuple[Finding, 
         words = f"the GPU runs kernels {percent_text(busy)} of the time; what it waits for in the rest was not seen"
         return replace(make_finding("COMPUTE_BOUND", computing, *evidence), summary=words, cause_seen=False)
     found = make_finding("COMPUTE_BOUND", computing, *evidence)
-    late = [one for one in beside if KINDS[one.kind].is_input and (one.share or 0.0) >= INPUT_SHARE]
+    late = [one for one in beside if KINDS[one.kind].is_input and one.share]
     return replace(found, summary="the model's own computation takes the largest part of the step") if late else found
 
 

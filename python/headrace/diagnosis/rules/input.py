@@ -129,10 +129,10 @@ def slow_input(job: MeasuredJob) -> Finding | None:
     if is_small_handover(rank):
         return None
     share = job.share(input_wait_s(job))
-    if share < INPUT_SHARE:
+    if not _is_reported(job, share):
         return None
     if workers_are_needed(job):  # the cores that they take from the training thread are a cost of the input as well
-        share = min(1.0, share + job.share(rank.main_queue_s or 0.0))
+        share = min(1.0, share + job.share(rank.core_wait_s))
     kind, evidence = input_kind(job, cost) if cost is not None else unseen_input_kind(job)
     ready = f"; {percent_text(rank.at_once_share)} of the batches came at once" if rank.workers else ""
     what = "what comes before the forward pass" if rank.loader.family == "none" else "next()"
@@ -144,6 +144,12 @@ def slow_input(job: MeasuredJob) -> Finding | None:
     if cost is not None:
         found = replace(found, evidence=(*found.evidence, f"{duration(cost.off_core_s)} of a batch are blocked, {UNSEEN}"))
     return replace(found, cause_seen=False, summary=verdict_kind(kind, cause_seen=False).summary)
+
+
+def _is_reported(job: MeasuredJob, share: float) -> bool:
+    """Return whether a part of the wait for input is worth a finding: by itself, or as the larger part of a wait that is."""
+    whole = job.share(input_wait_s(job) + job.exposed_next_s)
+    return share >= INPUT_SHARE or 2 * share >= whole >= INPUT_SHARE
 
 
 PART_ADVICE = {
@@ -158,7 +164,7 @@ def inside_next(job: MeasuredJob) -> Finding | None:
     """Report that `next()` takes long in the training process itself: IN_NEXT, or GIL_HELD where another thread delays it."""
     rank, inside = job.rank, job.rank.inside_next
     share = job.share(min(each.exposed_next_s for each in job.ranks))
-    if inside is None or rank.loader.passes or share < INPUT_SHARE:
+    if inside is None or rank.loader.passes or not _is_reported(job, share):
         return None
     takes = f"next() takes {duration(rank.exposed_wait_s)} of each {duration(rank.step_s)} step"
     if inside.holder is not None and 2 * rank.held_s >= rank.next_s:
@@ -197,7 +203,7 @@ def new_iterators(job: MeasuredJob) -> Finding | None:
     if not loader.passes or model is None:
         return None
     share = job.share(job.exposed_next_s)
-    if share < INPUT_SHARE:
+    if not _is_reported(job, share):
         return None
     each = len(rank.all_steps) / loader.passes
     batches = "one batch" if each < 1.5 else f"{each:.0f} batches"

@@ -172,12 +172,7 @@ def _queueing_s(job: MeasuredJob) -> float | None:
     rank = job.rank
     if rank.main_queue_s is None and (rank.batch_cost is None or rank.batch_cost.queue_s is None):
         return None
-    return max(0.0, _own_queueing_s(rank) - rank.pause_queue_s) + _late_by_queueing_s(job)
-
-
-def _own_queueing_s(rank: Rank) -> float:
-    """Return the seconds per step that the training thread waits for a core, as far as that was measured."""
-    return rank.wait_s - rank.net_wait_s if rank.main_queue_s is None else rank.main_queue_s
+    return max(0.0, rank.core_wait_s - rank.pause_queue_s) + _late_by_queueing_s(job)
 
 
 def _late_by_queueing_s(job: MeasuredJob) -> float:
@@ -185,7 +180,7 @@ def _late_by_queueing_s(job: MeasuredJob) -> float:
     rank, cost = job.rank, job.rank.batch_cost
     if cost is None and rank.loader.family == "tensorflow" and not KINDS[unseen_input_kind(job)[0]].is_blocked:
         return job.late_s * (job.machine.queue_share or 0.0)  # as in the bar of the step
-    if cost is None or cost.queue_s is None or cost.wall_s <= 0 or (rank.makes_batches and _own_queueing_s(rank)):
+    if cost is None or cost.queue_s is None or cost.wall_s <= 0 or (rank.makes_batches and rank.exposed_queue_s):
         return 0.0
     return job.late_s * cost.queue_s / cost.wall_s
 
@@ -196,12 +191,12 @@ def queueing_in_input_s(job: MeasuredJob, kind: str) -> float:
     Workers that wait for a core make batches late; `next()` itself takes no longer.
     """
     rank, of_next = job.rank, kind in NEXT_KINDS
-    if rank.makes_batches and _own_queueing_s(rank):
-        next_part = job.exposed_next_s / rank.exposed_wait_s if rank.exposed_wait_s else 0.0
-        return (rank.wait_s - rank.net_wait_s) * (next_part if of_next else 1 - next_part)
+    if rank.makes_batches and rank.exposed_queue_s:
+        of_next_s = rank.exposed_queue_s * rank.next_queue_s / (rank.wait_s - rank.net_wait_s)
+        return of_next_s if of_next else rank.exposed_queue_s - of_next_s
     if of_next:
         return 0.0
-    return _late_by_queueing_s(job) + (_own_queueing_s(rank) if workers_are_needed(job) else 0.0)
+    return _late_by_queueing_s(job) + (rank.core_wait_s if workers_are_needed(job) else 0.0)
 
 
 def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
