@@ -154,6 +154,7 @@ def test_iterators_of_varied_batches_without_workers_cost_what_they_take_themsel
     diagnosis = diagnose(replace(one, steps=tuple(steps), batches=tuple(batches), duration_s=now_s))
     assert [found.kind for found in diagnosis.findings] == ["NO_OVERLAP"]
     assert diagnosis.findings[0].share == pytest.approx(diagnosis.wait_share, abs=1e-3)
+    assert diagnosis.step_s is not None
     assert fix(diagnosis, "num_workers=1").gain == pytest.approx(diagnosis.step_s / 0.05, rel=0.03)
 
 
