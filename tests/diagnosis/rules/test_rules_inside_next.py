@@ -207,6 +207,10 @@ def test_what_a_gpu_hides_of_next_it_hides_of_each_part() -> None:
         ("CPU_PREP", pytest.approx(diagnosis.share_of_step["input_cpu"], abs=0.002))
     ], "the larger part of a wait that counts"
     assert fix(diagnosis, "num_workers").gain == pytest.approx(1.07, abs=0.02)
+    handed = make_session(workers=4, compute_s=0.05, cpu_s=0.01, transfer_s=0.04, gpu_wait_share=0.25, gpu_busy=0.9)
+    found = check_agreement(handed)
+    assert found.ceiling_img_s is not None and found.img_s is not None
+    assert found.ceiling_img_s == pytest.approx(found.img_s, rel=0.01), "each batch is ready; the hand-over is hidden as well"
 
 
 def test_a_worker_that_shortens_the_wait_is_not_said_to_help_nothing() -> None:

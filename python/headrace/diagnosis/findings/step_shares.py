@@ -61,7 +61,7 @@ def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:
         split = split | {"queueing for a core": 0.0}
     queued_next_s = queued_s * rank.next_queue_s / max(1e-12, rank.wait_s - rank.net_wait_s)
     next_s = min(job.exposed_next_s - queued_next_s, waiting_s - queued_s)
-    handover_s = min(waiting_s - queued_s - next_s, rank.handover_s if rank.workers else 0.0)
+    handover_s = min(waiting_s - queued_s - next_s, rank.exposed_handover_s)
     late_s = max(0.0, waiting_s - queued_s - next_s - handover_s)
     whole_s = math.fsum(split.values())
     if not whole_s:

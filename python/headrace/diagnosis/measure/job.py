@@ -61,7 +61,7 @@ class MeasuredJob:
         """Seconds per step that the device waits for a batch to be made: without its hand-over and `exposed_next_s`."""
         rank = self.rank
         exposed_s = rank.exposed_wait_s if rank.makes_batches else rank.exposed_net_wait_s
-        return max(0.0, exposed_s - self.exposed_next_s - (rank.handover_s if rank.workers else 0.0))
+        return max(0.0, exposed_s - self.exposed_next_s - rank.exposed_handover_s)
 
     @property
     def unknown_pause_s(self) -> float:

@@ -58,8 +58,7 @@ def _training_floor_s(job: MeasuredJob, handover_s: float, *, next_left: float =
     if len(waits_s) == len(job.ranks) > 1:
         own_s = [rank.step_s - rank.exposed_wait_s - (rank.collective_s or 0.0) for rank in job.ranks]
         rest_s = max(rest_s, max(own_s) + min(waits_s))
-    handed_s = min(handover_s, job.rank.net_wait_s) if job.rank.workers else 0.0
-    return rest_s + handed_s + min(1.0, next_left) * job.exposed_next_s
+    return rest_s + job.rank.exposed_of_handover_s(handover_s) + min(1.0, next_left) * job.exposed_next_s
 
 
 def _bound(job: MeasuredJob, now: StepModel, after: StepModel, scale: float, *, waits_s: float = 0.0) -> tuple[float, str]:
@@ -73,7 +72,8 @@ def _bound(job: MeasuredJob, now: StepModel, after: StepModel, scale: float, *, 
     possible in any case.
     """
     rank, items = job.rank, job.rank.items or 0.0
-    rest_s = _training_floor_s(job, after.handover_s, next_left=after.next_s / now.next_s if now.next_s else 0.0)
+    next_left = after.next_s / now.next_s if now.next_s else 0.0
+    rest_s = _training_floor_s(job, after.handover_s, next_left=next_left)
     if after.compute_s >= now.compute_s:
         training_s = rest_s + after.compute_s - now.compute_s
     else:

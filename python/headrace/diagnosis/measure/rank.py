@@ -149,6 +149,17 @@ class Rank:
         return min(exposed_s, (self.next_s + self.next_queue_s) * exposed_s / whole_s) if whole_s else 0.0
 
     @property
+    def exposed_handover_s(self) -> float:
+        """The part of `handover_s` that delays the device; 0 without workers."""
+        return self.exposed_of_handover_s(self.handover_s)
+
+    def exposed_of_handover_s(self, handover_s: float) -> float:
+        """Return the part of a hand-over of that many seconds that delays the device; 0 without workers."""
+        if not self.workers or not self.net_wait_s:
+            return 0.0
+        return min(handover_s, self.net_wait_s) * self.exposed_net_wait_s / self.net_wait_s
+
+    @property
     def next_queue_s(self) -> float:
         """The time for which the training thread waits for a core beside `next_s`, where it makes the batches itself.
 

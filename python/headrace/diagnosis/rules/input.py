@@ -263,7 +263,7 @@ def input_wait_s(job: MeasuredJob) -> float:
     if rank.makes_batches:
         return max(0.0, _common_wait_s(job) - job.exposed_next_s)
     net_s = min(rank.exposed_net_wait_s for rank in job.ranks)
-    return max(0.0, net_s - job.exposed_next_s - (rank.handover_s if _handover_is_small(rank) else 0.0))
+    return max(0.0, net_s - job.exposed_next_s - (rank.exposed_handover_s if _handover_is_small(rank) else 0.0))
 
 
 def _handover_is_small(rank: Rank) -> bool:
