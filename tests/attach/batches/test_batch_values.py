@@ -128,6 +128,19 @@ def test_a_look_draws_nothing_and_no_mode_of_the_script_sees_it() -> None:
     assert torch.equal(batch[0], before[2]) and batch[0]._version == before[3]
 
 
+@pytest.mark.filterwarnings("ignore:.*jit.trace.*:FutureWarning")
+def test_nothing_is_read_while_operations_are_traced_or_transformed() -> None:
+    found: list[Any] = []
+
+    def look(images: Any) -> Any:
+        found.append(read_values(torch.zeros(4, 3, 8, 8)))
+        return images + 1
+
+    torch.jit.trace(look, torch.zeros(2), check_trace=False)
+    torch.vmap(look)(torch.zeros(2, 2))
+    assert found == [None, None]
+
+
 def test_records_are_whole_numbers_compared_with_and_without_order() -> None:
     first, other = records_of([1, 2, 3]), records_of((3, 2, 1))
     assert first is not None and other is not None

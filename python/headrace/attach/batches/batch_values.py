@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["NOTES_VARIABLE", "BatchValues", "digest", "is_on", "read_values", "records_of"]
+__all__ = ["NOTES_VARIABLE", "BatchValues", "digest", "is_on", "is_seen", "read_values", "records_of"]
 
 NOTES_VARIABLE = "HEADRACE_NOTES"
 
@@ -61,6 +61,14 @@ def is_on() -> bool:
     return os.environ.get(NOTES_VARIABLE, "1") != "0"
 
 
+def is_seen() -> bool:
+    """Return whether an operation on tensors would be seen now: by a mode of the script, a trace, or a transform (`vmap`)."""
+    import torch
+
+    core = torch._C
+    return bool(core._len_torch_dispatch_stack() or core._get_tracing_state() or core._functorch.peek_interpreter_stack())
+
+
 def digest(data: bytes) -> str:
     """Return a short digest of bytes, the same in every process."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
@@ -88,7 +96,7 @@ def read_values(data: Any, *, whole: bool = False, only_labels: bool = False) ->
     """
     import torch
 
-    if torch._C._len_torch_dispatch_stack():
+    if is_seen():
         return None
     with torch._C.DisableTorchFunction():
         return _read(data, torch, whole, only_labels)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.attach.batches.batch_values import is_seen
 from headrace.attach.record.counters import COUNTERS
 
 __all__ = ["slow_settings"]
@@ -32,15 +33,16 @@ def slow_settings(optimizer: Any) -> dict[str, Any]:
 
     rates = [group.get("lr") for group in optimizer.param_groups]
     known = [abs(rate) for rate in rates if isinstance(rate, int | float)]
-    return {
-        "anomaly": torch.is_anomaly_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "profiler": torch.autograd._profiler_enabled(),
-        "find_unused_parameters": COUNTERS.find_unused,
-        "without_gradient": sum(one.requires_grad and one.grad is None for one in _parameters(optimizer)),
-        "learning_rate": max(known) if known and len(known) == len(rates) else None,
-        "denormals": _denormals(optimizer),
-    }
+    with torch._C.DisableTorchFunction():  # modes of the script see nothing of this
+        return {
+            "anomaly": torch.is_anomaly_enabled(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "profiler": torch.autograd._profiler_enabled(),
+            "find_unused_parameters": COUNTERS.find_unused,
+            "without_gradient": sum(one.requires_grad and one.grad is None for one in _parameters(optimizer)),
+            "learning_rate": max(known) if known and len(known) == len(rates) else None,
+            "denormals": None if is_seen() else _denormals(optimizer),
+        }
 
 
 def _parameters(optimizer: Any) -> Iterator[Any]:
@@ -52,22 +54,35 @@ def _denormals(optimizer: Any) -> dict[str, float] | None:
     arithmetic with them is here; None where there are hardly any, and on other devices than the CPU."""
     import torch
 
-    parameters = [each for each in _parameters(optimizer) if each.device.type == "cpu" and each.dtype == torch.float32]
-    parameters = sorted(parameters, key=lambda each: -int(each.numel()))[:MOST_TENSORS]
+    parameters = sorted(filter(_is_plain, _parameters(optimizer)), key=lambda each: -int(each.numel()))[:MOST_TENSORS]
     read: dict[str, list[Any]] = {}
-    with torch.no_grad(), torch._C.DisableTorchFunction():
+    with torch.no_grad():
         for each in parameters:
             state = optimizer.state.get(each) or {}
             kinds = [("weights", each), ("gradients", each.grad)]
             kinds += [("optimizer state", value) for value in state.values() if getattr(value, "shape", None) == each.shape]
             for kind, values in kinds:
-                if values is not None and values.layout == torch.strided and values.dtype == torch.float32:
-                    flat = values.detach().reshape(-1)
-                    read.setdefault(kind, []).append(flat[:: max(1, flat.numel() // MOST_VALUES)][:MOST_VALUES])
+                if _is_plain(values):
+                    read.setdefault(kind, []).append(_some_of(values))
         shares = {kind: _denormal_share(torch.cat(values).abs()) for kind, values in read.items()}
         if max(shares.values(), default=0.0) < SLOW_SHARE:
             return None
         return {**shares, "slower": _slower()}
+
+
+def _is_plain(values: Any) -> bool:
+    """Whether this is an ordinary tensor on the CPU. Operators on one of another class may wait for other ranks (DTensor)."""
+    import torch
+
+    is_own_class = type(values) in (torch.Tensor, torch.nn.Parameter)
+    return is_own_class and values.is_cpu and values.layout is torch.strided and values.dtype is torch.float32
+
+
+def _some_of(values: Any) -> Any:
+    """Return a view of up to `MOST_VALUES` values. A dense tensor is not copied, whatever the order of its dimensions."""
+    outermost_first = sorted(range(values.dim()), key=lambda dimension: -values.stride(dimension))
+    flat = values.detach().permute(outermost_first).reshape(-1)
+    return flat[:: max(1, flat.numel() // MOST_VALUES)][:MOST_VALUES]
 
 
 def _denormal_share(values: Any) -> float:
@@ -83,7 +98,7 @@ def _slower() -> float:
 
     took_s = []
     for value in (1.0, 1e-39):
-        values = torch.full((TRIED_VALUES,), value)
+        values = torch.full((TRIED_VALUES,), value, dtype=torch.float32, device="cpu")
         times_s = []
         for _ in range(TRIES):
             begin_s = time.perf_counter()
