@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from gc import collect
 from types import FunctionType
 
@@ -52,8 +53,20 @@ def test_a_collection_tells_whether_the_script_asked_for_it(
     assert all((f"called at {__file__}:{line}" in detail) == called for detail in events.details)
 
 
-def test_a_function_without_the_name_is_not_looked_into() -> None:
-    assert not _calls_collect((lambda: 1).__code__, 0)
+def test_a_function_that_has_not_begun_asked_for_nothing() -> None:
+    assert not _calls_collect(plainly.__code__, -1)
+
+
+def test_nothing_is_kept_of_functions_that_cannot_have_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses, "LEAST_PAUSE_S", 0.0)
+    timer = _gc_timer(Events())  # type: ignore[arg-type]
+    space = {"timer": timer}
+    exec("def made():\n    timer('start', {})\n    timer('stop', {'generation': 0})", space)
+    made = space.pop("made")
+    code = weakref.ref(made.__code__)
+    made()  # type: ignore[operator]
+    del made
+    assert code() is None
 
 
 def test_a_collection_while_no_function_runs_is_the_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:

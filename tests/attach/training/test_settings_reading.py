@@ -8,7 +8,8 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from headrace.attach.training import slow_settings  # noqa: E402 -- needs PyTorch
+from headrace.attach.training import model_settings, slow_settings  # noqa: E402 -- needs PyTorch
+from torch.optim import optimizer as optimizers  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
@@ -127,3 +128,17 @@ def test_a_dense_tensor_is_read_without_a_copy(values: Any) -> None:
     some = slow_settings._some_of(values)
     assert some.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
     assert sorted(some.tolist()) == sorted(values.flatten().tolist())
+
+
+def test_what_was_patched_is_restored_although_the_reading_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    enter, forward = torch.amp.autocast_mode.autocast.__enter__, torch.nn.DataParallel.forward
+    monkeypatch.setattr(model_settings, "slow_settings", lambda optimizer: 1 / 0)
+    monkeypatch.setattr(model_settings.load_hooks, "disable", lambda name: None)
+    monkeypatch.setattr(model_settings, "AFTER_STEPS", 1)
+    reader = model_settings._SettingsReader(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(optimizers, "register_optimizer_step_post_hook", lambda hook: None)
+    reader.begin()
+    assert torch.amp.autocast_mode.autocast.__enter__ is not enter
+    reader._after_step(stepped())
+    assert torch.amp.autocast_mode.autocast.__enter__ is enter
+    assert torch.nn.DataParallel.forward is forward

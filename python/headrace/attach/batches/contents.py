@@ -167,8 +167,9 @@ class _Loader:
 
     def _expected_single(self) -> float:
         """The share of batches with one label that these labels would give in random order."""
-        total, size = sum(self.labels.values()), self.label_sizes / max(1, self.label_looks)
-        return sum((count / total) ** size for count in self.labels.values()) if total else 0.0
+        counts = list(self.labels.values())  # at once: another thread may write while this one counts
+        total, size = sum(counts), self.label_sizes / max(1, self.label_looks)
+        return sum((count / total) ** size for count in counts) if total else 0.0
 
     def line(self) -> dict[str, Any]:
         """The values of a `contents` line (`headrace.session.batch_contents`)."""

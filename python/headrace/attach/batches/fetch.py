@@ -116,9 +116,9 @@ def _timed_receive(original: Callable[..., Any]) -> Callable[..., Any]:
 def _counted_refusals(original: Callable[..., None]) -> Callable[..., None]:
     """Count the answers in which a store asks for fewer requests, while this thread makes a batch."""
 
-    def begin(self: Any) -> None:
+    def begin(self: Any, *args: Any, **options: Any) -> None:
         try:
-            original(self)
+            original(self, *args, **options)
         except BaseException as error:
             drop_own_frames(error)
             raise

@@ -421,9 +421,8 @@ def _batch_size(data: Any) -> int | None:
     """Return the first dimension of the first tensor in the batch; of a batch divided among devices, that of all parts."""
     while isinstance(data, list | tuple | dict) and data:
         data = next(iter(data.values())) if isinstance(data, dict) else data[0]
-    parts = getattr(data, "values", None)
-    if isinstance(parts, tuple):  # tf.distribute's PerReplica
-        return sum(_batch_size(part) or 0 for part in parts) or None
+    if type(data).__name__ == "PerReplica":  # of tf.distribute
+        return sum(_batch_size(part) or 0 for part in data.values) or None
     shape = getattr(data, "shape", None)
     return int(shape[0]) if shape else None
 

@@ -14,6 +14,7 @@ import sys
 import time
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +159,9 @@ def _children(thing: Any) -> Iterator[tuple[str, Any]]:
     ):
         return
     if type(thing) is types.FunctionType:
-        names = thing.__code__.co_freevars
-        yield from ((f".{name}", cell.cell_contents) for name, cell in zip(names, thing.__closure__ or (), strict=False))
+        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False):
+            with suppress(ValueError):  # an empty cell: the name is bound later, or was deleted
+                yield f".{name}", cell.cell_contents
         return
     try:
         own = object.__getattribute__(thing, "__dict__")
@@ -181,7 +183,7 @@ def _state(generator: Any) -> Iterator[tuple[str, str, str | None]]:
         return
     kind = KINDS.get((type(generator).__module__, type(generator).__name__))
     if kind == "torch.Generator":
-        yield kind, digest(bytes(generator.get_state().numpy().data)), str(generator.initial_seed())
+        yield kind, digest(bytes(generator.get_state().tolist())), str(generator.initial_seed())
     elif kind == "numpy RandomState":
         name, keys, *rest = generator.get_state()
         yield kind, digest(keys.tobytes() + repr((name, rest)).encode()), None

@@ -11,6 +11,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from headrace.attach.record import load_hooks
@@ -90,7 +91,7 @@ class CompileTimer:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._seen_s = 0.0
-        self._reasons = 0
+        self._reasons: dict[int, int] = {}
 
     def after_step(self, begin_s: float) -> None:
         """Record the compilation, if any, in the step whose batch was delivered at `begin_s` (monotonic seconds)."""
@@ -105,6 +106,10 @@ class CompileTimer:
 
     def _new_reason(self, module: Any) -> str | None:
         """Return why `torch.compile` compiled again since the last call, in its own words; None at first."""
-        reasons = [reason for each in getattr(module, "guard_failures", {}).values() for reason in each]
-        is_new, self._reasons = len(reasons) > self._reasons, len(reasons)
-        return str(reasons[-1]).partition("\n")[0][:LONGEST_REASON] if is_new else None
+        before, self._reasons, found = self._reasons, {}, None
+        with suppress(Exception):  # a private table of PyTorch: the step is timed all the same
+            for function, reasons in list(module.guard_failures.items()):
+                self._reasons[id(function)] = len(reasons)
+                if len(reasons) > before.get(id(function), 0):
+                    found = str(reasons[-1]).partition("\n")[0][:LONGEST_REASON]
+        return found

@@ -79,14 +79,14 @@ class _SettingsReader:
         is_again = self._steps == self._again
         if self._off or not (is_again or self._steps == AFTER_STEPS):
             return
+        while self._restore:
+            self._restore.pop()()
         try:
             self._recorder.line("fact", name="slow_settings", value={"steps": self._steps, **slow_settings(optimizer)})
             if is_again:
                 self._again *= AGAIN_FACTOR
                 write_threads(self._recorder)
                 return
-            for restore in self._restore:
-                restore()
             self._recorder.line("fact", name="configuration", value=self._facts(optimizer))
             self._recorder.line("fact", name="training_path", value=stacks.calling_places())
         except Exception:

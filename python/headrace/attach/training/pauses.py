@@ -50,6 +50,8 @@ def _gc_timer(recorder: Recorder) -> Callable[[str, dict[str, int]], None]:
         if frame is None:  # the interpreter ends: no function runs
             return ""
         key = frame.f_code, frame.f_lasti
+        if "collect" not in frame.f_code.co_names:  # of most functions nothing is kept
+            return ""
         if key not in calls:
             calls[key] = _calls_collect(*key)
         return f", called at {frame.f_code.co_filename}:{frame.f_lineno}" if calls[key] else ""
@@ -59,9 +61,9 @@ def _gc_timer(recorder: Recorder) -> Callable[[str, dict[str, int]], None]:
 
 def _calls_collect(code: CodeType, at: int) -> bool:
     """Return whether the instruction at this place of a function calls `gc.collect`."""
-    if "collect" not in code.co_names:
-        return False
     before = [one for one in dis.get_instructions(code) if one.offset <= at]
+    if not before:  # the function has not begun
+        return False
     return before[-1].opname.startswith(("CALL", "PRECALL")) and any(one.argval == "collect" for one in before[-ARGUMENTS:])
 
 

@@ -1,0 +1,66 @@
+"""Objects of the script that the timing of batches meets: none of their code is run, and no hook ends because of them."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch")
+
+from headrace.attach.batches import contents, fetch, steps, worker_draws  # noqa: E402 -- needs PyTorch
+
+
+def test_a_function_that_refers_to_a_name_bound_later_is_looked_into() -> None:
+    def transform() -> Any:
+        return generator, later
+
+    generator = torch.Generator()
+    found = dict(worker_draws._generators({"dataset": transform}))
+    later = None  # until here its cell is empty
+    assert transform() == (generator, later)
+    assert found == {"dataset.generator": generator}
+
+
+def test_a_label_that_is_added_while_the_labels_are_written_is_no_error() -> None:
+    loader = contents._Loader({})
+
+    class Count(int):
+        def __truediv__(self, other: Any) -> float:
+            loader.labels[len(loader.labels)] = 1  # as another thread
+            return int(self) / other
+
+    loader.labels.update({0: Count(3), 1: Count(1)})
+    loader.label_looks, loader.label_sizes = 2, 4
+    assert loader.line()["expected_single"] == pytest.approx(0.625)
+
+
+def test_an_answer_of_a_store_may_be_begun_with_arguments() -> None:
+    begun = []
+    begin: Any = fetch._counted_refusals(lambda *args, **options: begun.append((args, options)))
+    response = types.SimpleNamespace(status=503)
+    begin(response, _max_headers=7)
+    assert begun == [((response,), {"_max_headers": 7})]
+
+
+class Frame:
+    """As pandas.DataFrame, whose `values` copies the whole frame."""
+
+    shape = (5, 2)
+
+    @property
+    def values(self) -> Any:
+        raise AssertionError("copied")
+
+
+class PerReplica:
+    """As that of tf.distribute."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+
+def test_the_size_of_a_batch_is_read_without_its_values() -> None:
+    assert steps._batch_size({"x": [Frame()]}) == 5
+    assert steps._batch_size(PerReplica(torch.zeros(3, 2), torch.zeros(2, 2))) == 5
