@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy
 import pytest
-from headrace.attach.batches.batch_values import MOST_VALUES, BatchValues, read_values, records_of
+from headrace.attach.batches.batch_values import MOST_VALUES, BatchValues, count_of, read_values, records_of
 
 torch = pytest.importorskip("torch")
 
@@ -146,5 +147,34 @@ def test_records_are_whole_numbers_compared_with_and_without_order() -> None:
     assert first is not None and other is not None
     assert first[0] != other[0] and first[1] == other[1] and first[2] == 3
     assert records_of(7) == records_of([7])
+    for listed in (numpy.array([1, 2, 3]), torch.tensor([1, 2, 3])):
+        assert records_of(listed) == first
     for index in ([], ["a"], [None, None], [(1, 2)], [2**70], None, [1, "b"]):
         assert records_of(index) is None
+
+
+@pytest.mark.parametrize(
+    ("index", "count"),
+    [([4, 5], 2), ((4,), 1), (7, 1), ("name", 1), (numpy.arange(5), 5), (torch.arange(6), 6), (torch.tensor(3), 1), (None, 1)],
+    ids=str,
+)
+def test_a_sampler_may_give_the_records_of_a_batch_in_an_array(index: Any, count: int) -> None:
+    assert count_of(index) == count
+
+
+def test_no_code_of_a_batch_class_is_run() -> None:
+    class Lazy(dict):  # type: ignore[type-arg]
+        def refuse(self, *_: Any) -> Any:
+            raise AssertionError("loaded")
+
+        values = __getitem__ = __contains__ = refuse
+
+    class Parts(list):  # type: ignore[type-arg]
+        def refuse(self, *_: Any) -> Any:
+            raise AssertionError("loaded")
+
+        __getitem__ = __iter__ = refuse
+
+    for data in (Lazy(image=images(), label=LABELS), Parts([images(), LABELS])):
+        found = seen(data)
+        assert found.images == 8 and found.labels == tuple(LABELS.tolist())

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import types
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+from headrace.attach.record import stacks
+from headrace.attach.record.recorder import Recorder
 
 torch: Any = pytest.importorskip("torch")
 
@@ -64,3 +69,36 @@ class PerReplica:
 def test_the_size_of_a_batch_is_read_without_its_values() -> None:
     assert steps._batch_size({"x": [Frame()]}) == 5
     assert steps._batch_size(PerReplica(torch.zeros(3, 2), torch.zeros(2, 2))) == 5
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_records_are_those_of_a_batch_only_where_batches_are_delivered_as_drawn(in_order: bool) -> None:
+    one = contents._Pass(contents._Loader({}), 0)
+    watcher = contents._Watcher(types.SimpleNamespace(before_flush=[]))  # type: ignore[arg-type]
+    watcher.drawn(types.SimpleNamespace(contents=one), numpy.array([5, 6, 7]), in_order)  # type: ignore[arg-type]
+    assert one.records == 3
+    assert len(one.looks) == 1
+    assert len(one.digests) == in_order
+
+
+def test_a_loader_that_a_dataset_reads_ends_only_its_own_marks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sampler = stacks.StackSampler(Recorder(tmp_path))
+    monkeypatch.setattr(stacks, "_samplers", [sampler])
+    timer = types.SimpleNamespace(leave=lambda: None, has_ended=lambda index: None)
+    seen: list[Any] = []
+
+    def has_begun(fetcher: Any) -> bool:
+        fetch._timing.outer = stacks.mark("batch", 1)
+        return True
+
+    def made(fetcher: Any, index: int) -> None:
+        if index:
+            timed(fetcher, index - 1)
+            seen.append(sampler._marks.get(threading.get_ident()))
+
+    timer.has_begun = has_begun
+    timed: Any = fetch._timed_fetch(made, timer)  # type: ignore[arg-type]
+    timed(None, 1)
+    assert seen[0] is not None and seen[0][0] == ("batch", 1)
+    assert not sampler._marks
+    sampler.stop()

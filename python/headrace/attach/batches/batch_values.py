@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["NOTES_VARIABLE", "BatchValues", "digest", "is_on", "is_seen", "read_values", "records_of"]
+__all__ = ["NOTES_VARIABLE", "BatchValues", "count_of", "digest", "is_on", "is_seen", "read_values", "records_of"]
 
 NOTES_VARIABLE = "HEADRACE_NOTES"
 
@@ -77,9 +77,10 @@ def digest(data: bytes) -> str:
 def records_of(index: Any) -> tuple[str, str, int] | None:
     """Return digests of the records of a batch, in their order and in any order, and their number.
 
-    index: what the sampler gave; None where that is no whole number or list of them. Of a large batch the first 4,096 count.
+    index: what the sampler gave; None where that is no whole number, or list or array of them. Of a large batch the first 4,096
+    count.
     """
-    indices = index if isinstance(index, list | tuple) else (index,)
+    indices = index if isinstance(index, list | tuple) else _listed(index)
     if not indices or not (isinstance(indices[0], int) or type(indices[0]).__module__ == "numpy"):
         return None
     try:
@@ -87,6 +88,33 @@ def records_of(index: Any) -> tuple[str, str, int] | None:
     except (OverflowError, TypeError):
         return None
     return digest(numbers.tobytes()), digest(array("q", sorted(set(numbers))).tobytes()), len(indices)
+
+
+def count_of(index: Any) -> int:
+    """Return the number of records that a sampler gave at once: those of a list or array, else 1."""
+    if isinstance(index, list | tuple):
+        return len(index)
+    shape = _array_shape(index)
+    return int(shape[0]) if shape else 1
+
+
+def _listed(index: Any) -> Sequence[Any]:
+    import torch
+
+    if len(_array_shape(index)) != 1:
+        return (index,)
+    with torch._C.DisableTorchFunction():
+        return [] if is_seen() else list(index.tolist())
+
+
+def _array_shape(index: Any) -> tuple[int, ...]:
+    """Return the shape of a NumPy array or a tensor, unseen by a mode of the script; () of anything else."""
+    import torch
+
+    if (type(index).__module__, type(index).__name__) != ("numpy", "ndarray") and type(index) is not torch.Tensor:
+        return ()
+    with torch._C.DisableTorchFunction():
+        return tuple(index.shape)
 
 
 def read_values(data: Any, *, whole: bool = False, only_labels: bool = False) -> BatchValues | None:
@@ -123,9 +151,15 @@ def _tensors(data: Any, torch: Any, depth: int = 0) -> Iterator[Any]:
     if type(data) is torch.Tensor or type(data).__module__.startswith("torchvision.tv_tensors"):
         yield data
     elif depth < DEEPEST and isinstance(data, dict | list | tuple):
-        children = list(data.values()) if isinstance(data, dict) else data
-        for child in children[:MOST_CHILDREN]:
+        for child in _children(data)[:MOST_CHILDREN]:
             yield from _tensors(child, torch, depth + 1)
+
+
+def _children(data: Any) -> Sequence[Any]:
+    """Return what a dict, list or tuple holds. A class of the script may load or draw where its own methods are asked."""
+    if isinstance(data, dict):
+        return list(dict.values(data))
+    return list(list.__iter__(data)) if isinstance(data, list) else list(tuple.__iter__(data))
 
 
 def _is_readable(tensor: Any, torch: Any) -> bool:
@@ -158,9 +192,9 @@ def _is_image(tensor: Any) -> bool:
 def _labels(data: Any, images: Any, torch: Any) -> tuple[int, ...] | None:
     """Return the labels of a batch: the element after the images, or one with a name of `LABEL_KEYS`."""
     if isinstance(data, dict):
-        candidates: Sequence[Any] = [data[key] for key in LABEL_KEYS if key in data][:1]
+        candidates: Sequence[Any] = [dict.__getitem__(data, key) for key in LABEL_KEYS if dict.__contains__(data, key)][:1]
     else:
-        candidates = data[1:2] if isinstance(data, list | tuple) else ()
+        candidates = _children(data)[1:2] if isinstance(data, list | tuple) else ()
     for tensor in candidates:
         if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.dim() != 1 or tensor.dtype is torch.bool:
             continue

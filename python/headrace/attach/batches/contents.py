@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from headrace.attach.batches.batch_values import BatchValues, digest, is_on, read_values, records_of
+from headrace.attach.batches.batch_values import BatchValues, count_of, digest, is_on, read_values, records_of
 from headrace.attach.batches.iteration import Iteration
 from headrace.attach.batches.steps import StepRecorder
 from headrace.attach.record import load_hooks
@@ -68,7 +68,7 @@ def _noted_draw(original: Callable[[Any], Any], watcher: _Watcher) -> Callable[[
         except BaseException as error:
             drop_own_frames(error)
             raise
-        watcher.guarded(watcher.drawn, getattr(self, "_headrace", None), index)
+        watcher.guarded(watcher.drawn, getattr(self, "_headrace", None), index, getattr(self, "_in_order", True))
         return index
 
     return _next_index
@@ -231,18 +231,19 @@ class _Watcher:
         if one.wanted:
             of.passes.append(one)
 
-    def drawn(self, iteration: Iteration | None, index: Any) -> None:
-        """Note the records of a batch that the sampler of a pass has drawn."""
+    def drawn(self, iteration: Iteration | None, index: Any, in_order: bool) -> None:
+        """Note the records of a batch that the sampler of a pass has drawn. in_order: batches are delivered as drawn."""
         one: _Pass | None = getattr(iteration, "contents", None)
         if one is None:
             return
         one.drawn += 1
-        one.records += len(index) if isinstance(index, list | tuple) else 1
+        one.records += count_of(index)
         is_look = one.wanted and _is_power_of_two(one.drawn)
         if is_look or _is_power_of_two(one.base + one.drawn):
             found = records_of(index)
             if found is not None:
-                one.digests[one.drawn] = found
+                if in_order:
+                    one.digests[one.drawn] = found
                 if is_look:
                     one.looks.append((one.drawn, found[0]))
 

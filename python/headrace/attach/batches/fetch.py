@@ -76,6 +76,7 @@ def install(recorder: Recorder) -> None:
 def _timed_fetch(original: Callable[..., Any], timer: _BatchTimer) -> Callable[..., Any]:
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         timed = timer.has_begun(self)
+        outer = _timing.outer if timed else None  # here, because the dataset may read a loader of its own
         try:
             data = original(self, possibly_batched_index)
         except BaseException as error:
@@ -85,7 +86,7 @@ def _timed_fetch(original: Callable[..., Any], timer: _BatchTimer) -> Callable[.
             if timed:
                 _timing.active = False
                 timer.leave()
-                stacks.unmark(timer.outer)
+                stacks.unmark(outer)
         if timed:
             timer.has_ended(possibly_batched_index)
         return data
@@ -153,7 +154,6 @@ class _BatchTimer:
         self.off = False
         self.recorder = recorder
         self.pid = 0
-        self.outer: stacks.Mark | None = None
 
     def _enter_process(self) -> None:
         """Find the numbers of the worker and of its loader, at the first batch in this process."""
@@ -219,7 +219,7 @@ class _BatchTimer:
         self.threads_cpu_s = python_threads_cpu_s()
         self.process_cpu_s = time.process_time()
         self.cpu_s = time.thread_time()
-        self.outer = stacks.mark("batch", self.loader)
+        _timing.outer = stacks.mark("batch", self.loader)
         self.start_s = time.monotonic()
         if self.worker >= 0:
             open_step.batch_begun(self.loader, self.worker, self.start_s)
