@@ -340,6 +340,40 @@ def test_the_thread_that_holds_the_interpreter_is_recorded(
     assert "count_in_python" in str(held)
 
 
+@pytest.mark.parametrize(("since_s", "held"), [(0.2, 2), (60.0, 0)])
+def test_a_thread_that_used_cpu_long_ago_holds_no_interpreter(
+    since_s: float, held: int, sampler: stacks.StackSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it used since the last late sample counts, for each of the threads that were kept waiting alike."""
+    done = threading.Event()
+
+    def works() -> None:
+        while not done.is_set():
+            done.wait(0.01)
+            sum(range(100))
+
+    def waits() -> None:
+        sampler.mark(stacks.NEXT, 0)
+        done.wait()
+
+    threads = [threading.Thread(target=target) for target in (works, waits, waits)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(sampler._marks) == 2)
+    worker = threads[0].native_id
+    assert worker is not None
+    monkeypatch.setattr(stacks, "WAITS", frozenset())
+    monkeypatch.setattr(stacks, "HOLDER_CPU_SHARE", 1e-6)
+    monkeypatch.setattr(stacks, "python_threads_cpu_s", lambda: {each.native_id: 1.0 for each in threads} | {worker: 5.0})
+    sampler._threads_cpu_s = time.monotonic() - since_s, {each.native_id: 1.0 for each in threads if each.native_id}
+    wait_until(lambda: "works" in str(sampler._stack(sys._current_frames().get(threads[0].ident or 0))))
+    sampler.sample(0.01)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert sum(count for (work, _, _), count in sampler._counts.items() if work[0] == stacks.HOLDER) == held
+
+
 def test_a_mark_within_another_gives_it_back(sampler: stacks.StackSampler) -> None:
     """Without workers a batch is made inside `next()`."""
     sampler.mark(stacks.NEXT, 0)

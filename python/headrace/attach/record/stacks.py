@@ -60,6 +60,9 @@ LATE_S = 0.002
 HOLDER_CPU_SHARE = 0.05
 """A thread that holds the interpreter uses at least this share of a core."""
 
+HOLDER_SINCE_S = 2 * LATE_INTERVAL_S
+"""Compare the CPU times of threads only with those read this recently: what used CPU before holds no interpreter now."""
+
 NEXT = "next"
 """The role of the training thread inside `next()`."""
 
@@ -210,14 +213,16 @@ class StackSampler:
         frames = sys._current_frames()
         after = COUNTERS.is_after_optimizer
         found = []
+        is_late = late_s >= LATE_S and any(work[0] != "step" for _, work, _ in working)
+        used = self._cpu_used() if is_late else None
         for thread, work, behind in working:
             stack = self._stack(frames.get(thread))
             if stack[1] and behind in frames:
                 other = self._stack(frames[behind])
                 stack = stack if other[1] else other
             found.append((work, stack))
-            if work[0] != "step" and late_s >= LATE_S:
-                holder = self._holder(frames, thread)
+            if used is not None and work[0] != "step":
+                holder = self._holder(frames, thread, *used)
                 found += [((HOLDER, work[1]), holder)] if holder is not None else []
         del frames
         with self._lock:
@@ -229,18 +234,27 @@ class StackSampler:
                 self._counts[key] += 1
         return True
 
-    def _holder(self, frames: dict[int, FrameType], marked: int) -> tuple[bool, bool, tuple[Place, ...]] | None:
-        """Return the stack of the thread that keeps a marked one from the interpreter; None where no other thread works."""
+    def _cpu_used(self) -> tuple[float, dict[int, float]] | None:
+        """Return the time since the last late sample, and the CPU time of each thread in it; None if that is long ago."""
         now_s, (then_s, before) = time.monotonic(), self._threads_cpu_s
         cpu_s = python_threads_cpu_s()
         self._threads_cpu_s = now_s, cpu_s
-        used: dict[int, float] = {}
-        for thread in threading.enumerate():
-            number, ident = thread.native_id, thread.ident
-            if number in cpu_s and number in before and ident in frames:
-                used[ident] = cpu_s[number] - before[number]
-        least_s = max(used.pop(marked, 0.0), HOLDER_CPU_SHARE * (now_s - then_s))
-        for ident in sorted(used, key=lambda one: -used[one]):
+        if now_s - then_s > HOLDER_SINCE_S:
+            return None
+        threads = [(each.ident, each.native_id) for each in threading.enumerate()]
+        return now_s - then_s, {
+            ident: cpu_s[number] - before[number]
+            for ident, number in threads
+            if ident is not None and number in cpu_s and number in before
+        }
+
+    def _holder(
+        self, frames: dict[int, FrameType], marked: int, elapsed_s: float, used: dict[int, float]
+    ) -> tuple[bool, bool, tuple[Place, ...]] | None:
+        """Return the stack of the thread that keeps a marked one from the interpreter; None where no other thread works."""
+        least_s = max(used.get(marked, 0.0), HOLDER_CPU_SHARE * elapsed_s)
+        others = [ident for ident in used if ident != marked and ident in frames]
+        for ident in sorted(others, key=lambda one: -used[one]):
             if used[ident] < least_s:
                 return None
             stack = self._stack(frames[ident])
