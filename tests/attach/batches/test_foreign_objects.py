@@ -102,3 +102,16 @@ def test_a_loader_that_a_dataset_reads_ends_only_its_own_marks(monkeypatch: pyte
     assert seen[0] is not None and seen[0][0] == ("batch", 1)
     assert not sampler._marks
     sampler.stop()
+
+
+def test_the_memory_of_workers_is_read_in_the_first_passes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading is made before the batch is handed out, and takes a second where tens of gigabytes are mapped."""
+    monkeypatch.setattr(fetch, "passes", {1: 3, 2: 90})
+    timer = fetch._BatchTimer(types.SimpleNamespace(closed=False))  # type: ignore[arg-type]
+    timer.worker, timer.made, timer.memory_at, timer.memory_after_s = 0, fetch.SOCKETS_AT_BATCH, 5, 0.0
+    due = []
+    for timer.loader in (1, 2):
+        due.append(timer._is_memory_due(1.0))
+    timer.made = 10
+    due.append(timer._is_memory_due(1.0))
+    assert due == [True, False, False]

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.attach.batches.batch_values import is_on
-from headrace.attach.batches.worker_draws import WorkerDraws
+from headrace.attach.batches.worker_draws import MOST_PASSES, WorkerDraws
 from headrace.attach.experiments.probe import Probe
 from headrace.attach.record import load_hooks, open_step, stacks
 from headrace.attach.record.recorder import Recorder
@@ -40,7 +40,8 @@ SOCKETS_AT_BATCH = 5
 MEMORY_AT_BATCHES = (SOCKETS_AT_BATCH, 200)
 """Read the memory of a worker after these batches: once its first batches are made, and once its caches have grown.
 
-Then each time that the number of its batches has doubled, within `MEMORY_COST`, to see whether it grows."""
+Then each time that the number of its batches has doubled, within `MEMORY_COST`, to see whether it grows. Workers of later
+passes than the first `MOST_PASSES` are not read: where tens of gigabytes are mapped, one reading takes a second."""
 
 MEMORY_COST = 0.002
 """Later readings of a worker's memory may take at most this share of its time: a gigabyte takes some 50 ms."""
@@ -272,8 +273,7 @@ class _BatchTimer:
         self.made += 1
         if self.made == SOCKETS_AT_BATCH:
             self._note_connections(end_s)
-        is_planned = self.made in MEMORY_AT_BATCHES
-        if self.worker >= 0 and (is_planned or (self.made >= 2 * self.memory_at and end_s >= self.memory_after_s)):
+        if self._is_memory_due(end_s):
             self._note_memory(end_s)
         self.recorder.row("batches", self.loader, [_rounded(value) for value in row], worker=self.worker)
         self.recorder.flush_when_due(end_s)
@@ -285,6 +285,11 @@ class _BatchTimer:
         count = tcp_connections()
         if count is not None:
             self.recorder.event("tcp_connections", now_s, 0.0, str(count))
+
+    def _is_memory_due(self, now_s: float) -> bool:
+        if self.worker < 0 or passes.get(self.loader, 0) > MOST_PASSES:
+            return False
+        return self.made in MEMORY_AT_BATCHES or (self.made >= 2 * self.memory_at and now_s >= self.memory_after_s)
 
     def _note_memory(self, now_s: float) -> None:
         """Record the memory of this worker that it shares with no other process: what one more worker would need.

@@ -23,7 +23,7 @@ from headrace.attach.record import load_hooks
 from headrace.attach.record.recorder import Recorder
 from headrace.attach.record.script_files import is_own
 
-__all__ = ["WorkerDraws"]
+__all__ = ["MOST_PASSES", "WorkerDraws"]
 
 LAST_READ = 2
 """Read the states before the first batch, and after each one up to this."""
