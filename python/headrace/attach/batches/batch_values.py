@@ -13,7 +13,9 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["NOTES_VARIABLE", "BatchValues", "count_of", "digest", "is_on", "is_seen", "read_values", "records_of"]
+from headrace.attach.record.unseen_frames import are_operators_seen
+
+__all__ = ["NOTES_VARIABLE", "BatchValues", "count_of", "digest", "is_on", "read_values", "records_of"]
 
 NOTES_VARIABLE = "HEADRACE_NOTES"
 
@@ -61,14 +63,6 @@ def is_on() -> bool:
     return os.environ.get(NOTES_VARIABLE, "1") != "0"
 
 
-def is_seen() -> bool:
-    """Return whether an operation on tensors would be seen now: by a mode of the script, a trace, or a transform (`vmap`)."""
-    import torch
-
-    core = torch._C
-    return bool(core._len_torch_dispatch_stack() or core._get_tracing_state() or core._functorch.peek_interpreter_stack())
-
-
 def digest(data: bytes) -> str:
     """Return a short digest of bytes, the same in every process."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
@@ -104,7 +98,7 @@ def _listed(index: Any) -> Sequence[Any]:
     if len(_array_shape(index)) != 1:
         return (index,)
     with torch._C.DisableTorchFunction():
-        return [] if is_seen() else list(index.tolist())
+        return [] if are_operators_seen() else list(index.tolist())
 
 
 def _array_shape(index: Any) -> tuple[int, ...]:
@@ -124,7 +118,7 @@ def read_values(data: Any, *, whole: bool = False, only_labels: bool = False) ->
     """
     import torch
 
-    if is_seen():
+    if are_operators_seen():
         return None
     with torch._C.DisableTorchFunction():
         return _read(data, torch, whole, only_labels)

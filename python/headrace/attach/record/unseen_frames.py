@@ -1,4 +1,4 @@
-"""Hide hooks from the warnings and tracebacks of the script.
+"""Hide hooks from the warnings, tracebacks and modes of the script.
 
 A warning with `stacklevel=2` names the caller of the function that warns. A wrapper around that function would become the
 caller: the warning would name a file of headrace, and Python would count it as another warning. `when_made` therefore hooks
@@ -23,7 +23,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
-__all__ = ["drop_own_frames", "is_unannounced", "left_out_of_warnings", "unannounced", "when_made"]
+__all__ = ["are_operators_seen", "drop_own_frames", "is_unannounced", "left_out_of_warnings", "unannounced", "when_made"]
 
 MARK = "importlib._bootstrap"
 """Text in the file names of hook frames: `warnings` skips frames whose file name holds both words (`_is_internal_frame`)."""
@@ -35,6 +35,14 @@ OWN_FOLDERS = tuple(os.path.join(_PACKAGE, folder, "") for folder in ("accelerat
 _listeners: dict[type, list[Callable[[Any, Any], None]]] = {}
 
 Wrapper = TypeVar("Wrapper", bound=Callable[..., Any])
+
+
+def are_operators_seen() -> bool:
+    """Return whether an operator on tensors would be seen now: by a mode of the script, a trace, or a transform (`vmap`)."""
+    import torch
+
+    core = torch._C
+    return bool(core._len_torch_dispatch_stack() or core._get_tracing_state() or core._functorch.peek_interpreter_stack())
 
 
 def when_made(base: type, function: Callable[[Any, Any], None]) -> None:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.attach.batches.batch_values import is_seen
 from headrace.attach.record.counters import COUNTERS
+from headrace.attach.record.unseen_frames import are_operators_seen
 
 __all__ = ["slow_settings"]
 
@@ -41,7 +41,7 @@ def slow_settings(optimizer: Any) -> dict[str, Any]:
             "find_unused_parameters": COUNTERS.find_unused,
             "without_gradient": sum(one.requires_grad and one.grad is None for one in _parameters(optimizer)),
             "learning_rate": max(known) if known and len(known) == len(rates) else None,
-            "denormals": None if is_seen() else _denormals(optimizer),
+            "denormals": None if are_operators_seen() else _denormals(optimizer),
         }
 
 
