@@ -238,7 +238,7 @@ class Sampler:
 
         Ranks on other machines may write to the same folder; their pids mean nothing here.
         """
-        names = _listed(self.folder) if self.folder is not None else []
+        names = procfs.listed(self.folder) if self.folder is not None else []
         for name in names:
             if name.startswith("process-") and name not in self._writers:
                 line = _first_line(Path(self.folder or ".") / name)
@@ -407,13 +407,6 @@ def _shared_memory(part: int) -> int | None:
 
 def _count_since(began: int | None, now: int | None) -> int | None:
     return None if began is None or now is None else max(0, now - began)
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)  # noqa: PTH208 -- names only, twice a second
-    except OSError:
-        return []
 
 
 def _first_line(file: Path) -> str | None:

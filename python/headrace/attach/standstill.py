@@ -28,6 +28,7 @@ from typing import Any
 from headrace.attach.machine import procfs
 from headrace.attach.record.open_step import MAKES_BATCH, PAGE_BYTES, PAGE_NAME, PHASES, SIGNAL, SLOTS, WORKER_IDLE
 from headrace.attach.record.script_files import library_path
+from headrace.attach.record.threads import link_target
 from headrace.system.files.private_files import private_opener
 from headrace.system.hardware.counter_files import read_counters
 
@@ -227,7 +228,7 @@ def _open_page(pid: int, start: int, proc: Path) -> _Page | None:
     folder = f"{proc}/{pid}/fd"
     try:
         for number in os.listdir(folder):  # noqa: PTH208
-            if _target(f"{folder}/{number}").startswith(PAGE_TARGET):
+            if link_target(f"{folder}/{number}").startswith(PAGE_TARGET):
                 descriptor = os.open(f"{folder}/{number}", os.O_RDWR | os.O_CLOEXEC)
                 page = _Page(pid, start, descriptor, mmap.mmap(descriptor, PAGE_BYTES))
                 values = page.values()
@@ -239,17 +240,11 @@ def _open_page(pid: int, start: int, proc: Path) -> _Page | None:
     return None
 
 
-def _target(path: str) -> str:
-    try:
-        return os.readlink(path)  # noqa: PTH115
-    except OSError:
-        return ""
-
-
 def _is_there(page: _Page, proc: Path) -> bool:
     """Whether the process still has its page: another program in its place (`exec`) has neither page nor handler."""
     values = page.values()
-    return values["pid"] == page.pid and _target(f"{proc}/{page.pid}/fd/{int(values['descriptor'])}").startswith(PAGE_TARGET)
+    descriptor = f"{proc}/{page.pid}/fd/{int(values['descriptor'])}"
+    return values["pid"] == page.pid and link_target(descriptor).startswith(PAGE_TARGET)
 
 
 def _ask(page: _Page, proc: Path) -> bool:
@@ -334,7 +329,7 @@ def _waits_in(process: str) -> str:
     if found != "wait_woken":
         return found
     call = (read_counters(f"{process}/syscall") or "").split()  # number, arguments …
-    is_socket = len(call) > 1 and _target(f"{process}/fd/{int(call[1], 16)}").startswith("socket:")
+    is_socket = len(call) > 1 and link_target(f"{process}/fd/{int(call[1], 16)}").startswith("socket:")
     return "sk_wait_data" if is_socket else found
 
 

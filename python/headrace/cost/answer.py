@@ -17,7 +17,7 @@ from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import UsageError
 from headrace.system.text.sizes import number_text
 
-__all__ = ["Answer", "Question", "answer"]
+__all__ = ["Answer", "Question", "answer", "usd"]
 
 Asked = Sequence[tuple[Instance, Service]]
 
@@ -419,3 +419,10 @@ def _scaled(row: Row, bound: float) -> float:
 def _price_words(rows: Sequence[Row]) -> str:
     sources = dict.fromkeys(row.price_source for row in rows)
     return "; ".join(sources) + "."
+
+
+def usd(value: float | None) -> str:
+    """Return an amount of USD as text: "$1.50", a dash for None, "never ends" for infinity."""
+    if value is None:
+        return "–"
+    return f"${value:,.2f}" if math.isfinite(value) else "never ends"

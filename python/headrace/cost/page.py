@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from headrace.cost.answer import Answer
+from headrace.cost.answer import Answer, usd
 from headrace.cost.estimates.runs import Row
 from headrace.errors import UsageError
 from headrace.report.drawing.markup import Html, join, tag
@@ -73,7 +73,7 @@ def _head(found: Answer) -> Html:
     cells = []
     if row is not None:
         cells = [
-            figure(_money(row.best_usd), f"{found.label(row)}, {row.recommended}", accent=True),
+            figure(usd(row.best_usd), f"{found.label(row)}, {row.recommended}", accent=True),
             figure(f"{row.total_hours:.1f} h", "from the order to the last step"),
             figure(row.binds, "binds"),
         ]
@@ -93,7 +93,7 @@ def _chart(found: Answer) -> Html | None:
     for row in rows:
         left, top = x(math.log(row.total_hours)), y(math.log(row.best_usd))
         kind = "chosen" if row is found.choice.row else None if id(row) in unbeaten else "beaten"
-        words = f"{found.label(row)}, {row.recommended}: {row.total_hours:.2f} h, {_money(row.best_usd)}, {row.binds} binds"
+        words = f"{found.label(row)}, {row.recommended}: {row.total_hours:.2f} h, {usd(row.best_usd)}, {row.binds} binds"
         marks.append(tag("circle", tag("title", words), cx=round(left, 1), cy=round(top, 1), r=5, class_=kind))
     taken: list[tuple[float, float, float]] = []  # left and right end and height of the names so far
     for row in found.pareto[:LABELLED]:
@@ -111,7 +111,7 @@ def _chart(found: Answer) -> Html | None:
     return tag(
         "section",
         tag("h2", "time against money"),
-        tag("p", f"Vertical: {_money(low)} to {_money(high)} a run, logarithmic. {NAMED}", class_="note"),
+        tag("p", f"Vertical: {usd(low)} to {usd(high)} a run, logarithmic. {NAMED}", class_="note"),
         tag(
             "div",
             svg,
@@ -143,12 +143,12 @@ def _rows(found: Answer) -> Html:
             row.binds,
             numbers.seconds(row.seconds_per_epoch) if row.seconds_per_epoch else "–",
             numbers.seconds(row.hours * 3600),
-            _money(row.on_demand_usd),
-            _money(row.spot_usd),
+            usd(row.on_demand_usd),
+            usd(row.spot_usd),
             numbers.seconds(row.start_s),
-            _money(row.start_usd),
-            _money(row.storage_usd + row.copy_usd),
-            _money(row.requests_usd),
+            usd(row.start_usd),
+            usd(row.storage_usd + row.copy_usd),
+            usd(row.requests_usd),
             _total(row, row.total_usd),
             _total(row, row.spot_total_usd),
         )
@@ -179,7 +179,7 @@ def _arithmetic(found: Answer) -> Html:
             discount = numbers.percent(row.spot_discount)
             words = f"spot: {discount} off ({row.spot_kind}), {row.spot_interruptions:.1f} interruptions{level}"
             lines.append(tag("li", words))
-        parts.append(tag("details", tag("summary", f"{found.label(row)}: {_money(row.best_usd)}"), tag("ul", *lines)))
+        parts.append(tag("details", tag("summary", f"{found.label(row)}: {usd(row.best_usd)}"), tag("ul", *lines)))
     return tag("section", tag("h2", "arithmetic"), *parts)
 
 
@@ -193,9 +193,9 @@ def _fixes(found: Answer) -> Html | None:
             fix.id,
             numbers.image_rate(fix.img_s),
             fix.kind,
-            _money(fix.usd_per_epoch),
-            f"{_money(fix.usd_low)} to {_money(fix.usd_high)}" if fix.kind == "predicted" else "–",
-            _money(fix.saved_usd_run),
+            usd(fix.usd_per_epoch),
+            f"{usd(fix.usd_low)} to {usd(fix.usd_high)}" if fix.kind == "predicted" else "–",
+            usd(fix.saved_usd_run),
         )
         for fix in watched.fixes
     ]
@@ -221,8 +221,8 @@ def _modes(found: Answer) -> Html | None:
             numbers.seconds(plan.row.start_s),
             numbers.seconds(plan.row.seconds_per_epoch or 0.0),
             plan.row.binds,
-            _money(plan.row.storage_usd + plan.row.copy_usd),
-            _money(plan.row.requests_usd),
+            usd(plan.row.storage_usd + plan.row.copy_usd),
+            usd(plan.row.requests_usd),
             _total(plan.row, plan.row.total_usd),
             _total(plan.row, plan.row.spot_total_usd),
         )
@@ -243,7 +243,7 @@ def _sensitivity(found: Answer) -> Html | None:
             f"× {change.factor:g}",
             change.instance or "none",
             change.purchase or "–",
-            _money(change.usd),
+            usd(change.usd),
             "yes" if change.changes_choice else "no",
         )
         for change in found.sensitivity
@@ -259,11 +259,5 @@ def _sources(found: Answer) -> Html:
     return tag("section", tag("h2", "sources"), join(tag("ul", *items)))
 
 
-def _money(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"${value:,.2f}" if math.isfinite(value) else "never ends"
-
-
 def _total(row: Row, value: float | None) -> str:
-    return ("≥ " if row.missing and value is not None else "") + _money(value)
+    return ("≥ " if row.missing and value is not None else "") + usd(value)

@@ -192,12 +192,13 @@ class _Loader:
         }
 
 
-class _Watcher:
+class _Watcher(load_hooks.Guarded):
     """Looks into the batches of all loaders of this process."""
+
+    where = "looking into batches"
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._off = False
         self.begin_session()
         recorder.before_flush.append(lambda last: self.guarded(self.write, last))
 
@@ -208,15 +209,6 @@ class _Watcher:
         self._latest: _Loader | None = None
         self._begun_s: float | None = None
         self._spent_s = 0.0
-
-    def guarded(self, function: Callable[..., None], *args: Any) -> None:
-        """Call `function`. An error turns this hook off and never reaches the script."""
-        if not self._off:
-            try:
-                function(*args)
-            except Exception:
-                self._off = True
-                load_hooks.disable("looking into batches")
 
     def pass_begun(self, iteration: Iteration, loader: Any) -> None:
         """Begin a pass. loader: None where it is that of an earlier pass."""

@@ -20,6 +20,7 @@ __all__ = [
     "descendants",
     "disk_bytes",
     "disk_counters",
+    "listed",
     "meminfo",
     "memory_available_bytes",
     "memory_used_bytes",
@@ -105,7 +106,7 @@ def descendants(root: int, proc: Path) -> list[int]:
         pid = pending.pop()
         found.append(pid)
         tasks = f"{proc}/{pid}/task"
-        for thread in _listed(tasks):
+        for thread in listed(tasks):
             text = read_counters(f"{tasks}/{thread}/children")
             if text:
                 pending += [int(word) for word in text.split()]
@@ -176,7 +177,7 @@ def tree_use(pids: list[int], proc: Path) -> TreeUse:
         niceness[pid] = int(fields[16])
         memory_of[pid] = _private_bytes(f"{proc}/{pid}/statm", int(fields[21]))
         tasks = f"{proc}/{pid}/task"
-        for thread in _listed(tasks):
+        for thread in listed(tasks):
             threads += 1
             words = (read_counters(f"{tasks}/{thread}/schedstat") or "").split() if threads <= MAX_THREADS_READ else []
             if len(words) >= 2:
@@ -298,8 +299,9 @@ def _stat_with_name(file: str) -> tuple[str, list[str]] | None:
     return text[begin + 1 : end], text[end + 2 :].split()
 
 
-def _listed(folder: str) -> list[str]:
+def listed(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the names in a folder; none where it cannot be listed."""
     try:
-        return os.listdir(folder)  # noqa: PTH208
+        return os.listdir(folder)  # noqa: PTH208 -- names only, several times a second
     except OSError:
         return []

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 from headrace.attach.record import log
 from headrace.attach.record.unseen_frames import drop_own_frames, left_out_of_warnings
@@ -112,6 +113,22 @@ def _call(name: str, function: Callable[[ModuleType], None], module: ModuleType)
         function(module)
     except Exception:
         disable(f"the hook for {name}")
+
+
+class Guarded:
+    """A hook whose first error turns it off and never reaches the script. where: its name in the line that says so."""
+
+    where: str
+    _off = False
+
+    def guarded(self, function: Callable[..., None], *args: Any) -> None:
+        """Call `function`, unless the hook is off."""
+        if not self._off:
+            try:
+                function(*args)
+            except Exception:
+                self._off = True
+                disable(self.where)
 
 
 def disable(where: str) -> None:

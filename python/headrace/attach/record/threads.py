@@ -11,7 +11,15 @@ import os
 import threading
 from collections.abc import Callable
 
-__all__ = ["IoCounters", "own_and_shared_bytes", "python_threads_cpu_s", "read_io", "run_queue_delay_s", "tcp_connections"]
+__all__ = [
+    "IoCounters",
+    "link_target",
+    "own_and_shared_bytes",
+    "python_threads_cpu_s",
+    "read_io",
+    "run_queue_delay_s",
+    "tcp_connections",
+]
 
 _local = threading.local()
 """What the thread has opened, by name: `_Opened`, or False where there is no such file."""
@@ -152,13 +160,14 @@ def _sockets(process: str) -> set[bytes] | None:
     """Return the inode numbers of a process's open sockets, or None if its descriptors cannot be listed."""
     folder = f"/proc/{process}/fd"
     try:
-        targets = [_target(f"{folder}/{number}") for number in os.listdir(folder)]  # noqa: PTH208 -- as below
+        targets = [link_target(f"{folder}/{number}") for number in os.listdir(folder)]  # noqa: PTH208 -- as below
     except OSError:
         return None
     return {target[8:-1].encode() for target in targets if target.startswith("socket:[")}
 
 
-def _target(path: str) -> str:
+def link_target(path: str) -> str:
+    """Return what a link points to; an empty text where it cannot be read."""
     try:
         return os.readlink(path)  # noqa: PTH115 -- pathlib would cost the worker's start
     except OSError:

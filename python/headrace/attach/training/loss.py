@@ -64,11 +64,12 @@ def _noted_scale(original: Callable[..., Any], reader: LossReader) -> Callable[.
     return scale
 
 
-class LossReader:
-    """What is shown each tensor on which a script calls `backward()`. An error turns it off and never reaches the script."""
+class LossReader(load_hooks.Guarded):
+    """What is shown each tensor on which a script calls `backward()`."""
+
+    where = "reading of the loss"
 
     def __init__(self) -> None:
-        self._off = False
         self._scaled: tuple[weakref.ref[Any], Any] | None = None
 
     def note(self, tensor: Any) -> None:
@@ -84,15 +85,6 @@ class LossReader:
         """Remember the loss before it was scaled."""
         if hasattr(outputs, "detach"):
             self._scaled = (weakref.ref(scaled), outputs.detach())
-
-    def guarded(self, function: Callable[..., None], *args: Any) -> None:
-        """Call `function`. An error turns the hook off and never reaches the script."""
-        if not self._off:
-            try:
-                function(*args)
-            except Exception:
-                self._off = True
-                load_hooks.disable("reading of the loss")
 
 
 class _SampledLoss(LossReader):

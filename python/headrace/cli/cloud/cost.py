@@ -15,7 +15,7 @@ from rich.table import Table
 from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_count, positive_number
 from headrace.cost import page
-from headrace.cost.answer import Answer, Question, answer
+from headrace.cost.answer import Answer, Question, answer, usd
 from headrace.cost.chart import write_png
 from headrace.cost.estimates.budget import Limits
 from headrace.cost.estimates.calibrate import calibrate, factors
@@ -370,10 +370,3 @@ def _marked(row: Row) -> str:
     if row.img_s is None:
         return ""
     return ("~" if row.rate_kind == "estimated" else "") + numbers.image_rate(row.img_s)
-
-
-def usd(value: float | None) -> str:
-    """Return an amount of USD as text: "$1.50", a dash for None, "never ends" for infinity."""
-    if value is None:
-        return "–"
-    return f"${value:,.2f}" if math.isfinite(value) else "never ends"
