@@ -90,7 +90,8 @@ class World:
         if words[0] == "headrace":
             words = [PLACEHOLDERS.get(word, word) for word in words]
             verb = " ".join(words[1:3])
-            options = [str(option) for option in SMALL.get(verb if verb in SMALL else words[1], ())]
+            small = () if "--source-dir" in words else SMALL.get(verb if verb in SMALL else words[1], ())
+            options = [str(option) for option in small]
             end = words.index("--") if "--" in words else len(words)
             words = [*words[:end], *options, *words[end:]]
         return words
@@ -129,7 +130,9 @@ def make_world(root: Path, **environment: str) -> World:
     _image_folder(root / "made/train", 8)
     _image_folder(root / "made/test", 4)
     subprocess.run(["tar", "-cf", root / "cifar10-jpeg-14k.tar", "-C", root / "made", "train", "test"], check=True)
-    (root / "train.py").write_text(TRAIN.replace("ROOT", str(root)))
+    (root / "project").mkdir()
+    for script in ("train.py", "project/train.py"):
+        (root / script).write_text(TRAIN.replace("ROOT", str(root)))
     _commands(root / "bin")
     path = os.pathsep.join([str(root / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     helpers = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
