@@ -6,13 +6,14 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import headrace
 import pytest
+from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.redirects import redirect_guard
 from headrace.datasets.sources.remote.store import open_bucket
 from headrace.errors import SourceError
@@ -70,7 +71,8 @@ def redirecting(to: Redirector, address: str = "127.0.0.1") -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No credentials and no proxies of the machine."""
+    """No credentials and no proxies of the machine. A refused redirect is not asked for again: obstore waits seconds for it."""
+    monkeypatch.setattr(retry, "DEFAULT", replace(retry.DEFAULT, client_retries=0))
     for name in list(os.environ):
         if name.startswith(("AWS_", "AZURE_", "GOOGLE_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
