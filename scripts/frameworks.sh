@@ -21,14 +21,15 @@ site=$($layer/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib
 echo "import site; site.addsitedir('$below')" >"$site/below.pth" # .pth files down there count as well
 
 for try in 1 2 3; do
-    $layer/bin/python -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --no-compile -r "$list" && break
+    UV_CACHE_DIR=${UV_CACHE_DIR:-$layer/uv-cache} .venv/bin/uv pip install -q --python $layer/bin/python --no-deps --only-binary :all: -r "$list" && break
     if [ $try = 3 ]; then
-        echo "frameworks: the packages of $list could not be installed (pip's message is above). Is the package index reachable?" >&2
+        echo "frameworks: the packages of $list could not be installed (uv's message is above). Is the package index reachable?" >&2
         echo "frameworks: nothing was tested; run  make test-frameworks  again" >&2
         exit 1
     fi
     sleep $((try * 10))
 done
+rm -rf $layer/uv-cache
 printf '#!%s\nimport sys\n\nfrom headrace.cli.main import main\n\nsys.exit(main())\n' "$PWD/$layer/bin/python" >$layer/bin/headrace
 chmod +x $layer/bin/headrace
 echo "$wanted" >"$stamp"

@@ -14,7 +14,8 @@ if [ "$(cat "$layer/.installed" 2>/dev/null)" != "${packages[*]}" ]; then
     rm -rf "$layer"
     .venv/bin/python -m venv "$layer"
     # what headrace needs of its own, and the SDK
-    "$layer/bin/python" -m pip install -q --disable-pip-version-check --no-compile rich safetensors numpy "${packages[@]}" >&2
+    UV_CACHE_DIR=${UV_CACHE_DIR:-$layer/uv-cache} .venv/bin/uv pip install -q --python "$layer/bin/python" rich safetensors numpy "${packages[@]}" >&2
+    rm -rf "$layer/uv-cache"
     echo "${packages[*]}" >"$layer/.installed"
 fi
 echo "$PWD/$layer/bin/python"
