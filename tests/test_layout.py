@@ -87,10 +87,15 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@functools.cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
 def imports(path: Path) -> set[str]:
     """Own modules that a file imports, inside functions and for a type checker too."""
     found = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "headrace":
             base = node.module.removeprefix("headrace").removeprefix(".")
             for alias in node.names:
@@ -165,7 +170,7 @@ def test_dotted_names_in_strings_exist() -> None:
     """`sys.modules.get("headrace.…")` becomes None after a move, and nothing else tells."""
     named = re.compile(r"headrace(\.[a-z_]+)+")
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and named.fullmatch(node.value):
                 name = node.value.removeprefix("headrace.")
                 known = name in modules() or name in OTHER_NAMES or name.split(".")[0] == "_native"
@@ -175,7 +180,7 @@ def test_dotted_names_in_strings_exist() -> None:
 def test_nothing_imports_the_package_face() -> None:
     """`from headrace import X` runs the face, the top of the staircase; only users do that."""
     for name, path in modules().items():
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom):
                 assert node.module != "headrace", f"headrace.{name}, line {node.lineno}: import from the module that defines it"
             elif isinstance(node, ast.Import):
@@ -202,7 +207,7 @@ def test_modules_and_functions_stay_short() -> None:
     for name, path in modules().items():
         text = path.read_text()
         assert text.count("\n") <= LONGEST_MODULE, f"headrace.{name}: {text.count(chr(10))} lines; split it by concept"
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 assert length <= LONGEST_FUNCTION, f"headrace.{name}.{node.name}: {length} lines; split it by step"
@@ -247,7 +252,7 @@ def test_exported_names_are_complete_sorted_and_exist() -> None:
         if exported is not None:
             defined = {
                 target
-                for node in ast.walk(tree(path))
+                for node in nodes(path)
                 for target in (
                     [node.name]
                     if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
