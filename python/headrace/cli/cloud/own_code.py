@@ -51,7 +51,7 @@ def own_source(args: argparse.Namespace) -> Source | None:
         return Source.of_file(args.script, args.under or "plain", args.arguments, torchrun=torchrun)
     source = Source(args.source_dir, args.entry or DEFAULT_ENTRY, args.under or "run", False, args.arguments, torchrun)
     source.check()
-    if source.size() > MOST_BYTES:
+    if source.contents.size_bytes > MOST_BYTES:
         raise UsageError(
             f"--source-dir: {source.words()}: data do not travel with the code", hint="move them out, and name them by --data"
         )

@@ -12,16 +12,17 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Literal, get_args
+from typing import Literal
 
 from headrace.errors import UsageError
 from headrace.system.text.sizes import count_text, size_text
 
-__all__ = ["ENTRY", "KINDS", "LEFT_OUT", "MOST_BYTES", "Source", "Under"]
+__all__ = ["ENTRY", "KINDS", "LEFT_OUT", "MOST_BYTES", "PACKAGE", "Contents", "Member", "Source", "Under", "write_members"]
 
 Under = Literal["run", "diagnose", "plain"]
 """How the script is started: under `headrace run`, under `headrace diagnose`, or as it is."""
@@ -44,8 +45,23 @@ MOST_BYTES = 1_000_000_000
 KINDS = (".py", ".sh")
 """Endings of the scripts that SageMaker's toolkit starts."""
 
+PACKAGE = Path(__file__).parents[2]
+"""The installed package of headrace."""
+
+Member = tuple[str, Path | bytes]
+"""A file that travels: its name in the copy, and the file or its content."""
+
 
 @dataclass(frozen=True, slots=True)
+class Contents:
+    """What travels of a source: names of files from its folder, their bytes together, and links that do not travel."""
+
+    files: Sequence[Path]
+    size_bytes: int
+    links: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Source:
     """A folder with a script. entry: the script, named from the folder. alone: only the script travels.
 
@@ -73,6 +89,13 @@ class Source:
         """Raise `UsageError` where the folder or the script is not there, or cannot be started."""
         if not self.folder.is_dir():
             raise UsageError(f"--source-dir: there is no folder {self.folder}")
+        if self.command is None:
+            self._check_entry()
+        for name in (ENTRY, ".headrace"):
+            if self.under != "plain" and (self.folder / name).exists() and not self.alone:
+                raise UsageError(f"{self.folder} has a {name}, a name that headrace needs", hint="rename it, or move it out")
+
+    def _check_entry(self) -> None:
         inside = PurePosixPath(self.entry)
         if inside.is_absolute() or ".." in inside.parts:
             raise UsageError(f"--entry {self.entry} is not below {self.folder}", hint="name the script from --source-dir")
@@ -81,29 +104,26 @@ class Source:
             there = sorted(path.name for path in self.folder.iterdir() if path.suffix in KINDS)
             hint = f"there: {', '.join(there[:8])}" if there else "name the script from --source-dir"
             raise UsageError(f"--entry: there is no file {self.entry} in {self.folder}", hint=hint)
-        if self.under not in get_args(Under):
-            raise UsageError(f"--under {self.under}: {', '.join(get_args(Under))} are known")
         if self.under != "plain" and script.suffix not in KINDS:
             raise UsageError(f"--entry {self.entry}: only {' and '.join(KINDS)} files are started under headrace")
         if any(map(self._is_left_out, inside.parts)) or (script.is_symlink() and not self.follows_links):
             raise UsageError(
                 f"--entry {self.entry} does not travel", hint=f"links do not, nor {', '.join(sorted(self.left_out))}"
             )
-        for name in (ENTRY, ".headrace"):
-            if self.under != "plain" and (self.folder / name).exists() and not self.alone:
-                raise UsageError(f"{self.folder} has a {name}, a name that headrace needs", hint="rename it, or move it out")
 
     def stage(self, target: Path) -> None:
-        """Copy the source into the folder `target`, with `program`. The source stays as it is.
+        """Write what travels into the folder `target`, with `program`, which finds headrace where it is installed here.
 
-        Links do not travel, nor do `LEFT_OUT`. Raises `OSError`.
+        The source stays as it is. Raises `OSError`, and `UsageError` as `contents`.
         """
-        for path in [*self.files()]:  # before a job's folder is made in the source
-            copy = target / path
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(self.folder / path, copy)
-        if (entry := self.entry_file()) is not None:
-            (target / ENTRY).write_bytes(entry)
+        write_members(self.members(travels=False), target)
+
+    def members(self, *, travels: bool) -> Iterator[Member]:
+        """Yield the files that travel, then the entry file. travels: as for `entry_file`."""
+        for path in self.contents.files:
+            yield path.as_posix(), self.folder / path
+        if (entry := self.entry_file(travels=travels)) is not None:
+            yield ENTRY, entry
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables by which `headrace.launch.entry` starts the script."""
@@ -119,11 +139,23 @@ class Source:
         """The file that is started: the script, or `ENTRY` in its place."""
         return self.entry if self.under == "plain" else ENTRY
 
-    def files(self) -> Iterator[Path]:
-        """Yield the files that travel, named from the folder."""
+    @cached_property
+    def contents(self) -> Contents:
+        """What travels, as one walk over the folder has found it. Raises `OSError`."""
         if self.alone:
-            yield Path(self.entry)
-            return
+            return Contents([Path(self.entry)], (self.folder / self.entry).stat().st_size)
+        files, links, size_bytes = [], [], 0
+        for path in self._walk():
+            file = self.folder / path
+            if file.is_symlink() and not self.follows_links:
+                links.append(path.as_posix())
+            elif file.is_file():
+                files.append(path)
+                size_bytes += file.stat().st_size
+        return Contents(files, size_bytes, sorted(links))
+
+    def _walk(self) -> Iterator[Path]:
+        """Yield what is in the folder and is not left out: files, and the links to folders that are not followed."""
         seen: set[tuple[int, int]] = set()  # of folders: a link may lead to one above it
         for place, folders, names in os.walk(self.folder, followlinks=self.follows_links):
             here = Path(place)
@@ -135,34 +167,21 @@ class Source:
                 continue
             seen.add((found.st_dev, found.st_ino))
             folders[:] = sorted(name for name in folders if not self._is_left_out(name))
-            for name in sorted(names):
-                file = here / name
-                if not self._is_left_out(name) and (self.follows_links or not file.is_symlink()) and file.is_file():
-                    yield file.relative_to(self.folder)
-
-    def links(self) -> list[str]:
-        """Return the names of the links that do not travel."""
-        if self.follows_links or self.alone:
-            return []
-        walk = os.walk(self.folder)
-        found = (Path(place) / name for place, folders, names in walk for name in (*folders, *names))
-        return sorted(path.relative_to(self.folder).as_posix() for path in found if path.is_symlink())
+            linked = [name for name in folders if not self.follows_links and (here / name).is_symlink()]
+            for name in [*linked, *sorted(name for name in names if not self._is_left_out(name))]:
+                yield (here / name).relative_to(self.folder)
 
     def _is_left_out(self, name: str) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.left_out)
 
-    def size(self) -> int:
-        """Return the bytes of the files that travel."""
-        return sum((self.folder / path).stat().st_size for path in self.files())
-
     def words(self) -> str:
         """Return what travels, in words: `source: 12 files, 340.0 KiB of project; train.py under headrace run`."""
         how = f" under headrace {self.under}" if self.under != "plain" else ""
-        count, links = sum(1 for _ in self.files()), self.links()
-        more = (
-            f"; {count_text(len(links), 'link')} left out ({', '.join(links[:3])}{', …' if links[3:] else ''})" if links else ""
-        )
-        return f"source: {count_text(count, 'file')}, {size_text(self.size())} of {self.folder}{more}; {self.entry}{how}"
+        found, more = self.contents, ""
+        if links := found.links:
+            more = f"; {count_text(len(links), 'link')} left out ({', '.join(links[:3])}{', …' if links[3:] else ''})"
+        size = f"{count_text(len(found.files), 'file')}, {size_text(found.size_bytes)}"
+        return f"source: {size} of {self.folder}{more}; {self.entry}{how}"
 
     def entry_file(self, *, travels: bool = False) -> bytes | None:
         """Return the text of the file that stands in the place of the script; None where it starts as it is.
@@ -176,11 +195,17 @@ class Source:
             "§script": self.entry,
             "§command": self.command,
             "§under": self.under,
-            "§package": "" if travels else str(_package().parent),
+            "§package": "" if travels else str(PACKAGE.parent),
         }
         return re.sub(r'"(§\w+)"', lambda place: repr(values[place[1]]), text).encode()
 
 
-def _package() -> Path:
-    """Return the folder of the installed package."""
-    return Path(__file__).parents[2]
+def write_members(members: Iterable[Member], target: Path) -> None:
+    """Write files into a folder. All are known before the first is written: the folder may lie in the source."""
+    for name, content in [*members]:
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            copy.write_bytes(content)
+        else:
+            shutil.copy(content, copy)
