@@ -113,6 +113,39 @@ def test_a_command_gets_the_arguments_of_its_launcher(tmp_path: Path) -> None:
     assert found["argv"] == ["train.py", "--a", "1", "--lr", "a b"] and "headrace.accelerate.hook" in found["hooks"]
 
 
+@pytest.mark.parametrize(
+    "first, shell", [("#!/bin/sh", ""), ("#!/usr/bin/env bash", "bash"), ("#!/bin/bash -e", "bash e"), ("", "")]
+)
+@pytest.mark.parametrize("under", ["run", "plain"])
+def test_a_shell_script_starts_by_its_first_line_as_in_the_toolkit(tmp_path: Path, first: str, shell: str, under: Any) -> None:
+    source = tmp_path / "my source"
+    source.mkdir()
+    says = 'case $- in *e*) e=" e";; esac; echo "$1|$#|$SM_USER_ENTRY_POINT|$HEADRACE_HOOKS|${BASH_VERSION:+bash}$e"'
+    (source / "start it.sh").write_text(f"{first}\n{says}\n")
+    found = Source(source, "start it.sh", under)
+    found.stage(tmp_path / "code")
+    (tmp_path / "code" / found.program).chmod(0o755)
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "SM_USER_ENTRY_POINT": found.program}
+    words = ["/bin/sh", "-c", f"'./{found.program}' --lr 'a b'"]
+    done = subprocess.run(words, cwd=tmp_path / "code", env=environment, capture_output=True, text=True, check=True)
+    hooks = "headrace.accelerate.hook" if under == "run" else ""
+    words_of_sh = subprocess.run(["/bin/sh", "-c", 'echo "${BASH_VERSION:+bash}"'], capture_output=True, text=True, check=True)
+    shell = shell or words_of_sh.stdout.strip()
+    assert done.stdout == f"--lr|2|start it.sh|{hooks}|{shell}\n", done.stderr
+
+
+def test_a_shell_script_without_a_python_runs_plain_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/start.sh").write_text("echo started $1")
+    Source(tmp_path / "source", "start.sh", "run").stage(tmp_path / "code")
+    (tmp_path / "bin").mkdir()
+    for name in ("dirname", "chmod"):
+        (tmp_path / "bin" / name).symlink_to(f"/bin/{name}")
+    words = ["/bin/sh", str(tmp_path / "code/headrace_entry.sh"), "x"]
+    done = subprocess.run(words, env={"PATH": str(tmp_path / "bin")}, capture_output=True, text=True, check=True)
+    assert done.stdout == "started x\n" and done.stderr.endswith("start.sh runs plain: there is no Python\n")
+
+
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"])
 def test_other_processes_of_a_host_are_known_by_their_launchers_variables(tmp_path: Path, variable: str) -> None:
     code, output = staged(tmp_path, under="diagnose"), tmp_path / "output"

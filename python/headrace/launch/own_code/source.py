@@ -11,6 +11,7 @@ import fnmatch
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,13 +23,28 @@ from typing import Literal
 from headrace.errors import UsageError
 from headrace.system.text.sizes import count_text, size_text
 
-__all__ = ["ENTRY", "KINDS", "LEFT_OUT", "MOST_BYTES", "PACKAGE", "Contents", "Member", "Source", "Under", "write_members"]
+__all__ = [
+    "ENTRY",
+    "KINDS",
+    "LEFT_OUT",
+    "MOST_BYTES",
+    "PACKAGE",
+    "SHELL_ENTRY",
+    "Contents",
+    "Member",
+    "Source",
+    "Under",
+    "write_members",
+]
 
 Under = Literal["run", "diagnose", "plain"]
 """How the script is started: under `headrace run`, under `headrace diagnose`, or as it is."""
 
 ENTRY = "headrace_entry.py"
 """The file that stands in the place of the script. The launcher starts it, and it starts the script."""
+
+SHELL_ENTRY = "headrace_entry.sh"
+"""The same for a shell script; it starts `ENTRY` beside it."""
 
 LEFT_OUT = frozenset({".env", ".git", "__pycache__", ".DS_Store", ".cache", ".ipynb_checkpoints"})
 """Files and folders that do not travel: the default `ignore_patterns` of version 3 of SageMaker's SDK."""
@@ -67,7 +83,8 @@ class Source:
 
     arguments: of the script, beside the hyperparameters. torchrun: start it once for each GPU of a host. command: a line for
     bash in place of the script. left_out: patterns of names of files and folders that do not travel. follows_links: whether
-    what links point to travels in their place; else links do not travel.
+    what links point to travels in their place; else links do not travel. shown: what messages call the folder (default: its
+    path).
     """
 
     folder: Path
@@ -79,6 +96,7 @@ class Source:
     command: str | None = None
     left_out: frozenset[str] = LEFT_OUT | PRIVATE
     follows_links: bool = False
+    shown: str = ""
 
     @classmethod
     def of_file(cls, script: Path, under: Under = "plain", arguments: Sequence[str] = (), *, torchrun: bool = False) -> Source:
@@ -91,19 +109,19 @@ class Source:
             raise UsageError(f"--source-dir: there is no folder {self.folder}")
         if self.command is None:
             self._check_entry()
-        for name in (ENTRY, ".headrace"):
+        for name in (ENTRY, SHELL_ENTRY, ".headrace"):
             if self.under != "plain" and (self.folder / name).exists() and not self.alone:
-                raise UsageError(f"{self.folder} has a {name}, a name that headrace needs", hint="rename it, or move it out")
+                raise UsageError(f"{self.place} has a {name}, a name that headrace needs", hint="rename it, or move it out")
 
     def _check_entry(self) -> None:
         inside = PurePosixPath(self.entry)
         if inside.is_absolute() or ".." in inside.parts:
-            raise UsageError(f"--entry {self.entry} is not below {self.folder}", hint="name the script from --source-dir")
+            raise UsageError(f"--entry {self.entry} is not below {self.place}", hint="name the script from --source-dir")
         script = self.folder / self.entry
         if not script.is_file():
             there = sorted(path.name for path in self.folder.iterdir() if path.suffix in KINDS)
             hint = f"there: {', '.join(there[:8])}" if there else "name the script from --source-dir"
-            raise UsageError(f"--entry: there is no file {self.entry} in {self.folder}", hint=hint)
+            raise UsageError(f"--entry: there is no file {self.entry} in {self.place}", hint=hint)
         if self.under != "plain" and script.suffix not in KINDS:
             raise UsageError(f"--entry {self.entry}: only {' and '.join(KINDS)} files are started under headrace")
         if any(map(self._is_left_out, inside.parts)) or (script.is_symlink() and not self.follows_links):
@@ -118,12 +136,19 @@ class Source:
         """
         write_members(self.members(travels=False), target)
 
+    @property
+    def place(self) -> str:
+        """What messages call the folder."""
+        return self.shown or str(self.folder)
+
     def members(self, *, travels: bool) -> Iterator[Member]:
-        """Yield the files that travel, then the entry file. travels: as for `entry_file`."""
+        """Yield the files that travel, then the entry files. travels: as for `entry_file`."""
         for path in self.contents.files:
             yield path.as_posix(), self.folder / path
         if (entry := self.entry_file(travels=travels)) is not None:
             yield ENTRY, entry
+        if self.program == SHELL_ENTRY and self.under != "plain":
+            yield SHELL_ENTRY, _template(SHELL_ENTRY).replace('"§script"', shlex.quote(self.entry)).encode()
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables by which `headrace.launch.entry` starts the script."""
@@ -136,8 +161,10 @@ class Source:
 
     @property
     def program(self) -> str:
-        """The file that is started: the script, or `ENTRY` in its place."""
-        return self.entry if self.under == "plain" else ENTRY
+        """The file that is started: the script, or `ENTRY` or `SHELL_ENTRY` in its place."""
+        if self.under == "plain":
+            return self.entry
+        return SHELL_ENTRY if self.command is None and self.entry.endswith(".sh") else ENTRY
 
     @cached_property
     def contents(self) -> Contents:
@@ -181,7 +208,7 @@ class Source:
         if links := found.links:
             more = f"; {count_text(len(links), 'link')} left out ({', '.join(links[:3])}{', …' if links[3:] else ''})"
         size = f"{count_text(len(found.files), 'file')}, {size_text(found.size_bytes)}"
-        return f"source: {size} of {self.folder}{more}; {self.entry}{how}"
+        return f"source: {size} of {self.place}{more}; {self.entry}{how}"
 
     def entry_file(self, *, travels: bool = False) -> bytes | None:
         """Return the text of the file that stands in the place of the script; None where it starts as it is.
@@ -190,14 +217,17 @@ class Source:
         """
         if self.under == "plain":
             return None
-        text = resources.files("headrace.launch.own_code").joinpath("templates", ENTRY).read_text(encoding="utf-8")
         values = {
             "§script": self.entry,
             "§command": self.command,
             "§under": self.under,
             "§package": "" if travels else str(PACKAGE.parent),
         }
-        return re.sub(r'"(§\w+)"', lambda place: repr(values[place[1]]), text).encode()
+        return re.sub(r'"(§\w+)"', lambda place: repr(values[place[1]]), _template(ENTRY)).encode()
+
+
+def _template(name: str) -> str:
+    return resources.files("headrace.launch.own_code").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def write_members(members: Iterable[Member], target: Path) -> None:

@@ -99,7 +99,7 @@ def _framework(estimator: Any, how: Under) -> None:
         raise UsageError("under: the estimator has no entry_point")
     source = _source(folder, entry, how)
     _check_framework(estimator, how)
-    _change(estimator, source_dir=_staged(source), entry_point=ENTRY)
+    _change(estimator, source_dir=_staged(source), entry_point=source.program)
 
 
 def _check_framework(estimator: Any, how: Under) -> None:
@@ -147,7 +147,7 @@ def _model_trainer(trainer: Any, how: Under) -> None:
         changed["command"] = f"python {ENTRY}"
     else:
         source = replace(_source(code.source_dir, code.entry_script, how), left_out=patterns)
-        changed["entry_script"] = ENTRY
+        changed["entry_script"] = source.program
     changed["source_dir"] = _staged(source)
     _change(trainer, source_code=code.model_copy(update=changed))
 
