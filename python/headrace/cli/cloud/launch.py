@@ -237,6 +237,8 @@ def _check_own_code(request: dict[str, Any], source: Source) -> None:
     resources = request["ResourceConfig"]
     instances = [one["InstanceType"] for one in resources.get("InstanceGroups") or [resources]]
     image = request["AlgorithmSpecification"]["TrainingImage"]
+    if source.under == "run" and "/tensorflow-" in image:
+        raise UsageError(f"--under run is for PyTorch, not for {image}", hint="--under diagnose measures such a job")
     remark = check_image(image, instances, glibc=needed_glibc(), machine=platform.machine())
     if remark is not None:
         output.log(f"remark: {remark}")
@@ -415,8 +417,11 @@ def _folders(args: argparse.Namespace, request: dict[str, Any], source: Source |
         if is_url(place):
             output.log(f"{name}: copying {without_url_secrets(place)} to the cache, once")
         folder = local_copy(place) if is_url(place) else Path(place)
+        option = "--data" if place == args.data else f"--channel {name}"
         if not folder.exists():
-            raise UsageError(f"--channel {name}: there is no folder {folder}")
+            raise UsageError(f"{option}: there is no folder {folder}", hint="name the folder that holds the channel's files")
+        if folder.is_dir() and not any(path.is_file() for path in folder.rglob("*")):
+            raise UsageError(f"{option}: {folder} holds no file", hint="name the folder that holds the channel's files")
         found[sources[name]["S3Uri"]] = folder
     return found
 
@@ -515,7 +520,9 @@ def _pairs(texts: list[str], option: str) -> dict[str, str]:
     for text in texts:
         pair = PAIR.fullmatch(text)
         if pair is None:
-            raise UsageError(f"{option} {text}: KEY=VALUE is expected")
+            raise UsageError(f"{option} {text}: KEY=VALUE is expected", hint=f"such as {option} NAME=1")
+        if pair[1] in found:
+            raise UsageError(f"{option} {pair[1]}=… is given twice", hint="leave one out")
         found[pair[1]] = pair[2]
     return found
 

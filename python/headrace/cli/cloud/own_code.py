@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,9 @@ from headrace.system.text.redaction import without_url_secrets
 __all__ = ["add_own_code_options", "data_channel", "own_source", "source_folder", "source_of_request"]
 
 DEFAULT_ENTRY = "train.py"
+
+MOST_CHARACTERS = 512
+"""Characters of a value in `Environment` of CreateTrainingJob."""
 
 ARCHIVES = (".tar.gz", ".tgz", ".tar")
 """Endings of URLs of archives; another URL is that of a folder."""
@@ -67,12 +71,30 @@ def own_source(args: argparse.Namespace, request: Mapping[str, Any] | None = Non
         if wrong := [option for option, value in given.items() if value]:
             raise UsageError(f"{wrong[0]} is for a script of your own", hint="--source-dir DIR names its folder")
         return None
+    _check_values(args)
     if args.script is not None:
         if not args.dry_run and not args.script.is_file():
-            raise UsageError(f"--script: there is no file {args.script}")
+            raise UsageError(f"--script: there is no file {args.script}", hint="--source-dir DIR is the folder of a script")
         return Source.of_file(args.script, args.under or "plain", args.arguments, torchrun=torchrun)
     entry = args.entry or program or DEFAULT_ENTRY
     return _source(args, source_folder(args.source_dir), args.source_dir, entry, args.under or "run")
+
+
+def _check_values(args: argparse.Namespace) -> None:
+    """Raise `UsageError` for values that would never reach the script, or the job."""
+    if args.wheel is not None and args.source_dir is not None:
+        raise UsageError("--wheel: headrace travels with --source-dir, as installed here", hint="leave it out")
+    for pair in args.hyperparameter:
+        if pair.startswith("sagemaker_"):
+            hint = "rename it; --launcher torchrun and --entry say how the script starts"
+            raise UsageError(f"--hyperparameter {pair}: names with sagemaker_ are the toolkit's and no arguments", hint=hint)
+    for pair in args.env:
+        if pair.startswith("SM_"):
+            hint = "give it another name, or --hyperparameter KEY=VALUE"
+            raise UsageError(f"--env {pair}: SM_ variables are set by SageMaker's toolkit, to its own values", hint=hint)
+    if (length := len(json.dumps(args.arguments))) > MOST_CHARACTERS:
+        words = f"-- ARGUMENTS: {length} characters, and a variable of a job holds {MOST_CHARACTERS}"
+        raise UsageError(words, hint="pass them as --hyperparameter KEY=VALUE, or in a file of the source")
 
 
 def source_of_request(args: argparse.Namespace, request: Mapping[str, Any], store: LocalStore) -> Source | None:
@@ -123,6 +145,8 @@ def source_folder(place: str) -> Path:
     if is_url(place) and not place.endswith(ARCHIVES):
         return local_copy(place)
     path = Path(place)
+    if not place:
+        raise UsageError("--source-dir is empty", hint="name the folder that holds the script, such as .")
     if not is_url(place) and not path.is_file():
         return path
     if not is_url(place) and not tarfile.is_tarfile(path):

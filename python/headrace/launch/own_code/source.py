@@ -64,6 +64,9 @@ KINDS = (".py", ".sh")
 PACKAGE = Path(__file__).parents[2]
 """The installed package of headrace."""
 
+_NAME = re.compile(r"[A-Za-z0-9._+/][A-Za-z0-9._+/-]*")
+"""Names of scripts that SageMaker's toolkit starts (5.1.4, `process.py`)."""
+
 Member = tuple[str, Path | bytes]
 """A file that travels: its name in the copy, and the file or its content."""
 
@@ -106,7 +109,7 @@ class Source:
     def check(self) -> None:
         """Raise `UsageError` where the folder or the script is not there, or cannot be started."""
         if not self.folder.is_dir():
-            raise UsageError(f"--source-dir: there is no folder {self.folder}")
+            raise UsageError(f"--source-dir: there is no folder {self.place}", hint="name the folder that holds the script")
         if self.command is None:
             self._check_entry()
         for name in (ENTRY, SHELL_ENTRY, ".headrace"):
@@ -115,15 +118,22 @@ class Source:
 
     def _check_entry(self) -> None:
         inside = PurePosixPath(self.entry)
+        if _NAME.fullmatch(self.entry) is None:
+            hint = "rename the script: letters, digits and . _ + - /, not - in front"
+            raise UsageError(f"--entry {self.entry!r} is a name that SageMaker's toolkit refuses", hint=hint)
         if inside.is_absolute() or ".." in inside.parts:
             raise UsageError(f"--entry {self.entry} is not below {self.place}", hint="name the script from --source-dir")
         script = self.folder / self.entry
         if not script.is_file():
             there = sorted(path.name for path in self.folder.iterdir() if path.suffix in KINDS)
-            hint = f"there: {', '.join(there[:8])}" if there else "name the script from --source-dir"
+            hint = f"there: {', '.join(there[:8])}" if there else "name the script from --source-dir, which has none at its top"
             raise UsageError(f"--entry: there is no file {self.entry} in {self.place}", hint=hint)
         if self.under != "plain" and script.suffix not in KINDS:
-            raise UsageError(f"--entry {self.entry}: only {' and '.join(KINDS)} files are started under headrace")
+            hint = "--under plain starts another file, if it is a script of Python"
+            raise UsageError(f"--entry {self.entry}: only {' and '.join(KINDS)} files are started under headrace", hint=hint)
+        if self.torchrun and script.suffix == ".sh":
+            hint = "name the Python script, or let the shell script start torchrun itself"
+            raise UsageError(f"--launcher torchrun: {self.entry} is a shell script, and torchrun starts Python", hint=hint)
         if any(map(self._is_left_out, inside.parts)) or (script.is_symlink() and not self.follows_links):
             raise UsageError(
                 f"--entry {self.entry} does not travel", hint=f"links do not, nor {', '.join(sorted(self.left_out))}"
@@ -168,7 +178,7 @@ class Source:
 
     @cached_property
     def contents(self) -> Contents:
-        """What travels, as one walk over the folder has found it. Raises `OSError`."""
+        """What travels, as one walk over the folder has found it. Raises `OSError`, `UsageError` for a file without rights."""
         if self.alone:
             return Contents([Path(self.entry)], (self.folder / self.entry).stat().st_size)
         files, links, size_bytes = [], [], 0
@@ -177,6 +187,9 @@ class Source:
             if file.is_symlink() and not self.follows_links:
                 links.append(path.as_posix())
             elif file.is_file():
+                if not os.access(file, os.R_OK):
+                    hint = f"chmod u+r {shlex.quote(str(file))}, or move it out"
+                    raise UsageError(f"{path} of {self.place} travels, and cannot be read", hint=hint)
                 files.append(path)
                 size_bytes += file.stat().st_size
         return Contents(files, size_bytes, sorted(links))
