@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.launch.own_code.source import ENTRY, Source
+from headrace.launch.own_code.source import ENTRY, PACKAGE, Source
 
 SCRIPT = """
 import json, os, sys
@@ -94,6 +95,15 @@ def test_a_job_without_headrace_runs_plain_and_says_why(tmp_path: Path) -> None:
     found, _, errors = started(code, ENTRY)
     assert found["hooks"] is None
     assert errors == "headrace: train.py runs plain: ImportError: no safetensors\n"
+
+
+def test_the_headrace_that_travelled_is_used_where_another_is_installed(tmp_path: Path) -> None:
+    code = staged(tmp_path)
+    shutil.copytree(PACKAGE, code / ".headrace/headrace", copy_function=os.link, ignore=shutil.ignore_patterns("__pycache__"))
+    (code / ".headrace/lacking").mkdir()
+    (code / "train.py").write_text("import json, sys; print(json.dumps({'headrace': sys.modules['headrace'].__file__}))")
+    found, _, errors = started(code, ENTRY, PYTHONPATH=str(PACKAGE.parent))
+    assert found["headrace"] == str(code / ".headrace/headrace/__init__.py"), errors
 
 
 def test_under_diagnose_the_first_rank_of_a_host_watches(tmp_path: Path) -> None:

@@ -84,14 +84,14 @@ def _check_values(args: argparse.Namespace) -> None:
     """Raise `UsageError` for values that would never reach the script, or the job."""
     if args.wheel is not None and args.source_dir is not None:
         raise UsageError("--wheel: headrace travels with --source-dir, as installed here", hint="leave it out")
-    for pair in args.hyperparameter:
-        if pair.startswith("sagemaker_"):
+    for name in (pair.partition("=")[0] for pair in args.hyperparameter):
+        if name.startswith("sagemaker_"):
             hint = "rename it; --launcher torchrun and --entry say how the script starts"
-            raise UsageError(f"--hyperparameter {pair}: names with sagemaker_ are the toolkit's and no arguments", hint=hint)
-    for pair in args.env:
-        if pair.startswith("SM_"):
+            raise UsageError(f"--hyperparameter {name}: names with sagemaker_ are the toolkit's and no arguments", hint=hint)
+    for name in (pair.partition("=")[0] for pair in args.env):
+        if name.startswith("SM_"):
             hint = "give it another name, or --hyperparameter KEY=VALUE"
-            raise UsageError(f"--env {pair}: SM_ variables are set by SageMaker's toolkit, to its own values", hint=hint)
+            raise UsageError(f"--env {name}: SM_ variables are set by SageMaker's toolkit, to its own values", hint=hint)
     if (length := len(json.dumps(args.arguments))) > MOST_CHARACTERS:
         words = f"-- ARGUMENTS: {length} characters, and a variable of a job holds {MOST_CHARACTERS}"
         raise UsageError(words, hint="pass them as --hyperparameter KEY=VALUE, or in a file of the source")
