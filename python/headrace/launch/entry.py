@@ -2,9 +2,9 @@
 
 It reads SageMaker's JSON files, sets the `SM_*` variables, and runs `headrace train` (or the script that `HEADRACE_SCRIPT`
 names, in its own folder, with what its `requirements.txt` asks for) with the hyperparameters as options, under torchrun where
-there are several hosts. As the container's first
-process it hands SIGTERM on, so that training writes a checkpoint before a stop or a spot interruption. A failure's reason is
-written to /opt/ml/output/failure.
+there are several hosts. A script of SageMaker's SDK comes from the archive that `sagemaker_submit_directory` names. As the
+container's first process it hands SIGTERM on, so that training writes a checkpoint before a stop or a spot interruption. A
+failure's reason is written to /opt/ml/output/failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from headrace.launch.in_container.container import (
 )
 from headrace.launch.in_container.first_process import Ended, run_first
 from headrace.launch.in_container.requirements import FILE, install_requirements
-from headrace.launch.own_code.source import ENTRY
+from headrace.launch.in_container.source_archive import PROGRAM, fetch_source, named_source
+from headrace.launch.own_code.source import ENTRY, SHELL_ENTRY
 from headrace.system.processes.own_python import own_module
 
 __all__ = ["ARGUMENTS", "container_command", "main"]
@@ -59,10 +60,11 @@ def main() -> int:
     for folder in (container.checkpoints, container.model, container.output):
         folder.mkdir(parents=True, exist_ok=True)
     try:
+        _bring_source(container, os.environ)
         command, program = container_command(container, os.environ, gpus=_gpus())
         environment = {**os.environ, **sagemaker_variables(container, gpus=_gpus(), program=program), GROUP_VARIABLE: "1"}
         code = _script_folder(container, os.environ)
-        if code is not None and (code / FILE).is_file():
+        if code is not None and program.endswith(".py") and (code / FILE).is_file():
             environment = _with_requirements(container, code, environment)
         ended = run_first(command, environment, folder=code)
     except (OSError, ValueError, HeadraceError) as error:  # ValueError: a hyperparameter that no variable can be called
@@ -83,7 +85,12 @@ def container_command(container: Container, environment: Mapping[str, str], *, g
     if script:
         path = _script_root(container, script) / script
         below_torchrun = [str(path), *script_arguments(container), *_more_arguments(environment)]
-        command = ["/bin/bash" if path.suffix == ".sh" else sys.executable, *below_torchrun]
+        command = [sys.executable, *below_torchrun]
+        if (
+            path.suffix == ".sh"
+        ):  # its first line names the shell, as where SageMaker's toolkit starts it; else it is that of sh
+            path.chmod(path.stat().st_mode | 0o111)
+            command = ["/bin/sh", "-c", 'exec "$0" "$@"', *below_torchrun]
         alone = (len(container.hosts) == 1 and gpus <= 1) or not _wants_torchrun(container, environment)
     else:
         command = own_module("headrace", "train", *_train_words(container))
@@ -109,7 +116,17 @@ def _wants_torchrun(container: Container, environment: Mapping[str, str]) -> boo
 
 def _script(container: Container, environment: Mapping[str, str]) -> str:
     """Return the name of the script that takes the place of `headrace train`, or an empty text."""
-    return environment.get("HEADRACE_SCRIPT") or str(container.hyperparameters.get("sagemaker_program") or "")
+    return environment.get("HEADRACE_SCRIPT") or str(container.hyperparameters.get(PROGRAM) or "")
+
+
+def _bring_source(container: Container, environment: Mapping[str, str]) -> None:
+    """Fill an empty code folder with the source that hyperparameters of SageMaker's SDK name, as SageMaker's toolkit does."""
+    code, (program, place) = container.base / "code", named_source(container.hyperparameters)
+    if not (program and place) or environment.get("HEADRACE_SCRIPT") or (code.is_dir() and any(code.iterdir())):
+        return
+    if place.startswith(f"{CONTAINER_BASE}/"):
+        place = str(container.base / Path(place).relative_to(CONTAINER_BASE))
+    fetch_source(place, code)
 
 
 def _script_root(container: Container, script: str) -> Path:
@@ -118,7 +135,9 @@ def _script_root(container: Container, script: str) -> Path:
     found = next((folder for folder in places if (folder / script).is_file()), None)
     if found is None:
         looked = " and ".join(str(folder / script) for folder in places)
-        hint = "--source-dir DIR --entry FILE brings it, as when the request was made" if script == ENTRY else None
+        hint = (
+            "--source-dir DIR --entry FILE brings it, as when the request was made" if script in (ENTRY, SHELL_ENTRY) else None
+        )
         raise HeadraceError(f"there is no script {script}: looked for {looked}", hint=hint)
     return found
 

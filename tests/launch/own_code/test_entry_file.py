@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.launch.own_code.source import ENTRY, Source
+from headrace.launch.own_code.source import ENTRY, PACKAGE, Source
 
 SCRIPT = """
 import json, os, sys
@@ -96,6 +97,15 @@ def test_a_job_without_headrace_runs_plain_and_says_why(tmp_path: Path) -> None:
     assert errors == "headrace: train.py runs plain: ImportError: no safetensors\n"
 
 
+def test_the_headrace_that_travelled_is_used_where_another_is_installed(tmp_path: Path) -> None:
+    code = staged(tmp_path)
+    shutil.copytree(PACKAGE, code / ".headrace/headrace", copy_function=os.link, ignore=shutil.ignore_patterns("__pycache__"))
+    (code / ".headrace/lacking").mkdir()
+    (code / "train.py").write_text("import json, sys; print(json.dumps({'headrace': sys.modules['headrace'].__file__}))")
+    found, _, errors = started(code, ENTRY, PYTHONPATH=str(PACKAGE.parent))
+    assert found["headrace"] == str(code / ".headrace/headrace/__init__.py"), errors
+
+
 def test_under_diagnose_the_first_rank_of_a_host_watches(tmp_path: Path) -> None:
     code = staged(tmp_path, under="diagnose")
     output = tmp_path / "output"
@@ -111,6 +121,39 @@ def test_a_command_gets_the_arguments_of_its_launcher(tmp_path: Path) -> None:
     (code / ENTRY).write_bytes(Source(tmp_path / "source", "", "run", command="python train.py --a 1").entry_file() or b"")
     found, _, _ = started(code, ENTRY, "--lr", "a b")
     assert found["argv"] == ["train.py", "--a", "1", "--lr", "a b"] and "headrace.accelerate.hook" in found["hooks"]
+
+
+@pytest.mark.parametrize(
+    "first, shell", [("#!/bin/sh", ""), ("#!/usr/bin/env bash", "bash"), ("#!/bin/bash -e", "bash e"), ("", "")]
+)
+@pytest.mark.parametrize("under", ["run", "plain"])
+def test_a_shell_script_starts_by_its_first_line_as_in_the_toolkit(tmp_path: Path, first: str, shell: str, under: Any) -> None:
+    source = tmp_path / "my source"
+    source.mkdir()
+    says = 'case $- in *e*) e=" e";; esac; echo "$1|$#|$SM_USER_ENTRY_POINT|$HEADRACE_HOOKS|${BASH_VERSION:+bash}$e"'
+    (source / "start it.sh").write_text(f"{first}\n{says}\n")
+    found = Source(source, "start it.sh", under)
+    found.stage(tmp_path / "code")
+    (tmp_path / "code" / found.program).chmod(0o755)
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "SM_USER_ENTRY_POINT": found.program}
+    words = ["/bin/sh", "-c", f"'./{found.program}' --lr 'a b'"]
+    done = subprocess.run(words, cwd=tmp_path / "code", env=environment, capture_output=True, text=True, check=True)
+    hooks = "headrace.accelerate.hook" if under == "run" else ""
+    words_of_sh = subprocess.run(["/bin/sh", "-c", 'echo "${BASH_VERSION:+bash}"'], capture_output=True, text=True, check=True)
+    shell = shell or words_of_sh.stdout.strip()
+    assert done.stdout == f"--lr|2|start it.sh|{hooks}|{shell}\n", done.stderr
+
+
+def test_a_shell_script_without_a_python_runs_plain_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/start.sh").write_text("echo started $1")
+    Source(tmp_path / "source", "start.sh", "run").stage(tmp_path / "code")
+    (tmp_path / "bin").mkdir()
+    for name in ("dirname", "chmod"):
+        (tmp_path / "bin" / name).symlink_to(f"/bin/{name}")
+    words = ["/bin/sh", str(tmp_path / "code/headrace_entry.sh"), "x"]
+    done = subprocess.run(words, env={"PATH": str(tmp_path / "bin")}, capture_output=True, text=True, check=True)
+    assert done.stdout == "started x\n" and done.stderr.endswith("start.sh runs plain: there is no Python\n")
 
 
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"])

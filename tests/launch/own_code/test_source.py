@@ -109,5 +109,5 @@ def test_folders_of_jobs_environments_and_keys_do_not_travel(project: Path, tmp_
 
 def test_patterns_of_names_are_left_out(project: Path) -> None:
     (project / "last.ckpt").write_text("")
-    left = [path.name for path in Source(project, "train.py", left_out=frozenset({"*.ckpt", "lib"})).files()]
+    left = [path.name for path in Source(project, "train.py", left_out=frozenset({"*.ckpt", "lib"})).contents.files]
     assert "last.ckpt" not in left and "helper.py" not in left and "train.py" in left

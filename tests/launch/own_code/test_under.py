@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +20,7 @@ import headrace
 import pytest
 from headrace.errors import UsageError
 from headrace.launch import under
+from headrace.launch.own_code import travelling
 
 under_module = importlib.import_module("headrace.launch.own_code.under")
 HERE = Path(__file__).parent
@@ -69,7 +73,8 @@ def estimator(folder: Path, **fields: Any) -> Any:
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let only a small part of headrace travel."""
-    monkeypatch.setattr(under_module, "travelling_files", lambda: iter([("headrace/__init__.py", Path(headrace.__file__))]))
+    monkeypatch.setattr(travelling, "travelling_files", lambda: iter([("headrace/__init__.py", Path(headrace.__file__))]))
+    monkeypatch.setattr(travelling, "_staged_headrace", travelling._staged_headrace.__wrapped__)
     monkeypatch.setattr(under_module, "needed_glibc", lambda: (2, 28))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
 
@@ -89,9 +94,50 @@ def test_under_starts_a_copy_of_the_source_and_plain_undoes_it(tmp_path: Path) -
     )
     under(found, "plain")
     assert (found.source_dir, found.entry_point) == (str(tmp_path / "project"), "train.py")
-    del found
-    assert not folder.exists() and not again.exists(), "the copies end with the estimator"
     assert (tmp_path / "project/train.py").exists()
+
+
+@pytest.mark.usefixtures("light")
+def test_the_source_outlives_the_estimator_for_its_copies(tmp_path: Path) -> None:
+    found = under(estimator(tmp_path), "run")
+    other = copy.deepcopy(found)
+    del found
+    assert (Path(other.source_dir) / "headrace_entry.py").is_file()
+    assert under(other, "plain").source_dir == str(tmp_path / "project")
+
+
+STAGES = """
+import sys
+from pathlib import Path
+from headrace.launch.own_code import travelling
+from headrace.launch.own_code.source import Source
+for number in (1, 2):
+    travelling.stage(Source(Path(sys.argv[1]), "train.py", "run"), folder := travelling.temporary_folder())
+    for file in folder.rglob("*"):
+        if file.is_file() and (b"zanzibar" in file.read_bytes() or "zanzibar" in str(file.relative_to(folder))):
+            print("tells of this machine:", file.relative_to(folder))
+print(len({file.stat().st_ino for file in folder.parent.rglob("_native.abi3.so")}), "library at", folder)
+"""
+
+
+def test_nothing_uploaded_tells_of_this_machine_and_the_copies_end_with_the_process(tmp_path: Path) -> None:
+    home = tmp_path / "zanzibar"
+    package = home / "checkout/python/headrace"
+    shutil.copytree(PACKAGE + "/headrace", package, copy_function=os.link, ignore=shutil.ignore_patterns("__pycache__"))
+    (home / "checkout/Cargo.toml").touch()
+    library = (package / "_native.abi3.so").read_bytes()
+    (package / "_native.abi3.so").unlink()
+    built = f"\0{home}/.cargo/registry/src/x.rs:1\0{home}/checkout\0".encode()
+    (package / "_native.abi3.so").write_bytes(library + built)
+    (home / "project").mkdir()
+    (home / "project/train.py").write_text("print(1)")
+    environment = {**os.environ, "HOME": str(home), "USER": "zanzibar", "PYTHONPATH": str(package.parent)}
+    words = [sys.executable, "-c", STAGES, str(home / "project")]
+    done = subprocess.run(words, env=environment, cwd=home, capture_output=True, text=True, check=True)
+    *told, last = done.stdout.splitlines()
+    assert not told
+    assert last.startswith("1 library at "), "the second copy links to the first"
+    assert not Path(last.removeprefix("1 library at ")).exists(), "the copies end with the process"
 
 
 @pytest.mark.usefixtures("light")

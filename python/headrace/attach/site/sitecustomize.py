@@ -25,12 +25,13 @@ def _run_hidden_sitecustomize() -> None:
 
 
 def _start_headrace() -> None:
-    """Start `headrace.attach.record.load_hooks`, from this copy of the package if the environment has no headrace."""
+    """Start `headrace.attach.record.load_hooks`, from this copy of the package if it travelled, or no other is installed."""
     package = os.path.dirname(os.path.dirname(_HERE))
     lacking = os.path.join(os.path.dirname(package), "lacking")
-    if os.path.isdir(lacking):  # the package travelled to a job's container, with what its image may lack
+    travelled = os.path.isdir(lacking)  # to a job's container, with what its image may lack: another headrace there is not ours
+    if travelled:
         sys.path.append(lacking)
-    if importlib.util.find_spec("headrace") is None:
+    if travelled or importlib.util.find_spec("headrace") is None:
         spec = importlib.util.spec_from_file_location(
             "headrace", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
         )

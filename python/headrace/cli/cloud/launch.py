@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.cloud.other_launchers import OTHER_LAUNCHERS, add_other_launcher_options, write_launcher
-from headrace.cli.cloud.own_code import add_own_code_options, data_channel, own_source
+from headrace.cli.cloud.own_code import (
+    add_own_code_options,
+    data_channel,
+    own_source,
+    source_folder,
+    source_of_request,
+)
 from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_number
 from headrace.cost.market.live_prices import read_table
@@ -23,7 +29,7 @@ from headrace.datasets.open import local_copy
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, UsageError
 from headrace.launch.job_request.request import CODE, Channel, InstanceGroup, TrainingJob, build_request
-from headrace.launch.job_request.request_code import chosen_code, container_words
+from headrace.launch.job_request.request_code import chosen_code, container_words, made_by_headrace, own_entry
 from headrace.launch.job_request.validate import check_request, refuse_mistakes
 from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
@@ -191,9 +197,10 @@ def run(args: argparse.Namespace) -> int:
     if args.job is not None:
         raise UsageError(f"launch {args.target} takes no job name, but {args.job} is given", hint="--name names a new job")
     _check_wheel(args)
-    source = own_source(args)
+    source = None if args.request else own_source(args)
     request = _read(args.request) if args.request else build_request(_job(args, source))
     refuse_mistakes(check_request(request, region=args.region), output.log)
+    source = own_source(args, request) if args.request else source
     if args.request and args.target == "sagemaker" and source is None and ARCHIVE in " ".join(container_words(request)):
         hint = "add --source-dir DIR --entry FILE, as when the request was made"
         raise UsageError(f"{args.request} starts a script of yours, which does not travel with it", hint=hint)
@@ -230,6 +237,8 @@ def _check_own_code(request: dict[str, Any], source: Source) -> None:
     resources = request["ResourceConfig"]
     instances = [one["InstanceType"] for one in resources.get("InstanceGroups") or [resources]]
     image = request["AlgorithmSpecification"]["TrainingImage"]
+    if source.under == "run" and "/tensorflow-" in image:
+        raise UsageError(f"--under run is for PyTorch, not for {image}", hint="--under diagnose measures such a job")
     remark = check_image(image, instances, glibc=needed_glibc(), machine=platform.machine())
     if remark is not None:
         output.log(f"remark: {remark}")
@@ -359,6 +368,7 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any], source: Source 
     folder: Path = args.out or Path(request["TrainingJobName"])
     store = LocalStore(args.store or folder / "s3", _folders(args, request, source), sends=args.send)
     _ask_for_code(args, request, source)
+    source = source or source_of_request(args, request, store)
     if source is not None:
         output.log(source.words())
     with StopRequest() as stop:
@@ -394,8 +404,11 @@ def _folders(args: argparse.Namespace, request: dict[str, Any], source: Source |
         if not is_url(place) and name not in given:
             given[name] = place
     sources = {one["ChannelName"]: one["DataSource"].get("S3DataSource") for one in request.get("InputDataConfig") or []}
+    if args.source_dir is not None and not own_entry(request):
+        given.setdefault(CODE, str(source_folder(args.source_dir)))
     if args.fetch:
-        own = {name: source["S3Uri"] for name, source in sources.items() if source is not None and name != CODE}
+        brought = {CODE} if made_by_headrace(request) else set()
+        own = {name: source["S3Uri"] for name, source in sources.items() if source is not None and name not in brought}
         given = {**own, **given}
     found = {}
     for name, place in given.items():
@@ -404,8 +417,11 @@ def _folders(args: argparse.Namespace, request: dict[str, Any], source: Source |
         if is_url(place):
             output.log(f"{name}: copying {without_url_secrets(place)} to the cache, once")
         folder = local_copy(place) if is_url(place) else Path(place)
+        option = "--data" if place == args.data else f"--channel {name}"
         if not folder.exists():
-            raise UsageError(f"--channel {name}: there is no folder {folder}")
+            raise UsageError(f"{option}: there is no folder {folder}", hint="name the folder that holds the channel's files")
+        if folder.is_dir() and not any(path.is_file() for path in folder.rglob("*")):
+            raise UsageError(f"{option}: {folder} holds no file", hint="name the folder that holds the channel's files")
         found[sources[name]["S3Uri"]] = folder
     return found
 
@@ -504,7 +520,9 @@ def _pairs(texts: list[str], option: str) -> dict[str, str]:
     for text in texts:
         pair = PAIR.fullmatch(text)
         if pair is None:
-            raise UsageError(f"{option} {text}: KEY=VALUE is expected")
+            raise UsageError(f"{option} {text}: KEY=VALUE is expected", hint=f"such as {option} NAME=1")
+        if pair[1] in found:
+            raise UsageError(f"{option} {pair[1]}=… is given twice", hint="leave one out")
         found[pair[1]] = pair[2]
     return found
 

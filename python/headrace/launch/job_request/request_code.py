@@ -14,7 +14,7 @@ from typing import Any
 from headrace.launch.in_container.container import Container, decoded, script_arguments
 from headrace.system.text.redaction import redact_words
 
-__all__ = ["chosen_code", "container_words", "own_entry"]
+__all__ = ["chosen_code", "container_words", "made_by_headrace", "own_entry"]
 
 _ENTRY = "headrace.launch.entry"
 _SCRIPTS = ("HEADRACE_SCRIPT", "HEADRACE_TORCHRUN")
@@ -33,14 +33,18 @@ _MASKED = " (a part that looks like a secret is masked: read it in the file)"
 
 def container_words(request: Mapping[str, Any]) -> list[str]:
     """Return the command line of the container: its entry point, then its arguments."""
-    algorithm = request["AlgorithmSpecification"]
+    algorithm = request.get("AlgorithmSpecification") or {}
     return [*(algorithm.get("ContainerEntrypoint") or []), *(algorithm.get("ContainerArguments") or [])]
 
 
 def own_entry(request: Mapping[str, Any]) -> bool:
     """Return whether the container runs `headrace.launch.entry`, or names no program: `launch local` needs no image then."""
-    words = container_words(request)
-    return not words or _ENTRY in " ".join(words)
+    return not container_words(request) or made_by_headrace(request)
+
+
+def made_by_headrace(request: Mapping[str, Any]) -> bool:
+    """Return whether the container's command is headrace's own: its channel `code` holds headrace, which is here."""
+    return _ENTRY in " ".join(container_words(request))
 
 
 def chosen_code(request: Mapping[str, Any], *, script: bool) -> list[str]:

@@ -24,6 +24,9 @@ from headrace.launch.local.store import LocalStore
 __all__ = ["Input", "PipeFeeder", "inputs_of"]
 
 CODE = "code"
+DRIVERS = "sm_drivers"
+"""Channel of SageMaker's SDK 3 with the commands that start the script in `CODE`."""
+
 RECORD_MAGIC = 0xCED7230A
 LONGEST_RECORD = (1 << 29) - 1
 PIECE = 1 << 16
@@ -79,6 +82,7 @@ def inputs_of(request: Mapping[str, Any], store: LocalStore, host: str, groups: 
     """
     default = request["AlgorithmSpecification"]["TrainingInputMode"]
     found = []
+    names = [channel["ChannelName"] for channel in request.get("InputDataConfig") or []]
     for channel in request.get("InputDataConfig") or []:
         source = channel["DataSource"].get("S3DataSource")
         name = channel["ChannelName"]
@@ -89,10 +93,9 @@ def inputs_of(request: Mapping[str, Any], store: LocalStore, host: str, groups: 
         if host not in hosts:
             continue
         objects = store.objects(source["S3Uri"])
-        if not objects and name != CODE:
-            raise SourceError(
-                f"channel {name}: no objects below {source['S3Uri']}", hint=f"--channel {name}=FOLDER gives a folder for it"
-            )
+        if not objects and (name != CODE or DRIVERS in names):
+            hint = f"--channel {name}=FOLDER gives a folder for it, --fetch copies it"
+            raise SourceError(f"channel {name}: no objects below {source['S3Uri']}", hint=hint)
         record_io = channel.get("RecordWrapperType") == "RecordIO"
         if record_io and (large := [path for _, path in objects if path.stat().st_size > LONGEST_RECORD]):
             raise HeadraceError(f"channel {name}: {large[0]} is larger than a RecordIO record can be, 512 MiB")

@@ -7,12 +7,14 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.launch.in_container.container import BASE_VARIABLE
+from headrace.launch.in_container.source_archive import PROGRAM
 from headrace.launch.job_request.request_code import container_words, own_entry
 from headrace.launch.local.channels import Input, PipeFeeder
 from headrace.launch.local.checkpoints import CheckpointCopy
@@ -93,10 +95,14 @@ class Host:
         }
         if source is not None:
             environment |= source.variables()
+        environment |= _ahead(Path(sys.executable).parent, "PATH", environment)  # scripts start this Python
+        if not own_entry(request):  # its pip leaves this Python as it is
+            packages = self.base / "packages"
+            environment |= {"PIP_TARGET": str(packages)} | _ahead(packages, "PYTHONPATH", environment)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab", opener=output_opener) as log:
             self.process = subprocess.Popen(
-                _command(request, self.base if source is not None else None),
+                _command(request, self.base, source),
                 env=environment,
                 cwd=self.base / "tmp",
                 stdin=subprocess.DEVNULL,
@@ -140,6 +146,14 @@ class Host:
         """Whether the host's first process is still running."""
         return self.process is not None and self.process.poll() is None
 
+    def last_lines(self, count: int = 5) -> list[str]:
+        """Return the last lines of the log."""
+        try:
+            lines = self.log.read_text(encoding="utf-8", errors="replace")[-2000:].splitlines()
+        except OSError:
+            return []
+        return lines[-count:]
+
     def failure(self) -> str:
         """Return the text of the failure file, or ""."""
         try:
@@ -148,12 +162,17 @@ class Host:
             return ""
 
 
-def _command(request: Mapping[str, Any], bound: Path | None) -> list[str]:
+def _command(request: Mapping[str, Any], base: Path, source: Source | None) -> list[str]:
     """Return the command of the container; the entry of headrace is run by this Python, without an installation.
 
-    bound: the tree that a script is to see as `/opt/ml`. Our own training asks for its place, and needs no such thing.
+    A program of others sees `base` as `/opt/ml`. Our own training asks for its place, and needs no such thing.
     """
-    if not own_entry(request):
-        return container_words(request)
-    entry = own_module("headrace.launch.entry")
-    return entry if bound is None else own_module("headrace.launch.local.bound_tree", str(bound), *entry)
+    words = own_module("headrace.launch.entry") if own_entry(request) else container_words(request)
+    if own_entry(request) and source is None and PROGRAM not in (request.get("HyperParameters") or {}):
+        return words
+    return own_module("headrace.launch.local.bound_tree", str(base), *words)
+
+
+def _ahead(place: Path, variable: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a variable that holds a list of folders, with another folder in front."""
+    return {variable: os.pathsep.join(filter(None, (str(place), environment.get(variable))))}

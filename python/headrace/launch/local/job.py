@@ -312,9 +312,10 @@ def _hosts(request: Mapping[str, Any], folder: Path, job: str) -> list[Host]:
 
 
 def _reason(host: Host) -> str:
-    words = host.failure().strip()
-    code = host.process.returncode if host.process else 0
-    return f"AlgorithmError: {host.name}: {words}" if words else f"AlgorithmError: {host.name}: exit code {code}"
+    words = host.failure().strip() or "\n".join(
+        [f"exit code {host.process.returncode if host.process else 0}", *host.last_lines()]
+    )
+    return f"AlgorithmError: {host.name}: {words}"
 
 
 def _free_port() -> int:

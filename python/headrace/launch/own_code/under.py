@@ -9,10 +9,7 @@ estimator.fit({"training": "s3://bucket/train"})
 from __future__ import annotations
 
 import platform
-import shutil
-import tempfile
 import warnings
-import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +17,7 @@ from typing import Any, TypeVar, get_args
 
 from headrace.errors import UsageError
 from headrace.launch.own_code.source import ENTRY, LEFT_OUT, MOST_BYTES, Source, Under
-from headrace.launch.own_code.travelling import needed_glibc, travelling_files
+from headrace.launch.own_code.travelling import needed_glibc, stage, temporary_folder
 from headrace.launch.sagemaker.images import check_image, check_processor, check_versions
 from headrace.system.text.sizes import size_text
 
@@ -43,12 +40,13 @@ def under(estimator: Estimator, how: Under = "run") -> Estimator:
     SDK 3. how: "run" loads the images with headrace; "diagnose" writes session and report to the job's output; "plain" undoes
     it. Only where the code comes from changes: a copy of the source (without `.git`, `.env` and caches), with an entry file and
     headrace, which needs no package index in the container. The copy is made now: after an edit of the source, call `under`
-    again. It lives as long as this estimator; copies of the estimator need `under` themselves.
+    again. It lives as long as this process, for copies of the estimator too.
 
     Raises `UsageError` for what headrace cannot start: SageMaker's own data-parallel library, training recipes, sources in git,
     S3 or archives, pipeline variables, TensorFlow under "run", and images without the Python or torch that headrace needs.
 
-        estimator = under(PyTorch(entry_point="train.py", source_dir="project", framework_version="2.8", py_version="py312", …))
+        estimator = PyTorch(entry_point="train.py", source_dir="project", framework_version="2.8.0", py_version="py312", …)
+        under(estimator, "run").fit({"training": "s3://bucket/train"})
     """
     if how not in get_args(Under):
         raise UsageError(f"under(…, {how!r}): {', '.join(map(repr, get_args(Under)))} are known")
@@ -101,7 +99,7 @@ def _framework(estimator: Any, how: Under) -> None:
         raise UsageError("under: the estimator has no entry_point")
     source = _source(folder, entry, how)
     _check_framework(estimator, how)
-    _change(estimator, source_dir=str(_staged(estimator, source)), entry_point=ENTRY)
+    _change(estimator, source_dir=_staged(source), entry_point=source.program)
 
 
 def _check_framework(estimator: Any, how: Under) -> None:
@@ -145,12 +143,13 @@ def _model_trainer(trainer: Any, how: Under) -> None:
         changed["ignore_patterns"] = None  # the copy is filtered: they would take files of headrace
     if code.command:
         source = replace(_folder_source(code.source_dir, how), command=code.command, left_out=patterns)
+        source.check()
         changed["command"] = f"python {ENTRY}"
     else:
         source = replace(_source(code.source_dir, code.entry_script, how), left_out=patterns)
-        changed["entry_script"] = ENTRY
-    folder = _staged(trainer, source)
-    _change(trainer, source_code=code.model_copy(update={**changed, "source_dir": str(folder)}))
+        changed["entry_script"] = source.program
+    changed["source_dir"] = _staged(source)
+    _change(trainer, source_code=code.model_copy(update=changed))
 
 
 def _check(uri: str, instances: list[str]) -> None:
@@ -193,15 +192,9 @@ def _folder_source(folder: str | None, how: Under) -> Source:
     return Source(Path(folder), "", how, left_out=LEFT_OUT, follows_links=True)  # links travel with the SDKs too
 
 
-def _staged(estimator: Any, source: Source) -> Path:
-    """Return a folder with what travels, which lasts as long as the estimator."""
-    if (size := source.size()) > MOST_BYTES:
+def _staged(source: Source) -> str:
+    """Return the path of a folder with what travels, which lasts as long as this process."""
+    if (size := source.contents.size_bytes) > MOST_BYTES:
         raise UsageError(f"under: the source has {size_text(size)}", hint="data do not travel with the code: use a channel")
-    folder = Path(tempfile.mkdtemp(prefix="headrace-source-"))
-    weakref.finalize(estimator, shutil.rmtree, folder, ignore_errors=True)
-    source.stage(folder)
-    for name, file in travelling_files():
-        copy = folder / ".headrace" / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, copy)
-    return folder
+    stage(source, folder := temporary_folder())
+    return str(folder)

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH100, PTH103, PTH110, PTH112, PTH118, PTH119, PTH120, UP006, UP035 -- starts each process of a job, on any Python 3
+# ruff: noqa: PTH100, PTH101, PTH103, PTH110, PTH112, PTH116, PTH118, PTH119, PTH120, UP006, UP035 -- starts each process of a job, on any Python 3
 """Start the script beside this file under headrace, in the place of this file.
 
 headrace wrote this file into a copy of the script's folder. A launcher that starts it (`python`, torchrun, SageMaker's toolkit)
@@ -7,6 +7,7 @@ which headrace attaches itself. A module that imports this file gets the script'
 runs plain, and a line says why.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -39,7 +40,7 @@ def module_of(file: str) -> str:
 
 def restore_names() -> None:
     """Give the variables of SageMaker's toolkit the name of the script, where they have that of this file."""
-    names = {NAME: SCRIPT, module_of(NAME): module_of(SCRIPT)}
+    names = {NAME: SCRIPT, module_of(NAME): module_of(SCRIPT), module_of(NAME) + ".sh": SCRIPT}
     for key in ("SM_USER_ENTRY_POINT", "SM_ENTRY_SCRIPT", "SM_MODULE_NAME"):
         if os.environ.get(key) in names:
             os.environ[key] = names[os.environ[key]]
@@ -57,8 +58,10 @@ def script_words() -> List[str]:
     if COMMAND is not None:
         return ["/bin/bash", "-c", " ".join([COMMAND, *map(shlex.quote, sys.argv[1:])])]
     script = os.path.join(HERE, SCRIPT)
-    if SCRIPT.endswith(".sh"):
-        return ["/bin/bash", script, *sys.argv[1:]]
+    if SCRIPT.endswith(".sh"):  # its first line names the shell, as where SageMaker's toolkit starts it; else it is that of sh
+        with contextlib.suppress(OSError):
+            os.chmod(script, os.stat(script).st_mode | 0o111)
+        return ["/bin/sh", "-c", 'exec "$0" "$@"', script, *sys.argv[1:]]
     words = [sys.executable, *getattr(sys, "orig_argv", [])[1:]]
     for number, word in enumerate(words):
         if os.path.basename(word) == NAME and os.path.abspath(word) == os.path.join(HERE, NAME):
