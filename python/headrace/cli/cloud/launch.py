@@ -23,7 +23,7 @@ from headrace.datasets.open import local_copy
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, UsageError
 from headrace.launch.job_request.request import CODE, Channel, InstanceGroup, TrainingJob, build_request
-from headrace.launch.job_request.request_code import chosen_code, container_words
+from headrace.launch.job_request.request_code import chosen_code, container_words, headrace_entry
 from headrace.launch.job_request.validate import check_request, refuse_mistakes
 from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
@@ -67,6 +67,9 @@ LOCAL_ROLE, LOCAL_INSTANCE = "arn:aws:iam::000000000000:role/local", "ml.m5.xlar
 
 WHEEL = re.compile(r"[A-Za-z0-9_.]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
 """Name, version, build, Python, ABI, platform: PEP 427."""
+
+WHEEL_GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
+"""The version of the C library in a wheel's name: PEP 600."""
 
 MOST_BYTES = 1 << 20
 """Largest request that is read: with every field at its longest, one has less."""
@@ -201,8 +204,8 @@ def run(args: argparse.Namespace) -> int:
         request["Environment"] = {**(request.get("Environment") or {}), **source.variables()}
     if args.target == "local" and not args.dry_run:
         return _run_here(args, request, source)
-    if source is not None and args.target == "sagemaker":
-        _check_own_code(request, source)
+    if args.target == "sagemaker":
+        _check_image(args, request, source)
     table = _prices(args.region)
     cost = expected_cost(request, _work(args), table)
     if args.out:
@@ -224,15 +227,19 @@ def run(args: argparse.Namespace) -> int:
     return 0 if done is None or done.status == "Completed" else 1
 
 
-def _check_own_code(request: dict[str, Any], source: Source) -> None:
+def _check_image(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> None:
     """Say what travels, and raise `UsageError` where headrace cannot run in the image or on the instance."""
-    output.log(source.words())
-    resources = request["ResourceConfig"]
-    instances = [one["InstanceType"] for one in resources.get("InstanceGroups") or [resources]]
-    image = request["AlgorithmSpecification"]["TrainingImage"]
-    remark = check_image(image, instances, glibc=needed_glibc(), machine=platform.machine())
-    if remark is not None:
-        output.log(f"remark: {remark}")
+    image = request["AlgorithmSpecification"].get("TrainingImage") or ""
+    if source is not None:
+        output.log(source.words())
+        resources = request["ResourceConfig"]
+        instances = [one["InstanceType"] for one in resources.get("InstanceGroups") or [resources]]
+        remark = check_image(image, instances, glibc=needed_glibc(), machine=platform.machine(), needs=source.under)
+        if remark is not None:
+            output.log(f"remark: {remark}")
+    elif headrace_entry(request):
+        built = WHEEL_GLIBC.search(args.wheel.name if args.wheel else "")
+        check_image(image, [], glibc=(int(built[1]), int(built[2])) if built else (0, 0), machine="")
 
 
 def _upload(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> None:

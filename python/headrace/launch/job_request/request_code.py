@@ -14,7 +14,7 @@ from typing import Any
 from headrace.launch.in_container.container import Container, decoded, script_arguments
 from headrace.system.text.redaction import redact_words
 
-__all__ = ["chosen_code", "container_words", "own_entry"]
+__all__ = ["chosen_code", "container_words", "headrace_entry", "own_entry"]
 
 _ENTRY = "headrace.launch.entry"
 _SCRIPTS = ("HEADRACE_SCRIPT", "HEADRACE_TORCHRUN")
@@ -39,8 +39,12 @@ def container_words(request: Mapping[str, Any]) -> list[str]:
 
 def own_entry(request: Mapping[str, Any]) -> bool:
     """Return whether the container runs `headrace.launch.entry`, or names no program: `launch local` needs no image then."""
-    words = container_words(request)
-    return not words or _ENTRY in " ".join(words)
+    return not container_words(request) or headrace_entry(request)
+
+
+def headrace_entry(request: Mapping[str, Any]) -> bool:
+    """Return whether the container's command line runs `headrace.launch.entry`."""
+    return _ENTRY in " ".join(container_words(request))
 
 
 def chosen_code(request: Mapping[str, Any], *, script: bool) -> list[str]:
