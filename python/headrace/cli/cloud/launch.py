@@ -384,6 +384,7 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any], source: Source 
         "description": done.description,
         "interruptions": done.interruptions,
         "killed": done.killed,
+        "ran_plain": done.ran_plain,
         "folder": str(folder),
     }
     output.emit(args, document, lambda: _show_done(done, store))
@@ -423,6 +424,8 @@ def _show_done(done: LocalJob, store: LocalStore) -> None:
     )
     for line in (done.description.get("FailureReason") or "").splitlines():
         output.say(line)
+    for line in done.ran_plain:
+        output.say(f"ran plain: {line}")
     for name in done.killed:
         output.say(f"{name} ignored SIGTERM and was killed: on SageMaker its last steps would be lost")
     if artifacts := done.description.get("ModelArtifacts"):
