@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.cli.cloud import followed
 from headrace.cli.cloud import launch as cli
 from headrace.cli.main import main
 from headrace.cost.market.prices import PriceTable
@@ -359,7 +360,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(
         def describe_training_job(self, TrainingJobName: str) -> dict[str, Any]:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "aws_client", lambda *_: Running())
+    monkeypatch.setattr(followed, "aws_client", lambda *_: Running())
     assert main(["launch", "follow", "job-1", "--region", "eu-west-1"]) == 130
     printed = capsys.readouterr().err
     assert "headrace launch follow job-1 --region eu-west-1" in printed and "headrace launch stop job-1" in printed

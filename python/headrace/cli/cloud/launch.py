@@ -13,12 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.cloud.followed import add_follow_options, follow_to_the_end, job_of_name, prices, show_end
 from headrace.cli.cloud.other_launchers import OTHER_LAUNCHERS, add_other_launcher_options, write_launcher
 from headrace.cli.cloud.own_code import add_own_code_options, data_channel, own_source
 from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_number
-from headrace.cost.market.live_prices import read_table
-from headrace.cost.market.prices import PriceTable
 from headrace.datasets.open import local_copy
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, UsageError
@@ -30,16 +29,7 @@ from headrace.launch.local.store import LocalStore
 from headrace.launch.own_code.source import Source
 from headrace.launch.own_code.travelling import ARCHIVE, needed_glibc, write_archive
 from headrace.launch.sagemaker.aws import aws_client
-from headrace.launch.sagemaker.follow import (
-    FinishedJob,
-    Prediction,
-    follow,
-    prediction_tags,
-    recorded_prediction,
-    stop,
-    submit,
-    upload_code,
-)
+from headrace.launch.sagemaker.follow import prediction_tags, submit, upload_code
 from headrace.launch.sagemaker.images import check_image
 from headrace.launch.sagemaker.plan import ExpectedCost, Work, expected_cost
 from headrace.system.files.atomic_write import atomic_write
@@ -92,12 +82,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--yes", action="store_true", help="send the request without asking; local: run the code that a request names"
     )
     parser.add_argument("--no-follow", action="store_true", help="end once the request is sent")
-    parser.add_argument("--out", type=Path, metavar="PATH", help="file for the request; local: folder of the job")
+    parser.add_argument(
+        "--out", type=Path, metavar="PATH", help="file for the request; local: folder of the job; follow: of its report"
+    )
     parser.add_argument("--request", type=Path, metavar="FILE", help="take the whole request from a JSON file")
     _job_arguments(parser)
     add_own_code_options(parser)
     _place_arguments(parser)
     _local_arguments(parser)
+    add_follow_options(parser)
     add_other_launcher_options(parser)
 
 
@@ -188,7 +181,7 @@ def _place_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build or read the request and check it; then price it, send it, or run it here. Or follow, stop, write a file."""
     if args.target in ("follow", "stop"):
-        return _job_of_name(args)
+        return job_of_name(args)
     if args.target in OTHER_LAUNCHERS and args.job is None:
         return write_launcher(args, _hyperparameters(args), _pairs(args.env, "--env"))
     if args.job is not None:
@@ -206,8 +199,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_here(args, request, source)
     if args.target == "sagemaker":
         _check_image(args, request, source)
-    table = _prices(args.region)
-    cost = expected_cost(request, _work(args), table)
+    cost = expected_cost(request, _work(args), prices(args.region))
     if args.out:
         _write(args.out, request)
     document: dict[str, Any] = {"request": request, "expected_cost": dataclasses.asdict(cost)}
@@ -221,10 +213,13 @@ def run(args: argparse.Namespace) -> int:
     tagged = {**request, "Tags": [*(request.get("Tags") or []), *prediction_tags(cost)]}
     document["arn"] = submit(client, tagged, sleep=time.sleep, log=output.log)
     output.log(f"sent: {document['arn']}")
-    done = None if args.no_follow else _follow(args, client, name, table, cost)
-    document["job"] = dataclasses.asdict(done) if done else None
-    output.emit(args, document, lambda: _show_end(args, name, done))
-    return 0 if done is None or done.status == "Completed" else 1
+    if args.no_follow:
+        words = f"sent: {name}; headrace launch follow {name} --region {args.region} shows its progress"
+        output.emit(args, {**document, "job": None}, lambda: output.say(words))
+        return 0
+    end = follow_to_the_end(args, client, name, cost)
+    output.emit(args, {**document, "job": end.document()}, lambda: show_end(end))
+    return 0 if end.job.status == "Completed" else 1
 
 
 def _check_image(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> None:
@@ -252,15 +247,6 @@ def _upload(args: argparse.Namespace, request: dict[str, Any], source: Source | 
         upload_code(aws_client("s3", args.region), request, files, sleep=time.sleep, log=output.log)
 
 
-def _prices(region: str) -> PriceTable:
-    """Return the prices of the region, or those of the offline table with one line that says so."""
-    try:
-        return read_table(region, output.log)[0]
-    except UsageError as reason:
-        output.log(f"headrace launch: {reason}: its prices are shown; headrace cost refresh --region {region} asks AWS")
-        return PriceTable.load()
-
-
 def _check_wheel(args: argparse.Namespace) -> None:
     """Raise `UsageError` for a wheel that is not there, or that pip would refuse by its name."""
     if args.wheel is None or args.dry_run:
@@ -271,35 +257,6 @@ def _check_wheel(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--wheel: pip refuses the name {args.wheel.name}", hint="such as headrace-0.1.0-cp311-abi3-linux_x86_64.whl"
         )
-
-
-def _job_of_name(args: argparse.Namespace) -> int:
-    if args.job is None:
-        raise UsageError(f"launch {args.target} needs the name of a job", hint=f"headrace launch {args.target} NAME")
-    client = aws_client("sagemaker", args.region)
-    if args.target == "stop":
-        stop(client, args.job, sleep=time.sleep, log=output.log)
-        words = f"{args.job} is being stopped: it has 120 s to save"
-        output.emit(args, {"stopped": args.job}, lambda: output.say(words))
-        return 0
-    done = _follow(args, client, args.job, _prices(args.region), None)
-    output.emit(args, dataclasses.asdict(done), lambda: _show_end(args, args.job, done))
-    return 0 if done.status == "Completed" else 1
-
-
-def _follow(args: argparse.Namespace, client: Any, name: str, table: PriceTable, cost: ExpectedCost | None) -> FinishedJob:
-    """Follow a job; Ctrl-C leaves it running and says how to go on."""
-    try:
-        logs = aws_client("logs", args.region)
-        expected = recorded_prediction(client, name) if cost is None else cost
-        if isinstance(expected, Prediction):
-            output.log(f"predicted: ${expected.usd:,.2f}, {expected.hours:.1f} h of training")
-        return follow(client, logs, name, table=table, expected=expected, sleep=time.sleep, log=output.log)
-    except KeyboardInterrupt:
-        output.log(f"{name} goes on without you")
-        output.log(f"come back:  headrace launch follow {name} --region {args.region}")
-        output.log(f"end it:     headrace launch stop {name} --region {args.region}")
-        raise
 
 
 def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) -> None:
@@ -342,14 +299,6 @@ def _ask_for_code(args: argparse.Namespace, request: dict[str, Any], source: Sou
 def _agreed(question: str) -> bool:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _show_end(args: argparse.Namespace, name: str, done: FinishedJob | None) -> None:
-    if done is None:
-        output.say(f"sent: {name}; headrace launch follow {name} --region {args.region} shows its progress")
-        return
-    for line in done.lines():
-        output.say(line)
 
 
 def _run_here(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> int:
