@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace._native import __version__
 from headrace.cli.cloud.followed import add_follow_options, follow_to_the_end, job_of_name, prices, show_end
 from headrace.cli.cloud.other_launchers import OTHER_LAUNCHERS, add_other_launcher_options, write_launcher
 from headrace.cli.cloud.own_code import add_own_code_options, data_channel, own_source
@@ -60,6 +61,8 @@ WHEEL = re.compile(r"[A-Za-z0-9_.]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
 
 WHEEL_GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
 """The version of the C library in a wheel's name: PEP 600."""
+
+WHEEL_HINT = "make wheel in a checkout of headrace writes one for --wheel"
 
 MOST_BYTES = 1 << 20
 """Largest request that is read: with every field at its longest, one has less."""
@@ -235,6 +238,10 @@ def _check_image(args: argparse.Namespace, request: dict[str, Any], source: Sour
     elif headrace_entry(request):
         built = WHEEL_GLIBC.search(args.wheel.name if args.wheel else "")
         check_image(image, [], glibc=(int(built[1]), int(built[2])) if built else (0, 0), machine="")
+        if args.wheel is None and args.image is None and not args.request:
+            output.log(
+                f"remark: the container installs headrace {__version__} by pip, and no package index has it: {WHEEL_HINT}"
+            )
 
 
 def _upload(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> None:

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from headrace.errors import HeadraceError, MissingDependencyError, SourceError
+from headrace.errors import HeadraceError, MissingDependencyError, SourceError, extra_hint
 from headrace.system.text.redaction import redact_text
 from headrace.system.text.size_limits import record_limit, too_large
 
@@ -47,7 +47,7 @@ def aws_client(service: str, region: str) -> Any:
     try:
         boto3 = importlib.import_module("boto3")
     except ImportError:
-        raise MissingDependencyError("calling AWS needs boto3", hint="pip install 'headrace[aws]'") from None
+        raise MissingDependencyError("calling AWS needs boto3", hint=extra_hint("aws")) from None
     session = boto3.session.Session()
     if session.get_credentials() is None:
         raise HeadraceError("there are no AWS credentials", hint="aws configure, or AWS_PROFILE=NAME")
