@@ -1,6 +1,6 @@
 """Train from an S3-compatible store: pack a folder into a bucket once, then stream it.
 
-    pip install 'headrace[aws]'
+    pip install '.[aws]'
     export AWS_ENDPOINT_URL=https://minio.example:9000 AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=… AWS_REGION=us-east-1
     python examples/object_store.py --folder /data/photos --url s3://bucket/photos --cache /mnt/nvme/headrace
 

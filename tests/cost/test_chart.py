@@ -61,7 +61,7 @@ def test_without_matplotlib_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main([*WORDS, "--png", str(tmp_path / "cost.png")]) == 1
     printed = capsys.readouterr().err
-    assert "--png needs matplotlib" in printed and "headrace[plot]" in printed and "Traceback" not in printed
+    assert "--png needs matplotlib" in printed and "'.[plot]'" in printed and "Traceback" not in printed
     assert not (tmp_path / "cost.png").exists()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.cli.cloud import followed
 from headrace.cli.cloud import launch as cli
 from headrace.cli.main import main
 from headrace.cost.market.prices import PriceTable
@@ -206,6 +207,21 @@ def test_the_log_of_all_hosts_is_shown_once() -> None:
     assert [line for line in lines if line.startswith("  host")] == ["  host 1 epoch 1", "  host 2 epoch 1"]
 
 
+def test_the_end_says_what_ran_plain_by_the_log() -> None:
+    logs = client("logs")
+    with stub.Stubber(logs) as answers:
+        answers.add_response("describe_log_streams", {"logStreams": [{"logStreamName": "job-1/algo-1-1"}]})
+        why = "Python 3.10, and headrace needs 3.11"
+        messages = [f"headrace: train.py runs plain: {why}\n", "headrace: taken over: decode\n"] * 2
+        messages.append("headrace: headrace.accelerate.hook is off in process 7: ValueError: x\n")
+        events = [{"timestamp": 1, "message": message, "ingestionTime": 1} for message in messages]
+        answers.add_response("get_log_events", {"events": events, "nextForwardToken": "f/1", "nextBackwardToken": "b"})
+        answers.add_response("get_log_events", {"events": [], "nextForwardToken": "f/1", "nextBackwardToken": "b"})
+        done = follow(Flaky(), logs, "job-1", table=PriceTable.load(), sleep=lambda s: None, log=lambda line: None)
+    assert done.ran_plain == (f"train.py: {why}", "headrace.accelerate.hook: ValueError: x")
+    assert f"ran plain: train.py: {why}" in done.lines()
+
+
 class Endless:
     """A log whose pages never end."""
 
@@ -344,7 +360,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(
         def describe_training_job(self, TrainingJobName: str) -> dict[str, Any]:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "aws_client", lambda *_: Running())
+    monkeypatch.setattr(followed, "aws_client", lambda *_: Running())
     assert main(["launch", "follow", "job-1", "--region", "eu-west-1"]) == 130
     printed = capsys.readouterr().err
     assert "headrace launch follow job-1 --region eu-west-1" in printed and "headrace launch stop job-1" in printed

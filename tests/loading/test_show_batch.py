@@ -13,7 +13,7 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-from headrace.errors import DecodeError, MissingDependencyError, SourceError, UsageError
+from headrace.errors import DecodeError, MissingDependencyError, SourceError, UsageError, extra_hint
 from headrace.transforms import CenterCrop, Compose, MixUp, Normalize, Views, imagenet_train
 from PIL import Image
 
@@ -189,7 +189,7 @@ def test_without_matplotlib_one_error_names_the_extra(image_folder: MakeFolder, 
     monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
     with pytest.raises(MissingDependencyError, match="matplotlib") as caught:
         headrace.show_batch(headrace.open(image_folder()))
-    assert caught.value.hint == "pip install 'headrace[plot]'"
+    assert caught.value.hint == extra_hint("plot")
 
 
 def test_loading_imports_no_matplotlib(image_folder: MakeFolder) -> None:

@@ -71,7 +71,7 @@ def test_without_pytorch_a_verb_names_the_extra_in_one_line(
     )
     assert main(words) == 1
     message, hint = capsys.readouterr().err.strip().splitlines()
-    assert "needs PyTorch" in message and "pip install 'headrace[train]'" in hint
+    assert "needs PyTorch" in message and "pip install '.[train]'" in hint
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images"]
 
 
@@ -79,7 +79,7 @@ def test_other_missing_modules_stay_what_they_are() -> None:
     assert missing_package("train", ModuleNotFoundError("no", name="headrace.absent")) is None
     assert missing_package("train", ModuleNotFoundError("no")) is None
     known = missing_package("export", ModuleNotFoundError("no", name="onnx.helper"))
-    assert known is not None and "headrace[export]" in (known.hint or "")
+    assert known is not None and "'.[export]'" in (known.hint or "")
 
 
 @pytest.mark.parametrize("system", ["win32", "darwin"])

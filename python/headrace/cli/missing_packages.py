@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.errors import MissingDependencyError
+from headrace.errors import MissingDependencyError, extra_hint
 
 __all__ = ["missing_package"]
 
@@ -26,12 +26,10 @@ _EXTRAS = {
 def missing_package(verb: str, error: ModuleNotFoundError) -> MissingDependencyError | None:
     """Return an error that names the extra to install; None if no extra of headrace installs the missing module.
 
-    Example: `missing_package("train", error).hint` is "pip install 'headrace[train]' …" where torch is absent.
+    Example: `missing_package("train", error).hint` is `extra_hint("train")` where torch is absent.
     """
     found = _EXTRAS.get((error.name or "").partition(".")[0])
     if found is None:
         return None
     package, extra = found
-    return MissingDependencyError(
-        f"headrace {verb} needs {package}", hint=f"pip install 'headrace[{extra}]', in a checkout pip install '.[{extra}]'"
-    )
+    return MissingDependencyError(f"headrace {verb} needs {package}", hint=extra_hint(extra))

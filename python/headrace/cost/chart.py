@@ -10,7 +10,7 @@ from typing import Any
 from headrace.cost.answer import Answer
 from headrace.cost.estimates.runs import Row
 from headrace.cost.page import LABELLED, drawable_rows
-from headrace.errors import MissingDependencyError, UsageError
+from headrace.errors import MissingDependencyError, UsageError, extra_hint
 from headrace.system.files.atomic_write import atomic_write
 
 __all__ = ["pareto_figure", "write_png"]
@@ -45,7 +45,7 @@ def pareto_figure(found: Answer, *, title: str) -> Any:
         figures = importlib.import_module("matplotlib.figure")
         ticker = importlib.import_module("matplotlib.ticker")
     except ImportError:
-        raise MissingDependencyError("--png needs matplotlib", hint="pip install 'headrace[plot]', or --html FILE") from None
+        raise MissingDependencyError("--png needs matplotlib", hint=f"{extra_hint('plot')}, or --html FILE") from None
     figure = figures.Figure(figsize=SIZE_INCHES, layout="constrained")
     axes = figure.add_subplot()
     unbeaten = {id(row) for row in found.pareto}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.errors import MissingDependencyError, SourceError
+from headrace.errors import MissingDependencyError, SourceError, extra_hint
 from headrace.images.raster import open_raster
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _load() -> dict[str, list[_Photograph]]:
     try:
         import PIL.Image  # noqa: F401 (`open_raster` needs it)
     except ImportError as error:
-        raise MissingDependencyError("making photographs needs Pillow", hint="pip install 'headrace[demo]'") from error
+        raise MissingDependencyError("making photographs needs Pillow", hint=extra_hint("demo")) from error
     loaded: dict[str, list[_Photograph]] = {}
     for name, files in CLASSES.items():
         for package, path in files:
@@ -114,7 +114,7 @@ def _package_folder(package: str) -> Path:
     spec = importlib.util.find_spec(package)  # finds without importing: scikit-learn takes a second to import
     if spec is None or spec.origin is None:
         wheel = {"skimage": "scikit-image", "sklearn": "scikit-learn"}[package]
-        hint = "pip install 'headrace[demo]', or give your own image folder with --data"
+        hint = f"{extra_hint('demo')}, or give your own image folder with --data"
         raise MissingDependencyError(f"the photographs come with {wheel}, which is not installed", hint=hint)
     return Path(spec.origin).parent
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.pictures import spread_rows
-from headrace.errors import MissingDependencyError, UsageError
+from headrace.errors import MissingDependencyError, UsageError, extra_hint
 from headrace.images.with_pillow import rgb_pixels
 from headrace.loading.loader import Loader
 from headrace.system.text.arguments import suggest_arguments
@@ -79,7 +79,7 @@ def _matplotlib() -> Any:
     try:
         import matplotlib.pyplot
     except ImportError as error:
-        raise MissingDependencyError("show_batch needs matplotlib", hint="pip install 'headrace[plot]'") from error
+        raise MissingDependencyError("show_batch needs matplotlib", hint=extra_hint("plot")) from error
     return matplotlib.pyplot
 
 

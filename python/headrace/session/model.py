@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.errors import SessionError
+from headrace.errors import UPDATE_HINT, SessionError
 from headrace.session.batch_contents import Contents, contents_lines, read_contents
 from headrace.session.endings import JobEnd, ProcessEnd
 from headrace.session.joined_lines import loader_lines, process_lines
@@ -432,7 +432,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
     if converter(int)(header.get("version", SESSION_VERSION)) > SESSION_VERSION:
         raise SessionError(
             f"the session has version {header['version']}, this headrace reads up to {SESSION_VERSION}",
-            hint="pip install --upgrade headrace",
+            hint=UPDATE_HINT,
         )
     zero_s = converter(float)(header.get("monotonic_s", 0.0))
     ends = by_kind.get("exit") or [{}]

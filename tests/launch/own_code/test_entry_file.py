@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace.launch.own_code.plain_reasons import plain_reasons
 from headrace.launch.own_code.source import ENTRY, PACKAGE, Source
 
 SCRIPT = """
@@ -92,9 +93,13 @@ def test_a_job_without_headrace_runs_plain_and_says_why(tmp_path: Path) -> None:
     (code / ".headrace").mkdir()  # what travelled is empty
     (code / ".headrace/headrace").mkdir()
     (code / ".headrace/headrace/__init__.py").write_text("raise ImportError('no safetensors')")
-    found, _, errors = started(code, ENTRY)
+    output = {"SM_OUTPUT_DATA_DIR": str(tmp_path / "output"), "SM_CURRENT_HOST": "algo-2"}
+    found, _, errors = started(code, ENTRY, **output)
     assert found["hooks"] is None
     assert errors == "headrace: train.py runs plain: ImportError: no safetensors\n"
+    started(code, ENTRY, **output)
+    assert (tmp_path / "output/headrace-plain-algo-2.txt").read_text() == "train.py: ImportError: no safetensors\n" * 2
+    assert plain_reasons(tmp_path / "output") == ["algo-2: train.py: ImportError: no safetensors"]
 
 
 def test_the_headrace_that_travelled_is_used_where_another_is_installed(tmp_path: Path) -> None:

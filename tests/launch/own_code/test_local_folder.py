@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -156,6 +157,30 @@ def test_a_missing_channel_is_answered_with_those_that_are_there(
     (channels,) = [line for line in lines if line.startswith("the channels of this job: ")]
     assert "SM_CHANNEL_TRAINING=" in channels
     assert (said.out + said.err).count("KeyError") == 1, "the reason is said once"
+
+
+HALF = """
+import os, pathlib, subprocess, sys
+broken = pathlib.Path("broken/headrace/__init__.py")
+broken.parent.mkdir(parents=True)
+broken.write_text("raise ImportError('no safetensors')")
+path = os.pathsep.join(["broken", os.environ["PYTHONPATH"]])
+subprocess.run([sys.executable, "-c", "1"], env={**os.environ, "PYTHONPATH": path}, check=True)
+"""
+
+
+def test_the_end_of_a_job_says_what_ran_plain_and_why(
+    tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "main.py").write_text(HALF)
+    assert launch(tmp_path, project, "--under", "diagnose", "--json") == 0, log(tmp_path)
+    (line,) = json.loads(capsys.readouterr().out)["ran_plain"]
+    assert re.fullmatch(r"algo-1: process \d+: ImportError: no safetensors", line)
+    assert f"headrace: {line.split(': ')[1]} runs plain: ImportError: no safetensors" in log(tmp_path)
+    description = json.loads((tmp_path / "job/description.json").read_text())
+    assert description["SecondaryStatusTransitions"][-1]["StatusMessage"] == f"ran plain on {line}"
+    diagnosis = json.loads((tmp_path / "job/results/output/headrace-algo-1/diagnosis.json").read_text())
+    assert any("no safetensors" in missing for missing in diagnosis["not_measured"])
 
 
 @pytest.mark.parametrize("saves", [False, True])

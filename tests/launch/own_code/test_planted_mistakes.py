@@ -82,7 +82,7 @@ PLANTED: dict[str, tuple[str, list[str], str, str]] = {
     "a hyperparameter with a long name": ("sagemaker", ["--hyperparameter", "l" * 257 + "=1"], "257 characters", "at most 256"),
     "too many hyperparameters": ("sagemaker", MANY, "HyperParameters: 101", "at most 100"),
     "a variable without a value": ("local", ["--env", "A"], "--env A: KEY=VALUE", "such as --env"),
-    "a variable of the toolkit": ("local", ["--env", "SM_CHANNEL_TRAINING=/x"], "--env SM_CHANNEL_TRAINING: SM_", "another name"),
+    "a variable of the toolkit": ("local", ["--env", "SM_CHANNEL_TRAINING=/x"], "--env SM_CHANNEL_TRAINING: SM_", "another"),
     "long arguments": ("sagemaker", ["--", "x" * 600], "-- ARGUMENTS: 604 characters", "--hyperparameter KEY=VALUE"),
     "a folder as data on SageMaker": ("sagemaker", ["--data", "photos/"], "S3DataSource.S3Uri: 'photos/'", "must match"),
     "TensorFlow": ("sagemaker", ["--image", TENSORFLOW], "--under run is for PyTorch", "--under diagnose"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from file_digests import file_digests
 from headrace.datasets.open import open_stored
-from headrace.errors import DecodeError, HeadraceError, MissingDependencyError, UsageError
+from headrace.errors import DecodeError, HeadraceError, MissingDependencyError, UsageError, extra_hint
 from headrace.packing import pack
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -85,7 +85,7 @@ def test_without_ray_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingDependencyError) as caught:
         pack(image_folder(), tmp_path / "out", engine="ray")
-    assert caught.value.hint == "pip install 'headrace[ray]'"
+    assert caught.value.hint == extra_hint("ray")
     assert not (tmp_path / "out").exists()
 
 

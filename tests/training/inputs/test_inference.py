@@ -167,7 +167,7 @@ def test_each_export_format_gives_the_models_scores(trained: Path, tmp_path: Pat
 def test_onnx_export_without_its_packages_names_them(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     assert main(["export", str(trained / "run"), "--format", "onnx", "--out", str(tmp_path / "a.onnx")]) == 1
-    assert "headrace[export]" in capsys.readouterr().err
+    assert ".[export]" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

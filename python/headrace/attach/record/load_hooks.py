@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -36,6 +37,8 @@ __all__ = [
 
 HOOKS_VARIABLE = "HEADRACE_HOOKS"
 SESSION_VARIABLE = "HEADRACE_SESSION_DIR"
+PLAIN_VARIABLE = "HEADRACE_PLAIN_FILE"
+"""A file in a job's output for reasons why something runs plain (`launch/own_code/templates/headrace_entry.py`)."""
 
 HOOK_FAILED = "training steps, because a hook of headrace failed"
 """Text of the session's `not_measured` line for a process whose steps are no longer timed."""
@@ -137,7 +140,18 @@ def disable(where: str) -> None:
         _state["disabled"] = True
         reason = traceback.format_exc(limit=-1).strip().splitlines()
         detail = f"{reason[-1]} ({reason[1].strip()})" if len(reason) > 2 else reason[-1]
-        log.log_line(f"headrace: {where} is off in process {os.getpid()}: {detail}")
+        words = f"{where} is off in process {os.getpid()}: {detail}"
+        log.log_line(f"headrace: {words}")
+        _keep_for_the_job(words)
+
+
+def _keep_for_the_job(words: str) -> None:
+    """Add a line to the output of the job whose script this is, if it is one: nobody reads its log to the end."""
+    path = os.environ.get(PLAIN_VARIABLE)
+    with suppress(OSError):
+        if path:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"{words}\n")
 
 
 def _install() -> None:

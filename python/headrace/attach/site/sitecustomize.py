@@ -46,12 +46,32 @@ def _start_headrace() -> None:
     ending.start()
 
 
+def _tell(error: BaseException) -> None:
+    """Say on stderr, in the session, and in the output of a job that this process runs without headrace, and why."""
+    import json
+
+    number, why = os.getpid(), f"{type(error).__name__}: {error}"
+    print(f"headrace: process {number} runs plain: {why}", file=sys.stderr)
+    line = {"kind": "not_measured", "what": "training steps, because a hook of headrace failed", "why": why}
+    session, plain = os.environ.get("HEADRACE_SESSION_DIR"), os.environ.get("HEADRACE_PLAIN_FILE")
+    for path, text in (
+        (session and os.path.join(session, f"plain-{number}.jsonl"), json.dumps(line)),
+        (plain, f"process {number}: {why}"),
+    ):
+        try:
+            if path:
+                with open(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "a", encoding="utf-8") as file:
+                    file.write(text + "\n")
+        except OSError:
+            pass
+
+
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
 
 if os.environ.get("HEADRACE_HOOKS"):
     try:
         _start_headrace()
     except BaseException as error:  # fail open: the user's script comes first
-        print(f"headrace: not attached to process {os.getpid()}: {error!r}", file=sys.stderr)
+        _tell(error)
 
 _run_hidden_sitecustomize()

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reuse-runs", type=int, default=1, metavar="N", help="runs that will use the packed data (default: 1)"
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with chart, table and arithmetic")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="write the chart of time against money (needs headrace[plot])")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="write the chart of time against money (needs the extra plot)")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the rows as CSV")
     parser.add_argument(
         "--calibrate",

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace._native import __version__
+from headrace.cli.cloud.followed import add_follow_options, follow_to_the_end, job_of_name, prices, show_end
 from headrace.cli.cloud.other_launchers import OTHER_LAUNCHERS, add_other_launcher_options, write_launcher
 from headrace.cli.cloud.own_code import (
     add_own_code_options,
@@ -23,8 +25,6 @@ from headrace.cli.cloud.own_code import (
 )
 from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_number
-from headrace.cost.market.live_prices import read_table
-from headrace.cost.market.prices import PriceTable
 from headrace.datasets.open import local_copy
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, UsageError
@@ -36,16 +36,7 @@ from headrace.launch.local.store import LocalStore
 from headrace.launch.own_code.source import Source
 from headrace.launch.own_code.travelling import ARCHIVE, needed_glibc, write_archive
 from headrace.launch.sagemaker.aws import aws_client
-from headrace.launch.sagemaker.follow import (
-    FinishedJob,
-    Prediction,
-    follow,
-    prediction_tags,
-    recorded_prediction,
-    stop,
-    submit,
-    upload_code,
-)
+from headrace.launch.sagemaker.follow import prediction_tags, submit, upload_code
 from headrace.launch.sagemaker.images import check_image
 from headrace.launch.sagemaker.plan import ExpectedCost, Work, expected_cost
 from headrace.system.files.atomic_write import atomic_write
@@ -74,6 +65,11 @@ LOCAL_ROLE, LOCAL_INSTANCE = "arn:aws:iam::000000000000:role/local", "ml.m5.xlar
 WHEEL = re.compile(r"[A-Za-z0-9_.]+-[^-]+(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl")
 """Name, version, build, Python, ABI, platform: PEP 427."""
 
+WHEEL_GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
+"""The version of the C library in a wheel's name: PEP 600."""
+
+WHEEL_HINT = "make wheel in a checkout of headrace writes one for --wheel"
+
 MOST_BYTES = 1 << 20
 """Largest request that is read: with every field at its longest, one has less."""
 
@@ -95,12 +91,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--yes", action="store_true", help="send the request without asking; local: run the code that a request names"
     )
     parser.add_argument("--no-follow", action="store_true", help="end once the request is sent")
-    parser.add_argument("--out", type=Path, metavar="PATH", help="file for the request; local: folder of the job")
+    parser.add_argument(
+        "--out", type=Path, metavar="PATH", help="file for the request; local: folder of the job; follow: of its report"
+    )
     parser.add_argument("--request", type=Path, metavar="FILE", help="take the whole request from a JSON file")
     _job_arguments(parser)
     add_own_code_options(parser)
     _place_arguments(parser)
     _local_arguments(parser)
+    add_follow_options(parser)
     add_other_launcher_options(parser)
 
 
@@ -191,7 +190,7 @@ def _place_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build or read the request and check it; then price it, send it, or run it here. Or follow, stop, write a file."""
     if args.target in ("follow", "stop"):
-        return _job_of_name(args)
+        return job_of_name(args)
     if args.target in OTHER_LAUNCHERS and args.job is None:
         return write_launcher(args, _hyperparameters(args), _pairs(args.env, "--env"))
     if args.job is not None:
@@ -208,10 +207,9 @@ def run(args: argparse.Namespace) -> int:
         request["Environment"] = {**(request.get("Environment") or {}), **source.variables()}
     if args.target == "local" and not args.dry_run:
         return _run_here(args, request, source)
-    if source is not None and args.target == "sagemaker":
-        _check_own_code(request, source)
-    table = _prices(args.region)
-    cost = expected_cost(request, _work(args), table)
+    if args.target == "sagemaker":
+        _check_image(args, request, source)
+    cost = expected_cost(request, _work(args), prices(args.region))
     if args.out:
         _write(args.out, request)
     document: dict[str, Any] = {"request": request, "expected_cost": dataclasses.asdict(cost)}
@@ -225,23 +223,32 @@ def run(args: argparse.Namespace) -> int:
     tagged = {**request, "Tags": [*(request.get("Tags") or []), *prediction_tags(cost)]}
     document["arn"] = submit(client, tagged, sleep=time.sleep, log=output.log)
     output.log(f"sent: {document['arn']}")
-    done = None if args.no_follow else _follow(args, client, name, table, cost)
-    document["job"] = dataclasses.asdict(done) if done else None
-    output.emit(args, document, lambda: _show_end(args, name, done))
-    return 0 if done is None or done.status == "Completed" else 1
+    if args.no_follow:
+        words = f"sent: {name}; headrace launch follow {name} --region {args.region} shows its progress"
+        output.emit(args, {**document, "job": None}, lambda: output.say(words))
+        return 0
+    end = follow_to_the_end(args, client, name, cost)
+    output.emit(args, {**document, "job": end.document()}, lambda: show_end(end))
+    return 0 if end.job.status == "Completed" else 1
 
 
-def _check_own_code(request: dict[str, Any], source: Source) -> None:
+def _check_image(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> None:
     """Say what travels, and raise `UsageError` where headrace cannot run in the image or on the instance."""
-    output.log(source.words())
-    resources = request["ResourceConfig"]
-    instances = [one["InstanceType"] for one in resources.get("InstanceGroups") or [resources]]
-    image = request["AlgorithmSpecification"]["TrainingImage"]
-    if source.under == "run" and "/tensorflow-" in image:
-        raise UsageError(f"--under run is for PyTorch, not for {image}", hint="--under diagnose measures such a job")
-    remark = check_image(image, instances, glibc=needed_glibc(), machine=platform.machine())
-    if remark is not None:
-        output.log(f"remark: {remark}")
+    image = request["AlgorithmSpecification"].get("TrainingImage") or ""
+    if source is not None:
+        output.log(source.words())
+        resources = request["ResourceConfig"]
+        instances = [one["InstanceType"] for one in resources.get("InstanceGroups") or [resources]]
+        remark = check_image(image, instances, glibc=needed_glibc(), machine=platform.machine(), needs=source.under)
+        if remark is not None:
+            output.log(f"remark: {remark}")
+    elif made_by_headrace(request):
+        built = WHEEL_GLIBC.search(args.wheel.name if args.wheel else "")
+        check_image(image, [], glibc=(int(built[1]), int(built[2])) if built else (0, 0), machine="")
+        if args.wheel is None and args.image is None and not args.request:
+            output.log(
+                f"remark: the container installs headrace {__version__} by pip, and no package index has it: {WHEEL_HINT}"
+            )
 
 
 def _upload(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> None:
@@ -254,15 +261,6 @@ def _upload(args: argparse.Namespace, request: dict[str, Any], source: Source | 
         upload_code(aws_client("s3", args.region), request, files, sleep=time.sleep, log=output.log)
 
 
-def _prices(region: str) -> PriceTable:
-    """Return the prices of the region, or those of the offline table with one line that says so."""
-    try:
-        return read_table(region, output.log)[0]
-    except UsageError as reason:
-        output.log(f"headrace launch: {reason}: its prices are shown; headrace cost refresh --region {region} asks AWS")
-        return PriceTable.load()
-
-
 def _check_wheel(args: argparse.Namespace) -> None:
     """Raise `UsageError` for a wheel that is not there, or that pip would refuse by its name."""
     if args.wheel is None or args.dry_run:
@@ -273,35 +271,6 @@ def _check_wheel(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--wheel: pip refuses the name {args.wheel.name}", hint="such as headrace-0.1.0-cp311-abi3-linux_x86_64.whl"
         )
-
-
-def _job_of_name(args: argparse.Namespace) -> int:
-    if args.job is None:
-        raise UsageError(f"launch {args.target} needs the name of a job", hint=f"headrace launch {args.target} NAME")
-    client = aws_client("sagemaker", args.region)
-    if args.target == "stop":
-        stop(client, args.job, sleep=time.sleep, log=output.log)
-        words = f"{args.job} is being stopped: it has 120 s to save"
-        output.emit(args, {"stopped": args.job}, lambda: output.say(words))
-        return 0
-    done = _follow(args, client, args.job, _prices(args.region), None)
-    output.emit(args, dataclasses.asdict(done), lambda: _show_end(args, args.job, done))
-    return 0 if done.status == "Completed" else 1
-
-
-def _follow(args: argparse.Namespace, client: Any, name: str, table: PriceTable, cost: ExpectedCost | None) -> FinishedJob:
-    """Follow a job; Ctrl-C leaves it running and says how to go on."""
-    try:
-        logs = aws_client("logs", args.region)
-        expected = recorded_prediction(client, name) if cost is None else cost
-        if isinstance(expected, Prediction):
-            output.log(f"predicted: ${expected.usd:,.2f}, {expected.hours:.1f} h of training")
-        return follow(client, logs, name, table=table, expected=expected, sleep=time.sleep, log=output.log)
-    except KeyboardInterrupt:
-        output.log(f"{name} goes on without you")
-        output.log(f"come back:  headrace launch follow {name} --region {args.region}")
-        output.log(f"end it:     headrace launch stop {name} --region {args.region}")
-        raise
 
 
 def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) -> None:
@@ -346,14 +315,6 @@ def _agreed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _show_end(args: argparse.Namespace, name: str, done: FinishedJob | None) -> None:
-    if done is None:
-        output.say(f"sent: {name}; headrace launch follow {name} --region {args.region} shows its progress")
-        return
-    for line in done.lines():
-        output.say(line)
-
-
 def _run_here(args: argparse.Namespace, request: dict[str, Any], source: Source | None) -> int:
     """Run the job on this machine; return 0 if it completed."""
     if args.interrupt and not request.get("EnableManagedSpotTraining"):
@@ -387,6 +348,7 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any], source: Source 
         "description": done.description,
         "interruptions": done.interruptions,
         "killed": done.killed,
+        "ran_plain": done.ran_plain,
         "folder": str(folder),
     }
     output.emit(args, document, lambda: _show_done(done, store))
@@ -432,6 +394,8 @@ def _show_done(done: LocalJob, store: LocalStore) -> None:
     )
     for line in (done.description.get("FailureReason") or "").splitlines():
         output.say(line)
+    for line in done.ran_plain:
+        output.say(f"ran plain: {line}")
     for name in done.killed:
         output.say(f"{name} ignored SIGTERM and was killed: on SageMaker its last steps would be lost")
     if artifacts := done.description.get("ModelArtifacts"):

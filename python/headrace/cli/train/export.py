@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=tuple(FORMATS),
         required=True,
-        help="file format; exported is a torch.export program, onnx needs headrace[export]",
+        help="file format; exported is a torch.export program, onnx needs the extra export",
     )
     add(
         "--out",

@@ -18,7 +18,7 @@ from typing import Any
 from headrace.cost.market.prices import PREFIX, PriceTable
 from headrace.cost.market.regions import near_names, region_hint
 from headrace.cost.market.spot_advisor import fetch_advisor, read_advice
-from headrace.errors import MissingDependencyError, SourceError, UsageError
+from headrace.errors import MissingDependencyError, SourceError, UsageError, extra_hint
 from headrace.session.typed_json import converter
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.regular_file import read_regular
@@ -244,7 +244,7 @@ def _client(service: str, region: str) -> Any:
     try:
         boto3 = importlib.import_module("boto3")
     except ImportError:
-        raise MissingDependencyError("current prices need boto3", hint="pip install 'headrace[aws]'") from None
+        raise MissingDependencyError("current prices need boto3", hint=extra_hint("aws")) from None
     return boto3.client(service, region_name=region)
 
 

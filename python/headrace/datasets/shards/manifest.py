@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import FormatError
+from headrace.errors import UPDATE_HINT, FormatError
 from headrace.system.files.regular_file import read_regular
 from headrace.system.text.json import parse_json
 from headrace.system.text.size_limits import DOCUMENT_BYTES
@@ -98,7 +98,7 @@ def read_manifest(folder: Path) -> Manifest:
     if document.get("version") != VERSION:
         raise FormatError(
             f"{path} has format version {document.get('version')!r}; this headrace reads version {VERSION}",
-            hint="update headrace:  pip install -U headrace",
+            hint=UPDATE_HINT,
         )
     try:
         manifest = _parsed(document)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._native import CudaPlan
-from headrace.errors import HeadraceError, MissingDependencyError, UsageError
+from headrace.errors import HeadraceError, MissingDependencyError, UsageError, extra_hint
 from headrace.gpu.decoder.arguments import BatchArguments, Group, Launcher
 from headrace.gpu.decoder.driver import CudaLauncher
 from headrace.gpu.decoder.self_check import CHECKED_SIZE, check_pixels
@@ -45,7 +45,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise MissingDependencyError("the CUDA decoder needs PyTorch", hint="pip install 'headrace[train]'") from error
+        raise MissingDependencyError("the CUDA decoder needs PyTorch", hint=extra_hint("train")) from error
     return torch
 
 

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, MissingDependencyError
+from headrace.errors import HeadraceError, MissingDependencyError, extra_hint
 from headrace.gpu.decoder.arguments import KERNELS, BatchArguments
 from headrace.gpu.decoder.nvrtc import cubin_for, target_for
 from headrace.system.text.foreign_errors import first_line
@@ -40,7 +40,7 @@ class CudaLauncher:
         except (ImportError, RuntimeError, OSError) as error:
             raise MissingDependencyError(
                 f"the CUDA driver cannot be loaded: {first_line(error)}",
-                hint="headrace doctor shows the driver; pip install 'headrace[gpu]'",
+                hint=f"headrace doctor shows the driver; {extra_hint('gpu')}",
             ) from error
         cubin = cubin_for(target_for(torch.cuda.get_device_capability(device)))
         # The primary context is the one that torch uses.

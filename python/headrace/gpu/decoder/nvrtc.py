@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.datasets.sources.archives.container_index_cache import cache_folder
-from headrace.errors import HeadraceError, MissingDependencyError, SourceError
+from headrace.errors import HeadraceError, MissingDependencyError, SourceError, extra_hint
 from headrace.gpu.decoder.arguments import SOURCE
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_cache import make_cache_folder, owned_file
@@ -63,7 +63,7 @@ def _nvrtc() -> Any:
     except (ImportError, RuntimeError, OSError) as error:
         raise MissingDependencyError(
             f"NVRTC, CUDA's run-time compiler, cannot be loaded: {first_line(error)}",
-            hint="pip install 'headrace[gpu]'",
+            hint=extra_hint("gpu"),
         ) from error
     return bindings
 

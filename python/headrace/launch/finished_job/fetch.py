@@ -11,7 +11,7 @@ import functools
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ from typing import Any
 from headrace.errors import HeadraceError, SourceError
 from headrace.launch.finished_job.documents import METRICS, host_and_name, host_names
 from headrace.launch.finished_job.times import job_times
-from headrace.launch.sagemaker.aws import error_code, patiently
+from headrace.launch.sagemaker.aws import MOST_PAGES, error_code, list_keys, patiently, read_object
 from headrace.launch.sagemaker.follow import ENDED
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import make_private_folder
 from headrace.system.text.redaction import redact_text
-from headrace.system.text.size_limits import record_limit, too_large
 
 __all__ = ["fetch_documents"]
 
@@ -39,9 +38,6 @@ MOST_QUERIES = 500
 
 MOST_FILES = 600
 """Read at most this many files of the Debugger, spread over the job: it writes one a minute for each host."""
-
-MOST_PAGES = 1000
-"""Read at most this many pages of a listing: 1,000 names each, or 100,800 points. A server may name a next one for ever."""
 
 WANTED = re.compile(r"(system/.+\.json|framework/.+pythontimeline\.json)")
 
@@ -169,38 +165,15 @@ def _profiler_files(s3: Any, description: Mapping[str, Any], folder: Path, sleep
         return []
     bucket, _, prefix = uri.removeprefix("s3://").strip("/").partition("/")
     below = "/".join(filter(None, (prefix, str(description["TrainingJobName"]), "profiler-output"))) + "/"
-    keys = [key for key in _keys(s3, bucket, below, sleep, log) if WANTED.fullmatch(key.removeprefix(below))]
+    keys = [key for key in list_keys(s3, bucket, below, sleep=sleep, log=log) if WANTED.fullmatch(key.removeprefix(below))]
     keys = [key for key in keys if ".." not in key.split("/")]
     # By kind and host, then time, so that every n-th of all is every n-th of each host.
     keys.sort(key=lambda key: (key.removeprefix(below).partition("/")[0], host_and_name(key)))
     every = -(-len(keys) // MOST_FILES)
     missing = [f"of {len(keys):,} files of the Debugger every {every}th is read"] if every > 1 else []
     for key in keys[:: max(1, every)]:
-        read = patiently(functools.partial(_read, s3, bucket, key), f"reading s3://{bucket}/{key}", sleep=sleep, log=log)
+        read = read_object(s3, bucket, key, sleep=sleep, log=log)
         path = folder / "profiler-output" / key.removeprefix(below)
         make_private_folder(path.parent)
         atomic_write(path, read, private=True)
     return missing
-
-
-def _read(s3: Any, bucket: str, key: str) -> bytes:
-    limit = record_limit()
-    data = bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read(limit + 1))
-    if len(data) > limit:
-        raise SourceError(f"s3://{bucket}/{key} {too_large(len(data), limit)}")
-    return data
-
-
-def _keys(s3: Any, bucket: str, prefix: str, sleep: Sleep, log: Log) -> Iterator[str]:
-    token: str | None = None
-    for _ in range(MOST_PAGES):
-        more = {"ContinuationToken": token} if token else {}
-        asked = {"Bucket": bucket, "Prefix": prefix, **more}
-        answer = patiently(
-            functools.partial(s3.list_objects_v2, **asked), f"listing s3://{bucket}/{prefix}", sleep=sleep, log=log
-        )
-        yield from (str(one["Key"]) for one in answer.get("Contents", []))
-        token = answer.get("NextContinuationToken")
-        if not token:
-            return
-    raise SourceError(f"s3://{bucket}/{prefix} lists more than {MOST_PAGES} pages of files")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.errors import MissingDependencyError
+from headrace.errors import MissingDependencyError, extra_hint
 from headrace.launch.job_request.mistakes import Mistake
 
 __all__ = ["field_mistakes"]
@@ -47,7 +47,7 @@ def request_shape(operation: str = "CreateTrainingJob") -> Any:
     try:
         session = importlib.import_module("botocore.session").get_session()
     except ImportError:
-        raise MissingDependencyError("checking a request needs botocore", hint="pip install 'headrace[aws]'") from None
+        raise MissingDependencyError("checking a request needs botocore", hint=extra_hint("aws")) from None
     return session.get_service_model("sagemaker").operation_model(operation).input_shape
 
 

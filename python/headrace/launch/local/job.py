@@ -25,6 +25,7 @@ from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.host import DEFAULT_GROUP, Host
 from headrace.launch.local.store import LocalStore
 from headrace.launch.local.watchdog import Watchdog
+from headrace.launch.own_code.plain_reasons import plain_reasons
 from headrace.launch.own_code.source import Source
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import check_output_folder, make_private_folder
@@ -47,13 +48,17 @@ Interruption = Callable[[Path, float], bool]
 
 @dataclass
 class LocalJob:
-    """A finished local job. `description` has the form of DescribeTrainingJob. `killed`: hosts that ignored SIGTERM."""
+    """A finished local job. `description` has the form of DescribeTrainingJob. `killed`: hosts that ignored SIGTERM.
+
+    ran_plain: why headrace was off in the script, or in a process of it; empty where it was not.
+    """
 
     status: str
     description: dict[str, Any]
     folder: Path
     killed: list[str] = field(default_factory=list)
     interruptions: int = 0
+    ran_plain: list[str] = field(default_factory=list)
 
 
 def run_local(
@@ -141,9 +146,11 @@ class _Run:
         except (SourceError, OSError) as error:
             outcome, reason = "Failed", reason or f"ClientError: {error}"
         self.billed_s += time.monotonic() - begun_s
-        self._become(outcome, reason or outcome)
+        plain = plain_reasons(self.folder / "results" / "output")
+        self._become(outcome, reason or "; ".join(["ran plain on " + line for line in plain]) or outcome)
         status = "Stopped" if outcome in ("Stopped", "MaxRuntimeExceeded") else outcome
-        return LocalJob(status, self._describe(status, outcome, reason, artifacts), self.folder, self.killed, self.count)
+        description = self._describe(status, outcome, reason, artifacts)
+        return LocalJob(status, description, self.folder, self.killed, self.count, plain)
 
     def _clear_folder(self) -> None:
         """Remove what an earlier job left in its folder; what it stored stays, as in S3. Raises `HeadraceError` elsewhere."""

@@ -13,11 +13,12 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from headrace.errors import UsageError
 from headrace.launch.own_code.source import ENTRY, LEFT_OUT, MOST_BYTES, Source, Under
 from headrace.launch.own_code.travelling import needed_glibc, stage, temporary_folder
+from headrace.launch.sagemaker.image_table import Framework
 from headrace.launch.sagemaker.images import check_image, check_processor, check_versions
 from headrace.system.text.sizes import size_text
 
@@ -28,6 +29,9 @@ Estimator = TypeVar("Estimator")
 _OF_RECIPES = ("training_recipe_file", "is_nova_or_eval_recipe", "is_llmft_recipe", "_temp_recipe_train_dir", "_is_nova_recipe",
                "_is_llmft_recipe")  # fmt: skip
 """Attributes of estimators of SDK 2 (2.257) and trainers of both SDKs (3.27) that are set where a recipe made them."""
+
+_VERSIONS = ("framework_version", "pytorch_version", "transformers_version", "py_version")
+"""Attributes of estimators of SDK 2 that name an image."""
 
 _PLAIN = "_headrace_plain"
 """Attribute of an estimator: fields that `under` has set, with their values before and since."""
@@ -105,18 +109,24 @@ def _framework(estimator: Any, how: Under) -> None:
 def _check_framework(estimator: Any, how: Under) -> None:
     """Raise `UsageError` where headrace cannot run in the estimator's image."""
     name = str(getattr(estimator, "_framework_name", ""))
-    torch = str(getattr(estimator, "framework_version", "") or "")
-    if name == "huggingface" and getattr(estimator, "pytorch_version", None):
-        name, torch = "pytorch", str(estimator.pytorch_version)
-    if how == "run" and name not in ("", "pytorch"):
+    versions = {key: str(getattr(estimator, key, "") or "") for key in _VERSIONS}
+    torch = versions["pytorch_version"] if name == "huggingface" else versions["framework_version"]
+    if how == "run" and (name not in ("", "pytorch", "huggingface") or (name == "huggingface" and not torch)):
         raise UsageError(f'under: "run" is for PyTorch, not for {name}', hint='under(…, "diagnose") measures such a job')
     instances = _instances(estimator)
     if isinstance(estimator.image_uri, str):
-        _check(estimator.image_uri, instances)
+        _check(estimator.image_uri, instances, how)
         return
     check_processor(instances, platform.machine())
-    if name in ("pytorch", "tensorflow"):
-        check_versions(torch if name == "pytorch" else None, str(getattr(estimator, "py_version", "") or ""))
+    if name in get_args(Framework) and torch:
+        check_versions(
+            cast(Framework, name),
+            torch,
+            versions["py_version"],
+            glibc=needed_glibc(),
+            needs=how,
+            transformers=versions["transformers_version"],
+        )
 
 
 def _instances(holder: Any) -> list[str]:
@@ -135,8 +145,7 @@ def _model_trainer(trainer: Any, how: Under) -> None:
     )
     _refuse_recipes(trainer)
     if isinstance(trainer.training_image, str):
-        compute = trainer.compute
-        _check(trainer.training_image, _instances(compute))
+        _check(trainer.training_image, _instances(trainer.compute), how)
     patterns = frozenset(getattr(code, "ignore_patterns", None) or ())
     changed: dict[str, Any] = {}
     if hasattr(code, "ignore_patterns"):
@@ -152,8 +161,8 @@ def _model_trainer(trainer: Any, how: Under) -> None:
     _change(trainer, source_code=code.model_copy(update=changed))
 
 
-def _check(uri: str, instances: list[str]) -> None:
-    remark = check_image(uri, instances, glibc=needed_glibc(), machine=platform.machine())
+def _check(uri: str, instances: list[str], how: Under) -> None:
+    remark = check_image(uri, instances, glibc=needed_glibc(), machine=platform.machine(), needs=how)
     if remark is not None:
         warnings.warn(f"under: {remark}", stacklevel=5)
 

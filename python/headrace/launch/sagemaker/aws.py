@@ -5,14 +5,16 @@ Keys stay with boto3. Messages of AWS are shown on one line, without anything th
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from headrace.errors import HeadraceError, MissingDependencyError, SourceError
+from headrace.errors import HeadraceError, MissingDependencyError, SourceError, extra_hint
 from headrace.system.text.redaction import redact_text
+from headrace.system.text.size_limits import record_limit, too_large
 
-__all__ = ["aws_client", "error_code", "explained", "is_passing", "patiently"]
+__all__ = ["MOST_PAGES", "aws_client", "error_code", "explained", "is_passing", "list_keys", "patiently", "read_object"]
 
 Found = TypeVar("Found")
 
@@ -31,6 +33,9 @@ HINTS = {
     "ResourceNotFound": "check the name and --region",
 }
 
+MOST_PAGES = 1000
+"""Read at most this many pages of a listing: 1,000 names each, or 100,800 points. A server may name a next one for ever."""
+
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 
 
@@ -42,7 +47,7 @@ def aws_client(service: str, region: str) -> Any:
     try:
         boto3 = importlib.import_module("boto3")
     except ImportError:
-        raise MissingDependencyError("calling AWS needs boto3", hint="pip install 'headrace[aws]'") from None
+        raise MissingDependencyError("calling AWS needs boto3", hint=extra_hint("aws")) from None
     session = boto3.session.Session()
     if session.get_credentials() is None:
         raise HeadraceError("there are no AWS credentials", hint="aws configure, or AWS_PROFILE=NAME")
@@ -98,3 +103,34 @@ def patiently(
             sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
     raise AssertionError("unreachable")
+
+
+def list_keys(
+    s3: Any, bucket: str, prefix: str, *, sleep: Callable[[float], None], log: Callable[[str], None]
+) -> Iterator[str]:
+    """Yield the keys of a bucket below a prefix. Raises `HeadraceError` where S3 refuses, or lists without end."""
+    token: str | None = None
+    for _ in range(MOST_PAGES):
+        more = {"ContinuationToken": token} if token else {}
+        asked = {"Bucket": bucket, "Prefix": prefix, **more}
+        answer = patiently(
+            functools.partial(s3.list_objects_v2, **asked), f"listing s3://{bucket}/{prefix}", sleep=sleep, log=log
+        )
+        yield from (str(one["Key"]) for one in answer.get("Contents", []))
+        token = answer.get("NextContinuationToken")
+        if not token:
+            return
+    raise SourceError(f"s3://{bucket}/{prefix} lists more than {MOST_PAGES} pages of files")
+
+
+def read_object(s3: Any, bucket: str, key: str, *, sleep: Callable[[float], None], log: Callable[[str], None]) -> bytes:
+    """Return an object of S3. Raises `HeadraceError` where S3 refuses, and for one larger than a record may be."""
+
+    def read() -> bytes:
+        limit = record_limit()
+        data = bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read(limit + 1))
+        if len(data) > limit:
+            raise SourceError(f"s3://{bucket}/{key} {too_large(len(data), limit)}")
+        return data
+
+    return patiently(read, f"reading s3://{bucket}/{key}", sleep=sleep, log=log)

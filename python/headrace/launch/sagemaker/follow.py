@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,12 @@ CAPACITY = "CapacityError"
 USD_TAG, HOURS_TAG = "headrace:expected-usd", "headrace:expected-hours"
 """Tags of a job that store its expected cost and hours."""
 
+MOST_REASONS = 8
+"""Show so many reasons why a script ran plain: several processes may have one each."""
+
+_RUNS_PLAIN = re.compile(r"headrace: (.+?) (?:runs plain|is off in process \d+): (.+)")
+"""The lines of the entry file and of the hooks in the log."""
+
 Log = Callable[[str], None]
 Sleep = Callable[[float], None]
 
@@ -57,7 +64,7 @@ class Prediction:
 class FinishedJob:
     """A job that has ended. seconds: by status. savings: share that spot saved, 0 to 1. usd: billed time × price.
 
-    None: not known.
+    ran_plain: why its script, or a process of it, ran without headrace, by its log. None: not known.
     """
 
     name: str
@@ -74,6 +81,7 @@ class FinishedJob:
     model: str | None
     reason: str | None
     advice: str | None
+    ran_plain: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Return how the job ended, its times and its cost, in plain sentences."""
@@ -83,6 +91,7 @@ class FinishedJob:
             found.append(self.reason)
         if self.advice:
             found.append(self.advice)
+        found += [f"ran plain: {line}" for line in self.ran_plain]
         if self.billable_s is not None:
             saved = f", spot saved {100 * self.savings:.0f} %" if self.savings else ""
             money = f" = ${self.usd:,.2f}" if self.usd is not None else ""
@@ -174,6 +183,7 @@ def follow(
     """
     shown = 0
     tail = _LogTail(logs, name)
+    plain: dict[str, None] = {}
     while True:
         found = patiently(
             lambda: client.describe_training_job(TrainingJobName=name), f"asking for {name}", sleep=sleep, log=log, patience=40
@@ -185,10 +195,12 @@ def follow(
         shown = len(transitions)
         for line in tail.new_lines():
             log(f"  {line}")
+            if (found_plain := _RUNS_PLAIN.match(line)) and len(plain) < MOST_REASONS:
+                plain[f"{found_plain[1]}: {found_plain[2]}"] = None
         if tail.is_behind:
             continue
         if found["TrainingJobStatus"] in ENDED:
-            return finished_job(found, table, expected)
+            return replace(finished_job(found, table, expected), ran_plain=tuple(plain))
         sleep(every_s)
 
 

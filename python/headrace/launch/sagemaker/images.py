@@ -1,72 +1,65 @@
-"""AWS's PyTorch images: what a tag says of Python, torch and the C library, and whether headrace runs there."""
+"""Whether headrace runs in an image: by AWS's table of its images, for others by what their tag names."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Literal
 
 from headrace.errors import UsageError
+from headrace.launch.sagemaker.image_table import IMAGES, MADE, Framework, Image, images_named
 
-__all__ = ["Image", "check_image", "check_processor", "check_versions", "image_of"]
+__all__ = ["Needs", "check_image", "check_processor", "check_versions", "image_of"]
 
 LEAST_PYTHON, LEAST_TORCH = (3, 11), (2, 4)
 """headrace's own requirements (pyproject.toml)."""
 
-GLIBC = {"ubuntu20.04": (2, 31), "ubuntu22.04": (2, 35), "ubuntu24.04": (2, 39), "amzn2023": (2, 34)}
-"""Version of the C library of each system (packages.ubuntu.com, docs.aws.amazon.com/linux/al2023; November 2026)."""
+Needs = Literal["run", "diagnose", "plain"]
+"""What is to run there: a script under `headrace run`, which needs PyTorch, or under `headrace diagnose`, or as it is."""
 
-FITTING = "2.4 and 2.5.1 with py311, 2.6 to 2.8 with py312"
-"""The PyTorch images that headrace runs in: `image_uri_config/pytorch.json` of SageMaker's SDK 2.257.7, August 2026."""
-
-_PYTHON = re.compile(r":[^/]*-py3(\d+)-")
+_PYTHON = re.compile(r":[^/]*-py3(\d+)(?:-|$)")
 """The Python that the tag of an image names, as AWS's for all frameworks do."""
 
 _TAG = re.compile(
-    r"/(?:huggingface-)?pytorch-training:(?P<torch>\d+\.\d+)(?:\.\d+)?-(?:cpu|gpu)-py(?P<major>3)(?P<minor>\d+)(?:-\w+)?-(?P<system>[a-z]+[\d.]+)"
+    r"/(?P<family>huggingface-pytorch|pytorch|tensorflow)-training:(?P<version>\d+\.\d+(?:\.\d+)?)"
+    r"(?:-transformers(?P<transformers>[\d.]+))?-(?:cpu|gpu)-py3(?P<python>\d+)"
+    r"(?:-cu\d+)?(?:-(?P<system>(?:ubuntu|amzn)[\d.]+))?(?:-|$)"
 )
+_FAMILIES: Mapping[str, Framework] = {"huggingface-pytorch": "huggingface", "pytorch": "pytorch", "tensorflow": "tensorflow"}
 _ARM = re.compile(r"ml\.(?:[a-z]+\d+g[a-z]*)\.")
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
-    """What is in an image: versions of Python and torch, and of glibc where its system is known."""
-
-    python: tuple[int, int]
-    torch: tuple[int, int]
-    system: str
-    glibc: tuple[int, int] | None
-
-
 def image_of(uri: str) -> Image | None:
-    """Return what the tag of one of AWS's PyTorch images says; None for another image."""
+    """Return what the tag of one of AWS's images says, with the system from the table where the tag names none.
+
+    None for another image.
+    """
     found = _TAG.search(uri)
     if found is None:
         return None
-    major, minor = map(int, found["torch"].split("."))
-    return Image((int(found["major"]), int(found["minor"])), (major, minor), found["system"], GLIBC.get(found["system"]))
+    framework = _FAMILIES[found["family"]]
+    known = next(images_named(framework, found["version"]), None)
+    system = found["system"] or (known.system if known else None)
+    return Image(framework, found["version"], (3, int(found["python"])), system, found["transformers"])
 
 
-def check_image(uri: str, instances: list[str], *, glibc: tuple[int, int], machine: str) -> str | None:
+def check_image(uri: str, instances: list[str], *, glibc: tuple[int, int], machine: str, needs: Needs = "run") -> str | None:
     """Return a remark on an image that cannot be judged, or None. Raises `UsageError` where headrace cannot run.
 
     glibc: what the travelling libraries need. machine: the processor that they are for, as `platform.machine()` names it.
     """
     check_processor(instances, machine)
     image, named = image_of(uri), _PYTHON.search(uri)
+    if image is not None:
+        _refuse(image, f"{uri} has", glibc, needs)
+        return None
     if named is not None and (3, int(named[1])) < LEAST_PYTHON:
         words = f"{uri} has Python 3.{named[1]}, and headrace needs {_text(LEAST_PYTHON)}"
-        raise UsageError(words, hint=f"PyTorch images that work: {FITTING}")
-    if image is None:
-        return (
-            f"{uri} is not one of AWS's PyTorch images: it needs Python {_text(LEAST_PYTHON)}, torch {_text(LEAST_TORCH)} and "
-            f"glibc {_text(glibc)}, or newer"
-        )
-    lacks = _lacks(image.python, image.torch)
-    if image.glibc is not None and image.glibc < glibc:
-        lacks.append(f"glibc {_text(image.glibc)} ({image.system}), and headrace as built here needs {_text(glibc)}")
-    if lacks:
-        raise UsageError(f"{uri} has {lacks[0]}", hint=f"PyTorch images that work: {FITTING}")
-    return None
+        raise UsageError(words, hint=_fitting("pytorch", glibc, needs))
+    return (
+        f"{uri} is not one of AWS's images: it needs Python {_text(LEAST_PYTHON)}, torch {_text(LEAST_TORCH)} and "
+        f"glibc {_text(glibc)}, or newer"
+    )
 
 
 def check_processor(instances: list[str], machine: str) -> None:
@@ -79,28 +72,57 @@ def check_processor(instances: list[str], machine: str) -> None:
             )
 
 
-def check_versions(torch: str | None, python: str) -> None:
-    """Raise `UsageError` where a `framework_version` and a `py_version` name an image that headrace cannot run in.
+def check_versions(
+    framework: Framework, version: str, python: str, *, glibc: tuple[int, int], needs: Needs = "run", transformers: str = ""
+) -> None:
+    """Raise `UsageError` where the versions of an estimator name an image that headrace cannot run in.
 
-    torch: None for an image of another framework, of which Python alone counts.
+    version: of torch or of TensorFlow. python: as `py312`. transformers: of Hugging Face's estimator. Of a version that the
+    table lacks, the numbers count.
     """
-    numbers, minor = re.findall(r"\d+", torch or ""), re.fullmatch(r"py3(\d+)", python)
-    if minor is None or (torch is not None and len(numbers) < 2):
+    minor = re.fullmatch(r"py3(\d+)", python)
+    if minor is None or re.match(r"\d+\.\d+", version) is None:
         return
-    version = LEAST_TORCH if torch is None else (int(numbers[0]), int(numbers[1]))
-    if lacks := _lacks((3, int(minor[1])), version):
-        raise UsageError(
-            f"framework_version={torch!r}, py_version={python!r} is an image with {lacks[0]}",
-            hint=f'framework_version="2.8.0", py_version="py312" works; so do {FITTING}',
-        )
+    known = next(images_named(framework, version), None)
+    image = Image(framework, version, (3, int(minor[1])), known.system if known else None, transformers or None)
+    _refuse(image, f"{image.arguments()} is an image with", glibc, needs)
 
 
-def _lacks(python: tuple[int, int], torch: tuple[int, int]) -> list[str]:
-    return [
-        f"{name} {_text(has)}, and headrace needs {_text(needs)}"
-        for name, has, needs in (("Python", python, LEAST_PYTHON), ("torch", torch, LEAST_TORCH))
-        if has < needs
+def _refuse(image: Image, has: str, glibc: tuple[int, int], needs: Needs) -> None:
+    """Raise `UsageError` with the images that work, if this one does not. has: the first words of the message."""
+    if needs == "run" and image.torch is None:
+        raise UsageError(f'{has} TensorFlow, and "run" is for PyTorch', hint='"diagnose" measures such a job')
+    if lacks := _lacks(image, glibc, needs):
+        raise UsageError(f"{has} {lacks}", hint=_fitting(image.framework, glibc, needs))
+
+
+def _lacks(image: Image, glibc: tuple[int, int], needs: Needs) -> str:
+    """Return what is too old in an image, in words; "" if nothing is."""
+    if image.python < LEAST_PYTHON:
+        return f"Python {_text(image.python)}, and headrace needs {_text(LEAST_PYTHON)}"
+    if needs != "plain" and image.torch is not None and image.torch < LEAST_TORCH:
+        return f"torch {_text(image.torch)}, and headrace needs {_text(LEAST_TORCH)}"
+    if image.glibc is not None and image.glibc < glibc:
+        return f"glibc {_text(image.glibc)} ({image.system}), and headrace as built here needs {_text(glibc)}"
+    return ""
+
+
+def _fitting(framework: Framework, glibc: tuple[int, int], needs: Needs) -> str:
+    """Return the images of a framework that work, in words: arguments for the newest, versions of the others."""
+    fits = [image for image in reversed(IMAGES) if image.framework == framework and not _lacks(image, glibc, needs)]
+    named = [image for image in fits if image.in_sdk]
+    if not named:
+        return "headrace built by `make wheel` needs glibc 2.28: install that wheel here, and launch again"
+    others = [_version(image) for image in named[1:]] + [
+        f"{_version(image)} by image_uri" for image in fits if not image.in_sdk
     ]
+    more = f"; so do {', '.join(others)}" if others else ""
+    return f"{named[0].arguments()} works{more} (AWS's images of {MADE})"
+
+
+def _version(image: Image) -> str:
+    with_transformers = f" with transformers {image.transformers}" if image.transformers else ""
+    return f"{image.version} (py3{image.python[1]}){with_transformers}"
 
 
 def _text(version: tuple[int, int]) -> str:

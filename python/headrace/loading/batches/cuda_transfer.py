@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.errors import MissingDependencyError, UsageError
+from headrace.errors import MissingDependencyError, UsageError, extra_hint
 from headrace.gpu.preparation.prepare import prepare
 from headrace.gpu.preparation.triton_present import runs_triton
 from headrace.system.text.foreign_errors import first_line
@@ -133,7 +133,7 @@ def cuda_device(name: str) -> torch.device:
     try:
         import torch
     except ImportError as error:
-        raise MissingDependencyError("device='cuda' needs PyTorch", hint="pip install 'headrace[train]'") from error
+        raise MissingDependencyError("device='cuda' needs PyTorch", hint=extra_hint("train")) from error
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.datasets.records.dataset import Dataset
-from headrace.errors import MissingDependencyError, UsageError
+from headrace.errors import MissingDependencyError, UsageError, extra_hint
 from headrace.loading.batches.batch_transforms import (
     BatchKey,
     apply_batch_transforms,
@@ -210,7 +210,7 @@ def _converter(output: Output, pipeline: Pipeline, transfer: Transfer | None) ->
         import torch
     except ImportError as error:
         raise MissingDependencyError(
-            "output='torch' needs PyTorch", hint="pip install 'headrace[train]', or use output='numpy'"
+            "output='torch' needs PyTorch", hint=f"{extra_hint('train')}, or use output='numpy'"
         ) from error
     if transfer is not None:
         return lambda filled, labels, first=None: transfer.to_device(

@@ -21,7 +21,7 @@ from headrace.datasets.open import open_stored
 from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.shards.index import Columns
 from headrace.datasets.sources.remote.store import is_url
-from headrace.errors import HeadraceError, MissingDependencyError, SourceError, UsageError
+from headrace.errors import HeadraceError, MissingDependencyError, SourceError, UsageError, extra_hint
 from headrace.packing.encoding.image_encoder import image_encoder
 from headrace.packing.engines.engine import OnProgress
 from headrace.packing.engines.local import chunks
@@ -149,4 +149,4 @@ def _ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise MissingDependencyError("Ray is needed for --engine ray", hint="pip install 'headrace[ray]'") from error
+        raise MissingDependencyError("Ray is needed for --engine ray", hint=extra_hint("ray")) from error

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.errors import MissingDependencyError, UsageError
+from headrace.errors import MissingDependencyError, UsageError, extra_hint
 from headrace.system.text.sizes import count_text
 
 __all__ = ["SIMULATED", "Device", "make_deterministic", "make_fast", "open_device"]
@@ -51,7 +51,7 @@ def open_device(spec: str | None, *, local_rank: int = 0) -> Device:
     try:
         import torch
     except ImportError as error:
-        raise MissingDependencyError("training needs PyTorch", hint="pip install 'headrace[train]'") from error
+        raise MissingDependencyError("training needs PyTorch", hint=extra_hint("train")) from error
     if spec is None:
         spec = "cuda" if torch.cuda.is_available() else "cpu"
     if spec == "cpu":

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import MissingDependencyError, UsageError
+from headrace.errors import MissingDependencyError, UsageError, extra_hint
 from headrace.system.text.foreign_errors import first_line
 from headrace.training.models.blurpool import add_blurpool
 
@@ -82,7 +82,7 @@ def _build_plain(name: str, classes: int, image_size: int) -> nn.Module:
     try:
         from torchvision import models
     except ImportError as error:
-        raise MissingDependencyError("models need torchvision", hint="pip install 'headrace[train]'") from error
+        raise MissingDependencyError("models need torchvision", hint=extra_hint("train")) from error
     known = models.list_models(module=models)
     if name in known:
         extra = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, MissingDependencyError, UsageError
+from headrace.errors import HeadraceError, MissingDependencyError, UsageError, extra_hint
 from headrace.system.files.atomic_write import replacing
 from headrace.system.files.private_files import make_output_folder
 from headrace.system.text.sizes import percent_text
@@ -123,7 +123,7 @@ def _onnx(model: nn.Module, weights: Weights, path: Path, images: torch.Tensor, 
         import onnxscript  # noqa: F401 - torch's exporter needs it, and says so less clearly
         from onnx.reference import ReferenceEvaluator
     except ImportError as error:
-        hint = "pip install 'headrace[export]'"
+        hint = extra_hint("export")
         raise MissingDependencyError(f"--format onnx needs onnx and onnxscript: {error}", hint=hint) from error
     import torch
 

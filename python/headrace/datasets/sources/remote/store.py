@@ -20,7 +20,7 @@ from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.access import access_options, credentials_hint, is_unknown_user
 from headrace.datasets.sources.remote.redirects import is_refused_redirect, redirect_guard
 from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy, request_errors, with_retries
-from headrace.errors import MissingDependencyError, SourceError
+from headrace.errors import MissingDependencyError, SourceError, extra_hint
 from headrace.system.processes.scheduling import yield_to_running_threads
 from headrace.system.text.foreign_errors import first_line, public_cause
 from headrace.system.text.size_limits import DOCUMENT_BYTES, RECORD_LIMIT, record_limit, too_large
@@ -280,7 +280,7 @@ def open_bucket(url: str, policy: RetryPolicy | None = None) -> Bucket:
         library = importlib.import_module("obstore")
         stores = importlib.import_module("obstore.store")
     except ImportError as error:
-        raise MissingDependencyError("obstore is needed for object stores", hint="pip install 'headrace[aws]'") from error
+        raise MissingDependencyError("obstore is needed for object stores", hint=extra_hint("aws")) from error
     policy = policy or retry.DEFAULT
     options = access_options(url)
     options["client_options"]["timeout"] = timedelta(seconds=policy.timeout_s)

@@ -4,7 +4,7 @@
 headrace wrote this file into a copy of the script's folder. A launcher that starts it (`python`, torchrun, SageMaker's toolkit)
 starts the script: this process becomes the script's, with the same number, arguments and environment, but for the variables by
 which headrace attaches itself. A module that imports this file gets the script's names. Where headrace cannot start, the script
-runs plain, and a line says why.
+runs plain, and a line says why: in the log, and in the job's output.
 """
 
 import contextlib
@@ -28,6 +28,9 @@ TRAVELLED = os.path.join(HERE, ".headrace")
 LEAST_PYTHON = (3, 11)
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 """Variables with the number of a process on its host: of torchrun, Open MPI, Intel MPI and Slurm."""
+
+PLAIN_VARIABLE = "HEADRACE_PLAIN_FILE"
+"""Variable with the path of a file in the job's output: a line for each reason why something runs plain."""
 
 PATIENCE_S = 60.0
 """Wait so long for the session that the first rank of this host begins."""
@@ -73,10 +76,10 @@ def script_words() -> List[str]:
     return [sys.executable, script, *sys.argv[1:]]
 
 
-def session_folder() -> str:
-    """Return the folder of this host's session, which SageMaker uploads with the job's output."""
+def output_path(before: str, after: str = "") -> str:
+    """Return a path with this host's name in the folder that SageMaker uploads with the job's output."""
     output = os.environ.get("SM_OUTPUT_DATA_DIR") or "/opt/ml/output/data"
-    return os.path.join(output, "headrace-" + os.environ.get("SM_CURRENT_HOST", "algo-1"))
+    return os.path.join(output, before + os.environ.get("SM_CURRENT_HOST", "algo-1") + after)
 
 
 def is_first_of_host(folder: str) -> bool:
@@ -89,6 +92,17 @@ def is_first_of_host(folder: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def keep_reason(words: str) -> None:
+    """Add a line to the file that says why the script, or a process of it, runs plain."""
+    path = os.environ[PLAIN_VARIABLE]
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(words + "\n")
+    except OSError:
+        pass  # the line in the log is there
 
 
 def attached(words: List[str]) -> List[str]:
@@ -107,7 +121,7 @@ def attached(words: List[str]) -> List[str]:
         return words
     importlib.import_module("headrace.cli.profile.diagnose")  # what is not there is found before the script is started
     hooks = importlib.import_module("headrace.profiling.command").HOOKS
-    folder = session_folder()
+    folder = output_path("headrace-")
     if is_first_of_host(folder):
         path = "sys.path.insert(0, {!r}); sys.path.append({!r})".format(package, os.path.join(package, "lacking"))
         program = "import sys; " + path + "; from headrace.cli.main import main; sys.exit(main())"
@@ -125,11 +139,13 @@ def main() -> None:
     """Become the script."""
     restore_names()
     words = script_words()
+    os.environ[PLAIN_VARIABLE] = output_path("headrace-plain-", ".txt")
     try:
         words = attached(words)
     except Exception as error:  # the script comes first
         kind = "" if type(error) is RuntimeError else type(error).__name__ + ": "
         print(f"headrace: {SCRIPT or COMMAND} runs plain: {kind}{error}", file=sys.stderr, flush=True)
+        keep_reason(f"{SCRIPT or COMMAND}: {kind}{error}")
     os.execv(words[0], words)
 
 
