@@ -24,7 +24,7 @@ from headrace.launch.sagemaker.follow import ENDED
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import make_private_folder
 from headrace.system.text.redaction import redact_text
-from headrace.system.text.size_limits import record_limit, too_large
+from headrace.system.text.size_limits import RECORD_LIMIT, record_limit
 
 __all__ = ["fetch_documents"]
 
@@ -42,6 +42,9 @@ MOST_FILES = 600
 
 MOST_PAGES = 1000
 """Read at most this many pages of a listing: 1,000 names each, or 100,800 points. A server may name a next one for ever."""
+
+MOST_POINTS = 4_000_000
+"""Ask for points of longer periods where there would be more, and read no more: they are held in memory."""
 
 WANTED = re.compile(r"(system/.+\.json|framework/.+pythontimeline\.json)")
 
@@ -122,7 +125,7 @@ def _metrics(client: Any, description: Mapping[str, Any], folder: Path, sleep: S
     if period_s is None:
         return ["CloudWatch no longer has the metrics of this job: it keeps them for 455 days"]
     name = description["TrainingJobName"]
-    queries = [
+    queries: list[dict[str, Any]] = [
         {
             "Id": f"m{place}_{number}",
             "Label": f"{host} {metric}",
@@ -132,19 +135,22 @@ def _metrics(client: Any, description: Mapping[str, Any], folder: Path, sleep: S
                     "MetricName": metric,
                     "Dimensions": [{"Name": "Host", "Value": f"{name}/{host}"}],
                 },
-                "Period": period_s,
                 "Stat": "Average",
             },
         }
         for place, host in enumerate(host_names(description))
         for number, metric in enumerate(METRICS)
     ]
+    while len(queries) * (times.end_s - times.begin_s) / period_s > MOST_POINTS:
+        period_s *= 2
+    for query in queries:
+        query["MetricStat"]["Period"] = period_s
     span = {
         "StartTime": datetime.fromtimestamp(times.begin_s // period_s * period_s, UTC),
         "EndTime": datetime.fromtimestamp(times.end_s + period_s, UTC),
         "ScanBy": "TimestampAscending",
     }
-    pages: list[dict[str, Any]] = []
+    pages, points = list[dict[str, Any]](), 0
     for start in range(0, len(queries), MOST_QUERIES):
         token: str | None = None
         while True:
@@ -152,13 +158,13 @@ def _metrics(client: Any, description: Mapping[str, Any], folder: Path, sleep: S
             asked = {"MetricDataQueries": queries[start : start + MOST_QUERIES], **span, **more}
             answer = patiently(functools.partial(client.get_metric_data, **asked), "asking for metrics", sleep=sleep, log=log)
             pages.append({"MetricDataResults": answer["MetricDataResults"]})
+            points += sum(len(result["Values"]) for result in answer["MetricDataResults"])
             token = answer.get("NextToken")
             if not token:
                 break
-            if len(pages) >= MOST_PAGES:
-                raise SourceError(f"they have more than {MOST_PAGES} pages")
+            if len(pages) >= MOST_PAGES or points > 2 * MOST_POINTS:
+                raise SourceError(f"they have more than {MOST_PAGES} pages or {2 * MOST_POINTS:,} points")
     atomic_write(folder / "metrics.json", json.dumps(pages, default=_text), private=True)
-    points = sum(len(result["Values"]) for page in pages for result in page["MetricDataResults"])
     return [] if points else ["CloudWatch has no points for this job"]
 
 
@@ -169,29 +175,37 @@ def _profiler_files(s3: Any, description: Mapping[str, Any], folder: Path, sleep
         return []
     bucket, _, prefix = uri.removeprefix("s3://").strip("/").partition("/")
     below = "/".join(filter(None, (prefix, str(description["TrainingJobName"]), "profiler-output"))) + "/"
-    keys = [key for key in _keys(s3, bucket, below, sleep, log) if WANTED.fullmatch(key.removeprefix(below))]
-    keys = [key for key in keys if ".." not in key.split("/")]
+    sizes = {key: size for key, size in _sizes(s3, bucket, below, sleep, log) if WANTED.fullmatch(key.removeprefix(below))}
+    keys = [key for key in sizes if ".." not in key.split("/")]
     # By kind and host, then time, so that every n-th of all is every n-th of each host.
     keys.sort(key=lambda key: (key.removeprefix(below).partition("/")[0], host_and_name(key)))
-    every = -(-len(keys) // MOST_FILES)
+    every, left = max(1, -(-len(keys) // MOST_FILES)), record_limit()
+    while every < len(keys) and sum(sizes[key] for key in keys[::every]) > left:
+        every *= 2
     missing = [f"of {len(keys):,} files of the Debugger every {every}th is read"] if every > 1 else []
-    for key in keys[:: max(1, every)]:
-        read = patiently(functools.partial(_read, s3, bucket, key), f"reading s3://{bucket}/{key}", sleep=sleep, log=log)
+    for key in keys[::every]:
+        read = patiently(functools.partial(_read, s3, bucket, key, left), f"reading s3://{bucket}/{key}", sleep=sleep, log=log)
+        left -= len(read)
         path = folder / "profiler-output" / key.removeprefix(below)
-        make_private_folder(path.parent)
-        atomic_write(path, read, private=True)
+        try:
+            make_private_folder(path.parent)
+            atomic_write(path, read, private=True)
+        except (OSError, RecursionError, ValueError) as reason:  # a key may be no name of a file here
+            missing.append(f"s3://{bucket}/{key} cannot be kept here: {getattr(reason, 'strerror', None) or reason}")
     return missing
 
 
-def _read(s3: Any, bucket: str, key: str) -> bytes:
-    limit = record_limit()
+def _read(s3: Any, bucket: str, key: str, limit: int) -> bytes:
+    """Return an object. Raises `SourceError` above `limit`, what is left of that of all files together."""
     data = bytes(s3.get_object(Bucket=bucket, Key=key)["Body"].read(limit + 1))
     if len(data) > limit:
-        raise SourceError(f"s3://{bucket}/{key} {too_large(len(data), limit)}")
+        words = f"have more than the limit together ({RECORD_LIMIT}=SIZE raises it)"
+        raise SourceError(f"the files of the Debugger up to s3://{bucket}/{key} {words}")
     return data
 
 
-def _keys(s3: Any, bucket: str, prefix: str, sleep: Sleep, log: Log) -> Iterator[str]:
+def _sizes(s3: Any, bucket: str, prefix: str, sleep: Sleep, log: Log) -> Iterator[tuple[str, int]]:
+    """Yield the name and the size of each object below a prefix."""
     token: str | None = None
     for _ in range(MOST_PAGES):
         more = {"ContinuationToken": token} if token else {}
@@ -199,7 +213,7 @@ def _keys(s3: Any, bucket: str, prefix: str, sleep: Sleep, log: Log) -> Iterator
         answer = patiently(
             functools.partial(s3.list_objects_v2, **asked), f"listing s3://{bucket}/{prefix}", sleep=sleep, log=log
         )
-        yield from (str(one["Key"]) for one in answer.get("Contents", []))
+        yield from ((str(one["Key"]), int(one.get("Size") or 0)) for one in answer.get("Contents", []))
         token = answer.get("NextContinuationToken")
         if not token:
             return
