@@ -656,6 +656,8 @@ def test_a_request_that_names_no_code_needs_no_yes(tmp_path: Path) -> None:
     options = {"model": "resnet18", "epochs": "2", "pretrained": "auto"}
     request = json.loads(foreign_request(tmp_path, HyperParameters=options).read_text())
     assert chosen_code(request, script=False) == []
+    shown = chosen_code(request, script=True)  # of another script, any option may name a place or code
+    assert [line.partition("=")[0] for line in shown] == ["HyperParameters: model", "HyperParameters: pretrained"]
     for name, value in {"pretrained": "/home/me/weights.pt", "pretrained=/home/me/weights.pt": "auto", "data": "auto"}.items():
         assert len(chosen_code(request | {"HyperParameters": {name: value}}, script=False)) == 1
 

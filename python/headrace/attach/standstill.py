@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import json
 import linecache
-import mmap
 import os
 import platform
 import re
@@ -70,19 +69,22 @@ TGKILL = {"x86_64": 234, "aarch64": 131}
 
 @dataclass(slots=True)
 class _Page:
-    """The page of one process, held open: it can be read after the process has ended."""
+    """The page of one process, held open: it can be read after the process has ended.
+
+    It is not mapped: the process may belong to another user, who may cut the page off.
+    """
 
     pid: int
     start_ticks: int
     descriptor: int
-    memory: mmap.mmap
     ended: bool = False
 
     def values(self) -> dict[str, float]:
-        return dict(zip(SLOTS, struct.unpack_from(f"{len(SLOTS)}d", self.memory), strict=True))
+        """Return the numbers on the page; of a page that was cut off, zeros."""
+        data = os.pread(self.descriptor, 8 * len(SLOTS), 0)
+        return dict(zip(SLOTS, struct.unpack(f"{len(SLOTS)}d", data.ljust(8 * len(SLOTS), b"\0")), strict=True))
 
     def close(self) -> None:
-        self.memory.close()
         os.close(self.descriptor)
 
 
@@ -230,7 +232,7 @@ def _open_page(pid: int, start: int, proc: Path) -> _Page | None:
         for number in os.listdir(folder):  # noqa: PTH208
             if link_target(f"{folder}/{number}").startswith(PAGE_TARGET):
                 descriptor = os.open(f"{folder}/{number}", os.O_RDWR | os.O_CLOEXEC)
-                page = _Page(pid, start, descriptor, mmap.mmap(descriptor, PAGE_BYTES))
+                page = _Page(pid, start, descriptor)
                 values = page.values()
                 if values["pid"] == pid and values["descriptor"] == float(number):
                     return page
