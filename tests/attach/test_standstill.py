@@ -351,3 +351,19 @@ def test_the_name_of_a_lock_is_read_from_the_line_that_takes_it(tmp_path: Path, 
     file = tmp_path / "code.py"
     file.write_text(f"{line}\n    pass\n")
     assert lock_name(str(file), 1) == name
+
+
+def test_a_line_of_a_file_that_a_process_names_takes_no_time_and_no_memory(tmp_path: Path) -> None:
+    """The process may belong to another user, and names any path: the sampler read `/dev/zero` for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "long").write_text("a" * 200_000 + "\nwith lock:\n")
+    began_s = time.process_time()
+    for name in ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path / "sparse"), str(tmp_path), f"{tmp_path}/a\0b"):
+        assert lock_name(name, 1) is None
+    assert lock_name(str(tmp_path / "long"), 1) is None
+    assert lock_name(str(tmp_path / "long"), 2) == "lock"
+    assert lock_name(str(tmp_path / "long"), 0) is None and lock_name(str(tmp_path / "long"), 9) is None
+    assert parse_stack(f'  File "/x.py", line {"9" * 5000} in f\n')["frames"] == []
+    assert time.process_time() - began_s < 3
