@@ -220,7 +220,22 @@ def test_pages_of_workers_that_have_ended_are_closed(training: subprocess.Popen[
     while procfs.start_ticks(worker, PROC) is not None and time.monotonic() < end_s:
         time.sleep(0.02)
     found.look(time.monotonic(), [], [], None)
-    assert len(list(Path("/proc/self/fd").iterdir())) - before == 2, "the page of the training process, and its memory"
+    assert len(list(Path("/proc/self/fd").iterdir())) - before == 1, "the page of the training process"
+
+
+def test_a_page_that_its_process_cuts_off_ends_no_sampler(tmp_path: Path) -> None:
+    """The process may belong to another user. Of a mapped page, SIGBUS ended the sampler."""
+    descriptor = os.memfd_create(standstill.PAGE_NAME)
+    page = array("d", bytes(PAGE_BYTES))
+    page[PID], page[DESCRIPTOR], page[PHASE], page[WORKER] = os.getpid(), descriptor, 2.0, -1
+    os.write(descriptor, page.tobytes())
+    found = Standstills(tmp_path, scale=0.0)
+    found._follow(time.monotonic(), [(os.getpid(), 0)], [os.getpid()])
+    assert len(found._pages) == 1
+    os.ftruncate(descriptor, 0)
+    found.look(time.monotonic(), [(os.getpid(), 0)], [os.getpid()], None)
+    assert not found._pages
+    os.close(descriptor)
 
 
 def test_a_pause_no_longer_than_one_before_is_not_looked_at(tmp_path: Path) -> None:
@@ -336,3 +351,19 @@ def test_the_name_of_a_lock_is_read_from_the_line_that_takes_it(tmp_path: Path, 
     file = tmp_path / "code.py"
     file.write_text(f"{line}\n    pass\n")
     assert lock_name(str(file), 1) == name
+
+
+def test_a_line_of_a_file_that_a_process_names_takes_no_time_and_no_memory(tmp_path: Path) -> None:
+    """The process may belong to another user, and names any path: the sampler read `/dev/zero` for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "long").write_text("a" * 200_000 + "\nwith lock:\n")
+    began_s = time.process_time()
+    for name in ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path / "sparse"), str(tmp_path), f"{tmp_path}/a\0b"):
+        assert lock_name(name, 1) is None
+    assert lock_name(str(tmp_path / "long"), 1) is None
+    assert lock_name(str(tmp_path / "long"), 2) == "lock"
+    assert lock_name(str(tmp_path / "long"), 0) is None and lock_name(str(tmp_path / "long"), 9) is None
+    assert parse_stack(f'  File "/x.py", line {"9" * 5000} in f\n')["frames"] == []
+    assert time.process_time() - began_s < 3

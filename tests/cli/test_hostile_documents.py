@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 from headrace.cli.main import main
+from headrace.cost.market.prices import PriceTable
+from headrace.errors import SourceError
+from headrace.launch.finished_job.diagnose import diagnose_job
 from headrace.launch.finished_job.documents import read_documents
+from headrace.launch.finished_job.times import job_times
+from traced_memory import at_most
 
 DEEP = "[" * 100_000
 JOB: dict[str, Any] = {
@@ -217,6 +222,36 @@ def test_many_trainings_and_points_of_a_finished_job_take_a_moment(tmp_path: Pat
     began_s = time.process_time()
     assert main(["diagnose", "--from-files", str(tmp_path), "--out", str(tmp_path / "session"), "--no-report"]) == 0
     assert time.process_time() - began_s < 15
+
+
+def test_trainings_at_one_time_of_a_finished_job_take_a_moment(tmp_path: Path) -> None:
+    """Each had all points of the curves: 800 kB took minutes and gigabytes."""
+    trainings = [{"Status": "Training", "StartTime": 0, "EndTime": 900_000_000}] * 3_000
+    trainings += [{"Status": "Training", "StartTime": 10**9 + 2 * n, "EndTime": 10**9 + 2 * n + 1} for n in range(3_000)]
+    (tmp_path / "describe.json").write_text(json.dumps(JOB | {"SecondaryStatusTransitions": trainings}))
+    points = {"Timestamps": [*range(30_000)], "Values": [9.0] * 30_000}
+    curves = [{"Label": f"algo-1 {name}Utilization", **points} for name in ("GPU", "CPU")]
+    (tmp_path / "metrics.json").write_text(json.dumps({"MetricDataResults": curves}))
+    began_s = time.process_time()
+    assert main(["diagnose", "--from-files", str(tmp_path), "--out", str(tmp_path / "session"), "--no-report"]) == 0
+    assert time.process_time() - began_s < 15
+    assert len(job_times({"SecondaryStatusTransitions": trainings}).trainings) == 1000
+
+
+@pytest.mark.parametrize("dimension", ["CPUUtilization", "GPUUtilization"])
+def test_cores_and_gpus_of_a_finished_job_take_no_memory_at_the_times_of_others(dimension: str, tmp_path: Path) -> None:
+    """Each sample had a value of each: 400 kB took gigabytes."""
+    (tmp_path / "describe.json").write_text(json.dumps(JOB | TRAINED))
+    file = tmp_path / "profiler-output" / "system" / "a.json"
+    file.parent.mkdir(parents=True)
+    events = [event(60 * n) | {"Dimension": dimension, "Name": f"x{n}"} for n in range(4_000)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in events))
+    with at_most(200 << 20):
+        diagnose_job(read_documents(tmp_path), PriceTable.load())
+    events += [event(0) | {"Dimension": dimension, "Name": f"x{n}"} for n in range(9_000)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in events))
+    with pytest.raises(SourceError, match="more than 8,192 cores or GPUs"):
+        diagnose_job(read_documents(tmp_path), PriceTable.load())
 
 
 @pytest.mark.parametrize("name", ["describe.json", "metrics.json", "profiler-output/system/a.json"])

@@ -108,6 +108,16 @@ def test_tables_and_bars_on_a_terminal() -> None:
     }
 
 
+def test_json_has_no_active_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    """Some acted on the terminal: JSON escapes only those below the space."""
+    document = {f"key{hostile}": f"\x7f{hostile}é" for hostile in HOSTILE}
+    output.write_document(document)
+    printed = capsys.readouterr().out
+    assert not ACTIVE.search(printed)
+    assert json.loads(printed) == document
+    assert "é" in printed
+
+
 def test_messages_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     output.log("a\x1b[2J\nb")
     output.say("c\r\nd")

@@ -456,6 +456,50 @@ class Many(Endless):
         return {"Body": io.BytesIO(b"[]")}
 
 
+class Planted(Many):
+    """A store with these objects below the job's files of the Debugger, all of `size` bytes; `told`: what the listing says."""
+
+    def __init__(self, names: list[str], size: int, told: int) -> None:
+        super().__init__()
+        self.names, self.size, self.told = names, size, told
+
+    def list_objects_v2(self, **asked: Any) -> dict[str, Any]:
+        return {"Contents": [{"Key": f"{asked['Prefix']}{name}", "Size": self.told} for name in self.names]}
+
+    def get_object(self, **asked: Any) -> dict[str, Any]:
+        self.asked.append(asked)
+        return {"Body": io.BytesIO(b" " * self.size)}
+
+
+def planted(folder: Path, names: list[str], size: int = 1, told: int = 1) -> tuple[Planted, list[str]]:
+    store = Planted(names, size, told)
+    client: Any = store
+    return store, fetch_documents(
+        client, "job", folder, metrics=None, s3=client, sleep=lambda _: None, log=lambda _: None, region="us-east-1"
+    )
+
+
+def test_the_files_of_the_debugger_together_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """600 files of a gigabyte each were fetched."""
+    monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "1MiB")
+    names = [f"system/{number}.algo-1.json" for number in range(64)]
+    store, missing = planted(tmp_path / "told", names, size=100_000, told=100_000)
+    assert len(store.asked) == 8 and "every 8th is read" in missing[0]
+    store, missing = planted(tmp_path / "not told", names, size=100_000)
+    assert len(store.asked) == 11 and "have more than the limit together" in missing[0]
+
+
+LONG_NAME, DEEP_NAME = f"system/{'x' * 300}.json", f"system/{'d/' * 2000}a.json"
+
+
+@pytest.mark.parametrize("name", ["system/a.json/b.json", "system/a\0.json", "system/\ud800.json", LONG_NAME, DEEP_NAME])
+def test_an_object_whose_name_cannot_be_kept_is_left_out_with_a_line(name: str, tmp_path: Path) -> None:
+    """The first has a file in its path. Each ended the diagnosis with a traceback."""
+    store, missing = planted(tmp_path / "out", ["system/a.json", name, "system/z.json"])
+    assert len(store.asked) == 3 and len(missing) == 1 and "cannot be kept here" in missing[0]
+    assert len(list((tmp_path / "out" / "profiler-output").rglob("*.json"))) == 2
+
+
 def test_a_job_that_runs_is_asked_for_until_now_and_of_many_files_each_host_and_time_is_read(tmp_path: Path) -> None:
     server = Many()
     fetch_documents(

@@ -355,6 +355,47 @@ def test_a_folder_of_something_else_is_never_cleared(tmp_path: Path, data: Path,
     assert "there is no file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("part", [".headrace-local-job", "hosts", "logs", "results", "s3"])
+def test_a_local_job_follows_no_link_in_its_folder(
+    part: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A repository of a stranger may hold the folder of a job, whose name the request beside it has, with links."""
+    precious = tmp_path / "home" / "algo-1" / "precious.txt"
+    precious.parent.mkdir(parents=True)
+    precious.write_text("x")
+    theirs = tmp_path / "repository" / "theirs"
+    theirs.mkdir(parents=True)
+    (theirs / ".headrace-local-job").touch()
+    (theirs / part).unlink(missing_ok=True)
+    (theirs / part).symlink_to(precious if part.startswith(".") else tmp_path / "home")
+    monkeypatch.chdir(theirs.parent)
+    checkpoints = {"S3Uri": "s3://algo-1", "LocalPath": "/opt/ml/checkpoints"}
+    request = foreign_request(theirs.parent, HyperParameters={"model": "resnet20"}, CheckpointConfig=checkpoints)
+    assert main(["launch", "local", "--request", str(request), "--channel", f"train={data}"]) == 1
+    assert f"{part} is a link" in capsys.readouterr().err
+    assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == [precious]
+
+
+def test_a_place_of_a_store_follows_no_link(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "secret.txt").write_text("x")
+    file = tmp_path / "new.txt"
+    file.write_text("new")
+    store = tmp_path / "store"
+    (store / "bucket").mkdir(parents=True)
+    (store / "bucket" / "job").symlink_to(tmp_path / "home")
+    place = LocalStore(store).place("s3://bucket/job/checkpoints")
+    for action in (lambda: place.put(file, "secret.txt"), lambda: place.remove("secret.txt"), lambda: [*place.fetch(tmp_path)]):
+        with pytest.raises(SourceError, match="is a link"):
+            action()
+    (store / "bucket" / "job").unlink()
+    (store / "bucket" / "job").mkdir()
+    (store / "bucket" / "job" / "stolen.txt").symlink_to(tmp_path / "home" / "secret.txt")
+    with pytest.raises(SourceError, match="is a link"):
+        list(FolderPlace(store / "bucket" / "job").fetch(tmp_path / "copies"))
+    assert [path.read_text() for path in (tmp_path / "home").iterdir()] == ["x"]
+
+
 def test_an_object_that_vanishes_fails_the_job(run: Run, data: Path) -> None:
     script = """
 import os, pathlib, time
@@ -615,6 +656,8 @@ def test_a_request_that_names_no_code_needs_no_yes(tmp_path: Path) -> None:
     options = {"model": "resnet18", "epochs": "2", "pretrained": "auto"}
     request = json.loads(foreign_request(tmp_path, HyperParameters=options).read_text())
     assert chosen_code(request, script=False) == []
+    shown = chosen_code(request, script=True)  # of another script, any option may name a place or code
+    assert [line.partition("=")[0] for line in shown] == ["HyperParameters: model", "HyperParameters: pretrained"]
     for name, value in {"pretrained": "/home/me/weights.pt", "pretrained=/home/me/weights.pt": "auto", "data": "auto"}.items():
         assert len(chosen_code(request | {"HyperParameters": {name: value}}, script=False)) == 1
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import linecache
-import mmap
 import os
 import platform
 import re
@@ -30,6 +28,7 @@ from headrace.attach.record.open_step import MAKES_BATCH, PAGE_BYTES, PAGE_NAME,
 from headrace.attach.record.script_files import library_path
 from headrace.attach.record.threads import link_target
 from headrace.system.files.private_files import private_opener
+from headrace.system.files.regular_file import read_regular
 from headrace.system.hardware.counter_files import read_counters
 
 __all__ = ["FILE", "SCALE_VARIABLE", "Standstills", "parse_stack"]
@@ -70,19 +69,22 @@ TGKILL = {"x86_64": 234, "aarch64": 131}
 
 @dataclass(slots=True)
 class _Page:
-    """The page of one process, held open: it can be read after the process has ended."""
+    """The page of one process, held open: it can be read after the process has ended.
+
+    It is not mapped: the process may belong to another user, who may cut the page off.
+    """
 
     pid: int
     start_ticks: int
     descriptor: int
-    memory: mmap.mmap
     ended: bool = False
 
     def values(self) -> dict[str, float]:
-        return dict(zip(SLOTS, struct.unpack_from(f"{len(SLOTS)}d", self.memory), strict=True))
+        """Return the numbers on the page; of a page that was cut off, zeros."""
+        data = os.pread(self.descriptor, 8 * len(SLOTS), 0)
+        return dict(zip(SLOTS, struct.unpack(f"{len(SLOTS)}d", data.ljust(8 * len(SLOTS), b"\0")), strict=True))
 
     def close(self) -> None:
-        self.memory.close()
         os.close(self.descriptor)
 
 
@@ -230,7 +232,7 @@ def _open_page(pid: int, start: int, proc: Path) -> _Page | None:
         for number in os.listdir(folder):  # noqa: PTH208
             if link_target(f"{folder}/{number}").startswith(PAGE_TARGET):
                 descriptor = os.open(f"{folder}/{number}", os.O_RDWR | os.O_CLOEXEC)
-                page = _Page(pid, start, descriptor, mmap.mmap(descriptor, PAGE_BYTES))
+                page = _Page(pid, start, descriptor)
                 values = page.values()
                 if values["pid"] == pid and values["descriptor"] == float(number):
                     return page
@@ -333,7 +335,7 @@ def _waits_in(process: str) -> str:
     return "sk_wait_data" if is_socket else found
 
 
-_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_FRAME = re.compile(r'^  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$')
 
 
 def parse_stack(text: str) -> dict[str, Any]:
@@ -353,10 +355,14 @@ def parse_stack(text: str) -> dict[str, Any]:
 _LOCK = re.compile(r"^\s*(?:with\s+([\w.]*[\w])(?:\[.*\])?\s*(?:,.*)?:|.*?([\w.]+)\.acquire\()")
 
 
+MOST_SCRIPT_BYTES, LONGEST_LINE = 4 << 20, 1000
+"""Read no larger script, and so many bytes of a line: the path comes from a process that may belong to another user."""
+
+
 def lock_name(file: str, line: int) -> str | None:
     """Return the name that a line of a script takes as a lock (`with NAME:`, `NAME.acquire()`), or None."""
-    with suppress(Exception):
-        linecache.checkcache(file)
-        found = _LOCK.match(linecache.getline(file, line))
+    with suppress(OSError, ValueError, IndexError):
+        lines = read_regular(Path(file), limit=MOST_SCRIPT_BYTES).splitlines()
+        found = _LOCK.match(lines[line - 1][:LONGEST_LINE].decode("utf-8", "replace")) if line > 0 else None
         return None if found is None else found[1] or found[2]
     return None

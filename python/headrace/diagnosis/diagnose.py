@@ -210,7 +210,7 @@ def _insufficient(session: Session, machine: Machine) -> Diagnosis:
         command=session.command,
         exit_code=session.exit_code,
         end=end,
-        notes=next((notes for one in session.processes if one.role == "main" and (notes := batch_notes(session, one.pid))), ()),
+        notes=batch_notes(session, *(one.pid for one in session.processes if one.role == "main")),
         time_limit_s=session.facts.get("time_limit_s"),
         duration_s=session.duration_s,
         environment=environment(session),

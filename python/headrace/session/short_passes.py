@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -33,16 +33,25 @@ def join_short_passes(session: Session) -> Session:
     for step in session.steps:
         groups.setdefault((step.pid, step.loader), []).append(step)
     found = {key: lengths for key, members in groups.items() if (lengths := _lengths(members)) is not None}
+    by_loader: dict[tuple[str, int, str | None], list[Event]] = {}
+    for event in session.events:
+        by_loader.setdefault((event.name, event.pid, event.detail), []).append(event)
+
+    def of(name: str, key: Key) -> list[Event]:
+        """Return the events of a name about a loader, in order of time."""
+        return by_loader.get((name, key[0], f"loader {key[1]}"), [])
+
     for key in list(found):
-        if 2 * len(_of(session.events, "epoch_end", key)) > len(found[key]):
+        if 2 * len(of("epoch_end", key)) > len(found[key]):
             del found[key]
     if not found:
         return session
-    starts = {key: _of(session.events, "workers_start", key) for key in found}
-    stops = {key: _of(session.events, "workers_stop", key) for key in found}
+    starts = {key: of("workers_start", key) for key in found}
+    stops = {key: of("workers_stop", key) for key in found}
+    begins = _starts_of_steps(session.steps)
     later = {id(event) for key in found for event in starts[key][1:]}  # the first start belongs to the start of the job
     steps = [step for key, members in groups.items() if key not in found for step in members]
-    joined = {key: _joined(groups[key], starts[key], _starts_of_others(groups, key)) for key in found}
+    joined = {key: _joined(groups[key], starts[key], begins[key[0]]) for key in found}
     for key in found:
         steps += _with_stops(joined[key], stops[key])
 
@@ -69,24 +78,25 @@ def _lengths(members: Sequence[Step]) -> Counter[int] | None:
     return lengths if len(lengths) >= LEAST_PASSES and median(lengths.values()) <= MOST_BATCHES else None
 
 
-def _of(events: Sequence[Event], name: str, key: Key) -> list[Event]:
-    """Return the events of a name about a loader, in order of time."""
-    pid, loader = key
-    return [event for event in events if event.name == name and event.pid == pid and event.detail == f"loader {loader}"]
+def _starts_of_steps(steps: Sequence[Step]) -> dict[int, list[float]]:
+    """Return when the steps of all loaders of each process start, in order, by its pid."""
+    found: dict[int, list[float]] = {}
+    for step in steps:
+        found.setdefault(step.pid, []).append(step.start_s)
+    return {pid: sorted(starts) for pid, starts in found.items()}
 
 
-def _starts_of_others(groups: Mapping[Key, Sequence[Step]], key: Key) -> list[float]:
-    """Return when the steps of the other loaders of a process start, in order."""
-    return sorted(step.start_s for other, steps in groups.items() if other[0] == key[0] and other != key for step in steps)
+def _between(starts: Sequence[float], begin_s: float, end_s: float) -> int:
+    return bisect_left(starts, end_s) - bisect_left(starts, begin_s)
 
 
-def _joined(members: Sequence[Step], starts: Sequence[Event], others: Sequence[float]) -> list[Step]:
+def _joined(members: Sequence[Step], starts: Sequence[Event], all_starts: Sequence[float]) -> list[Step]:
     """Return the steps of one loader as one pass. A step with a new iterator begins when the script begins to make that.
 
     starts: when workers begin to start. Workers that are kept do not, and the making begins where the step before ends.
-    others: starts of steps of other loaders, which may lie between.
+    all_starts: when the steps of all loaders of the process start: those of others may lie between.
     """
-    started = [event.start_s for event in starts]
+    started, own = [event.start_s for event in starts], sorted(step.start_s for step in members)
     joined: list[Step] = []
     epoch: int | None = None
     for step in members:
@@ -97,7 +107,7 @@ def _joined(members: Sequence[Step], starts: Sequence[Event], others: Sequence[f
             ended_s = joined[-1].start_s + joined[-1].step_s
             if at >= 0 and started[at] >= handed_s:
                 begin_s = started[at]
-            elif bisect_left(others, ended_s) == bisect_left(others, begin_s):
+            elif _between(all_starts, ended_s, begin_s) == _between(own, ended_s, begin_s):
                 begin_s = min(begin_s, ended_s)
             joined[-1] = replace(joined[-1], compute_s=min(joined[-1].compute_s, begin_s - handed_s))
         epoch = step.epoch

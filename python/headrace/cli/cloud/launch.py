@@ -31,7 +31,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.launch.job_request.request import CODE, Channel, InstanceGroup, TrainingJob, build_request
 from headrace.launch.job_request.request_code import chosen_code, container_words, made_by_headrace, own_entry
 from headrace.launch.job_request.validate import check_request, refuse_mistakes
-from headrace.launch.local.job import GRACE_S, Interruption, LocalJob, run_local
+from headrace.launch.local.job import GRACE_S, STORE, Interruption, LocalJob, run_local
 from headrace.launch.local.store import LocalStore
 from headrace.launch.own_code.source import Source
 from headrace.launch.own_code.travelling import ARCHIVE, needed_glibc, write_archive
@@ -327,7 +327,7 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any], source: Source 
     if "AlgorithmSpecification" not in request or not (resources.get("InstanceGroups") or resources.get("InstanceType")):
         raise UsageError("a local job needs AlgorithmSpecification, and InstanceType or InstanceGroups in ResourceConfig")
     folder: Path = args.out or Path(request["TrainingJobName"])
-    store = LocalStore(args.store or folder / "s3", _folders(args, request, source), sends=args.send)
+    store = LocalStore(args.store or folder / STORE, _folders(args, request, source), sends=args.send)
     _ask_for_code(args, request, source)
     source = source or source_of_request(args, request, store)
     if source is not None:

@@ -190,10 +190,11 @@ def write_document(document: Mapping[str, object]) -> None:
     """Write one JSON document to the process's stdout, also inside `only_documents_on_stdout`.
 
     Paths become text, dataclasses objects, NaN and infinity null, bytes of names that are not UTF-8 `%XX`, and secrets in URLs
-    `***`.
+    `***`. Characters that act on a terminal are JSON's escapes.
     """
     stream = _document_stream or sys.stdout
-    stream.write(json.dumps(_to_json(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(_to_json(document), indent=2, ensure_ascii=False, allow_nan=False)
+    stream.write(ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
     stream.flush()
 
 

@@ -7,13 +7,13 @@ purpose. Only loaders that feed an optimizer have contents in a session.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from headrace.diagnosis.findings.draw_notes import draw_notes
 from headrace.diagnosis.result.model import NOTES, Note
-from headrace.session.batch_contents import LoaderContents, LookedBatch, joined
-from headrace.session.model import ObservedLoader, Session
+from headrace.session.batch_contents import LoaderContents, LookedBatch, WorkerDraws, joined
+from headrace.session.model import ObservedLoader, Session, owners
 from headrace.system.text.sizes import count_text, number_text
 
 __all__ = ["batch_notes"]
@@ -37,24 +37,68 @@ FULL_RANGE = (127.0, 255.0)
 """Values of images are stated if their largest is within this range and none is negative."""
 
 
-def batch_notes(session: Session, pid: int) -> tuple[Note, ...]:
-    """Return the notes on the batches of a training process, those on all ranks included; () where nothing is odd."""
+Key = tuple[int, int]
+"""Pid of a training process, and the number of a loader in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a session says of batches, by process and loader.
+
+    ranks: number of each rank that averages gradients, by pid, in order of the number. looked: those with contents, by loader.
+    """
+
+    loaders: Mapping[Key, ObservedLoader]
+    contents: Mapping[Key, LoaderContents]
+    draws: Mapping[Key, Sequence[WorkerDraws]]
+    ranks: Mapping[int, int]
+    looked: Mapping[int, Sequence[int]]
+
+
+def batch_notes(session: Session, *pids: int) -> tuple[Note, ...]:
+    """Return the notes on the batches of the first of these training processes that has any, those on all ranks included.
+
+    () where nothing is odd.
+    """
+    every = _seen(session)
+    numbers: dict[int, list[int]] = {}
+    for pid, loader in every.contents:
+        numbers.setdefault(pid, []).append(loader)
+    return next((notes for pid in pids if (notes := _of_process(every, pid, numbers.get(pid, [])))), ())
+
+
+def _seen(session: Session) -> _Seen:
+    contents: dict[Key, list[LoaderContents]] = {}
+    for one in session.contents.loaders:
+        contents.setdefault((one.pid, one.loader), []).append(one)
+    parents, draws = owners(session.processes), dict[Key, list[WorkerDraws]]()
+    for each in session.contents.draws:
+        draws.setdefault((parents.get(each.pid, -1), each.loader), []).append(each)
+    parallel = {step.pid for step in session.steps if step.forward_s is not None}
+    by_rank = {one.rank: one.pid for one in session.processes if one.role == "main" and one.pid in parallel}
+    ranks, looked = {pid: rank for rank, pid in sorted(by_rank.items())}, dict[int, list[int]]()
+    for pid, loader in sorted(contents, key=lambda key: ranks.get(key[0], -1)):
+        if pid in ranks:
+            looked.setdefault(loader, []).append(pid)
+    return _Seen(
+        loaders={(one.pid, one.loader): one for one in reversed(session.loaders)},  # the first of several counts
+        contents={key: joined(parts) for key, parts in contents.items()},
+        draws=draws,
+        ranks=ranks,
+        looked=looked,
+    )
+
+
+def _of_process(every: _Seen, pid: int, loaders: Sequence[int]) -> tuple[Note, ...]:
     found: list[Note] = []
-    loaders = dict.fromkeys(one.loader for one in session.contents.loaders if one.pid == pid)
     for loader in loaders:
-        of = next((one for one in session.loaders if (one.pid, one.loader) == (pid, loader)), None)
-        seen = _contents(session, pid, loader)
-        if of is not None and seen is not None:
-            notes = (*_of_loader(seen, of), *_of_ranks(session, pid, seen, of), *draw_notes(session, pid, loader))
+        of, seen = every.loaders.get((pid, loader)), every.contents[pid, loader]
+        if of is not None:
+            notes = (*_of_loader(seen, of), *_of_ranks(every, pid, seen, of), *draw_notes(every.draws.get((pid, loader), ())))
             which = (f"seen in loader {loader + 1}, of {of.dataset}",) if len(loaders) > 1 else ()
             found += [replace(note, evidence=(*note.evidence, *which)) for note in notes]
     order = list(NOTES)
     return tuple(sorted(dict.fromkeys(found), key=lambda note: order.index(note.kind)))
-
-
-def _contents(session: Session, pid: int, loader: int) -> LoaderContents | None:
-    parts = [one for one in session.contents.loaders if (one.pid, one.loader) == (pid, loader)]
-    return joined(parts) if parts else None
 
 
 def _of_loader(seen: LoaderContents, loader: ObservedLoader) -> Iterator[Note]:
@@ -223,34 +267,34 @@ def _items_if_undivided(workers: int, length: int, batch_size: int | None) -> se
     return {workers * length} | ({workers * kept} if kept and workers * kept > length else set())
 
 
-def _of_ranks(session: Session, mine: int, seen: LoaderContents, of: ObservedLoader) -> Iterator[Note]:
+def _of_ranks(every: _Seen, mine: int, seen: LoaderContents, of: ObservedLoader) -> Iterator[Note]:
     """Yield a note when ranks that average their gradients read the same records: ranks of DistributedDataParallel only."""
-    loader = of.loader
-    parallel = {step.pid for step in session.steps if step.forward_s is not None}
-    others = {one.rank: one.pid for one in session.processes if one.role == "main" and one.pid in parallel}
-    if mine not in others.values():
+    loader, ranks = of.loader, every.ranks
+    if mine not in ranks:
         return
+    first = {one.number: one for one in seen.first}
     same = [
-        (number, shared)
-        for number, pid in sorted(others.items())
-        if pid != mine
-        and (contents := _contents(session, pid, loader)) is not None
-        and (shared := _shared_batches(seen.first, contents.first))
+        (ranks[pid], shared)
+        for pid in every.looked.get(loader, ())
+        if pid != mine and (shared := _shared_batches(first, every.contents[pid, loader].first))
     ]
     advice = "a DistributedSampler divides them; tensor-parallel ranks read alike on purpose"
     if same:
-        numbers = sorted([*(number for number, pid in others.items() if pid == mine), *(number for number, _ in same)])
+        numbers = sorted([ranks[mine], *(number for number, _ in same)])
         named = ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
         text = f"ranks {named} train on the same records in the same order"
         yield Note("ranks_repeat", text, (same[0][1], advice))
-    elif len(others) > 1 and all(_reads_all(session, pid, loader, of) for pid in others.values()):
-        text = f"each of {len(others):,} ranks reads all {of.dataset_length:,} records in an epoch, in its own order"
+    elif len(ranks) > 1 and all(_reads_all(every, pid, loader, of) for pid in ranks):
+        text = f"each of {len(ranks):,} ranks reads all {of.dataset_length:,} records in an epoch, in its own order"
         yield Note("ranks_repeat", text, (f"the records are chosen by {seen.sampler} in each rank", advice))
 
 
-def _shared_batches(mine: Sequence[LookedBatch], theirs: Sequence[LookedBatch]) -> str:
-    """Return in words which batches of two ranks are the same; "" where that is not certain, or one differs."""
-    pairs = [(one, other) for one in mine for other in theirs if one.number == other.number]
+def _shared_batches(mine: Mapping[int, LookedBatch], theirs: Sequence[LookedBatch]) -> str:
+    """Return in words which batches of two ranks are the same; "" where that is not certain, or one differs.
+
+    mine: by their number.
+    """
+    pairs = [(mine[other.number], other) for other in theirs if other.number in mine]
     numbers = ", ".join(f"{one.number:,}" for one, _ in pairs)
     values = [(one.values, other.values) for one, other in pairs if one.values and other.values]
     if len(values) >= SAME_LOOKS and all(one == other for one, other in values) and len(set(values)) >= SAME_LOOKS:
@@ -262,10 +306,9 @@ def _shared_batches(mine: Sequence[LookedBatch], theirs: Sequence[LookedBatch]) 
     return ""
 
 
-def _reads_all(session: Session, pid: int, loader: int, of: ObservedLoader) -> bool:
+def _reads_all(every: _Seen, pid: int, loader: int, of: ObservedLoader) -> bool:
     """Whether a rank draws each record of a dataset that is certainly the same in all ranks: one of torchvision, not a part."""
-    own = next((one for one in session.loaders if (one.pid, one.loader) == (pid, loader)), None)
-    seen = _contents(session, pid, loader)
+    own, seen = every.loaders.get((pid, loader)), every.contents.get((pid, loader))
     if own is None or seen is None or seen.sampler not in ("RandomSampler", "SequentialSampler"):
         return False
     if not own.dataset.startswith("torchvision.datasets.") or (own.dataset, own.dataset_length) != (

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.diagnosis.measure.stats import mean, mean_of_known, median, overlap_s, required
-from headrace.session.model import Batch, ObservedLoader, Process, Stack, StackFrame, Step
+from headrace.diagnosis.measure.stats import Spans, mean, mean_of_known, median, required
+from headrace.session.model import Batch, Event, ObservedLoader, Process, Session, Stack, StackFrame, Step, owners
 
-__all__ = ["BatchCost", "measure_batch_cost"]
+__all__ = ["BatchCost", "Recorded", "measure_batch_cost"]
 
 UNDISTURBED = 0.2
 """Accept the experiment when other workers were busy for at most this share of the time of the batch made alone."""
@@ -17,6 +16,15 @@ UNDISTURBED = 0.2
 NEAREST, LEAST_NEAREST = 20, 3
 """Compare the batch made alone with this many batches nearest in time, the two nearest left out; need at least so many."""
 
+
+MOST_SHARED = 16
+"""Measure the batches of workers that are no process's own for so many training processes; further ones get the last answer.
+
+A session names any number of processes, and each looks at all such batches.
+"""
+
+MOST_ALONE = 16
+"""Look at so many batches made alone, the last ones. The experiment makes one for each worker at most."""
 
 LEAST_REFUSED = 0.2
 """Count a store as refusing when it refuses a request in one batch of five or more: now and then, any store does."""
@@ -112,24 +120,76 @@ class BatchCost:
         return {"on a core": prepare_s, "queueing for a core": queue_s, "blocked": blocked_s, "collating": rest_s}
 
 
-def measure_batch_cost(
-    batches: Sequence[Batch],
-    process: Process,
-    loader: ObservedLoader,
-    steps: Sequence[Step],
-    processes: Sequence[Process],
-    stacks: Sequence[Stack] = (),
-) -> BatchCost | None:
+class Recorded:
+    """What a session recorded, by process: each training process looks at its own part, and not at all of it.
+
+    events, stacks: by pid. probes: the times of headrace's own experiment, which also delays the few steps after it.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.facts = session.facts
+        self.events: dict[int, list[Event]] = {}
+        for event in session.events:
+            self.events.setdefault(event.pid, []).append(event)
+        self.probes = Spans(
+            (event.start_s, event.start_s + 2 * event.duration_s + 0.05) for event in session.events if event.name == "probe"
+        )
+        self.stacks: dict[int, list[Stack]] = {}
+        for stack in session.stacks:
+            self.stacks.setdefault(stack.pid, []).append(stack)
+        self._batches: dict[tuple[int, int], list[Batch]] = {}
+        self._of_workers: dict[int, list[Batch]] = {}
+        for batch in session.batches:
+            self._batches.setdefault((batch.pid, batch.loader), []).append(batch)
+            if batch.worker >= 0:
+                self._of_workers.setdefault(batch.loader, []).append(batch)
+        self._workers: dict[int, list[int]] = {}
+        for worker, parent in owners(session.processes).items():
+            self._workers.setdefault(parent, []).append(worker)
+        self._ends_s: dict[int, list[float]] = {}
+        self._shared: dict[int, list[BatchCost | None]] = {}
+
+    def family(self, process: Process) -> list[int]:
+        """Return the pids of a training process and of its workers."""
+        return list(dict.fromkeys((process.pid, *self._workers.get(process.pid, ()))))
+
+    def made_by(self, pids: Iterable[int], loader: int) -> list[Batch]:
+        """Return the batches of a loader that these processes made, in order of time."""
+        found = [batch for pid in pids for batch in self._batches.get((pid, loader), ())]
+        return sorted(found, key=lambda batch: batch.start_s)
+
+    def ends_of(self, loader: int) -> list[float]:
+        """Return when workers finished the batches of the loaders of this number, in order."""
+        if loader not in self._ends_s:
+            self._ends_s[loader] = sorted(batch.start_s + batch.wall_s for batch in self._of_workers.get(loader, ()))
+        return self._ends_s[loader]
+
+    def shared_cost(self, loader: int, steps: Sequence[Step]) -> BatchCost | None:
+        """Return the mean cost of batches whose workers do not have the training process as their parent: a fork server's."""
+        known = self._shared.setdefault(loader, [])
+        if len(known) < MOST_SHARED:
+            known.append(_mean_cost(self._of_workers.get(loader, []), steps, ()))
+        return known[-1]
+
+
+def measure_batch_cost(recorded: Recorded, process: Process, loader: ObservedLoader, steps: Sequence[Step]) -> BatchCost | None:
     """Return the mean cost of the batches made during the steady steps, or None when no batch was seen being made."""
-    own = {item.pid for item in processes if item.role == "worker" and item.parent_pid == process.pid} | {process.pid}
+    own = recorded.family(process)
+    mine = recorded.made_by(own, loader.loader)
+    stacks = [stack for pid in own for stack in recorded.stacks.get(pid, ()) if stack.loader == loader.loader]
+    if mine:
+        return _mean_cost(mine, steps, stacks)
+    found = recorded.shared_cost(loader.loader, steps)
+    backoff_share, backoff = _backoff(stacks)
+    return None if found is None else replace(found, backoff_share=backoff_share, backoff=backoff)
+
+
+def _mean_cost(mine: Sequence[Batch], steps: Sequence[Step], stacks: Sequence[Stack]) -> BatchCost | None:
     begin_s, end_s = steps[0].start_s, steps[-1].start_s + steps[-1].step_s
-    mine = [batch for batch in batches if batch.pid in own and batch.loader == loader.loader]
-    if not mine:  # workers of a fork server do not have the training process as their parent
-        mine = [batch for batch in batches if batch.loader == loader.loader and batch.worker >= 0]
     made = [batch for batch in mine if begin_s <= batch.start_s <= end_s and not batch.alone] or mine
     if not made:
         return None
-    backoff_share, backoff = _backoff([stack for stack in stacks if stack.loader == loader.loader and stack.pid in own])
+    backoff_share, backoff = _backoff(stacks)
     return BatchCost(
         wall_s=required(mean([batch.wall_s for batch in made])),
         cpu_s=mean_of_known(batch.cpu_s for batch in made),
@@ -172,10 +232,10 @@ def _alone_ratio(batches: Sequence[Batch]) -> float | None:
     Only batches that were read like the one made alone count: from a disk, or from the page cache. Return None when the
     other workers did not pause during the experiment, or when too few batches can be compared.
     """
-    for single in (batch for batch in reversed(batches) if batch.alone):
+    for single in [batch for batch in reversed(batches) if batch.alone][:MOST_ALONE]:
         begin_s, end_s = single.start_s, single.start_s + single.wall_s
-        beside = [batch for batch in batches if batch.pid != single.pid]
-        disturbed_s = math.fsum(overlap_s(begin_s, end_s, batch.start_s, batch.start_s + batch.wall_s) for batch in beside)
+        beside = Spans((batch.start_s, batch.start_s + batch.wall_s) for batch in batches if batch.pid != single.pid)
+        disturbed_s = beside.within(begin_s, end_s)
         if not single.blocked_s or disturbed_s > UNDISTURBED * single.wall_s:
             continue
         own = [batch for batch in batches if batch.pid == single.pid and not batch.alone][1:]

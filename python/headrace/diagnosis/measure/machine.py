@@ -254,7 +254,9 @@ def _copying(session: Session) -> Copying | None:
     for event in session.events:
         if event.name == "worker_shared_memory":
             known = readings.setdefault(numbers.get(event.pid, event.pid), [])
-            readings[numbers.get(event.pid, event.pid)] = [*(one for one in known if one.pid == event.pid), event]
+            if known and known[0].pid != event.pid:
+                known.clear()
+            known.append(event)
     rate, left, workers = 0.0, 0, 0
     for found in readings.values():
         first, last = int(found[0].detail or 0), int(found[-1].detail or 0)

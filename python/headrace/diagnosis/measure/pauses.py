@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headrace.diagnosis.measure.stats import mean, median, overlap_s, required
+from headrace.diagnosis.measure.stats import Spans, mean, median, required
 from headrace.session.model import Event, ObservedLoader, Step
 
 __all__ = ["EpochGaps", "Pauses", "is_start_of", "measure_epoch_gaps", "measure_pauses", "steps_by_epoch"]
@@ -71,8 +71,10 @@ def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Seque
     lost = {"gc": 0.0, "gc after": 0.0, "save": 0.0, "save after": 0.0, "compile": 0.0, "other": 0.0, "unknown": 0.0}
     long: list[int] = []
     longest_s = 0.0
+    named = {name: _spans_of(events, name) for name in ("gc", "save", "compile")}
+    beside = Spans((other.start_s, other.start_s + other.step_s) for other in others)
     for number, (step, value) in enumerate(zip(steps, net, strict=True)):
-        known = _named_pauses(step, events, others)
+        known = _named_pauses(step, named, beside)
         excess_s = max(0.0, value - typical_s) * (step.compute_s / value if value > 0 else 1.0)
         if value > limit_s:
             long.append(number)
@@ -114,23 +116,22 @@ def _gc_call(events: Sequence[Event]) -> str | None:
     return place if place and taken_s[place] >= 0.5 * math.fsum(taken_s.values()) else None
 
 
-def _named_pauses(step: Step, events: Sequence[Event], others: Sequence[Step]) -> dict[str, float]:
-    """Return the seconds of a step's compute in gc, `torch.save`, `torch.compile`, and steps of another loader.
+def _spans_of(events: Sequence[Event], name: str) -> Spans:
+    return Spans((event.start_s, event.start_s + event.duration_s) for event in events if event.name == name)
+
+
+def _named_pauses(step: Step, named: Mapping[str, Spans], beside: Spans) -> dict[str, float]:
+    """Return the seconds of a step's compute in gc, `torch.save`, `torch.compile`, and steps of another loader (`beside`).
 
     Collections and saving after the optimizer's step stand apart ("gc after", "save after").
     """
     begin_s, end_s = step.start_s + step.wait_s, step.start_s + step.step_s
     stepped_s = end_s - min(step.after_s or 0.0, end_s - begin_s)
-    known = {"gc": 0.0, "gc after": 0.0, "save": 0.0, "save after": 0.0, "compile": 0.0, "other": 0.0}
-    for event in events:
-        if event.name in ("gc", "save", "compile"):
-            known[event.name] += overlap_s(begin_s, end_s, event.start_s, event.start_s + event.duration_s)
-        if event.name in ("gc", "save"):
-            after_s = overlap_s(stepped_s, end_s, event.start_s, event.start_s + event.duration_s)
-            known[event.name] -= after_s
-            known[f"{event.name} after"] += after_s
-    for other in others:
-        known["other"] += overlap_s(begin_s, end_s, other.start_s, other.start_s + other.step_s)
+    known = {name: spans.within(begin_s, end_s) for name, spans in named.items()} | {"other": beside.within(begin_s, end_s)}
+    for name in ("gc", "save"):
+        after_s = named[name].within(stepped_s, end_s)
+        known[name] -= after_s
+        known[f"{name} after"] = after_s
     return known
 
 
@@ -150,15 +151,16 @@ def measure_epoch_gaps(
     """Return the activities between an epoch's last step and the next epoch's first `next()`, with their times."""
     epochs = sorted(steps_by_epoch(steps).values(), key=lambda group: group[0].start_s)
     all_s = other_s = wait_s = save_s = 0.0
+    saving = _spans_of(events, "save")
+    starting = _spans_of([event for event in events if is_start_of(event, loader)], "workers_start")
+    whole = Spans((step.start_s, step.start_s + step.step_s) for step in others)
+    waiting = Spans((step.start_s, step.start_s + step.wait_s) for step in others)
     for before, after in pairwise(epochs):
         begin_s, end_s = before[-1].start_s + before[-1].step_s, after[0].start_s
-        for event in events:
-            inside_s = overlap_s(begin_s, end_s, event.start_s, event.start_s + event.duration_s)
-            save_s += inside_s if event.name == "save" else 0.0
-            all_s -= inside_s if is_start_of(event, loader) else 0.0
-        other_s += math.fsum(overlap_s(begin_s, end_s, step.start_s, step.start_s + step.step_s) for step in others)
-        wait_s += math.fsum(overlap_s(begin_s, end_s, step.start_s, step.start_s + step.wait_s) for step in others)
-        all_s += max(0.0, end_s - begin_s)
+        save_s += saving.within(begin_s, end_s)
+        other_s += whole.within(begin_s, end_s)
+        wait_s += waiting.within(begin_s, end_s)
+        all_s += max(0.0, end_s - begin_s) - starting.within(begin_s, end_s)
     return EpochGaps(max(0.0, all_s), other_s, wait_s, save_s)
 
 

@@ -7,12 +7,12 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.diagnosis.measure.batch_cost import BatchCost, measure_batch_cost
+from headrace.diagnosis.measure.batch_cost import BatchCost, Recorded, measure_batch_cost
 from headrace.diagnosis.measure.enough_steps import TIMED_STEPS, has_rate
 from headrace.diagnosis.measure.pauses import EpochGaps, Pauses, is_start_of, measure_epoch_gaps, measure_pauses, steps_by_epoch
-from headrace.diagnosis.measure.stats import mean, mean_of_known, median, overlap_s, percentile, required
+from headrace.diagnosis.measure.stats import Spans, mean, mean_of_known, median, overlap_s, percentile, required
 from headrace.session.inside_next import InsideNext, read_inside_next
-from headrace.session.model import Batch, Event, ObservedLoader, Process, Session, Step
+from headrace.session.model import ObservedLoader, Process, Session, Step
 
 __all__ = ["Rank", "exposed_waits_s", "has_native_threads", "measure_ranks"]
 
@@ -221,12 +221,12 @@ def measure_ranks(session: Session) -> tuple[Rank, ...]:
     of_process: dict[int, dict[int, list[Step]]] = {}
     for step in session.steps:
         of_process.setdefault(step.pid, {}).setdefault(step.loader, []).append(step)
-    ranks = []
+    ranks, recorded = [], Recorded(session)
     for pid, groups in of_process.items():
         number = _training_loader(groups)
         if (pid, number) in loaders:
             process = processes.get(pid, Process(pid, 0, "main", 0.0))
-            rank = _measure(session, process, loaders[pid, number], groups[number], groups)
+            rank = _measure(recorded, process, loaders[pid, number], groups[number], groups)
             if rank is not None:
                 ranks.append(rank)
     measured = [rank for rank in ranks if has_rate(len(rank.steps))]  # beside these, a process of a few steps is no rank
@@ -271,6 +271,8 @@ def _training_loader(groups: Mapping[int, list[Step]]) -> int:
 
 def _iterated_with(others: Sequence[Step], steps: Sequence[Step]) -> bool:
     """Return whether nearly every step takes a batch of another loader as well, as `zip(one, other)` does."""
+    if len(others) < TOGETHER_SHARE * len(steps):  # steps follow one another: each batch comes in one
+        return False
     starts = sorted(step.start_s for step in others)
     both = sum(bisect_right(starts, step.start_s + step.step_s) > bisect_right(starts, step.start_s) for step in steps)
     return both >= TOGETHER_SHARE * len(steps)
@@ -292,25 +294,26 @@ def steady_steps(steps: Sequence[Step], loader: ObservedLoader) -> list[Step]:
 
 
 def _measure(
-    session: Session,
+    recorded: Recorded,
     process: Process,
     loader: ObservedLoader,
     steps: list[Step],
     groups: Mapping[int, list[Step]],
 ) -> Rank | None:
-    traced = session.facts.get("source") == "kineto"
+    traced = recorded.facts.get("source") == "kineto"
     if len(steps) < (LEAST_TRACED_STEPS if traced else TIMED_STEPS):
         return None
-    steady = steps if traced else _measured_steps(steps, loader, session.events)
-    events = [event for event in session.events if event.pid == process.pid]
+    events = recorded.events.get(process.pid, [])
+    steady = steps if traced else _measured_steps(steps, loader, recorded.probes)
     others = [step for group in groups.values() if group is not steps for step in group]
     pauses, typical_s = measure_pauses(steady, events, others)
     starts_s = math.fsum(event.duration_s for event in events if is_start_of(event, loader))
     usual_wait_s = required(median([step.wait_s for step in steady]))
     first = [min(group, key=lambda step: step.start_s) for group in steps_by_epoch(steps).values()]
-    cost = measure_batch_cost(session.batches, process, loader, steady, session.processes, session.stacks)
-    inside = read_inside_next(session.stacks, process.pid, loader)
-    next_s = _next_s(steady, session.batches, loader, cost, inside, len(steps))
+    cost = measure_batch_cost(recorded, process, loader, steady)
+    inside = read_inside_next(recorded.stacks.get(process.pid, ()), process.pid, loader)
+    ends_s = recorded.ends_of(loader.loader)
+    next_s = _next_s(steady, ends_s, loader, cost, inside, len(steps))
     return Rank(
         process=process,
         loader=loader,
@@ -323,7 +326,7 @@ def _measure(
         net_wait_s=required(mean([net_wait_s(step) for step in steady])),
         compute_s=required(mean([step.compute_s for step in steady])),
         typical_compute_s=typical_s,
-        handover_s=_handover_s(steady, session.batches, loader, next_s),
+        handover_s=_handover_s(steady, ends_s, loader, next_s),
         inside_next=inside,
         next_s=next_s,
         ready_share=mean_of_known(step.ready for step in steady),
@@ -331,7 +334,7 @@ def _measure(
         main_cpu_s=mean_of_known(step.cpu_s for step in steady),
         main_queue_s=mean_of_known(_queued_s(step) for step in steady),
         compute_queue_s=mean_of_known(step.queue_s for step in steady),
-        process_cpu_s=_process_cpu_s(steady, session.batches, process, loader),
+        process_cpu_s=_process_cpu_s(steady, recorded, process, loader),
         drained_share=mean_of_known(step.drained for step in steady),
         own_s=mean_of_known(None if step.collective_s is None else step.step_s - step.collective_s for step in steady),
         **{name: _mean_after_s(steady, name) for name in AFTER},
@@ -359,20 +362,11 @@ def _mean_after_s(steps: Sequence[Step], name: str) -> float | None:
     return None if all(value is None for value in values) else mean([value or 0.0 for value in values])
 
 
-def _measured_steps(steps: list[Step], loader: ObservedLoader, events: Sequence[Event]) -> list[Step]:
+def _measured_steps(steps: list[Step], loader: ObservedLoader, probes: Spans) -> list[Step]:
     """Return the steady steps that headrace's own experiment did not disturb; of a short session, the steps there are."""
-    probes = [event for event in events if event.name == "probe"]
     steady = steady_steps(steps, loader)
-    undisturbed = [step for step in steady if not _is_disturbed(step, probes)]
+    undisturbed = [step for step in steady if not probes.touches(step.start_s, step.start_s + step.step_s)]
     return next(found for found in (undisturbed, steady, steps[1:]) if len(found) >= TIMED_STEPS - 1)
-
-
-def _is_disturbed(step: Step, probes: list[Event]) -> bool:
-    """Return whether headrace's own experiment disturbed a step. It also delays the few steps after it."""
-    return any(
-        step.start_s < event.start_s + 2 * event.duration_s + 0.05 and step.start_s + step.step_s > event.start_s
-        for event in probes
-    )
 
 
 def exposed_waits_s(steps: Sequence[Step]) -> list[tuple[float, float]]:
@@ -396,7 +390,7 @@ def _queued_s(step: Step) -> float | None:
     return None if step.queue_s is None else step.queue_s + (step.wait_queue_s or 0.0)
 
 
-def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: ObservedLoader, next_s: float) -> float:
+def _handover_s(steps: Sequence[Step], ends_s: Sequence[float], loader: ObservedLoader, next_s: float) -> float:
     """Return the seconds that `next()` takes for a ready batch (unpickling, mapping shared memory, re-ordering), less `next_s`.
 
     Measured on ready batches. With fewer than five of them, measured from the end of a worker's batch to the return of the
@@ -409,7 +403,7 @@ def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Observe
         # so the wait can be longer than the hand-over.
         limit_s = math.inf if own is None else HANDOVER_WAKE_S + 1.5 * own
         return min(limit_s, required(median(ready)))
-    after_s = zip(steps, _after_made_s(steps, batches, loader), strict=True)
+    after_s = zip(steps, _after_made_s(steps, ends_s), strict=True)
     delays = [max(0.0, delay_s - next_s) for step, delay_s in after_s if delay_s < step.wait_s]
     shortest_s = max(0.0, percentile([net_wait_s(step) for step in steps], 0.02) - next_s)
     if has_native_threads(loader):  # nothing is copied or sent: the threads fill the batch in place
@@ -417,9 +411,11 @@ def _handover_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Observe
     return min(shortest_s, required(median(delays))) if delays else shortest_s
 
 
-def _after_made_s(steps: Sequence[Step], batches: Sequence[Batch], loader: ObservedLoader) -> list[float]:
-    """Return the seconds of each wait after a worker has last finished a batch: the whole wait where none did meanwhile."""
-    ends = sorted(b.start_s + b.wall_s for b in batches if b.loader == loader.loader and b.worker >= 0)
+def _after_made_s(steps: Sequence[Step], ends: Sequence[float]) -> list[float]:
+    """Return the seconds of each wait after a worker has last finished a batch: the whole wait where none did meanwhile.
+
+    ends: when the workers of the loader finished their batches, in order.
+    """
     found = []
     for step in steps:
         returned_s = step.start_s + step.wait_s
@@ -431,7 +427,7 @@ def _after_made_s(steps: Sequence[Step], batches: Sequence[Batch], loader: Obser
 
 def _next_s(
     steps: Sequence[Step],
-    batches: Sequence[Batch],
+    ends_s: Sequence[float],
     loader: ObservedLoader,
     cost: BatchCost | None,
     inside: InsideNext | None,
@@ -450,7 +446,7 @@ def _next_s(
     waits_s -= new_iterators_s
     own_s, held_s = inside.own_share * waits_s, 0.0
     if inside.is_held and loader.num_workers:
-        after_s = zip(steps, _after_made_s(steps, batches, loader), strict=True)
+        after_s = zip(steps, _after_made_s(steps, ends_s), strict=True)
         late_s = required(mean([min(net_wait_s(step), delay_s) for step, delay_s in after_s]))
         held_s = late_s - own_s - (mean_of_known(step.wait_cpu_s for step in steps) or 0.0)
     elif inside.is_held and cost is not None:
@@ -458,10 +454,10 @@ def _next_s(
     return new_iterators_s + min(waits_s, own_s + max(0.0, held_s))
 
 
-def _process_cpu_s(steps: Sequence[Step], batches: Sequence[Batch], process: Process, loader: ObservedLoader) -> float | None:
+def _process_cpu_s(steps: Sequence[Step], recorded: Recorded, process: Process, loader: ObservedLoader) -> float | None:
     """Return the CPU seconds of the training process per step, without the batches that it makes itself or in its threads."""
     total_s = mean_of_known(step.process_cpu_s for step in steps)
     if total_s is None or (loader.num_workers and not has_native_threads(loader)):
         return total_s
-    made = [batch.cpu_s for batch in batches if batch.pid == process.pid and batch.loader == loader.loader]
+    made = [batch.cpu_s for batch in recorded.made_by([process.pid], loader.loader)]
     return max(0.0, total_s - (mean_of_known(made) or 0.0))

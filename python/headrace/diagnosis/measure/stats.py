@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
-__all__ = ["fit_line", "mean", "mean_of_known", "median", "overlap_s", "percentile", "required"]
+__all__ = ["Spans", "fit_line", "mean", "mean_of_known", "median", "overlap_s", "percentile", "required"]
+
+FEW = 8
+"""Add up so many spans one by one, which is exact."""
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -41,6 +46,38 @@ def required(value: float | None) -> float:
 def overlap_s(begin_s: float, end_s: float, other_begin_s: float, other_end_s: float) -> float:
     """Return how many seconds two intervals have in common."""
     return max(0.0, min(end_s, other_end_s) - max(begin_s, other_begin_s))
+
+
+class Spans:
+    """Spans of time, in any order, that may overlap: how much of them lies between two times, whatever their number.
+
+    spans: pairs of begin and end. Those of no length are left out.
+
+        Spans([(0.0, 2.0), (1.0, 3.0)]).within(1.5, 9.0)  # 2.0
+    """
+
+    def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
+        self._pairs = sorted((begin, end) for begin, end in spans if end > begin)
+        self._begins = [begin for begin, _ in self._pairs]
+        self._ends = sorted(end for _, end in self._pairs)
+        self._sum_of_begins = [0.0, *accumulate(self._begins)]
+        self._sum_of_ends = [0.0, *accumulate(self._ends)]
+
+    def within(self, begin_s: float, end_s: float) -> float:
+        """Return the seconds of all spans between two times. Where several overlap, the seconds of each count."""
+        first, last = bisect_left(self._begins, begin_s), bisect_left(self._begins, end_s)
+        if first == bisect_right(self._ends, begin_s) and last - first <= FEW:  # all that reach here begin here
+            return math.fsum(overlap_s(begin_s, end_s, *pair) for pair in self._pairs[first:last])
+        return max(0.0, self._until(end_s) - self._until(begin_s)) if end_s > begin_s else 0.0
+
+    def touches(self, begin_s: float, end_s: float) -> bool:
+        """Return whether a span has begun before `end_s` and not ended by `begin_s`."""
+        return bisect_left(self._begins, end_s) > bisect_right(self._ends, begin_s)
+
+    def _until(self, time_s: float) -> float:
+        """Return the seconds of all spans up to a time: since their begins, less those since their ends."""
+        begun, ended = bisect_left(self._begins, time_s), bisect_left(self._ends, time_s)
+        return (begun - ended) * time_s - (self._sum_of_begins[begun] - self._sum_of_ends[ended])
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -38,6 +38,9 @@ __all__ = ["JobAccount", "JobDiagnosis", "diagnose_job"]
 MOST_SAMPLES = 5000
 """Average neighbouring points so that a session has at most this many."""
 
+MOST_CELLS, GPU_CELLS = 2_000_000, 16
+"""And so many values of cores and GPUs in all. A GPU in a sample takes as much as so many cores."""
+
 WATCH_S = 300
 """The watched run that is proposed lasts so long: enough for a settled verdict."""
 
@@ -266,11 +269,14 @@ def _samples(use: HostUse, gpus: Mapping[int, Series], zero_s: float) -> tuple[S
         return ()
     points = max((len(series) for series in (*cores.values(), *gpus.values())), default=0)
     width_s = use.interval_s * math.ceil(max(1, points) / MOST_SAMPLES)
+    rows, cost = (*cores.values(), *gpus.values()), len(cores) + GPU_CELLS * len(gpus)
+    most = max(1, MOST_CELLS // max(1, cost))
+    while len(places := {math.floor(time / width_s) for row in rows for time, _ in row}) > most:
+        width_s *= 2
     core_cells = [_cells(series, width_s) for _, series in sorted(cores.items())]
     gpu_cells = {number: _cells(series, width_s) for number, series in gpus.items()}
-    places = sorted({place for cells in (*core_cells, *gpu_cells.values()) for place in cells})
     found = []
-    for place in places:
+    for place in sorted(places):
         busy = [cells.get(place) for cells in core_cells]
         found.append(
             Sample(

@@ -19,11 +19,12 @@ from typing import Any
 from headrace.errors import HeadraceError, SourceError
 from headrace.launch.finished_job.documents import METRICS, host_and_name, host_names
 from headrace.launch.finished_job.times import job_times
-from headrace.launch.sagemaker.aws import MOST_PAGES, error_code, list_keys, patiently, read_object
+from headrace.launch.sagemaker.aws import MOST_PAGES, error_code, list_sizes, patiently, read_object
 from headrace.launch.sagemaker.follow import ENDED
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import make_private_folder
 from headrace.system.text.redaction import redact_text
+from headrace.system.text.size_limits import RECORD_LIMIT, record_limit
 
 __all__ = ["fetch_documents"]
 
@@ -38,6 +39,9 @@ MOST_QUERIES = 500
 
 MOST_FILES = 600
 """Read at most this many files of the Debugger, spread over the job: it writes one a minute for each host."""
+
+MOST_POINTS = 4_000_000
+"""Ask for points of longer periods where there would be more, and read no more: they are held in memory."""
 
 WANTED = re.compile(r"(system/.+\.json|framework/.+pythontimeline\.json)")
 
@@ -118,7 +122,7 @@ def _metrics(client: Any, description: Mapping[str, Any], folder: Path, sleep: S
     if period_s is None:
         return ["CloudWatch no longer has the metrics of this job: it keeps them for 455 days"]
     name = description["TrainingJobName"]
-    queries = [
+    queries: list[dict[str, Any]] = [
         {
             "Id": f"m{place}_{number}",
             "Label": f"{host} {metric}",
@@ -128,19 +132,22 @@ def _metrics(client: Any, description: Mapping[str, Any], folder: Path, sleep: S
                     "MetricName": metric,
                     "Dimensions": [{"Name": "Host", "Value": f"{name}/{host}"}],
                 },
-                "Period": period_s,
                 "Stat": "Average",
             },
         }
         for place, host in enumerate(host_names(description))
         for number, metric in enumerate(METRICS)
     ]
+    while len(queries) * (times.end_s - times.begin_s) / period_s > MOST_POINTS:
+        period_s *= 2
+    for query in queries:
+        query["MetricStat"]["Period"] = period_s
     span = {
         "StartTime": datetime.fromtimestamp(times.begin_s // period_s * period_s, UTC),
         "EndTime": datetime.fromtimestamp(times.end_s + period_s, UTC),
         "ScanBy": "TimestampAscending",
     }
-    pages: list[dict[str, Any]] = []
+    pages, points = list[dict[str, Any]](), 0
     for start in range(0, len(queries), MOST_QUERIES):
         token: str | None = None
         while True:
@@ -148,13 +155,13 @@ def _metrics(client: Any, description: Mapping[str, Any], folder: Path, sleep: S
             asked = {"MetricDataQueries": queries[start : start + MOST_QUERIES], **span, **more}
             answer = patiently(functools.partial(client.get_metric_data, **asked), "asking for metrics", sleep=sleep, log=log)
             pages.append({"MetricDataResults": answer["MetricDataResults"]})
+            points += sum(len(result["Values"]) for result in answer["MetricDataResults"])
             token = answer.get("NextToken")
             if not token:
                 break
-            if len(pages) >= MOST_PAGES:
-                raise SourceError(f"they have more than {MOST_PAGES} pages")
+            if len(pages) >= MOST_PAGES or points > 2 * MOST_POINTS:
+                raise SourceError(f"they have more than {MOST_PAGES} pages or {2 * MOST_POINTS:,} points")
     atomic_write(folder / "metrics.json", json.dumps(pages, default=_text), private=True)
-    points = sum(len(result["Values"]) for page in pages for result in page["MetricDataResults"])
     return [] if points else ["CloudWatch has no points for this job"]
 
 
@@ -165,15 +172,24 @@ def _profiler_files(s3: Any, description: Mapping[str, Any], folder: Path, sleep
         return []
     bucket, _, prefix = uri.removeprefix("s3://").strip("/").partition("/")
     below = "/".join(filter(None, (prefix, str(description["TrainingJobName"]), "profiler-output"))) + "/"
-    keys = [key for key in list_keys(s3, bucket, below, sleep=sleep, log=log) if WANTED.fullmatch(key.removeprefix(below))]
-    keys = [key for key in keys if ".." not in key.split("/")]
+    listed = list_sizes(s3, bucket, below, sleep=sleep, log=log)
+    sizes = {key: size for key, size in listed if WANTED.fullmatch(key.removeprefix(below))}
+    keys = [key for key in sizes if ".." not in key.split("/")]
     # By kind and host, then time, so that every n-th of all is every n-th of each host.
     keys.sort(key=lambda key: (key.removeprefix(below).partition("/")[0], host_and_name(key)))
-    every = -(-len(keys) // MOST_FILES)
+    every, left = max(1, -(-len(keys) // MOST_FILES)), record_limit()
+    while every < len(keys) and sum(sizes[key] for key in keys[::every]) > left:
+        every *= 2
     missing = [f"of {len(keys):,} files of the Debugger every {every}th is read"] if every > 1 else []
-    for key in keys[:: max(1, every)]:
+    for key in keys[::every]:
         read = read_object(s3, bucket, key, sleep=sleep, log=log)
+        if (left := left - len(read)) < 0:
+            words = f"have more than the limit together ({RECORD_LIMIT}=SIZE raises it)"
+            raise SourceError(f"the files of the Debugger up to s3://{bucket}/{key} {words}")
         path = folder / "profiler-output" / key.removeprefix(below)
-        make_private_folder(path.parent)
-        atomic_write(path, read, private=True)
+        try:
+            make_private_folder(path.parent)
+            atomic_write(path, read, private=True)
+        except (OSError, RecursionError, ValueError) as reason:  # a key may be no name of a file here
+            missing.append(f"s3://{bucket}/{key} cannot be kept here: {getattr(reason, 'strerror', None) or reason}")
     return missing

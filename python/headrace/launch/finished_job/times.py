@@ -14,6 +14,9 @@ __all__ = ["BILLED", "JobTimes", "Spans", "job_times"]
 Spans = tuple[tuple[float, float], ...]
 """Pairs of begin and end, Unix times."""
 
+MOST_TRAININGS = 1000
+"""Look at so many trainings of a job at most: each curve of each host is divided by them."""
+
 BILLED = ("Downloading", "Training", "Uploading")
 """Statuses whose time is billed: SageMaker counts from TrainingStartTime, which is after Starting, to TrainingEndTime."""
 
@@ -82,6 +85,20 @@ def job_times(description: Mapping[str, Any], *, now_s: float = 0.0) -> JobTimes
         seconds[status] = seconds.get(status, 0.0) + end - begin
         if status == "Training" and end > begin:
             trainings.append((begin, end))
+    merged = _merged(trainings)
+    if len(merged) > MOST_TRAININGS:
+        problems.append(f"of {len(merged):,} attempts the first {MOST_TRAININGS:,} are looked at")
     return JobTimes(
-        seconds, tuple(trainings), min(begins, default=None), max(ends, default=None), interruptions, tuple(problems)
+        seconds, merged[:MOST_TRAININGS], min(begins, default=None), max(ends, default=None), interruptions, tuple(problems)
     )
+
+
+def _merged(spans: list[tuple[float, float]]) -> Spans:
+    """Return the union of spans, in order: one attempt follows another, whatever a description says."""
+    merged: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if merged and begin < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return tuple(merged)

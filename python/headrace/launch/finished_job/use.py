@@ -13,6 +13,7 @@ from headrace.diagnosis.measure.stats import mean, median
 from headrace.errors import UsageError
 from headrace.launch.finished_job.documents import JobDocuments, Series, host_names
 from headrace.launch.finished_job.times import JobTimes
+from headrace.session.model import MOST_CORES
 from headrace.system.text.sizes import percent_text
 
 __all__ = ["HostUse", "instance_types", "known_until", "uses_of"]
@@ -84,6 +85,8 @@ def _use(documents: JobDocuments, host: str, kind: str, table: PriceTable, times
         problems.append(f"{kind or 'the instance type'} is not in the table: its cores and GPUs are not known")
     metrics = documents.metrics.get(host, {})
     core_rows, gpu_rows = documents.cores.get(host, {}), documents.gpus.get(host, {})
+    if max(len(core_rows), len(gpu_rows)) > MOST_CORES:
+        raise ValueError(f"more than {MOST_CORES:,} cores or GPUs of {host}")
     interval_s = _interval_s(next(iter((core_rows or gpu_rows).values()), metrics.get("CPUUtilization") or ()))
 
     def from_cloudwatch(name: str, parts: int | None) -> Series | None:

@@ -6,12 +6,13 @@ program of somebody else.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.launch.in_container.container import Container, decoded, script_arguments
+from headrace.launch.in_container.container import RESERVED, Container, decoded, script_arguments
 from headrace.system.text.redaction import redact_words
 
 __all__ = ["chosen_code", "container_words", "made_by_headrace", "own_entry"]
@@ -28,6 +29,9 @@ _OF_TOOLKIT = frozenset({"sagemaker_program", "sagemaker_submit_directory"})
 """Hyperparameters that name a script, and are no options."""
 _HOSTS_UNASKED = 8
 """Start so many hosts without a question. Each is at least two processes here, and a request may name thousands."""
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_NUMBER = re.compile(r'"?(?:[-+]?[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|true|false)"?', re.IGNORECASE)
+"""Name and value of an option that cannot name a place or code, whatever the script makes of it."""
 _MASKED = " (a part that looks like a secret is masked: read it in the file)"
 
 
@@ -50,7 +54,8 @@ def made_by_headrace(request: Mapping[str, Any]) -> bool:
 def chosen_code(request: Mapping[str, Any], *, script: bool) -> list[str]:
     """Return a line, without secrets, for each field of the request that decides what runs on this machine or where it writes.
 
-    script: whether the command line names a script, which takes the place of that of the request.
+    script: whether the command line names a script, which takes the place of that of the request. It gets all hyperparameters,
+    and any of its options that is no number may name a place or code.
     """
     found = [] if own_entry(request) else [_shown("ContainerEntrypoint", container_words(request), shlex.join)]
     if (hosts := _hosts(request)) > _HOSTS_UNASKED:
@@ -59,7 +64,8 @@ def chosen_code(request: Mapping[str, Any], *, script: bool) -> list[str]:
         if name not in _SCRIPTS or (name == "HEADRACE_SCRIPT" and not script):
             found.append(_shown("Environment", [f"{name}={value}"]))
     for key, value in (request.get("HyperParameters") or {}).items():
-        if _chooses(key, value) or (key in _OF_TOOLKIT and not (key == "sagemaker_program" and script)):
+        of_script = script and not key.startswith(RESERVED) and not (_NAME.fullmatch(key) and _NUMBER.fullmatch(value))
+        if of_script or _chooses(key, value) or (key in _OF_TOOLKIT and not (key == "sagemaker_program" and script)):
             found.append(_shown("HyperParameters", [f"{key}={value}"]))
     return found
 

@@ -31,7 +31,7 @@ from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import check_output_folder, make_private_folder
 from headrace.system.text.redaction import MASK, redact_words
 
-__all__ = ["GRACE_S", "Interruption", "LocalJob", "run_local"]
+__all__ = ["GRACE_S", "STORE", "Interruption", "LocalJob", "run_local"]
 
 GRACE_S = 120.0
 """Seconds from SIGTERM to SIGKILL, as on SageMaker."""
@@ -41,6 +41,9 @@ POLL_S = 0.05
 MARKER_FILE = ".headrace-local-job"
 """A file that marks the folder of a local job. Only folders with this file, or empty ones, are used and cleared."""
 MARKER_TEXT = "headrace launch local keeps the trees of its hosts here and removes them before the next job\n"
+
+PARTS, STORE = ("results", "logs", "hosts"), "s3"
+"""Folders of a job that are removed before the next one, and the one in place of S3, which stays."""
 
 Interruption = Callable[[Path, float], bool]
 """(folder of the stored checkpoints, seconds trained in this attempt) → whether the spot machines are taken away now."""
@@ -159,16 +162,21 @@ class _Run:
             raise HeadraceError(
                 f"{self.folder} is not the folder of a local job, and is not empty", hint="--out FOLDER names another one"
             )
+        for part in (MARKER_FILE, *PARTS, STORE):
+            if (self.folder / part).is_symlink():  # what came with somebody else's files may lead anywhere
+                raise HeadraceError(
+                    f"{self.folder / part} is a link, which a local job does not follow", hint="--out FOLDER names another one"
+                )
         try:
             make_private_folder(self.folder)  # the hosts' trees hold the request's variables and hyperparameters
-            for part in ("results", "logs", "hosts"):
+            for part in PARTS:
                 check_output_folder(self.folder / part)
             atomic_write(marker, MARKER_TEXT)
         except OSError as error:
             raise HeadraceError(
                 f"cannot use {error.filename}: {error.strerror}", hint="--out FOLDER names another one"
             ) from error
-        for part in ("results", "logs", "hosts"):
+        for part in PARTS:
             shutil.rmtree(self.folder / part, ignore_errors=True)
 
     def _attempt(self) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from headrace.datasets.sources.remote.mirror import copy_object
 from headrace.datasets.sources.remote.store import open_bucket
+from headrace.errors import SourceError
 from headrace.system.files.atomic_write import replacing
 from headrace.training.weights.uploads import check_writable
 
@@ -29,16 +30,31 @@ class Place(Protocol):
 
 
 class FolderPlace:
-    """A place that is a folder."""
+    """A place that is a folder. No link in it is followed, nor one between `root`, the store (default: the place), and it.
 
-    def __init__(self, folder: Path) -> None:
+    A store that came with somebody else's files may hold links. All methods raise `SourceError` for one.
+    """
+
+    def __init__(self, folder: Path, root: Path | None = None) -> None:
         self._folder = folder
+        self._root = root if root is not None and folder.is_relative_to(root) else folder
+
+    def _path(self, name: str) -> Path:
+        """Return the path of a file of this place."""
+        path = self._folder / name
+        for folder in (path, *path.parents):
+            if folder == self._root:
+                break
+            if folder.is_symlink():
+                raise SourceError(f"{folder} is a link, which a local job does not follow", hint="--store FOLDER names a store")
+        return path
 
     def fetch(self, folder: Path) -> Iterable[str]:
         """Copy every file of this place into `folder`, and yield the name of each."""
-        for path in sorted(self._folder.rglob("*")):
+        for path in sorted(self._path("").rglob("*")):
             if path.is_file():
                 name = path.relative_to(self._folder).as_posix()
+                path = self._path(name)
                 target = folder / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
@@ -46,14 +62,14 @@ class FolderPlace:
 
     def put(self, file: Path, name: str) -> None:
         """Copy a file here. Raises `OSError` if it cannot be read or written."""
-        target = self._folder / name
+        target = self._path(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             shutil.copyfile(file, temporary)
 
     def remove(self, name: str) -> None:
         """Remove a file; a missing one is no error."""
-        (self._folder / name).unlink(missing_ok=True)
+        self._path(name).unlink(missing_ok=True)
 
 
 class StorePlace:

@@ -39,7 +39,7 @@ class LocalStore:
 
     def place(self, uri: str) -> Place:
         """Return the place to which a job writes files for an S3 address. Raises `SourceError` if it cannot write there."""
-        return StorePlace(uri) if self.sends else FolderPlace(self.path(uri))
+        return StorePlace(uri) if self.sends else FolderPlace(self.path(uri), self.root)
 
     def objects(self, uri: str) -> list[tuple[str, Path]]:
         """Return name below the prefix and path of every object, sorted by name. As in S3, `…/tra` also matches `…/train/x`."""

@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError, MissingDependencyError, SourceError, 
 from headrace.system.text.redaction import redact_text
 from headrace.system.text.size_limits import record_limit, too_large
 
-__all__ = ["MOST_PAGES", "aws_client", "error_code", "explained", "is_passing", "list_keys", "patiently", "read_object"]
+__all__ = ["MOST_PAGES", "aws_client", "error_code", "explained", "is_passing", "list_sizes", "patiently", "read_object"]
 
 Found = TypeVar("Found")
 
@@ -105,10 +105,10 @@ def patiently(
     raise AssertionError("unreachable")
 
 
-def list_keys(
+def list_sizes(
     s3: Any, bucket: str, prefix: str, *, sleep: Callable[[float], None], log: Callable[[str], None]
-) -> Iterator[str]:
-    """Yield the keys of a bucket below a prefix. Raises `HeadraceError` where S3 refuses, or lists without end."""
+) -> Iterator[tuple[str, int]]:
+    """Yield key and bytes of each object below a prefix. Raises `HeadraceError` where S3 refuses, or lists without end."""
     token: str | None = None
     for _ in range(MOST_PAGES):
         more = {"ContinuationToken": token} if token else {}
@@ -116,7 +116,7 @@ def list_keys(
         answer = patiently(
             functools.partial(s3.list_objects_v2, **asked), f"listing s3://{bucket}/{prefix}", sleep=sleep, log=log
         )
-        yield from (str(one["Key"]) for one in answer.get("Contents", []))
+        yield from ((str(one["Key"]), int(one.get("Size") or 0)) for one in answer.get("Contents", []))
         token = answer.get("NextContinuationToken")
         if not token:
             return

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import SourceError
-from headrace.launch.sagemaker.aws import error_code, explained, list_keys, read_object
+from headrace.launch.sagemaker.aws import error_code, explained, list_sizes, read_object
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import make_private_folder
 from headrace.system.text.size_limits import record_limit, too_large
@@ -39,7 +39,7 @@ def fetch_results(s3: Any, description: Mapping[str, Any], folder: Path, *, slee
     uri = str((description.get("OutputDataConfig") or {}).get("S3OutputPath") or "")
     bucket, _, prefix = uri.removeprefix("s3://").strip("/").partition("/")
     below = "/".join(filter(None, (prefix, str(description["TrainingJobName"]), "output"))) + "/"
-    keys = list(list_keys(s3, bucket, below, sleep=sleep, log=log))
+    keys = [key for key, _ in list_sizes(s3, bucket, below, sleep=sleep, log=log)]
     found = {key: name for key in keys if (name := _own_name(key.removeprefix(below)))}
     kept = _Kept(folder)
     for key, name in found.items():

@@ -12,6 +12,7 @@ import pytest
 from containers import IMAGES, example, tfrecord, write_tar
 from file_digests import file_digests
 from headrace.datasets.sources.archives import recordio
+from headrace.datasets.sources.archives.tar import samples
 from headrace.datasets.sources.archives.tfrecord import masked_crc32c
 from headrace.errors import FormatError, HeadraceError, StateError, UsageError
 from headrace.inspection.inspect import inspect_dataset
@@ -213,6 +214,15 @@ def test_names_of_classes_and_members_have_the_length_of_a_line(tmp_path: Path) 
     (tmp_path / "a.tfrecord").write_bytes(tfrecord(named))
     with pytest.raises(FormatError, match="a name of"):
         headrace.open(tmp_path / "a.tfrecord")
+
+
+def test_a_sample_of_any_number_of_members_takes_no_time_for_each_pair(tmp_path: Path) -> None:
+    """Each extension was compared with all before it: thirty megabytes of empty files took minutes."""
+    write_tar(tmp_path / "a.tar", [*((f"key.x{number}", b"") for number in range(20_000)), ("key.jpg", IMAGES[0])])
+    began_s = time.process_time()
+    found = list(samples(tmp_path / "a.tar"))
+    assert time.process_time() - began_s < 8
+    assert len(found) == 1 and len(found[0][1]) == 20_001
 
 
 def test_a_file_that_states_no_size_is_read_to_its_limit() -> None:

@@ -285,14 +285,15 @@ def samples(path: Path, links: list[str] | None = None) -> Iterator[tuple[str, l
 
     A repeated extension begins another sample, so that callers see two samples with one key.
     """
-    current, parts = "", list[tuple[str, TarMember]]()
+    current, parts, ends = "", list[tuple[str, TarMember]](), set[str]()
     for member in members(path, [] if links is None else links):
         key, end = split_name(member.name)
-        if parts and (key != current or any(end == other for other, _ in parts)):
+        if parts and (key != current or end in ends):
             yield current, parts
-            parts = []
+            parts, ends = [], set()
         current = key
         parts.append((end, member))
+        ends.add(end)
     if parts:
         yield current, parts
 
