@@ -236,6 +236,8 @@ class ItemCalls:
             return thing.attribute(name)
         if isinstance(thing, PlannedView | PlannedFile):
             raise self.refuse(f"its items look at {thing.words()}")
+        if kind in _FUNCTIONS and not name.startswith("__"):  # its variables are not those of the beginning of a pass
+            raise self.refuse(f"its items read the variable {name} of {called_name(thing)}")
         if kind is not type:
             self._require_no_property(kind, name)
         return getattr(thing, name)
@@ -557,6 +559,7 @@ def has_own_default_collate() -> bool:
 
 _PURE = object()
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+_FUNCTIONS = frozenset({types.FunctionType, types.MethodType, functools.partial})
 _ITERATORS = frozenset({type(iter(zip())), type(iter(reversed([]))), enumerate, map, types.GeneratorType})
 
 

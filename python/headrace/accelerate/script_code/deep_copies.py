@@ -88,8 +88,14 @@ def is_unchangeable(kind: type) -> bool:
     known = _known.get(kind)
     if known is None:
         of_numpy = kind.__module__ == "numpy" and issubclass(kind, np.generic) and kind not in (np.void, np.object_)
-        known = _known[kind] = of_numpy or issubclass(kind, enum.Enum | np.dtype)
+        known = _known[kind] = of_numpy or issubclass(kind, np.dtype) or (issubclass(kind, enum.Enum) and _has_fixed_values(kind))
     return known
+
+
+def _has_fixed_values(kind: type[enum.Enum]) -> bool:
+    """Return whether the members of an enumeration hold immutable values alone."""
+    held = (value for member in kind for name, value in vars(member).items() if name != "__objclass__")
+    return are_unchangeable([*held])
 
 
 def are_unchangeable(values: Iterable[Any], kinds: set[type] | None = None) -> bool:
@@ -150,6 +156,8 @@ class DeepCopies:
         self._visits += 1
         if self._visits > MOST_VISITS:
             raise NotKept(f"more than {MOST_VISITS:,} objects")
+        if isinstance(thing, enum.Enum):  # a copy would be another member
+            raise NotKept("an enumeration with values that can change")
         if kind in _CONTAINERS:
             return self._container(thing, kind)
         if kind is tuple or kind is frozenset or _is_named_tuple(kind):

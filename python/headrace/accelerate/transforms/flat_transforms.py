@@ -6,8 +6,11 @@ A class is recognised by the full name of its exact type, never by a base class,
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.replaced_functions import is_own_function
@@ -63,9 +66,9 @@ def _forwards_to(operation: object) -> str | None:
 
     The byte code of the method must equal that of exactly this statement, compiled by the same interpreter.
     """
-    kind = type(operation)
-    method = kind.__dict__.get("__call__") or kind.__dict__.get("forward")
-    code = getattr(method, "__code__", None)
+    kind: Any = type(operation)
+    is_module = isinstance(operation, torch.nn.Module) and kind.__call__ is torch.nn.Module.__call__
+    code = getattr(kind.forward if is_module else kind.__call__, "__code__", None)
     if code is None or len(code.co_names) != 1 or code.co_freevars or not code.co_names[0].isidentifier():
         return None
     name: str = code.co_names[0]
@@ -77,12 +80,34 @@ def _forwards_to(operation: object) -> str | None:
         template.co_argcount,
         template.co_flags & 0xF,
     )
-    return name if same and hasattr(operation, name) else None
+    return name if same and _is_stored(operation, name) else None
+
+
+def _is_stored(thing: object, name: str) -> bool:
+    """Return whether an attribute is a stored value, so that each time that it is read gives the same."""
+    kind: Any = type(thing)
+    if kind.__getattribute__ is not object.__getattribute__:
+        return False
+    found = _of_class(kind, name)
+    if found is not None:
+        return isinstance(found, types.MemberDescriptorType) or not hasattr(type(found), "__get__")
+    if name in getattr(thing, "__dict__", {}):
+        return True
+    is_module = isinstance(thing, torch.nn.Module) and kind.__getattr__ is torch.nn.Module.__getattr__
+    return is_module and name in thing._modules  # type: ignore[attr-defined]
+
+
+def _of_class(kind: type, name: str) -> Any:
+    """Return what a class or its bases define under a name, unbound; None for nothing."""
+    return next((vars(parent)[name] for parent in kind.__mro__ if name in vars(parent)), None)
 
 
 def _require_unmodified(operation: object) -> None:
     state = getattr(operation, "__dict__", {})
     kind = type(operation)
+    of_library = kind.__module__.partition(".")[0] in LIBRARIES
+    if of_library and (hidden := next((name for name in state if _of_class(kind, name) is not None), None)):
+        raise Unsupported(f"transform {kind.__name__} has a replaced {hidden}", "the library's own")
     if any(
         key in state or _is_replaced(kind, key) for key in ("forward", "__call__", "transform", "make_params", "get_params")
     ):

@@ -28,6 +28,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.accelerate.runtime.unsupported import Unsupported, no_equivalent
+from headrace.accelerate.transforms.augmentation_tables import require_own_tables
 from headrace.accelerate.transforms.draws import FIXED, TORCH, Draw, Erasing, erasing, happens, is_second, logarithms
 from headrace.accelerate.transforms.flat_transforms import LIBRARIES, flatten
 from headrace.accelerate.transforms.names import TIMM, V1, V1_AUTOAUGMENT, V2, display_name, full_name, interpolation_name
@@ -422,6 +423,7 @@ def _version(operation: Any) -> int:
 
 
 def _rand_augment(operation: Any) -> NativeTransform:
+    require_own_tables(operation)
     return _native(
         "RandAugment",
         TORCH,
@@ -434,11 +436,13 @@ def _rand_augment(operation: Any) -> NativeTransform:
 
 
 def _trivial_augment(operation: Any) -> NativeTransform:
+    require_own_tables(operation)
     bins = int(operation.num_magnitude_bins)
     return _native("TrivialAugmentWide", TORCH, num_magnitude_bins=bins, version=_version(operation), **_sampling(operation))
 
 
 def _auto_augment(operation: Any) -> NativeTransform:
+    require_own_tables(operation)
     return _native(
         "AutoAugment", TORCH, policy=str(operation.policy.value), version=_version(operation), **_sampling(operation)
     )

@@ -57,6 +57,7 @@ __all__ = [
     "as_folder_dataset",
     "collate_kind",
     "describe",
+    "kept_indices",
     "locate",
     "one_transform",
     "open_rgb",
@@ -182,7 +183,7 @@ def locate(dataset: Any, folders: list[FolderDataset], *, kept: bool = False) ->
     if type(dataset) is data.Subset:
         inner, indices = locate(dataset.dataset, folders, kept=kept), dataset.indices
         if kept:
-            indices = indices.clone() if hasattr(indices, "clone") else copy.copy(indices)  # a copied tensor shares its memory
+            indices = kept_indices(indices)
         return lambda index: inner(indices[index])
     if type(dataset) is data.ConcatDataset:
         return _locate_in_parts(dataset, folders, kept=kept)
@@ -195,6 +196,11 @@ def locate(dataset: Any, folders: list[FolderDataset], *, kept: bool = False) ->
         return folder, position + count if position < 0 else position
 
     return find
+
+
+def kept_indices(indices: Any) -> Any:
+    """Return a copy of the indices of a `Subset`."""
+    return indices.clone() if hasattr(indices, "clone") else copy.copy(indices)  # a copied tensor shares its memory
 
 
 def _locate_in_parts(dataset: Any, folders: list[FolderDataset], *, kept: bool) -> Locate:

@@ -123,7 +123,7 @@ class NativeIterator(_BaseDataLoaderIter):
         self._compiled: CompiledLoader = compiled
         folders = compiled.recognition.folders
         self._samples = {id(one.dataset): copied for one, copied in zip(folders, compiled.samples, strict=True)}
-        self._copies = WorkerCopies(folders, compiled.samples, has_workers=self._num_workers > 0)
+        self._copies = WorkerCopies(self._dataset, folders, compiled.samples, has_workers=self._num_workers > 0)
 
     def _prepare_draws(self, loader: Any) -> None:
         """Make the random streams of the workers, or of this process, unless no random number is drawn."""
@@ -383,7 +383,7 @@ class NativeIterator(_BaseDataLoaderIter):
             places = [locate(operator.index(index)) for index in indices]
         except (TypeError, ValueError, IndexError):
             return []
-        return places if all(0 <= at < len(folder.samples) for folder, at in places) else []
+        return places if all(0 <= at < len(self._samples_of(folder)) for folder, at in places) else []
 
     def _memory(self, count: int, view: CompiledView) -> tuple[torch.Tensor, Any]:
         """Return a batch tensor [count, 3, H, W] for a view, and its memory as a writable buffer."""
@@ -511,8 +511,9 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _script_batch(self, indices: list[Any]) -> Any:
         """Make a batch by the script's own dataset and collate function, in this process."""
-        together = getattr(self._dataset, "__getitems__", None)  # as torch's own fetcher asks
-        items = together(indices) if together else [self._dataset[index] for index in indices]
+        dataset = self._copies.whole
+        together = getattr(dataset, "__getitems__", None)  # as torch's own fetcher asks
+        items = together(indices) if together else [dataset[index] for index in indices]
         return self._pinned(self._collate_fn(items))
 
     def _pinned(self, data: Any) -> Any:
