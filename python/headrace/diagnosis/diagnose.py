@@ -113,7 +113,7 @@ def _findings(job: MeasuredJob, parts: Mapping[str, float]) -> list[Finding]:
 
     Fixes of STARTUP are predicted on a rate that includes the starts, which is not the rate shown beside other verdicts.
     """
-    findings = [add_fixes(job, found) for found in find_causes(job, parts["compute"])]
+    findings = [add_fixes(job, found) for found in find_causes(job, parts)]
     return findings[:1] + [_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]]
 
 
