@@ -60,7 +60,10 @@ def diagnose(session: Session) -> Diagnosis:
     if not ranks:
         return _insufficient(session, machine)
     # Ranks that exchange gradients all take equally long. The rank with the longest own part sets the pace.
-    rank = max(ranks, key=lambda item: item.own_s if item.own_s is not None else item.step_s)
+    # Of several trainings, the one that stands still counts.
+    standstill = open_standstill(session)
+    standing = [one for one in ranks if standstill is not None and one.process.pid in standstill.pids]
+    rank = max(standing or ranks, key=lambda item: item.own_s if item.own_s is not None else item.step_s)
     session = training_stacks(session, rank.loader.loader)
     model = build_model(rank, len(ranks), machine, read_rate=best_rate(session))
     job = MeasuredJob(session, ranks, rank, machine, model, measure_script(session, rank, machine))
@@ -105,7 +108,7 @@ def diagnose(session: Session) -> Diagnosis:
         flame_charts=flame_charts(session),
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in (*find_gpu_settings(job), *find_slow_settings(job))),
     )
-    return with_open_step(_with_end_and_notes(job, with_reachable(found)), open_standstill(session), rank.steps)
+    return with_open_step(_with_end_and_notes(job, with_reachable(found)), standstill, rank.steps)
 
 
 def _findings(job: MeasuredJob, parts: Mapping[str, float]) -> list[Finding]:
