@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 from headrace.attach import standstill
-from headrace.attach.machine import procfs
+from headrace.attach.machine import procfs, sockets
+from headrace.attach.machine.sockets import SocketTraffic
 from headrace.attach.record.open_step import DESCRIPTOR, EPOCH_ENDED, PAGE_BYTES, PHASE, PID, SIGNAL, WORKER
 from headrace.attach.standstill import FILE, Standstills, lock_name, parse_stack
 
@@ -334,6 +336,42 @@ def test_what_ended_children_used_counts() -> None:
         found = procfs.process_cpu(process.pid, PROC)
         process.kill()
     assert found is not None and found.children_s > 0.05
+
+
+def test_bytes_of_a_jobs_own_sockets_count_and_not_those_of_the_machine() -> None:
+    """The machine's traffic once hid each hang beside another program's download."""
+    receiver, sender = socket.create_server(("127.0.0.1", 0)), socket.socket()
+    with receiver, sender:
+        sender.connect(receiver.getsockname())
+        connection, _ = receiver.accept()
+        with connection:
+            mine, none = SocketTraffic(), SocketTraffic()
+            with subprocess.Popen(["sleep", "60"], close_fds=True) as other:
+                assert mine.moved([os.getpid()], PROC, behind=False) == none.moved([other.pid], PROC, behind=False) == 0
+                sender.sendall(bytes(100_000))
+                left = 100_000
+                while left:
+                    left -= len(connection.recv(left))
+                assert none.moved([other.pid], PROC, behind=False) == 0
+                assert 100_000 <= mine.moved([os.getpid()], PROC, behind=False) <= 210_000, "both ends are of this process"
+                other.kill()
+
+
+@pytest.mark.parametrize("reason", ["behind", "refused", "another namespace", "a new socket"])
+def test_the_machines_traffic_counts_where_a_jobs_own_is_not_known(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter((1_000, 6_000))
+    monkeypatch.setattr(procfs, "network_bytes", lambda _: next(counts))
+    traffic, new = SocketTraffic(), socket.socket()
+    with new:
+        traffic.moved([os.getpid()], PROC, behind=False)
+        if reason == "refused":
+            monkeypatch.setattr(sockets, "tcp_bytes", lambda: None)
+        if reason == "another namespace":
+            monkeypatch.setattr(sockets, "link_target", lambda path: path)
+        if reason == "a new socket":
+            new.bind(("127.0.0.1", 0))
+            new.listen()
+        assert traffic.moved([os.getpid()], PROC, behind=reason == "behind") == 5_000
 
 
 def test_a_wait_for_a_socket_is_told_from_one_for_a_terminal() -> None:

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.attach.machine import procfs
+from headrace.attach.machine.sockets import SocketTraffic, link_target
 from headrace.attach.record.open_step import EPOCH_ENDED, MAKES_BATCH, PAGE_BYTES, PAGE_NAME, PHASES, SIGNAL, SLOTS, WORKER_IDLE
 from headrace.attach.record.script_files import library_path
-from headrace.attach.record.threads import link_target
 from headrace.system.files.private_files import private_opener
 from headrace.system.hardware.counter_files import read_counters
 
@@ -102,6 +102,7 @@ class _Open:
     taken: int = 0
     next_s: float = 0.0
     looked_s: float = 0.0
+    traffic: SocketTraffic = field(default_factory=SocketTraffic)
 
 
 @dataclass(slots=True)
@@ -161,13 +162,14 @@ class Standstills:
             return
         if not state.taken:
             self._count += 1
+            state.traffic = SocketTraffic()
         if self._count > MOST_STANDSTILLS:
             return
         state.since_s = since_s
         if not is_whole:
             below = {pid for page, _ in here for pid in procfs.descendants(page.pid, self.proc)}
             job = [pid for pid in job if pid in below]
-        self._write({**self._sample(now_s, training, job, gpu_busy), "since_s": since_s, "beside": beside})
+        self._write({**self._sample(now_s, training, job, gpu_busy, state.traffic), "since_s": since_s, "beside": beside})
         state.taken += 1
         later_s = EVERY_S * self.scale if state.taken < SAMPLES else (LATER - 1) * (now_s - since_s)
         state.next_s = now_s + later_s
@@ -201,7 +203,9 @@ class Standstills:
             self._pages[pid] = page
         return page
 
-    def _sample(self, now_s: float, training: list[Trainer], job: list[int], gpu_busy: float | None) -> dict[str, Any]:
+    def _sample(
+        self, now_s: float, training: list[Trainer], job: list[int], gpu_busy: float | None, traffic: SocketTraffic
+    ) -> dict[str, Any]:
         """Ask all processes of a training for their stacks, and return what each does."""
         trainers = [page.pid for page, _ in training]  # never those that are left out
         pids = list(dict.fromkeys((*trainers, *job)))[:MOST_PROCESSES]
@@ -227,7 +231,7 @@ class Standstills:
             "time_s": now_s,
             "scale": self.scale,
             "gpu_busy": gpu_busy,
-            "network_bytes": procfs.network_bytes(self.proc),
+            "network_bytes": traffic.moved(counters, self.proc, behind=any(map(_is_served, counters.values()))),
             "disk_bytes": procfs.disk_bytes(self.proc),
             "stack_bytes": sum(map(len, dumps.values())),
             "processes": processes,
@@ -384,6 +388,11 @@ def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
         "reads": known.get("syscr:", 0),
         "switches": int(status.get("voluntary_ctxt_switches", 0)),
     }
+
+
+def _is_served(counters: dict[str, Any]) -> bool:
+    """Whether a process may wait for bytes that another one or the kernel receives: a file system, or a service next door."""
+    return counters["state"] == "D" or counters["waits_in"].startswith(("request_wait", "fuse", "nfs", "rpc", "unix_stream"))
 
 
 def _waits_in(process: str) -> str:
