@@ -67,6 +67,12 @@ MOST_STACK_BYTES = 1 << 18
 PAGE_TARGET = f"/memfd:{PAGE_NAME}"
 """Begin of what the link of a descriptor of a page points to. A file on a disk has another, whatever its name."""
 
+STORAGE = "D"
+"""State of a thread that waits for a disk or a file system and cannot be interrupted."""
+
+SERVED = ("request_wait", "fuse", "nfs", "rpc", "unix_stream")
+"""Begin of the kernel's names of waits in which another process, or the kernel, may receive for one that waits."""
+
 TGKILL = {"x86_64": 234, "aarch64": 131}
 """Number of the system call `tgkill`, which sends a signal to one thread, on each kind of machine."""
 
@@ -334,7 +340,7 @@ def _ask(page: _Page, proc: Path) -> bool:
 
 
 def _status(path: str) -> dict[str, str]:
-    """Return the fields of a `status` file of /proc; none where it cannot be read."""
+    """Return the fields of a `status` file of /proc by name. The dict is empty if the file cannot be read."""
     fields = (line.partition(":") for line in (read_counters(path) or "").splitlines())
     return {name: value.strip() for name, _, value in fields}
 
@@ -392,7 +398,7 @@ def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
 
 def _is_served(counters: dict[str, Any]) -> bool:
     """Whether a process may wait for bytes that another one or the kernel receives: a file system, or a service next door."""
-    return counters["state"] == "D" or counters["waits_in"].startswith(("request_wait", "fuse", "nfs", "rpc", "unix_stream"))
+    return bool(counters["state"] == STORAGE or counters["waits_in"].startswith(SERVED))
 
 
 def _waits_in(process: str) -> str:

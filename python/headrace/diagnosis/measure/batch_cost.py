@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure.stats import mean, mean_of_known, median, overlap_s, required
-from headrace.session.model import Batch, ObservedLoader, Process, Stack, StackFrame, Step
+from headrace.session.model import Batch, ObservedLoader, Process, Step
+from headrace.session.stacks import Stack, StackFrame
 
 __all__ = ["BatchCost", "measure_batch_cost"]
 

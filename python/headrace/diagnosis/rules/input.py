@@ -18,7 +18,7 @@ from headrace.diagnosis.result.kinds import KINDS, verdict_kind
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.session.inside_next import OWN_PARTS
-from headrace.session.model import StackFrame
+from headrace.session.stacks import StackFrame
 from headrace.system.text.sizes import count_text, number_text, percent_text
 
 __all__ = [
