@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,8 +16,9 @@ from typing import Any
 
 import pytest
 from headrace.attach import standstill
-from headrace.attach.machine import procfs
-from headrace.attach.record.open_step import DESCRIPTOR, PAGE_BYTES, PHASE, PID, SIGNAL, WORKER
+from headrace.attach.machine import procfs, sockets
+from headrace.attach.machine.sockets import SocketTraffic
+from headrace.attach.record.open_step import DESCRIPTOR, EPOCH_ENDED, PAGE_BYTES, PHASE, PID, SIGNAL, WORKER
 from headrace.attach.standstill import FILE, Standstills, lock_name, parse_stack
 
 PROC = Path("/proc")
@@ -253,6 +255,71 @@ def test_a_pause_no_longer_than_one_before_is_not_looked_at(tmp_path: Path) -> N
         process.kill()
 
 
+def trains(*, rank: int = 0, world_size: int = 1, port: int = 0) -> subprocess.Popen[str]:
+    """Start a process that trains; `go on` and `end` are told to it."""
+    program = BESIDE.format(package=PACKAGE, rank=rank, world_size=world_size)
+    environment = {**os.environ, "MASTER_PORT": str(port)}
+    command = [sys.executable, "-S", "-c", program]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+BESIDE = """
+import os, sys, time
+sys.path.insert(0, {package!r})
+from headrace.attach.record import open_step
+assert open_step.install() is None
+open_step.note_rank({rank}, {world_size})
+open_step.wait_begun(0, 0, 0, time.monotonic())
+open_step.step_begun(1, time.monotonic())
+open_step.wait_begun(0, 0, 1, time.monotonic())
+print(os.getpid(), flush=True)
+for line in sys.stdin:
+    open_step.step_begun(2, time.monotonic()) if line.strip() == "go on" else open_step.epoch_ended(time.monotonic())
+"""
+
+
+def test_a_training_that_goes_on_does_not_hide_one_that_stands_still(tmp_path: Path) -> None:
+    with trains() as one, trains() as other:
+        job = [worker_of(one), worker_of(other)]
+        found, now_s = Standstills(tmp_path, scale=1.0), time.monotonic()
+        recording = [(pid, procfs.start_ticks(pid, PROC) or 0) for pid in job]
+        found.look(now_s, recording, job, None)
+        told(other, "go on")
+        while found._pages[job[1]].values()["steps"] < 2:
+            time.sleep(0.01)
+        stood_s = found._pages[job[0]].values()["since_s"]
+        (line,) = looked_at(found, stood_s + 20.001, recording, job)
+        assert [each["pid"] for each in line["processes"]] == [job[0]]
+        assert line["beside"] == [job[1]] and not line["others"]
+
+        one.kill()
+        one.wait()
+        now_s = stood_s + 22
+        assert looked_at(found, now_s, recording, job)[-1]["kind"] == "standstill", "it may be the end of the command"
+        assert {line["kind"] for line in looked_at(found, now_s + 15, recording, job)[1:]} >= {"standstill_over"}
+        other.kill()
+
+
+def looked_at(found: Standstills, now_s: float, recording: list[tuple[int, int]], job: list[int]) -> list[dict[str, Any]]:
+    found.look(now_s, recording, job, None)
+    return written(found.folder)
+
+
+def test_ranks_of_one_job_stand_together_and_a_training_that_has_ended_its_epoch_is_left_out(tmp_path: Path) -> None:
+    with trains(rank=0, world_size=2, port=29500) as zero, trains(rank=1, world_size=2, port=29500) as one, trains() as third:
+        job = [worker_of(each) for each in (zero, one, third)]
+        recording = [(pid, procfs.start_ticks(pid, PROC) or 0) for pid in job]
+        found = Standstills(tmp_path, scale=1.0)
+        found.look(time.monotonic(), recording, job, None)
+        told(third, "end")
+        while found._pages[job[2]].values()["phase"] != EPOCH_ENDED:
+            time.sleep(0.01)
+        (line,) = looked_at(found, time.monotonic() + 25, recording, job)
+        assert [each["pid"] for each in line["processes"]] == job[:2] and line["beside"] == []
+        for each in (zero, one, third):
+            each.kill()
+
+
 def test_standstills_of_a_session_are_bounded(
     training: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +351,42 @@ def test_what_ended_children_used_counts() -> None:
         found = procfs.process_cpu(process.pid, PROC)
         process.kill()
     assert found is not None and found.children_s > 0.05
+
+
+def test_bytes_of_a_jobs_own_sockets_count_and_not_those_of_the_machine() -> None:
+    """The machine's traffic once hid each hang beside another program's download."""
+    receiver, sender = socket.create_server(("127.0.0.1", 0)), socket.socket()
+    with receiver, sender:
+        sender.connect(receiver.getsockname())
+        connection, _ = receiver.accept()
+        with connection:
+            mine, none = SocketTraffic(), SocketTraffic()
+            with subprocess.Popen(["sleep", "60"], close_fds=True) as other:
+                assert mine.moved([os.getpid()], PROC, behind=False) == none.moved([other.pid], PROC, behind=False) == 0
+                sender.sendall(bytes(100_000))
+                left = 100_000
+                while left:
+                    left -= len(connection.recv(left))
+                assert none.moved([other.pid], PROC, behind=False) == 0
+                assert 100_000 <= mine.moved([os.getpid()], PROC, behind=False) <= 210_000, "both ends are of this process"
+                other.kill()
+
+
+@pytest.mark.parametrize("reason", ["behind", "refused", "another namespace", "a new socket"])
+def test_the_machines_traffic_counts_where_a_jobs_own_is_not_known(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter((1_000, 6_000))
+    monkeypatch.setattr(procfs, "network_bytes", lambda _: next(counts))
+    traffic, new = SocketTraffic(), socket.socket()
+    with new:
+        traffic.moved([os.getpid()], PROC, behind=False)
+        if reason == "refused":
+            monkeypatch.setattr(sockets, "tcp_bytes", lambda: None)
+        if reason == "another namespace":
+            monkeypatch.setattr(sockets, "link_target", lambda path: path)
+        if reason == "a new socket":
+            new.bind(("127.0.0.1", 0))
+            new.listen()
+        assert traffic.moved([os.getpid()], PROC, behind=reason == "behind") == 5_000
 
 
 def test_a_wait_for_a_socket_is_told_from_one_for_a_terminal() -> None:

@@ -9,7 +9,8 @@ import pytest
 from diagnosis_checks import check_agreement, fix
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.model import Diagnosis, Fix
-from headrace.session.model import Event, Session, Stack, StackFrame
+from headrace.session.model import Event, Session
+from headrace.session.stacks import Stack, StackFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_factory import FIRST_NEXT_S, MAIN_PID, make_session

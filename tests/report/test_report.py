@@ -23,7 +23,8 @@ from headrace.report.text.screen import capitalised, first_screen
 from headrace.report.text.shown_diagnosis import shown
 from headrace.report.text.step_parts import STEP_PARTS
 from headrace.report.text.thresholds import thresholds
-from headrace.session.model import Session, Stack, StackFrame
+from headrace.session.model import Session
+from headrace.session.stacks import Stack, StackFrame
 from rich.console import Console
 from session_factory import example_diagnosis, example_session, make_session
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.attach.machine import procfs
-from headrace.attach.record.open_step import MAKES_BATCH, PAGE_BYTES, PAGE_NAME, PHASES, SIGNAL, SLOTS, WORKER_IDLE
+from headrace.attach.machine.sockets import SocketTraffic, link_target
+from headrace.attach.record.open_step import EPOCH_ENDED, MAKES_BATCH, PAGE_BYTES, PAGE_NAME, PHASES, SIGNAL, SLOTS, WORKER_IDLE
 from headrace.attach.record.script_files import library_path
-from headrace.attach.record.threads import link_target
 from headrace.system.files.private_files import private_opener
 from headrace.system.files.regular_file import read_regular
 from headrace.system.hardware.counter_files import read_counters
@@ -57,11 +57,20 @@ ANSWER_S = 0.5
 SCAN_S = 5.0
 """Look for the page of a process this often. Until one is known, every process of the job is looked at."""
 
+GONE_S = 10.0
+"""Call a standstill over when its processes have ended this long ago, while another training of the command goes on."""
+
 MOST_PROCESSES, MOST_FRAMES = 512, 64
 MOST_STACK_BYTES = 1 << 18
 
 PAGE_TARGET = f"/memfd:{PAGE_NAME}"
 """Begin of what the link of a descriptor of a page points to. A file on a disk has another, whatever its name."""
+
+STORAGE = "D"
+"""State of a thread that waits for a disk or a file system and cannot be interrupted."""
+
+SERVED = ("request_wait", "fuse", "nfs", "rpc", "unix_stream")
+"""Begin of the kernel's names of waits in which another process, or the kernel, may receive for one that waits."""
 
 TGKILL = {"x86_64": 234, "aarch64": 131}
 """Number of the system call `tgkill`, which sends a signal to one thread, on each kind of machine."""
@@ -69,7 +78,7 @@ TGKILL = {"x86_64": 234, "aarch64": 131}
 
 @dataclass(slots=True)
 class _Page:
-    """The page of one process, held open: it can be read after the process has ended.
+    """The page of one process, held open: it can be read after the process has ended. above: its parent, and so on.
 
     It is not mapped: the process may belong to another user, who may cut the page off.
     """
@@ -77,6 +86,7 @@ class _Page:
     pid: int
     start_ticks: int
     descriptor: int
+    above: tuple[int, ...] = ()
     ended: bool = False
 
     def values(self) -> dict[str, float]:
@@ -88,19 +98,32 @@ class _Page:
         os.close(self.descriptor)
 
 
+Trainer = tuple[_Page, dict[str, float]]
+"""The page of a training process, and its values."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """The standstill of one training, as far as it was recorded: samples taken, when the next is due, and the last look."""
+
+    since_s: float = 0.0
+    taken: int = 0
+    next_s: float = 0.0
+    looked_s: float = 0.0
+    traffic: SocketTraffic = field(default_factory=SocketTraffic)
+
+
 @dataclass(slots=True)
 class Standstills:
-    """Follows the training processes of a job. proc: the mount point; scale: multiplies all times."""
+    """Follows the training processes of a command. proc: the mount point; scale: multiplies all times."""
 
     folder: Path
     proc: Path = Path("/proc")
     scale: float = field(default_factory=lambda: _scale())
     _pages: dict[int, _Page] = field(default_factory=dict)
     _tried_s: dict[int, float] = field(default_factory=dict)  # when a process was last found without a page
-    _since_s: float = 0.0
-    _taken: int = 0
+    _open_of: dict[int, _Open] = field(default_factory=dict)  # by the first process of each training
     _count: int = 0
-    _next_s: float = 0.0
 
     def look(self, now_s: float, recording: Iterable[tuple[int, int]], job: list[int], gpu_busy: float | None) -> None:
         """Record a sample of the standstill if there is one and a sample is due. Raises `OSError` if it cannot be written.
@@ -109,27 +132,59 @@ class Standstills:
         """
         self._follow(now_s, recording, job)
         trainers = [(page, values) for page in self._pages.values() if _trains(values := page.values())]
-        here = [pair for pair in trainers if not pair[0].ended] or [
-            (page, page.values()) for page in self._pages.values() if not page.ended and _is_main(page.values())
-        ]
-        if not here:
+        alive = [pair for pair in trainers if not pair[0].ended]
+        if not alive:
+            trainers = alive = [
+                (page, page.values()) for page in self._pages.values() if not page.ended and _is_main(page.values())
+            ]
+        if not alive:
             return
+        trainings = _trainings(trainers)
+        for one in trainings:
+            others = [page.pid for other in trainings if other is not one for page, _ in other if not page.ended]
+            is_whole = all(any(page is mine for mine, _ in one) for page, _ in alive)
+            self._look_at(one, now_s, job, gpu_busy, is_whole=is_whole, beside=others)
+        for state in self._open_of.values():  # one whose processes have ended, while others go on
+            if state.taken and now_s - state.looked_s > GONE_S * self.scale:
+                self._end(state, now_s)
+
+    def _look_at(
+        self,
+        training: list[Trainer],
+        now_s: float,
+        job: list[int],
+        gpu_busy: float | None,
+        *,
+        is_whole: bool,
+        beside: list[int],
+    ) -> None:
+        """Record a sample of one training. is_whole: all processes of the command are its. beside: processes that train too."""
+        here = [pair for pair in training if not pair[0].ended]
+        state = self._open_of.setdefault(training[0][0].pid, _Open())
         since_s = max(max(values["since_s"], values["touched_s"]) for _, values in here)
-        if self._taken and since_s > self._since_s:
-            self._write({"kind": "standstill_over", "since_s": self._since_s, "time_s": since_s})
-            self._taken = 0
+        if state.taken and since_s > state.since_s:
+            self._end(state, since_s)
+        state.looked_s = now_s
         limit_s = max(_limit_s(values, self.scale) for _, values in here)
-        if now_s - since_s < limit_s or (self._taken and now_s < self._next_s):
+        if now_s - since_s < limit_s or (state.taken and now_s < state.next_s):
             return
-        if not self._taken:
+        if not state.taken:
             self._count += 1
+            state.traffic = SocketTraffic()
         if self._count > MOST_STANDSTILLS:
             return
-        self._since_s = since_s
-        self._write(self._sample(now_s, job, gpu_busy))
-        self._taken += 1
-        later_s = EVERY_S * self.scale if self._taken < SAMPLES else (LATER - 1) * (now_s - since_s)
-        self._next_s = now_s + later_s
+        state.since_s = since_s
+        if not is_whole:
+            below = {pid for page, _ in here for pid in procfs.descendants(page.pid, self.proc)}
+            job = [pid for pid in job if pid in below]
+        self._write({**self._sample(now_s, training, job, gpu_busy, state.traffic), "since_s": since_s, "beside": beside})
+        state.taken += 1
+        later_s = EVERY_S * self.scale if state.taken < SAMPLES else (LATER - 1) * (now_s - since_s)
+        state.next_s = now_s + later_s
+
+    def _end(self, state: _Open, time_s: float) -> None:
+        self._write({"kind": "standstill_over", "since_s": state.since_s, "time_s": time_s})
+        state.taken = 0
 
     def _follow(self, now_s: float, recording: Iterable[tuple[int, int]], job: list[int]) -> None:
         """Open the pages of new processes, and note which have ended. Of the ended ones, those of training processes stay."""
@@ -156,16 +211,18 @@ class Standstills:
             self._pages[pid] = page
         return page
 
-    def _sample(self, now_s: float, job: list[int], gpu_busy: float | None) -> dict[str, Any]:
-        """Ask all processes for their stacks, and return what each does."""
-        trainers = [page.pid for page in self._pages.values() if _trains(page.values())]  # never those that are left out
+    def _sample(
+        self, now_s: float, training: list[Trainer], job: list[int], gpu_busy: float | None, traffic: SocketTraffic
+    ) -> dict[str, Any]:
+        """Ask all processes of a training for their stacks, and return what each does."""
+        trainers = [page.pid for page, _ in training]  # never those that are left out
         pids = list(dict.fromkeys((*trainers, *job)))[:MOST_PROCESSES]
         counters = {pid: found for pid in pids if (found := _counters(pid, self.proc)) is not None}
         pages = [page for pid in counters if (page := self._open(pid)) is not None and not page.ended]
         asked = [page for page in pages if _ask(page, self.proc)]
         _await_answers(asked)
         dumps = {page.pid: _dump(page) for page in asked}
-        ended = [page for page in self._pages.values() if page.ended]
+        ended = [page for page, _ in training if page.ended]
         processes = [
             {
                 "pid": page.pid,
@@ -180,10 +237,9 @@ class Standstills:
         return {
             "kind": "standstill",
             "time_s": now_s,
-            "since_s": self._since_s,
             "scale": self.scale,
             "gpu_busy": gpu_busy,
-            "network_bytes": procfs.network_bytes(self.proc),
+            "network_bytes": traffic.moved(counters, self.proc, behind=any(map(_is_served, counters.values()))),
             "disk_bytes": procfs.disk_bytes(self.proc),
             "stack_bytes": sum(map(len, dumps.values())),
             "processes": processes,
@@ -211,6 +267,26 @@ def _trains(values: dict[str, float]) -> bool:
     return _is_main(values) and (values["phase"] > 0 or values["touched_s"] > 0)
 
 
+def _trainings(trainers: list[Trainer]) -> list[list[Trainer]]:
+    """Return the training processes that belong together: the ranks of one job, and those that one of them started.
+
+    Beside others, a training that has ended its epoch is left out: it may have ended, or wait for them.
+    """
+    pids = {page.pid for page, _ in trainers}
+    found: list[tuple[set[tuple[float, ...]], list[Trainer]]] = []
+    for page, values in trainers:
+        tags: set[tuple[float, ...]] = {(next((pid for pid in reversed(page.above) if pid in pids), page.pid),)}
+        if values["world_size"] > 1:
+            tags.add((values["world_size"], values["job"]))
+        same = [one for one in found if one[0] & tags]
+        members = [pair for _, pairs in same for pair in pairs]
+        found = [one for one in found if one not in same]
+        found.append((tags.union(*(one[0] for one in same)), [*members, (page, values)]))
+    trainings = [pairs for _, pairs in found]
+    inside = [pairs for pairs in trainings if any(not page.ended and values["phase"] != EPOCH_ENDED for page, values in pairs)]
+    return inside or [trainers]
+
+
 def _limit_s(values: dict[str, float], scale: float) -> float:
     """Return after how many seconds without a change to look closer."""
     if not values["begun_s"]:
@@ -232,7 +308,7 @@ def _open_page(pid: int, start: int, proc: Path) -> _Page | None:
         for number in os.listdir(folder):  # noqa: PTH208
             if link_target(f"{folder}/{number}").startswith(PAGE_TARGET):
                 descriptor = os.open(f"{folder}/{number}", os.O_RDWR | os.O_CLOEXEC)
-                page = _Page(pid, start, descriptor)
+                page = _Page(pid, start, descriptor, tuple(procfs.ancestors(pid, proc)))
                 values = page.values()
                 if values["pid"] == pid and values["descriptor"] == float(number):
                     return page
@@ -265,7 +341,7 @@ def _ask(page: _Page, proc: Path) -> bool:
 
 
 def _status(path: str) -> dict[str, str]:
-    """Return the fields of a `status` file of /proc; none where it cannot be read."""
+    """Return the fields of a `status` file of /proc by name. The dict is empty if the file cannot be read."""
     fields = (line.partition(":") for line in (read_counters(path) or "").splitlines())
     return {name: value.strip() for name, _, value in fields}
 
@@ -319,6 +395,11 @@ def _counters(pid: int, proc: Path) -> dict[str, Any] | None:
         "reads": known.get("syscr:", 0),
         "switches": int(status.get("voluntary_ctxt_switches", 0)),
     }
+
+
+def _is_served(counters: dict[str, Any]) -> bool:
+    """Whether a process may wait for bytes that another one or the kernel receives: a file system, or a service next door."""
+    return bool(counters["state"] == STORAGE or counters["waits_in"].startswith(SERVED))
 
 
 def _waits_in(process: str) -> str:

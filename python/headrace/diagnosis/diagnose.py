@@ -34,7 +34,7 @@ from headrace.diagnosis.result.kinds import KINDS
 from headrace.diagnosis.result.model import SHARES, Diagnosis, Finding
 from headrace.diagnosis.rules.finding import make_finding
 from headrace.diagnosis.rules.order import find_causes
-from headrace.diagnosis.rules.standstill import open_standstill
+from headrace.diagnosis.rules.standstill import OpenStandstill, open_standstill
 from headrace.diagnosis.rules.startup import startup_parts_s
 from headrace.session.merge_loaders import merge_recreated_loaders
 from headrace.session.model import Session
@@ -59,8 +59,8 @@ def diagnose(session: Session) -> Diagnosis:
     ranks, machine = _measured(session)
     if not ranks:
         return _insufficient(session, machine)
-    # Ranks that exchange gradients all take equally long. The rank with the longest own part sets the pace.
-    rank = max(ranks, key=lambda item: item.own_s if item.own_s is not None else item.step_s)
+    standstill = open_standstill(session)
+    rank = _judged_rank(ranks, standstill)
     session = training_stacks(session, rank.loader.loader)
     model = build_model(rank, len(ranks), machine, read_rate=best_rate(session))
     job = MeasuredJob(session, ranks, rank, machine, model, measure_script(session, rank, machine))
@@ -105,7 +105,16 @@ def diagnose(session: Session) -> Diagnosis:
         flame_charts=flame_charts(session),
         configuration=tuple(_for_all_ranks(found, len(ranks)) for found in (*find_gpu_settings(job), *find_slow_settings(job))),
     )
-    return with_open_step(_with_end_and_notes(job, with_reachable(found)), open_standstill(session), rank.steps)
+    return with_open_step(_with_end_and_notes(job, with_reachable(found)), standstill, rank.steps)
+
+
+def _judged_rank(ranks: Sequence[Rank], standstill: OpenStandstill | None) -> Rank:
+    """Return the rank that sets the pace. Of several trainings under one command, the one that stands still counts.
+
+    Ranks that exchange gradients all take equally long: the longest own part sets the pace.
+    """
+    standing = [rank for rank in ranks if standstill is not None and rank.process.pid in standstill.pids]
+    return max(standing or ranks, key=lambda rank: rank.own_s if rank.own_s is not None else rank.step_s)
 
 
 def _findings(job: MeasuredJob, parts: Mapping[str, float]) -> list[Finding]:
@@ -113,7 +122,7 @@ def _findings(job: MeasuredJob, parts: Mapping[str, float]) -> list[Finding]:
 
     Fixes of STARTUP are predicted on a rate that includes the starts, which is not the rate shown beside other verdicts.
     """
-    findings = [add_fixes(job, found) for found in find_causes(job, parts["compute"])]
+    findings = [add_fixes(job, found) for found in find_causes(job, parts)]
     return findings[:1] + [_without_rates(found) if found.kind == "STARTUP" else found for found in findings[1:]]
 
 

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.session.model import ObservedLoader, Stack, StackFrame
+from headrace.session.model import ObservedLoader
+from headrace.session.stacks import Stack, StackFrame
 
 __all__ = ["LEAST_NEXT_SAMPLES", "OWN_PARTS", "InsideNext", "read_inside_next"]
 
@@ -100,7 +101,7 @@ def _part(stack: Stack) -> tuple[str, Sequence[StackFrame]]:
         return "", ()
     if any(_is(frame, "pin_memory", _PINNING) for frame in frames):
         return "pinning", frames
-    if any(_is_own(frame) for frame in frames):
+    if any(frame.is_own for frame in frames):
         return "script", frames
     return "", ()
 
@@ -109,14 +110,9 @@ def _is(frame: StackFrame, function: str, file: str) -> bool:
     return frame.file.endswith(file) and frame.function.rpartition(".")[2] == function
 
 
-def _is_own(frame: StackFrame) -> bool:
-    """Return whether the function is the script's own."""
-    return frame.file.startswith(("/", "<ipython", "<stdin>", "<string>"))
-
-
 def _named(frames: Sequence[StackFrame]) -> StackFrame:
     """Return the innermost method of a class of the script, else its innermost function, else the innermost function."""
-    own = [frame for frame in frames if _is_own(frame)]
+    own = [frame for frame in frames if frame.is_own]
     return next((frame for frame in reversed(own) if "." in frame.function), (own or frames)[-1])
 
 

@@ -1,6 +1,6 @@
 """Merge the loaders of a script that creates its DataLoader again in each epoch: one loader with several epochs.
 
-Iterators of which the script takes a batch or a few are then joined too (`headrace.session.short_passes`).
+Iterators that give the script only a few batches are joined afterwards (`headrace.session.short_passes`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from headrace.session.model import Batch, Event, ObservedLoader, Session, Stack, Step, owners
+from headrace.session.model import Batch, Event, ObservedLoader, Session, Step, owners
 from headrace.session.short_passes import join_short_passes
+from headrace.session.stacks import Stack
 
 __all__ = ["merge_recreated_loaders"]
 

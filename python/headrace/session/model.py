@@ -27,8 +27,9 @@ from headrace.session.batch_contents import Contents, contents_lines, read_conte
 from headrace.session.endings import JobEnd, ProcessEnd
 from headrace.session.joined_lines import loader_lines, process_lines
 from headrace.session.machine import ForeignProgram, GpuProperties, GpuSample, Host, Sample
+from headrace.session.stacks import Stack, read_stacks
 from headrace.session.standstill import Standstill, read_standstills, standstill_lines
-from headrace.session.typed_json import converter, field_converters
+from headrace.session.typed_json import converter, field_converters, field_value
 from headrace.system.files.private_files import make_private_folder, private_opener
 from headrace.system.files.regular_file import read_regular
 from headrace.system.hardware import machine
@@ -47,8 +48,6 @@ __all__ = [
     "ObservedLoader",
     "Process",
     "Session",
-    "Stack",
-    "StackFrame",
     "Step",
     "owners",
     "save",
@@ -56,8 +55,6 @@ __all__ = [
 
 SESSION_VERSION = 1
 
-MOST_FRAMES = 200
-"""Functions of one stack. The recorder keeps 96; the time of a diagnosis grows with the square."""
 MOST_CORES = 8192
 """Cores, and GPUs, of one sample: Linux has no more cores. Each has a row in the heat map, as long as the session."""
 BYTES_OF_VALUE, MOST_OF_LIMIT = 128, 10
@@ -246,36 +243,6 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class StackFrame:
-    """One function on a sampled stack. For the script's own code `file` is absolute, and `line` the line that ran."""
-
-    function: str
-    file: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """One Python stack of one process, and how often it was sampled (`count`).
-
-    role: "batch" (making a batch), "collate", "next" (inside `next()`), "step", or "holder" (the thread that kept a thread with
-        one of the first three from the interpreter).
-    waits: whether the thread waited for another thread or process.
-    loader: number of the loader whose batch it makes or trains on; None in older sessions.
-    frames: outermost function first; empty for the stacks beyond the most that are kept.
-    after_optimizer: whether the optimizer had done its part of the training step.
-    """
-
-    pid: int
-    role: str
-    count: int
-    waits: bool = False
-    frames: tuple[StackFrame, ...] = ()
-    loader: int | None = None
-    after_optimizer: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Loss:
     """The loss that the script trains on: the first tensor on which it calls `backward()` in a step.
 
@@ -414,14 +381,7 @@ def _build(kind: type[Fact], values: Mapping[str, Any], **given: Any) -> Fact:
     """
     described: Any = kind
     known = field_converters(described).keys() - given.keys()
-    return kind(**{name: _field(kind, name, value) for name, value in values.items() if name in known}, **given)
-
-
-def _field(kind: Any, name: str, value: Any) -> Any:
-    try:
-        return field_converters(kind)[name](value)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    return kind(**{name: field_value(kind, name, value) for name, value in values.items() if name in known}, **given)
 
 
 def _merge(lines: Iterable[dict[str, Any]]) -> Session:
@@ -471,7 +431,7 @@ def _merge(lines: Iterable[dict[str, Any]]) -> Session:
                 key=lambda event: event.start_s,
             )
         ),
-        stacks=_stacks(by_kind.get("stacks", [])),
+        stacks=read_stacks(by_kind.get("stacks", [])),
         losses=tuple(sorted(_losses(by_kind.get("losses", []), zero_s), key=lambda loss: loss.time_s)),
         samples=tuple(sorted((_sample(line, zero_s) for line in by_kind.get("sample", [])), key=lambda s: s.time_s)),
         standstills=read_standstills(by_kind.get("standstill", []), by_kind.get("standstill_over", []), zero_s),
@@ -488,24 +448,10 @@ def owners(processes: Sequence[Process]) -> dict[int, int]:
     return {process.pid: process.parent_pid for process in processes if process.role == "worker"}
 
 
-def _stacks(lines: list[dict[str, Any]]) -> tuple[Stack, ...]:
-    """Return the stacks, each once: a process writes its counts several times."""
-    counts: dict[tuple[int, str, bool, tuple[StackFrame, ...], int | None, bool], int] = {}
-    for line in lines:
-        for count, waits, places in line["stacks"]:
-            if len(places) > MOST_FRAMES:
-                raise ValueError(f"a stack of {len(places):,} functions")
-            frames = tuple(StackFrame(str(function), str(file), int(row)) for function, file, row in places)
-            pid, role, loader = (_field(Stack, name, line.get(name)) for name in ("pid", "role", "loader"))
-            key = (pid, role, bool(waits), frames, loader, bool(line.get("after_optimizer")))
-            counts[key] = counts.get(key, 0) + int(count)
-    return tuple(Stack(key[0], key[1], count, *key[2:]) for key, count in counts.items())
-
-
 def _losses(lines: list[dict[str, Any]], zero_s: float) -> Iterator[Loss]:
     for line in lines:
         for time_s, value in line["rows"]:
-            yield Loss(_field(Loss, "pid", line["pid"]), _field(Loss, "time_s", time_s) - zero_s, float(value))
+            yield Loss(field_value(Loss, "pid", line["pid"]), field_value(Loss, "time_s", time_s) - zero_s, float(value))
 
 
 def _ends(lines: list[dict[str, Any]], zero_s: float) -> tuple[ProcessEnd, ...]:
@@ -516,15 +462,15 @@ def _ends(lines: list[dict[str, Any]], zero_s: float) -> tuple[ProcessEnd, ...]:
 
 
 def _shifted(kind: type[Fact], line: dict[str, Any], zero_s: float, time: str) -> Fact:
-    return _build(kind, line, **{time: _field(kind, time, line[time]) - zero_s})
+    return _build(kind, line, **{time: field_value(kind, time, line[time]) - zero_s})
 
 
 def _rows(kind: type[Fact], names: tuple[str, ...], lines: list[dict[str, Any]], zero_s: float) -> Iterator[Fact]:
     start = names.index("start_s")
     for line in lines:
-        given = {name: _field(kind, name, line[name]) for name in ("pid", "loader", "worker") if name in line}
+        given = {name: field_value(kind, name, line[name]) for name in ("pid", "loader", "worker") if name in line}
         for row in line["rows"]:
-            values = [_field(kind, name, value) for name, value in zip(names, row, strict=False)]
+            values = [field_value(kind, name, value) for name, value in zip(names, row, strict=False)]
             values[start] -= zero_s
             yield kind(**given, **dict(zip(names, values, strict=False)))
 
@@ -539,7 +485,9 @@ def _sample(line: dict[str, Any], zero_s: float) -> Sample:
     gpus = tuple(_build(GpuSample, gpu) for gpu in line.get("gpus", ()))
     programs = line.get("foreign_programs")
     named = None if programs is None else tuple(_build(ForeignProgram, program) for program in programs)
-    found = _build(Sample, line, time_s=_field(Sample, "time_s", line["time_s"]) - zero_s, gpus=gpus, foreign_programs=named)
+    found = _build(
+        Sample, line, time_s=field_value(Sample, "time_s", line["time_s"]) - zero_s, gpus=gpus, foreign_programs=named
+    )
     if max(len(found.core_busy), len(found.gpus)) > MOST_CORES:
         raise ValueError(f"a sample of more than {MOST_CORES:,} cores or GPUs")
     return found

@@ -56,9 +56,11 @@ class StandingProcess:
 
 @dataclass(frozen=True, slots=True)
 class StandstillSample:
-    """All processes of the job at one time. network_bytes, disk_bytes: of the machine since its start.
+    """All processes of one training at one time. network_bytes: received and sent by the sockets of the
+    training since the first sample, or by the machine where those are not known. disk_bytes: of the machine since its start.
 
-    stack_bytes: what the stacks of the processes took, part of the `bytes` of the next sample.
+    stack_bytes: what the stacks of the processes took, part of the `bytes` of the next sample. beside: the processes of other
+    trainings that the command runs at the same time.
     """
 
     time_s: float
@@ -68,6 +70,7 @@ class StandstillSample:
     network_bytes: int = 0
     disk_bytes: int = 0
     stack_bytes: int = 0
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.system.text.printable import value_text
 
-__all__ = ["LARGEST", "converter", "field_converters"]
+__all__ = ["LARGEST", "converter", "field_converters", "field_value"]
 
 LARGEST = 1e18
 """Refuse larger numbers. Bytes, nanoseconds and identifiers are smaller; sums and products of such numbers stay finite."""
@@ -55,6 +55,14 @@ def field_converters(kind: Any) -> Mapping[str, Callable[[Any], Any]]:
     """Return the `converter` of each field of a dataclass, by the field's name."""
     hints = typing.get_type_hints(kind)
     return {item.name: converter(hints[item.name]) for item in fields(kind)}
+
+
+def field_value(kind: Any, name: str, value: Any) -> Any:
+    """Return a JSON value as the type of this field of a dataclass.
+
+    Raises `ValueError`, which names the field, if the value is of another type.
+    """
+    return _below(name, field_converters(kind)[name], value)
 
 
 def _object(kind: Any, value: Any) -> Any:

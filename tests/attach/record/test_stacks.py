@@ -19,7 +19,8 @@ from headrace.attach.record.recorder import Recorder
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.measure.hot_functions import flame_charts, hot_functions, hot_words
 from headrace.profiling.command import watch
-from headrace.session.model import Session, Stack, StackFrame
+from headrace.session.model import Session
+from headrace.session.stacks import Stack, StackFrame
 
 SCRIPT = """
 import json, os, sys, threading, time

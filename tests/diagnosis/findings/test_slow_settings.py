@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.model import Diagnosis
-from headrace.session.model import Event, Stack, StackFrame
+from headrace.session.model import Event
+from headrace.session.stacks import Stack, StackFrame
 from session_factory import MAIN_PID, make_session
 
 GOOD: dict[str, Any] = {

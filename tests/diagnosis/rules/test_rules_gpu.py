@@ -8,7 +8,8 @@ import pytest
 from diagnosis_checks import check, fix
 from headrace.diagnosis.diagnose import diagnose
 from headrace.report.text.screen import first_screen
-from headrace.session.model import Event, Session, Stack, StackFrame, Step
+from headrace.session.model import Event, Session, Step
+from headrace.session.stacks import Stack, StackFrame
 from session_factory import MAIN_PID, make_session
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from diagnosis_checks import check, fix
 from headrace.diagnosis.diagnose import diagnose
-from headrace.session.model import Event, Session, Stack, StackFrame
+from headrace.session.model import Event, Session
+from headrace.session.stacks import Stack, StackFrame
 from session_factory import MAIN_PID, make_session
 
 

@@ -10,7 +10,8 @@ from diagnosis_checks import check, check_agreement, fix
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.result.kinds import KINDS
 from headrace.report.text import terminal
-from headrace.session.model import Event, Session, Stack, StackFrame
+from headrace.session.model import Event, Session
+from headrace.session.stacks import Stack, StackFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_factory import MAIN_PID, make_session

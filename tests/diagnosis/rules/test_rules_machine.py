@@ -143,8 +143,37 @@ def test_quota_share_relates_throttling_to_the_cores_that_would_run() -> None:
     session = make_session(cpu_s=0.01, compute_s=0.05, throttled_share=2.0)
     samples = tuple(replace(sample, own_cores=2.0) for sample in session.samples)
     diagnosis = check(replace(session, samples=samples, host=replace(session.host, quota_cores=2.0)), "CPU_QUOTA")
-    assert diagnosis.findings[0].share == pytest.approx(0.5)
+    assert diagnosis.findings[0].share == pytest.approx(0.5, abs=0.01)
     assert any("50 %" in words for words in diagnosis.findings[0].evidence)
+
+
+def test_time_that_the_quota_takes_is_a_part_of_the_bar_and_the_headline_agrees() -> None:
+    """A stopped thread waits for a core. The bar once called that waiting for a core, and other programs' share."""
+    session = make_session(
+        workers=2, cpu_s=0.03, queue_s=0.06, compute_s=0.02, compute_queue_s=0.01, cores=8, queue_share=0.6, throttled_share=1.2
+    )
+    samples = tuple(replace(sample, own_cores=0.8) for sample in session.samples)
+    session = replace(session, samples=samples, host=replace(session.host, quota_cores=1.0))
+    diagnosis = check(session, "CPU_QUOTA")
+    parts, shares = diagnosis.share_of_step, {one.kind: one.share or 0.0 for one in diagnosis.findings}
+    assert shares["CPU_QUOTA"] == pytest.approx(parts["input_quota"] + parts["quota"], abs=0.001)
+    assert parts["input_quota"] > 0.3 and parts["quota"] > 0.15
+    assert parts["input_queue"] == parts["core_wait"] == 0, "the quota explains all waits"
+    assert sum(shares.values()) <= 1.0, "each second counts once"
+    waiting = sum(value for name, value in parts.items() if name.startswith("input_"))
+    assert waiting == pytest.approx(diagnosis.wait_share, abs=0.001)
+
+    half = replace(session, samples=tuple(replace(one, throttled_share=0.35, own_cores=0.8) for one in samples))
+    parts = diagnose(half).share_of_step
+    assert parts["input_quota"] == pytest.approx(parts["input_queue"], rel=0.05), "30 % of the time stopped, 60 % waited"
+
+
+def test_waits_that_the_quota_causes_are_not_those_of_other_programs() -> None:
+    session = make_session(workers=0, cpu_s=0.02, queue_s=0.06, compute_s=0.005, cores=4, foreign_cores=1.5, queue_share=0.7)
+    stopped = replace(session, samples=tuple(replace(one, throttled_share=0.5, own_cores=0.5) for one in session.samples))
+    alone = {one.kind: one.share or 0.0 for one in diagnose(session).findings}
+    shares = {one.kind: one.share or 0.0 for one in diagnose(stopped).findings}
+    assert shares["CPU_QUOTA"] + shares["EXTERNAL_CPU"] == pytest.approx(alone["EXTERNAL_CPU"], abs=0.01)
 
 
 def test_idle_cores_beyond_the_quota_do_not_count_as_free() -> None:

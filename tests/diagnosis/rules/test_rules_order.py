@@ -16,12 +16,15 @@ def kinds(session: Session) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("throttled", "order"),
-    [(0.6, ["CPU_PREP", "CPU_QUOTA"]), (2.0, ["CPU_QUOTA", "CPU_PREP"])],
+    ("queue_s", "order"),
+    [(0.01, ["CPU_PREP", "CPU_QUOTA"]), (0.09, ["CPU_QUOTA", "CPU_PREP"])],
     ids=["less than the input's share", "more"],
 )
-def test_largest_share_leads_whether_the_cause_is_inside_the_job_or_outside(throttled: float, order: list[str]) -> None:
-    assert kinds(make_session(workers=1, cpu_s=0.03, compute_s=0.015, cores=4, throttled_share=throttled)) == order
+def test_largest_share_leads_whether_the_cause_is_inside_the_job_or_outside(queue_s: float, order: list[str]) -> None:
+    """A quota stops a worker while it makes a batch."""
+    stopped = queue_s / (0.03 + queue_s)
+    quota = {"queue_share": stopped, "throttled_share": stopped}
+    assert kinds(make_session(workers=1, cpu_s=0.03, queue_s=queue_s, compute_s=0.015, cores=4, **quota)) == order
 
 
 @pytest.mark.parametrize(("throttled", "verdict"), [(0.3, "COMPUTE_BOUND"), (1.0, "CPU_QUOTA")])

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from diagnosis_checks import check, fix
-from headrace.session.model import Event, Session, Stack, StackFrame, Step
+from headrace.session.model import Event, Session, Step
+from headrace.session.stacks import Stack, StackFrame
 from session_factory import MAIN_PID, make_session
 
 LOOP = StackFrame("main", "/job/train.py", 30)

@@ -370,3 +370,41 @@ def test_the_words_do_not_grow_with_the_job() -> None:
 def test_a_session_of_too_many_standstills_is_refused(lines: list[dict[str, Any]]) -> None:
     with pytest.raises(ValueError, match="too many"):
         read_standstills(lines, [], 0.0)
+
+
+def beside(session: Session, pid: int, **values: Any) -> Session:
+    """The session with another training of the command, which takes a step later."""
+    (found,) = session.standstills
+    samples = tuple(replace(sample, beside=(pid,)) for sample in found.samples)
+    later = replace(session.steps[-1], pid=pid, start_s=found.since_s + 20.0)
+    return replace(session, steps=(*session.steps, later), standstills=(replace(found, samples=samples),), **values)
+
+
+def test_a_training_that_stands_beside_one_that_goes_on_is_a_hang_and_says_which() -> None:
+    found = judged(beside(stands(trainer(), worker(1)), 2000))
+    assert found.words == "no step for 34 s in process 1000: worker 1 (1002) stands at data/images.py:12 in __getitem__"
+    assert found.hangs and found.pids == (MAIN_PID,)
+    assert "the command runs another training beside it (pid 2000)" in found.evidence
+
+
+@pytest.mark.parametrize("waits_in", ["hrtimer_nanosleep", "pipe_read"])
+def test_a_training_that_may_wait_for_the_other_one_is_no_hang(waits_in: str) -> None:
+    session = stands(trainer((("<module>", "/work/project/train.py", 9),), phase="runs", waits_in=waits_in), age_s=300.0)
+    assert judged(session).hangs and not judged(beside(session, 2000)).hangs
+
+
+def test_the_diagnosis_is_of_the_training_that_stands() -> None:
+    """The other one has longer steps, which once made it the rank that the verdict is about."""
+    session = stands(trainer(), worker(1), workers=1, compute_s=0.05)
+    other = make_session(rank=1, workers=1, compute_s=0.2)
+    joined = replace(
+        session,
+        processes=(*session.processes, *other.processes),
+        loaders=(*session.loaders, *other.loaders),
+        steps=(*session.steps, *other.steps),
+        batches=(*session.batches, *other.batches),
+    )
+    found = diagnose(beside(joined, other.processes[0].pid))
+    assert found.verdict == "HANG" and found.step_s is not None
+    of_session = 34.0 + sum(step.step_s for step in session.steps)
+    assert found.share_of_step["standstill"] == pytest.approx(34.0 / of_session, abs=0.05)

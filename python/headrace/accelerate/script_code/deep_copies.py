@@ -88,7 +88,8 @@ def is_unchangeable(kind: type) -> bool:
     known = _known.get(kind)
     if known is None:
         of_numpy = kind.__module__ == "numpy" and issubclass(kind, np.generic) and kind not in (np.void, np.object_)
-        known = _known[kind] = of_numpy or issubclass(kind, np.dtype) or (issubclass(kind, enum.Enum) and _has_fixed_values(kind))
+        is_fixed = issubclass(kind, enum.Enum) and _has_fixed_values(kind)
+        known = _known[kind] = of_numpy or issubclass(kind, np.dtype) or is_fixed
     return known
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from headrace.attach.batches.batch_values import is_on
 from headrace.attach.batches.worker_draws import MOST_PASSES, WorkerDraws
 from headrace.attach.experiments.probe import Probe
+from headrace.attach.machine.sockets import tcp_connections
 from headrace.attach.record import load_hooks, open_step, stacks
 from headrace.attach.record.recorder import Recorder
 from headrace.attach.record.threads import (
@@ -27,7 +28,6 @@ from headrace.attach.record.threads import (
     python_threads_cpu_s,
     read_io,
     run_queue_delay_s,
-    tcp_connections,
 )
 from headrace.attach.record.unseen_frames import drop_own_frames
 from headrace.attach.training.operator_cpu import OperatorCpu

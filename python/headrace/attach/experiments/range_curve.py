@@ -57,7 +57,7 @@ def rate_at(update: int, updates: int = UPDATES) -> float:
 
 
 class RangeCurve:
-    """The points of a test that goes on. `diverged`: whether the last loss ended it; that loss is no point."""
+    """The points that a running test has measured. diverged: whether the last loss, which is no point, ended the test."""
 
     def __init__(self, updates: int = UPDATES) -> None:
         self.points: list[RangePoint] = []

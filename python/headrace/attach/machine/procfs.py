@@ -15,6 +15,7 @@ __all__ = [
     "CoreTimes",
     "ProcessCpu",
     "TreeUse",
+    "ancestors",
     "core_times",
     "cores_and_runnable",
     "descendants",
@@ -125,6 +126,14 @@ def _descendants_by_parent(root: int, proc: Path) -> list[int]:
         pid = pending.pop()
         found.append(pid)
         pending += children.get(pid, [])
+    return found
+
+
+def ancestors(pid: int, proc: Path) -> list[int]:
+    """List the processes above `pid`: its parent first."""
+    found: list[int] = []
+    while (fields := _stat(f"{proc}/{pid}/stat")) is not None and (pid := int(fields[1])) > 0 and pid not in found:
+        found.append(pid)
     return found
 
 

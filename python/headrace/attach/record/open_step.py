@@ -17,6 +17,7 @@ import os
 import signal
 import threading
 import time
+import zlib
 from array import array
 from contextlib import suppress
 
@@ -49,18 +50,18 @@ a worker makes a batch, or has none to make. The page holds the position."""
 
 SLOTS = (
     "pid", "descriptor", "thread", "phase", "since_s", "loader", "epoch", "batches", "steps", "longest_s", "begun_s",
-    "rank", "world_size", "worker", "touched_s", "parent_pid",
+    "rank", "world_size", "worker", "touched_s", "parent_pid", "job",
 )  # fmt: skip
 """The numbers on the page, in order, each a float64. Times are monotonic seconds.
 
 thread: the training thread (`threading.get_native_id`). since_s: since when it does what `phase` says. batches: handed out in
 this epoch. steps: batches handed out in all loops. longest_s: the longest time between two changes so far. begun_s: time of
-the first batch, 0 before. worker: the worker's number, else -1. touched_s: the last step of an optimizer.
+the first batch, 0 before. worker: the worker's number, else -1. touched_s: the last step of an optimizer. job: a number that
+the ranks of one job share.
 """
 
-PID, DESCRIPTOR, THREAD, PHASE, SINCE, LOADER, EPOCH, BATCHES, STEPS, LONGEST, BEGUN, RANK, WORLD, WORKER, TOUCHED, PARENT = (
-    range(len(SLOTS))
-)
+PID, DESCRIPTOR, THREAD, PHASE, SINCE, LOADER, EPOCH, BATCHES = range(8)
+STEPS, LONGEST, BEGUN, RANK, WORLD, WORKER, TOUCHED, PARENT, JOB = range(8, len(SLOTS))
 WAITS, RUNS, EPOCH_ENDED, MAKES_BATCH, WORKER_IDLE = map(float, range(1, 6))
 
 _page: array[float] | memoryview[float] = array("d", bytes(8 * len(SLOTS)))
@@ -170,9 +171,11 @@ def optimizer_stepped() -> None:
 
 
 def note_rank(rank: int, world_size: int) -> None:
-    """Note the rank of this process and how many there are."""
+    """Note the rank of this process and how many there are, of the job that meets at `MASTER_ADDR` and `MASTER_PORT`."""
     page = _page
     page[RANK], page[WORLD] = rank, world_size
+    meeting = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    page[JOB] = zlib.crc32(meeting.encode("utf-8", "surrogateescape"))
 
 
 def stop() -> None:

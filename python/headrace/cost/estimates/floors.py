@@ -127,7 +127,10 @@ def binding(found: list[Floor]) -> Floor:
 
 
 def input_vcpus(found: list[Floor], vcpus: int) -> float | None:
-    """Return how many of the machine's `vcpus` the input needs for the rate that all other resources allow; None if unknown."""
+    """Return the vCPUs that the input needs for the rate that the other resources allow; None if unknown.
+
+    vcpus: those of the machine.
+    """
     cpu = next((floor for floor in found if floor.resource == "cpu"), None)
     others = [floor for floor in found if floor.resource != "cpu"]
     return vcpus * binding(others).img_s.point / cpu.img_s.point if cpu and others else None

@@ -39,7 +39,7 @@ LEAST_RATE = 1e-8
 """Call a learning rate near 0 below this: a weight of 1 then changes by less than float32 resolves, in thousands of steps."""
 
 LEAST_STEPS = 64
-"""Judge a learning rate and a profiler from this many steps on: warm-ups begin near 0, and short profiles are meant."""
+"""Ignore the learning rate and the profiler before this many steps: a warm-up begins near 0, and a short profile is meant."""
 
 LEAST_SLOWER = 2.0
 """Report denormal numbers where a product with them takes at least this many times as long."""

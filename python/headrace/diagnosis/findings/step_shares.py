@@ -37,8 +37,19 @@ def share_of_step(job: MeasuredJob) -> dict[str, float]:
     scale = min(1.0, rest_s / max(1e-12, math.fsum(outside.values())))  # times that overlap must not shrink the wait for input
     parts = _input_parts_s(job, waiting_s) | {name: scale * seconds for name, seconds in outside.items()}
     parts["compute"] = max(0.0, rank.step_s - math.fsum(parts.values()))
+    of_waits = job.machine.quota_share_of_waits
+    if of_waits is None:  # without a measured wait, the time of a stop counts as computing
+        _move(parts, "compute", "quota", job.machine.stopped_share)
+    else:
+        _move(parts, "input_queue", "input_quota", of_waits)
+        _move(parts, "core_wait", "quota", of_waits)
     total_s = math.fsum(parts.values())
     return {name: parts.get(name, 0.0) / total_s for name in SHARES}
+
+
+def _move(parts: dict[str, float], source: str, target: str, share: float) -> None:
+    parts[target] = share * parts[source]
+    parts[source] -= parts[target]
 
 
 def _input_parts_s(job: MeasuredJob, waiting_s: float) -> dict[str, float]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.diagnosis.measure.stats import Spans, mean, mean_of_known, median, required
-from headrace.session.model import Batch, Event, ObservedLoader, Process, Session, Stack, StackFrame, Step, owners
+from headrace.session.model import Batch, Event, ObservedLoader, Process, Session, Step, owners
+from headrace.session.stacks import Stack, StackFrame
 
 __all__ = ["BatchCost", "Recorded", "measure_batch_cost"]
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.diagnosis.result.model import FlameBar, FlameChart, HotFunction
-from headrace.session.model import Session, Stack, StackFrame
+from headrace.session.model import Session
+from headrace.session.stacks import Stack, StackFrame
 from headrace.system.text.sizes import percent_text
 
 __all__ = [
@@ -16,7 +17,6 @@ __all__ = [
     "flame_charts",
     "hot_functions",
     "hot_words",
-    "is_own",
     "name_of",
     "place_words",
     "training_stacks",
@@ -71,22 +71,17 @@ def name_of(frame: StackFrame) -> str:
     return frame.function
 
 
-def is_own(frame: StackFrame) -> bool:
-    """Return whether the function is the script's own."""
-    return frame.file.startswith(("/", "<ipython", "<stdin>", "<string>"))
-
-
 def _is_named(frame: StackFrame) -> bool:
     """Return whether the function is one that a user knows: a transform, a model, or a function of the script."""
     name, method = name_of(frame), frame.function.rpartition(".")[2]
     if name in CONTAINERS or method in PASSING or method in READERS:
         return False
-    return is_own(frame) or name != frame.function
+    return frame.is_own or name != frame.function
 
 
 def _known(frames: Sequence[StackFrame]) -> Iterator[int]:
     """Yield the places on a stack that may be named: known functions, and what the script calls in a library."""
-    last_own = max((at for at, frame in enumerate(frames) if is_own(frame)), default=-1)
+    last_own = max((at for at, frame in enumerate(frames) if frame.is_own), default=-1)
     called = next((at for at in range(last_own + 1, len(frames)) if _calls_on(frames[at])), None)
     named = [at for at, frame in enumerate(frames) if _is_named(frame)]
     if called is not None and not any(at > last_own for at in named):
@@ -140,7 +135,7 @@ def _functions(stacks: Sequence[Stack]) -> list[_Function]:
         own: StackFrame | None = None
         known, seen = set(_known(stack.frames)), set()
         for at, frame in enumerate(stack.frames):
-            own = frame if is_own(frame) else own
+            own = frame if frame.is_own else own
             key = (stack.role, name_of(frame), frame.file)
             if at not in known or key in seen:
                 continue

@@ -123,6 +123,21 @@ class Machine:
         return min(1.0, max(0.0, 1 - self.cores / self.wanted_cores) / self.queue_share)
 
     @property
+    def stopped_share(self) -> float:
+        """Share of the time in which the job's threads would run that the CPU quota stops them; 0 without a quota.
+
+        The kernel adds up the stops of all cores: with one busy core that sum is the share of the time lost; with several
+        it is related to the time that they would have run.
+        """
+        stopped = self.throttled_share or 0.0
+        return stopped / max(1.0, stopped + (self.own_cores or 0.0))
+
+    @property
+    def quota_share_of_waits(self) -> float | None:
+        """Share of the waits for a core that the CPU quota causes: a stopped thread waits for a core. None: not measured."""
+        return None if self.queue_share is None else min(1.0, self.stopped_share / max(1e-9, self.queue_share))
+
+    @property
     def foreign_share(self) -> float | None:
         """Share of the job's cores that other programs use, 0 to 1."""
         return None if self.foreign_cores is None or not self.core_count else min(1.0, self.foreign_cores / self.core_count)

@@ -154,7 +154,7 @@ class Rank:
         return self.exposed_of_handover_s(self.handover_s)
 
     def exposed_of_handover_s(self, handover_s: float) -> float:
-        """Return the part of a hand-over of that many seconds that delays the device; 0 without workers."""
+        """Return how many seconds of a hand-over delay the device; 0 without workers."""
         if not self.workers or not self.net_wait_s:
             return 0.0
         return min(handover_s, self.net_wait_s) * self.exposed_net_wait_s / self.net_wait_s

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.diagnosis.measure.hot_functions import LEAST_SAMPLES, PASSING, is_own, name_of
+from headrace.diagnosis.measure.hot_functions import LEAST_SAMPLES, PASSING, name_of
 from headrace.diagnosis.measure.machine import Machine
 from headrace.diagnosis.measure.rank import Rank
 from headrace.diagnosis.measure.stats import median
-from headrace.session.model import Session, Stack, StackFrame
+from headrace.session.model import Session
+from headrace.session.stacks import Stack, StackFrame
 
 __all__ = ["ScriptFunction", "ScriptTime", "is_use_unknown", "measure_script"]
 
@@ -171,7 +172,7 @@ def _pause(stack: Stack, rank: Rank) -> str | None:
     """Return "save" for a stack in `torch.save`, "gc" for one at the script's own call of `gc.collect`; None for all others."""
     if any(frame.file == "torch/serialization.py" for frame in stack.frames):
         return "save"
-    own = next((frame for frame in reversed(stack.frames) if is_own(frame)), None)
+    own = next((frame for frame in reversed(stack.frames) if frame.is_own), None)
     return "gc" if own is not None and rank.pauses.gc_call == f"{own.file}:{own.line}" else None
 
 
@@ -232,7 +233,7 @@ def _optimizer_end(frames: Sequence[StackFrame]) -> int:
     """Return the number of frames that lead to the optimizer's step; in a closure that it runs, up to the training step."""
     closure = _closure(frames)
     if closure:
-        return next(at for at in range(closure, len(frames)) if is_own(frames[at])) + 1
+        return next(at for at in range(closure, len(frames)) if frames[at].is_own) + 1
     return next((at for at, frame in enumerate(frames) if frame.file.startswith(OPTIMIZERS)), 0)
 
 
@@ -241,7 +242,7 @@ def _closure(frames: Sequence[StackFrame]) -> int:
     last = max((at for at, frame in enumerate(frames) if frame.file.startswith(OPTIMIZERS)), default=-1)
     if last < 0 or not frames[last].function.endswith(".step") or frames[last].file.endswith("lr_scheduler.py"):
         return 0
-    return last + 1 if any(is_own(frame) for frame in frames[last + 1 :]) else 0
+    return last + 1 if any(frame.is_own for frame in frames[last + 1 :]) else 0
 
 
 def _before_model(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
@@ -264,7 +265,7 @@ def _script_frame(stack: Stack, training: frozenset[Key]) -> int | None:
         return None
     if not frames[at].file.startswith("torch/") or frames[at].file.startswith(BESIDE_FILES):
         return at
-    return next((below for below in range(at, model) if is_own(frames[below])), None)  # a decorator of PyTorch calls it
+    return next((below for below in range(at, model) if frames[below].is_own), None)  # a decorator of PyTorch calls it
 
 
 def _is_model(frame: StackFrame) -> bool:
@@ -288,7 +289,7 @@ def _waits_for_device(frame: StackFrame) -> bool:
 
 def _named(frames: Sequence[StackFrame], at: int) -> StackFrame:
     """Return the function of the script at this place or above it, or else the library's function that the loop calls."""
-    return next((frame for frame in frames[at:] if is_own(frame) and frame.function not in PASSING), frames[at])
+    return next((frame for frame in frames[at:] if frame.is_own and frame.function not in PASSING), frames[at])
 
 
 def _key(frame: StackFrame) -> Key:
@@ -301,7 +302,7 @@ def _add(found: _Found, stack: Stack, frame: StackFrame, seconds: float) -> None
     else:
         found.before_s += seconds
     at = stack.frames.index(frame)
-    place = next((one for one in reversed(stack.frames[: at + 1]) if is_own(one)), frame)
+    place = next((one for one in reversed(stack.frames[: at + 1]) if one.is_own), frame)
     found.lines[place.file, place.line] += stack.count
 
 

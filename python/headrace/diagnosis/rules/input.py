@@ -18,7 +18,7 @@ from headrace.diagnosis.result.kinds import KINDS, verdict_kind
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.session.inside_next import OWN_PARTS
-from headrace.session.model import StackFrame
+from headrace.session.stacks import StackFrame
 from headrace.system.text.sizes import count_text, number_text, percent_text
 
 __all__ = [
@@ -434,9 +434,9 @@ def _network_bytes_expected(job: MeasuredJob, cost: BatchCost) -> float:
 def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[str, ...]]:
     """Return kind and evidence of a batch that mostly runs on a core or queues for one. The first condition that holds decides:
 
-    - Workers queue for a core for more than `QUEUE_SHARE` of the batch's time. CPU_UNEVEN: some cores idle meanwhile.
-      CPU_OVERSUBSCRIBED: workers and training process are more than the cores, and the training process is busy
-      (`BUSY_MAIN_CORES`). CPU_SATURATED: neither.
+    - Workers queue for a core for more than `QUEUE_SHARE` of the batch's time, without the stops by a quota. CPU_UNEVEN: some
+      cores idle meanwhile. CPU_OVERSUBSCRIBED: workers and training process are more than the cores, and the training
+      process is busy (`BUSY_MAIN_CORES`). CPU_SATURATED: neither.
     - CPU_SATURATED: the cores are full (`BUSY_SHARE`), or the CPU is nearly the largest term of the step model.
     - CPU_PREP: otherwise. Making the batch needs CPU time, and cores are free.
     """
@@ -444,8 +444,9 @@ def _cpu_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tuple[
     cores = machine.cores or 1.0
     busy = machine.busy_share
     full = f"; the cores are {percent_text(busy)} busy" if busy is not None else ""
-    queue_s = cost.parts_s["queueing for a core"]
-    if queue_s > QUEUE_SHARE * cost.wall_s:
+    stopped_s = cost.parts_s["queueing for a core"] * (machine.quota_share_of_waits or 0.0)
+    queue_s = cost.parts_s["queueing for a core"] - stopped_s
+    if queue_s > QUEUE_SHARE * (cost.wall_s - stopped_s):
         # Under a quota, cores may idle that the job must not use; `busy` is then the used share of the quota.
         if busy is not None and busy < UNEVEN_BUSY_SHARE and len(machine.core_busy) >= rank.workers:
             rows = sorted(machine.core_busy)

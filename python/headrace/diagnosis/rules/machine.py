@@ -37,7 +37,7 @@ NAMED_SHARE = 0.5
 """Say that more programs run unseen when the named ones use less than this share of what other programs use."""
 
 QUOTA_SHARE = 0.05
-"""Report the CPU quota when it stops the job for at least this share of the time."""
+"""Report the CPU quota when it stops the job for at least this share of the time and of the step."""
 
 THROTTLE_SHARE = 0.20
 """Report throttling when at least this share of the GPU samples shows a reason for it."""
@@ -60,15 +60,13 @@ LEAST_GROWTH_BYTES_S = 1e5
 """Ignore slower memory growth."""
 
 
-def cpu_quota(job: MeasuredJob) -> Finding | None:
-    """Report that the CPU quota of the container stops the job."""
-    throttled = job.machine.throttled_share
-    if throttled is None:
-        return None
-    # The kernel adds up the stops of all cores. With one busy core that sum is the share of the time lost; with several
-    # it has to be related to the time that they would have run.
-    share = throttled / max(1.0, throttled + (job.machine.own_cores or 0.0))
-    if share < QUOTA_SHARE:
+def cpu_quota(job: MeasuredJob, share: float) -> Finding | None:
+    """Report that the CPU quota of the container stops the job.
+
+    share: of the step, the parts of the bar in which it does.
+    """
+    stopped = job.machine.stopped_share
+    if stopped < QUOTA_SHARE or share < QUOTA_SHARE:
         return None
     quota = job.machine.quota_cores
     limit = (
@@ -76,7 +74,8 @@ def cpu_quota(job: MeasuredJob) -> Finding | None:
         if quota
         else "the cgroup has a CPU limit"
     )
-    return make_finding("CPU_QUOTA", share, f"the kernel stopped the job for {percent_text(share)} of the time; {limit}")
+    words = f"the kernel stopped the job's threads for {percent_text(stopped)} of the time in which they could run; {limit}"
+    return make_finding("CPU_QUOTA", share, words)
 
 
 def thermal_throttle(job: MeasuredJob) -> Finding | None:
@@ -132,6 +131,7 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
     delayed = _queueing_s(job)
     if delayed is None:
         return None
+    delayed *= 1 - (job.machine.quota_share_of_waits or 0.0)
     share = job.share(delayed)
     if share < LEAST_FOREIGN_DELAY:
         return None  # other programs run, but do not delay the job
@@ -186,7 +186,7 @@ def _late_by_queueing_s(job: MeasuredJob) -> float:
 
 
 def queueing_in_input_s(job: MeasuredJob, kind: str) -> float:
-    """Return the seconds of waiting for a core that both a finding of the input and EXTERNAL_CPU count, per step.
+    """Return the seconds of waiting for a core that a finding of the input and EXTERNAL_CPU or CPU_QUOTA count, per step.
 
     Workers that wait for a core make batches late; `next()` itself takes no longer.
     """
@@ -208,7 +208,8 @@ def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
     foreign = machine.foreign_share
     if rank.main_queue_s is None or foreign is None or foreign >= FOREIGN_SHARE or not machine.cores:
         return None
-    share = job.share(rank.main_queue_s)
+    queued_s = rank.main_queue_s * (1 - (machine.quota_share_of_waits or 0.0))
+    share = job.share(queued_s)
     # Threads of headrace's own loader rest while batches are ready; where they are needed, `slow_input` reports.
     threads = (0 if has_native_threads(rank.loader) else rank.workers) + (rank.process.torch_threads or 1)
     if share < OVERSUBSCRIBED_SHARE or threads <= machine.cores:
@@ -218,7 +219,7 @@ def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
     return make_finding(
         "CPU_OVERSUBSCRIBED",
         share,
-        f"the training thread waits {duration(rank.main_queue_s)} per step for a core",
+        f"the training thread waits {duration(queued_s)} per step for a core",
         f"{rank.workers} workers and {rank.process.torch_threads or 1} compute threads want {machine.cores:g} cores",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headrace.diagnosis.measure.job import MeasuredJob
@@ -27,8 +27,8 @@ __all__ = ["find_causes"]
 
 Rule = Callable[[MeasuredJob], Finding | None]
 
-OUTSIDE_RULES: tuple[Rule, ...] = (cpu_quota, thermal_throttle, external_cpu)
-"""Rules for causes outside the job. Such a cause makes the job look as if it had a cause inside as well."""
+OUTSIDE_RULES: tuple[Rule, ...] = (thermal_throttle, external_cpu)
+"""Rules for causes outside the job, beside `cpu_quota`. Such a cause makes the job look as if it had a cause inside as well."""
 
 OUTSIDE_KINDS = ("CPU_QUOTA", "THERMAL_THROTTLE", "EXTERNAL_CPU")
 
@@ -66,17 +66,21 @@ URGENT_HOURS = 1.0
 """Make memory growth the verdict when memory is full within this time and no other cause slows the job."""
 
 
-def find_causes(job: MeasuredJob, computing: float) -> list[Finding]:
+def find_causes(job: MeasuredJob, parts: Mapping[str, float]) -> list[Finding]:
     """Return all causes, the verdict first: the largest that leads, each second of a step counted once.
 
     The verdict is COMPUTE_BOUND where all shares are small beside computing (`_leads`).
 
-    computing: share of the step that is computing, 0 to 1.
+    parts: the parts of the step, as shares (`share_of_step`).
     """
-    outside = _findings(OUTSIDE_RULES, job)
+    computing = parts["compute"]
+    quota = cpu_quota(job, parts["input_quota"] + parts["quota"])
+    outside = [*([quota] if quota is not None else []), *_findings(OUTSIDE_RULES, job)]
     inside = _findings(RULES, job)
-    if any(found.kind == "EXTERNAL_CPU" for found in outside):
-        inside = [rest for found in inside if (rest := _without_queueing(job, found)) is not None]
+    waits = 1.0 if any(found.kind == "EXTERNAL_CPU" for found in outside) else 0.0
+    waits = waits or (job.machine.quota_share_of_waits or 0.0 if quota is not None else 0.0)
+    if waits:
+        inside = [rest for found in inside if (rest := _without_queueing(job, found, waits)) is not None]
     causes = sorted([*outside, *inside], key=_share, reverse=True)
     causes = _contention_first(job, causes)
     growth = memory_growth(job)
@@ -109,7 +113,7 @@ def _leads(found: Finding, computing: float) -> bool:
     """Return whether a cause may be the verdict, rather than computing."""
     share = _share(found)
     if found.kind in OUTSIDE_KINDS:
-        computing -= 0.0 if found.kind == "EXTERNAL_CPU" else share  # a stop or a low clock makes computing longer
+        computing -= share if found.kind == "THERMAL_THROTTLE" else 0.0  # a low clock makes computing longer
         return share >= OUTSIDE_OVER_COMPUTING * computing
     return share >= (INPUT_SHARE if KINDS[found.kind].is_input else min(LEADING_SHARE, computing))
 
@@ -127,14 +131,14 @@ def _contention_first(job: MeasuredJob, causes: list[Finding]) -> list[Finding]:
     return [contention, *sorted(rest, key=_share, reverse=True)]
 
 
-def _without_queueing(job: MeasuredJob, found: Finding) -> Finding | None:
-    """Return a slow input without the waits for a core that are part of it: they are the share of EXTERNAL_CPU.
+def _without_queueing(job: MeasuredJob, found: Finding, waits: float) -> Finding | None:
+    """Return a slow input without this share of its waits for a core: they are the share of EXTERNAL_CPU and CPU_QUOTA.
 
     None: what is left is too small a share to report.
     """
     if not KINDS[found.kind].is_input:
         return found
-    rest = _less(found, job.share(queueing_in_input_s(job, found.kind)))
+    rest = _less(found, waits * job.share(queueing_in_input_s(job, found.kind)))
     return rest if _share(rest) >= INPUT_SHARE else None
 
 

@@ -57,6 +57,16 @@ SLEEPS = "sleeps"
 ENDS_BY_ITSELF = (SLEEPS, "waits for another program", "waits for another process to end", "waits for storage")
 """What the training thread may do for a while with nothing wrong, so that it is a hang only after `FIRST_STEP_S`."""
 
+WAITS_FOR_OTHERS = (
+    *ENDS_BY_ITSELF,
+    "waits for another process",
+    "waits for an item of a queue",
+    "waits for room in a queue",
+    "waits for bytes from a pipe",
+    "waits for room in a pipe",
+)
+"""What a training process may do because of another training of the command, so that it is no hang while there is one."""
+
 MOST_CLAUSES = 8
 """Say where so many training processes stand, and at how many places the workers of one; the others are counted."""
 
@@ -69,7 +79,8 @@ class OpenStandstill:
     """The standstill in which the session ended, or that goes on.
 
     words: who stands where, in a sentence that begins with `no step for N s`. hangs: whether it is a hang, with `confidence`.
-    in_next: whether training waits for a batch. advice: what to do, where the place tells.
+    in_next: whether training waits for a batch. advice: what to do, where the place tells. pids: the training processes that
+    stand.
     """
 
     age_s: float
@@ -79,6 +90,7 @@ class OpenStandstill:
     in_next: bool
     evidence: tuple[str, ...]
     advice: str | None = None
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,22 +179,34 @@ class _Judged:
 
 
 def open_standstill(session: Session) -> OpenStandstill | None:
-    """Return the standstill that was not over when the session ended, or None. A command that ended well hung nowhere."""
-    found = session.standstills[-1] if session.standstills else None
+    """Return the standstill that was not over when the session ended, or None. A command that ended well hung nowhere.
+
+    Of several trainings that stand, a hang comes first, then the one that stands longest.
+    """
+    if session.exit_code == 0 and not session.facts.get("time_limit_s"):
+        return None
+    last: dict[int, Standstill] = {}
+    for one in session.standstills:
+        last[one.samples[-1].processes[0].pid if one.samples[-1].processes else 0] = one
+    found = [judged for one in last.values() if (judged := _judged(one, session)) is not None]
+    return max(found, key=lambda one: (one.hangs, one.age_s), default=None)
+
+
+def _judged(found: Standstill, session: Session) -> OpenStandstill | None:
+    """Return a standstill if it was not over when the session ended, or None."""
+    last = found.samples[-1]
+    pids = {one.pid for one in last.processes} if last.beside else None
+    if found.over or any(step.start_s > found.since_s + 1e-3 and (pids is None or step.pid in pids) for step in session.steps):
+        return None
     limit_s = session.facts.get("time_limit_s")
-    if found is None or found.over or (session.exit_code == 0 and not limit_s):
-        return None
-    if any(step.start_s > found.since_s + 1e-3 for step in session.steps):
-        return None
-    end_s = session.duration_s if session.duration_s is not None else max(found.samples[-1].time_s, _last_s(session))
-    end_s = min(end_s, float(limit_s)) if limit_s and end_s > float(limit_s) > found.samples[-1].time_s else end_s
+    end_s = session.duration_s if session.duration_s is not None else max(last.time_s, _last_s(session))
+    end_s = min(end_s, float(limit_s)) if limit_s and end_s > float(limit_s) > last.time_s else end_s
     samples = _same_places(found)
     by_pid: dict[int, list[StandingProcess]] = {}
     for sample in samples:
         for one in sample.processes:
             by_pid.setdefault(one.pid, []).append(one)
-    judged = _Judged(samples, end_s - found.since_s, found.scale, session.cwd, by_pid)
-    return _judge(judged, session)
+    return _judge(_Judged(samples, end_s - found.since_s, found.scale, session.cwd, by_pid), session)
 
 
 def hang(found: OpenStandstill, share: float) -> Finding:
@@ -222,7 +246,8 @@ def _judge(judged: _Judged, session: Session) -> OpenStandstill | None:
     spins = not hangs and _spins(judged, here, culprits)
     clauses = dict.fromkeys(_clause(judged, one, several=several) for one in trainers[:MOST_CLAUSES])
     more = f"; and {len(trainers) - MOST_CLAUSES} more ranks" if len(trainers) > MOST_CLAUSES else ""
-    words = f"no step for {judged.age_s:.0f} s: {'; '.join(clauses)}{more}"
+    which = f" in {_processes_words(here)}" if judged.last.beside else ""
+    words = f"no step for {judged.age_s:.0f} s{which}: {'; '.join(clauses)}{more}"
     return OpenStandstill(
         age_s=judged.age_s,
         words=f"suspected: {words}" if spins else words,
@@ -232,10 +257,17 @@ def _judge(judged: _Judged, session: Session) -> OpenStandstill | None:
         evidence=tuple(
             filter(
                 None,
-                (SPIN_WORDS if spins else None, proof, _use_words(judged, session), _before_words(here, longest_s)),
+                (
+                    SPIN_WORDS if spins else None,
+                    proof,
+                    _use_words(judged, session),
+                    _before_words(here, longest_s),
+                    _beside_words(judged.last.beside),
+                ),
             )
         ),
         advice=_lock_advice(culprits),
+        pids=tuple(one.pid for one in here),
     )
 
 
@@ -254,6 +286,8 @@ def _hangs(
     if all(one.phase == "nothing" for one in here) and not exchange:
         return False  # a command that may not train at all, or is still at its preparations
     if any(map(is_event_loop, culprits)):
+        return False
+    if judged.last.beside and any(one.worker < 0 and _what(one) in WAITS_FOR_OTHERS for one in culprits):
         return False
     begun = any(one.steps > 1 for one in here)  # the first step compiles, downloads and allocates
     least_s = LONGEST_GAPS * max(one.longest_s for one in here) if begun else FIRST_STEP_S * judged.scale
@@ -387,6 +421,20 @@ def _use_words(judged: _Judged, session: Session) -> str:
         f"over {len(judged.samples)} samples all processes together use {judged.cores():.2f} cores and move "
         f"{judged.bytes_s() / 1024:.1f} KiB/s{also}"
     )
+
+
+def _processes_words(processes: Sequence[StandingProcess]) -> str:
+    """Return which training stands, of several that a command runs at the same time."""
+    if len(processes) == 1:
+        return f"process {processes[0].pid}"
+    return f"the job of process {processes[0].pid} and {count_text(len(processes) - 1, 'more rank')}"
+
+
+def _beside_words(pids: Sequence[int]) -> str | None:
+    if not pids:
+        return None
+    shown = ", ".join(str(pid) for pid in pids[:MOST_CLAUSES]) + (", …" if len(pids) > MOST_CLAUSES else "")
+    return f"the command runs another training beside it ({'pids' if len(pids) > 1 else 'pid'} {shown})"
 
 
 def _before_words(trainers: Sequence[StandingProcess], longest_s: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace.diagnosis.measure.hot_functions import place_words
 from headrace.diagnosis.result.model import Diagnosis, FlameBar, FlameChart, HotFunction
 from headrace.report.drawing.markup import Html, join, tag
 from headrace.report.pages import tables
@@ -28,7 +29,7 @@ def panel(diagnosis: Diagnosis, session: Session | None) -> Html:
             ROLES.get(one.role, one.role),
             numbers.percent(one.share),
             numbers.percent(one.self_share),
-            _place(one.file, one.line, cwd),
+            place_words(one.file, one.line, cwd),
         )
         for one in diagnosis.hot_functions
     ]
@@ -54,12 +55,7 @@ def _chart(chart: FlameChart, functions: Sequence[HotFunction], cwd: str) -> Htm
 def _bar(bar: FlameBar, cwd: str) -> Html:
     own = "" if bar.file.startswith(("/", "…/")) or not bar.file else " library"
     style = f"left:{100 * bar.left:.3f}%;width:{100 * bar.share:.3f}%;top:{1.45 * bar.depth:.2f}rem"
-    where = f" · {_place(bar.file, bar.line, cwd)}" if bar.file else ""
+    where = f" · {place_words(bar.file, bar.line, cwd)}" if bar.file else ""
     text = f"{bar.function} {numbers.percent(bar.share)}" if bar.share >= LABEL_SHARE else None
     words = f"{bar.function} · {numbers.percent(bar.share, digits=1)}{where}"
     return tag("span", text, style=style, class_=f"bar-{bar.role}{own}", title=words)
-
-
-def _place(file: str, line: int, cwd: str) -> str:
-    """Return "FILE:LINE"; FILE is relative to `cwd`, the folder of the command, if it lies below."""
-    return f"{file.removeprefix(cwd.rstrip('/') + '/') if cwd else file}:{line}"

@@ -40,6 +40,6 @@ def check_values(document: bytes) -> None:
 
 
 def count_values(document: bytes) -> int:
-    """Return how many values JSON text may hold, in one document or in lines: at most so many."""
+    """Return an upper bound of the number of values in JSON text, which is one document or one in each line."""
     # A value stands first in its list, object or line, or after a comma.
     return sum(map(document.count, (b",", b"[", b"{", b"\n")))
