@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.cli.cloud import launch as cli
+from headrace.cli.cloud import followed, launch
 from headrace.cli.main import main
 
 boto3 = pytest.importorskip("boto3")
@@ -43,7 +43,7 @@ def test_the_page_has_the_whole_way() -> None:
 
 def test_the_commands_for_aws_work(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     stopped: list[str] = []
-    make = cli.aws_client
+    make = launch.aws_client
 
     def client(service: str, region: str) -> Any:
         found = make(service, region)
@@ -51,7 +51,8 @@ def test_the_commands_for_aws_work(folder: Path, monkeypatch: pytest.MonkeyPatch
             found.stop_training_job = lambda TrainingJobName: stopped.append(TrainingJobName)
         return found
 
-    monkeypatch.setattr(cli, "aws_client", client)
+    for module in (launch, followed):
+        monkeypatch.setattr(module, "aws_client", client)
     with moto.mock_aws():
         boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="my-bucket")
         for line in COMMANDS:

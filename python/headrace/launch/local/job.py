@@ -42,7 +42,8 @@ MARKER_FILE = ".headrace-local-job"
 """A file that marks the folder of a local job. Only folders with this file, or empty ones, are used and cleared."""
 MARKER_TEXT = "headrace launch local keeps the trees of its hosts here and removes them before the next job\n"
 
-PARTS, STORE = ("results", "logs", "hosts"), "s3"
+PARTS = ("results", "logs", "hosts")
+STORE = "s3"
 """Folders of a job that are removed before the next one, and the one in place of S3, which stays."""
 
 Interruption = Callable[[Path, float], bool]
