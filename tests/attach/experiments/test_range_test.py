@@ -205,6 +205,7 @@ def test_the_run_ends_with_its_curve(rest: str, updates: int | None, early: str,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_no_rank_waits_for_one_that_has_ended(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = f"""{LOOP}
@@ -218,7 +219,7 @@ def train(rank):
 if __name__ == "__main__":
     torch.multiprocessing.spawn(train, nprocs=2)
 """
-    found, why = run(script, tmp_path, "0")
+    found, why = run(script, tmp_path, "0", limit_s=180)
     assert "save" in why and found["global_batch"] == 64 and len(found["points"]) == 21
 
 
