@@ -13,6 +13,7 @@ from pathlib import Path
 from headrace._native import quiet_orientation
 from headrace.accelerate.runtime.data_map import mapped
 from headrace.accelerate.runtime.unsupported import Unsupported
+from headrace.system.files.regular_file import read_regular
 
 __all__ = ["is_quiet", "require_quiet_files"]
 
@@ -43,8 +44,8 @@ def require_quiet_files(paths: Sequence[str]) -> None:
 
 @functools.lru_cache(maxsize=64 * READ_FILES)  # the next epoch need not read them again
 def _is_quiet_file(path: str) -> bool | None:
-    """Return whether Pillow reads a file as RGB without a warning; None if it cannot be opened."""
+    """Return whether Pillow reads a file as RGB without a warning; None if it cannot be opened, or is no file of an image."""
     try:
-        return is_quiet(Path(mapped(path)).read_bytes())
+        return is_quiet(read_regular(Path(mapped(path))))
     except (OSError, ValueError):
         return None
