@@ -30,6 +30,13 @@ const SCANS_OF_THE_LARGEST: u64 = 20;
 /// Scans that an image of any size may have.
 const MAX_SCANS: u64 = 100;
 
+/// The environment variable that states another limit of what is read whole, such as `4GiB`.
+pub const RECORD_VARIABLE: &str = "HEADRACE_RECORD_LIMIT";
+
+/// Bytes of a record or a file that is read whole, unless [`RECORD_VARIABLE`] states another number. A sparse file of any size takes
+/// no disk.
+const RECORD_BYTES: u64 = 1 << 30;
+
 /// Memory in bytes that a thread's buffer keeps from one image to the next.
 const KEPT_BYTES: usize = 256 << 20;
 
@@ -44,6 +51,31 @@ fn limit_of(text: Option<&str>) -> u64 {
     text.and_then(|text| text.trim().parse().ok())
         .filter(|pixels| (1..=LARGEST).contains(pixels))
         .unwrap_or(MAX_PIXELS)
+}
+
+/// Return the most bytes of a record or a file that is read whole, as [`RECORD_VARIABLE`] states it when this is called first.
+pub fn record_bytes() -> u64 {
+    static LIMIT: OnceLock<u64> = OnceLock::new();
+    *LIMIT.get_or_init(|| {
+        let text = std::env::var(RECORD_VARIABLE).ok();
+        text.and_then(|text| size_of(&text)).unwrap_or(RECORD_BYTES)
+    })
+}
+
+/// Return the number of bytes that a text such as `4GiB` or `1.5 GB` states; Python refuses other texts in words.
+fn size_of(text: &str) -> Option<u64> {
+    let text = text.trim().to_ascii_uppercase();
+    let unit = text.trim_start_matches(|one: char| one.is_ascii_digit() || one == '.');
+    let number: f64 = text[..text.len() - unit.len()].parse().ok()?;
+    let unit = unit.trim_start();
+    let (base, letter) = match unit.strip_suffix('B').unwrap_or(unit) {
+        "" => return Some(number as u64),
+        unit => unit
+            .strip_suffix('I')
+            .map_or((1000.0, unit), |letter| (1024.0, letter)),
+    };
+    let power = ["K", "M", "G", "T"].iter().position(|one| *one == letter)?;
+    Some((number * f64::powi(base, power as i32 + 1)) as u64)
 }
 
 /// Return the limit of an image's decoded samples, and of a library's working memory, in bytes: enough for the largest image at
@@ -116,6 +148,25 @@ pub fn shrink(buffer: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read_as_python_reads_them() {
+        let sizes = [
+            ("4096", 4096),
+            (" 4GiB ", 4 << 30),
+            ("1.5 GB", 1_500_000_000),
+            ("2k", 2000),
+            ("3 MiB", 3 << 20),
+            ("1TB", 1_000_000_000_000),
+            ("7b", 7),
+        ];
+        for (text, bytes) in sizes {
+            assert_eq!(size_of(text), Some(bytes), "{text}");
+        }
+        for text in ["", "GiB", "1 XB", "1 GiBs", "-1", "1e9"] {
+            assert_eq!(size_of(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn a_text_states_the_limit_of_pixels() {

@@ -6,27 +6,38 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::error::{Result, Status};
+use crate::limits::record_bytes;
 use crate::regular_file;
 
 /// Read the regular file at `path` into `bytes`, replacing its contents: one open, one look at its size, one read, one close.
 ///
-/// Errors: [`Status::Io`] if there is no such file, if it cannot be read, or if it is a pipe, device, socket or folder.
+/// Errors: [`Status::Io`] if there is no such file, if it cannot be read, is larger than [`record_bytes`], or is a pipe, device,
+/// socket or folder.
 pub fn read_file(path: &Path, bytes: &mut Vec<u8>) -> Result<()> {
     read(path, bytes).map_err(|_| Status::Io)
 }
 
 fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
-    let (mut file, facts) = regular_file::open(path)?;
+    let (file, facts) = regular_file::open(path)?;
     let size = usize::try_from(facts.len()).map_err(io::Error::other)?;
     if size == 0 {
         // Some file systems state no size.
         bytes.clear();
-        file.read_to_end(bytes)?;
-        return Ok(());
+        file.take(record_bytes() + 1).read_to_end(bytes)?;
+        return within_limit(bytes.len());
     }
+    within_limit(size)?;
     make_room(bytes, size)?;
     let read = read_up_to(&file, bytes)?;
     bytes.truncate(read); // a file that shrank meanwhile
+    Ok(())
+}
+
+/// Refuse a size above [`record_bytes`]: a sparse file takes no disk, and its zeros take memory.
+pub fn within_limit(size: usize) -> io::Result<()> {
+    if size as u64 > record_bytes() {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     Ok(())
 }
 
@@ -82,6 +93,17 @@ mod tests {
         assert_eq!(read_file(&pipe, &mut bytes), Err(Status::Io)); // and does not wait
         std::fs::remove_dir_all(&folder).expect("removed");
         assert_eq!(read_file(&path, &mut bytes), Err(Status::Io));
+    }
+
+    #[test]
+    fn a_sparse_file_is_not_read() {
+        let path = std::env::temp_dir().join(format!("headrace-sparse-{}", std::process::id()));
+        let file = File::create(&path).expect("made");
+        file.set_len(record_bytes() + 1).expect("sparse");
+        let mut bytes = Vec::new();
+        assert_eq!(read_file(&path, &mut bytes), Err(Status::Io));
+        assert_eq!(bytes.capacity(), 0);
+        std::fs::remove_file(&path).expect("removed");
     }
 
     #[test]

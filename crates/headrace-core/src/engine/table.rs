@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::byte_cache::ByteCache;
-use super::file::{make_room, read_file};
+use super::file::{make_room, read_file, within_limit};
 use crate::crc::crc32c;
 use crate::error::{Result, Status};
 use crate::regular_file;
@@ -202,6 +202,7 @@ impl Table {
 
 /// Read a part of a shard at a given offset. Not through a memory map: a shard that shrinks meanwhile would crash the process.
 fn part(shard: &File, offset: u64, size: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+    within_limit(size)?;
     make_room(bytes, size)?;
     shard.read_exact_at(bytes, offset)
 }

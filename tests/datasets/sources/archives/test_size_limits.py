@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import struct
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from file_digests import file_digests
 from headrace.datasets.sources.archives import recordio
 from headrace.datasets.sources.archives.tar import samples
 from headrace.datasets.sources.archives.tfrecord import masked_crc32c
-from headrace.errors import FormatError, HeadraceError, StateError, UsageError
+from headrace.errors import DecodeError, FormatError, HeadraceError, StateError, UsageError
 from headrace.inspection.inspect import inspect_dataset
 from headrace.packing.folder_copy import RECORD
 from headrace.system.files.regular_file import read_regular
@@ -223,6 +224,17 @@ def test_a_sample_of_any_number_of_members_takes_no_time_for_each_pair(tmp_path:
     found = list(samples(tmp_path / "a.tar"))
     assert time.process_time() - began_s < 8
     assert len(found) == 1 and len(found[0][1]) == 20_001
+
+
+def test_a_sparse_image_of_a_folder_is_an_error_of_the_image(image_folder: Callable[..., Path]) -> None:
+    """Its zeros were read: gigabytes, in each thread."""
+    root = image_folder()
+    sparse(next(root.rglob("*.jpg")), 2 << 30)
+    loader = headrace.Loader(headrace.open(root), 2, transform=headrace.transforms.RandomResizedCrop(32))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DecodeError, match="could not be read"):
+        list(loader)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10  # KiB
 
 
 def test_a_file_that_states_no_size_is_read_to_its_limit() -> None:
