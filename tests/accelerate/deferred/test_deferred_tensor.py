@@ -201,6 +201,15 @@ def test_changes_in_place_are_seen_by_every_later_use(file: Path) -> None:
     assert described(real(ours)) == described(plain)
 
 
+def test_a_stack_of_the_script_collates(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = torch.stack
+    monkeypatch.setattr(torch, "stack", lambda *arguments, **options: own(*arguments, **options) + 1)
+    with lazy_images(), deferred_tensors():
+        one = opened(file, functional.to_tensor)
+        batch = default_collate([one, one])
+    assert torch.equal(batch, own([one, one]) + 1)
+
+
 def test_inference_mode_counts_where_a_tensor_is_made(file: Path) -> None:
     with lazy_images(), deferred_tensors():
         before = opened(file, functional.to_tensor)
