@@ -201,6 +201,27 @@ def test_changes_in_place_are_seen_by_every_later_use(file: Path) -> None:
     assert described(real(ours)) == described(plain)
 
 
+def test_a_stack_of_the_script_collates(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = torch.stack
+    monkeypatch.setattr(torch, "stack", lambda *arguments, **options: own(*arguments, **options) + 1)
+    with lazy_images(), deferred_tensors():
+        one = opened(file, functional.to_tensor)
+        batch = default_collate([one, one])
+    assert torch.equal(batch, own([one, one]) + 1)
+
+
+def test_inference_mode_counts_where_a_tensor_is_made(file: Path) -> None:
+    with lazy_images(), deferred_tensors():
+        before = opened(file, functional.to_tensor)
+        with torch.inference_mode():
+            inside = opened(file, functional.to_tensor)
+            after, batch = before * 2, torch.stack([before, before])
+            assert is_deferred(after) and is_deferred(batch) and not before.is_inference()
+    assert inside.is_inference() and after.is_inference() and batch.is_inference()
+    assert torch.equal(after, before * 2) and torch.equal(inside, before)
+    assert not (before + 1).is_inference()
+
+
 def test_a_batch_is_a_snapshot_of_its_tensors(file: Path) -> None:
     def batch() -> Any:
         buffer = torch.zeros(3, 20, 30)

@@ -176,9 +176,14 @@ def _deferred_image() -> type[DeferredTensor] | None:
 
 
 def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Collate tensors as torch does."""
+    """Collate tensors as torch does, which calls a `torch.stack` of the script."""
     if any(issubclass(type(tensor), DeferredTensor) for tensor in batch):
-        found = joined(batch, torch.stack, contiguous=torch.utils.data.get_worker_info() is not None)
+        is_own = is_own_function(torch.stack)
+        found = (
+            NotImplemented
+            if not is_own
+            else joined(batch, torch.stack, contiguous=torch.utils.data.get_worker_info() is not None)
+        )
         if found is not NotImplemented:
             return found if torch.utils.data.get_worker_info() is not None else real(found)
         batch = [real(tensor) for tensor in batch]

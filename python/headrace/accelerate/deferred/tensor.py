@@ -69,10 +69,10 @@ class State:
     """The images, shape, strides and dtype of a deferred tensor, later its computed tensor. Tensors that share memory share it.
 
     `parts`: the images in order, until they are computed. `strides`: in elements. `fill`: function that computes the images
-    into a tensor. `tensor`: the computed tensor, or None.
+    into a tensor. `tensor`: the computed tensor, or None. `is_inference`: the tensor was made in inference mode.
     """
 
-    __slots__ = ("dtype", "fill", "parts", "shape", "strides", "tensor")
+    __slots__ = ("dtype", "fill", "is_inference", "parts", "shape", "strides", "tensor")
 
     def __init__(
         self, parts: tuple[Part, ...], shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, fill: Fill
@@ -82,14 +82,16 @@ class State:
         self.strides = strides
         self.dtype = dtype
         self.fill = fill
+        self.is_inference = torch.is_inference_mode_enabled()
         self.tensor: torch.Tensor | None = None
 
     def computed(self) -> torch.Tensor:
         """Return the tensor of values, computed at the first call. Threads that call at the same time get the same tensor."""
         parts = self.parts  # before the tensor is looked at: they go once it is there
         if self.tensor is None:
-            tensor = torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
-            self.fill(parts, tensor)
+            with torch.inference_mode(self.is_inference):
+                tensor = torch.empty_strided(self.shape, self.strides, dtype=self.dtype)
+                self.fill(parts, tensor)
             if self.tensor is None:
                 self.tensor, self.parts = tensor, ()
         return self.tensor
