@@ -155,6 +155,12 @@ def test_workers_of_a_validation_loader_that_is_made_anew_are_a_part_of_its_paus
     validation = replace(session.loaders[0], loader=1)
     session = replace(session, steps=tuple(steps), events=tuple(events), loaders=(*session.loaders, validation))
     diagnosis = check(session, "PERIODIC_STALL")
+    assert diagnosis.summary == "every 20 steps a step takes up to 300 ms longer, mostly in another loader (validation)"
+    waiting = diagnosis.findings[0].evidence[2]
+    assert waiting.endswith("% of its steps is waiting for its input")
+    alone = replace(session, loaders=(session.loaders[0], replace(validation, num_workers=0)))
+    assert f"{waiting}; it has no workers" in diagnose(alone).findings[0].evidence
+    assert any("take 1.00 s in all" in one for one in diagnosis.findings[0].evidence), "and not 1e+03 ms"
     words = "another loader makes 6 iterators, and its workers take"
     assert any(one.startswith(words) for one in diagnosis.findings[0].evidence), diagnosis.findings[0].evidence
 

@@ -19,6 +19,9 @@ __all__ = ["BATCH_SIZE", "KEEP_ITERATOR", "OWN_PROCESS", "PIN_MEMORY", "SHORTER_
 TIMES_LARGER = 4
 """Propose a batch this many times as large."""
 
+COPIED_BYTES_S = 1e9
+"""Expect a collate function to copy a batch into new shared memory at least this fast; what it takes longer is other work."""
+
 VALUE_BYTES: Mapping[str, int] = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
 """Bytes of one number in a batch, by dtype. Other dtypes count as float32."""
 
@@ -107,10 +110,13 @@ def _uint8_batches(job: MeasuredJob, kind: str) -> Fix | None:
     if model is None or cost is None or job.rank.batch_bytes < SMALL_BATCH_BYTES or value_bytes == 1:
         return None
     left = 1 / value_bytes
+    copying_s = cost.collate_cpu_s
+    if job.rank.loader.collate not in (None, "default_collate"):  # a function of the script's own may do more than copy
+        copying_s = min(copying_s, job.rank.batch_bytes / COPIED_BYTES_S)
     after = model.changed(
         handover_s=model.handover_s * left,
         compute_s=max(0.0, model.compute_s - (1 - left) * (job.rank.h2d_s or 0.0)),
-        cpu_s=cost.prepare_cpu_s + cost.collate_cpu_s * left,
+        cpu_s=cost.prepare_cpu_s + cost.collate_cpu_s - copying_s * (1 - left),
         send_s=model.send_s * left,
         blocked_s=model.blocked_s,
     )

@@ -15,4 +15,4 @@ def make_finding(kind: str, share: float | None, *evidence: str) -> Finding:
 
 def duration(seconds: float) -> str:
     """Return a time in words: 3.1 ms, 1.25 s."""
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.2f} s"

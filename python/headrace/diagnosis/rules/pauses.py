@@ -55,6 +55,7 @@ MOST_NAMED = 3
 BLOCKED_PART = 0.7
 """Say that the functions wait when the training thread is blocked for at least this part of their time."""
 
+OTHER_LOADER = "another loader (validation)"
 RECOMPILING = "torch.compile (compiling again)"
 
 PERIODIC_PART = 0.3
@@ -100,11 +101,12 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
         return None
     parts = {
         "torch.save": pauses.save_s,
-        "another loader (validation)": pauses.other_loader_s,
+        OTHER_LOADER: pauses.other_loader_s,
         RECOMPILING: pauses.compile_s,
         "unknown": job.unknown_pause_s,
     }
     cause = max(parts, key=lambda name: parts[name])
+    input_words = _other_input_words(job) if cause == OTHER_LOADER else ()
     if cause == "unknown" and pauses.period is None and not _few_and_long(pauses, job.rank.typical_compute_s):
         return None
     every = f"every {pauses.period} steps" if pauses.period else f"{pauses.count} times"
@@ -113,11 +115,14 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
         share,
         f"{every} a step takes up to {duration(pauses.longest_s)} longer, on average {duration(lost_s)} per step",
         "the cause was not seen (no torch.save, gc or other loader)" if cause == "unknown" else f"most of that time is {cause}",
+        *input_words,
         *_other_workers_words(job, pauses.periodic_s * len(job.rank.steps)),
     )
     if cause == RECOMPILING:
         return replace(found, summary="torch.compile compiles again while training, each time for a new shape or value")
-    return found
+    if cause == "unknown":
+        return found
+    return replace(found, summary=f"{every} a step takes up to {duration(pauses.longest_s)} longer, mostly in {cause}")
 
 
 def _gaps_between_epochs(job: MeasuredJob) -> Finding | None:
@@ -139,6 +144,18 @@ def _gaps_between_epochs(job: MeasuredJob) -> Finding | None:
         *_other_workers_words(job, gaps.all_s),
     )
     return replace(found, share_of="run")
+
+
+def _other_input_words(job: MeasuredJob) -> tuple[str, ...]:
+    """Return how much of the steps of other loaders is waiting for their input, if that is a cause."""
+    mine = job.rank.process.pid, job.rank.loader.loader
+    steps = [step for step in job.session.steps if step.pid == mine[0] and step.loader != mine[1]]
+    share = math.fsum(step.wait_s for step in steps) / max(1e-9, math.fsum(step.step_s for step in steps))
+    if share <= INPUT_SHARE:
+        return ()
+    used = {step.loader for step in steps}
+    alone = all(one.num_workers == 0 for one in job.session.loaders if one.pid == mine[0] and one.loader in used)
+    return (f"{percent_text(share)} of its steps is waiting for its input{'; it has no workers' if alone else ''}",)
 
 
 def _other_workers_words(job: MeasuredJob, pauses_s: float) -> tuple[str, ...]:
