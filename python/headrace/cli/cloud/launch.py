@@ -473,10 +473,10 @@ def _hyperparameters(args: argparse.Namespace) -> dict[str, str]:
         "epochs": None if args.epochs is None else f"{args.epochs:g}",
         "batch-size": None if args.batch_size is None else str(args.batch_size),
     }
-    return {
-        **{key: value for key, value in found.items() if value is not None},
-        **_pairs(args.hyperparameter, "--hyperparameter"),
-    }
+    given = _pairs(args.hyperparameter, "--hyperparameter")
+    if args.script is None and args.source_dir is None:  # options of `headrace train`; of a script, each spelling is its own
+        given = {key.replace("_", "-"): value for key, value in given.items()}
+    return {**{key: value for key, value in found.items() if value is not None}, **given}
 
 
 def _pairs(texts: list[str], option: str) -> dict[str, str]:
