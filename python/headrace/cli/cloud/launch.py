@@ -178,7 +178,12 @@ def _place_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--role", metavar="ARN", help="role that the job runs as")
     group.add_argument("--bucket", metavar="NAME", help="bucket for code, checkpoints and results")
     group.add_argument("--image", metavar="URI", help="container (default: AWS's PyTorch container)")
-    group.add_argument("--wheel", type=Path, metavar="FILE", help="headrace's wheel, which the machines install: no package index has headrace yet")
+    group.add_argument(
+        "--wheel",
+        type=Path,
+        metavar="FILE",
+        help="headrace's wheel, which the machines install: no package index has headrace yet",
+    )
     group.add_argument("--region", default="us-east-1", metavar="NAME", help="default: us-east-1")
     group.add_argument("--volume-gb", type=int, metavar="N", help="size of the volume (default: 100)")
     group.add_argument("--warm-pool-minutes", type=positive_number, metavar="M", help="keep the instances for the next job")
