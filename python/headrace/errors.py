@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 __all__ = [
-    "UPDATE_HINT",
     "CommandError",
     "DecodeError",
     "FormatError",
@@ -34,15 +33,7 @@ __all__ = [
     "UnknownArgumentError",
     "UnknownLengthError",
     "UsageError",
-    "extra_hint",
 ]
-
-UPDATE_HINT = "get a newer headrace: git pull in its checkout and pip install . there, or a newer wheel"
-
-
-def extra_hint(extra: str) -> str:
-    """Return what to type to install an extra of headrace: no package index has headrace yet, a checkout and a wheel do."""
-    return f"in a checkout of headrace pip install '.[{extra}]', with a wheel pip install 'FILE.whl[{extra}]'"
 
 
 class HeadraceError(Exception):

@@ -90,6 +90,25 @@ def test_headrace_train_gets_its_folders_and_hyperparameters(tmp_path: Path) -> 
     assert command[-4:] == ["--epochs", "2", "--model", "resnet18"]
 
 
+def test_an_option_of_headrace_train_has_one_name_in_both_spellings(tmp_path: Path) -> None:
+    def words(**values: str) -> list[str]:
+        base = container(tmp_path / str(len(values)), {"hyperparameters.json": {"sagemaker_region": "r", **values}})
+        return container_command(read_container({"SAGEMAKER_BASE_DIR": str(base)}), {}, gpus=0)[0]
+
+    assert words(batch_size="8")[-2:] == ["--batch-size", "8"]
+    assert words(batch_size="8", **{"batch-size": "8"}).count("--batch-size") == 1
+    with pytest.raises(HeadraceError, match="batch-size and batch_size are one option, and have two values"):
+        words(batch_size="8", **{"batch-size": "9"}, epochs="1")
+
+
+@pytest.mark.parametrize("last", ["KeyError: 'SM_CHANNEL_TRAIN'", "[rank0]: FileNotFoundError: [Errno 2] …", "ValueError: 3"])
+def test_the_end_of_a_traceback_that_may_lack_a_channel_is_answered_with_those_there(tmp_path: Path, last: str) -> None:
+    base = container(tmp_path, {"inputdataconfig.json": {"training": {}, "labels": {}}})
+    found = entry._remedies(f"Traceback (most recent call last):\n{last}\n", read_container({"SAGEMAKER_BASE_DIR": str(base)}))
+    there = f"SM_CHANNEL_LABELS={base}/input/data/labels, SM_CHANNEL_TRAINING={base}/input/data/training"
+    assert found == ([] if last.startswith("ValueError") else [f"the channels of this job: {there}"])
+
+
 def test_headrace_train_starts_its_own_ranks_on_one_host_and_torchrun_joins_several(tmp_path: Path) -> None:
     alone = read_container({"SAGEMAKER_BASE_DIR": str(container(tmp_path / "one", hosts()))})
     assert container_command(alone, {}, gpus=4)[0][: len(TRAIN)] == TRAIN

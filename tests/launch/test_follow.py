@@ -192,6 +192,30 @@ def test_a_job_without_machines_is_explained(stubbed: tuple[Any, Any]) -> None:
     assert done.reason == reason and done.advice is not None and "another instance type" in done.advice
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"ModelArtifacts": {"S3ModelArtifacts": ""}}, "nothing was saved: no model, and no CheckpointConfig"),
+        ({"ModelArtifacts": {"S3ModelArtifacts": ""}, "CheckpointConfig": {"S3Uri": "s3://b/c"}}, "no model; checkpoints, if"),
+        ({}, "model: s3://my-bucket/model"),
+    ],
+)
+def test_a_job_that_was_stopped_says_what_it_saved(more: dict[str, Any], said: str) -> None:
+    end = described("Stopped", "MaxRuntimeExceeded", STEPS[:3], **more)
+    assert [line for line in finished_job(end, PriceTable.load()).lines() if line.startswith(said)]
+
+
+def test_options_of_headrace_train_have_one_spelling_in_a_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS, "--dry-run", "--json", "--batch-size", "8", "--hyperparameter", "batch_size=16"]) == 0
+    asked = json.loads(capsys.readouterr().out)["request"]["HyperParameters"]
+    assert asked == {"model": "resnet50", "batch-size": "16"}
+    (tmp_path / "train.py").write_text("")
+    assert (
+        main([*WORDS, "--dry-run", "--json", "--script", str(tmp_path / "train.py"), "--hyperparameter", "batch_size=16"]) == 0
+    )
+    assert json.loads(capsys.readouterr().out)["request"]["HyperParameters"]["batch_size"] == "16"
+
+
 def test_the_log_of_all_hosts_is_shown_once() -> None:
     logs = client("logs")
     with stub.Stubber(logs) as answers:

@@ -218,6 +218,7 @@ def test_a_spot_job_goes_on_from_its_checkpoint_after_each_interruption(run: Run
     assert model(tmp_path) == 40
     statuses = [one["Status"] for one in job.description["SecondaryStatusTransitions"]]
     assert statuses.count("Interrupted") == 3 and statuses[-1] == "Completed"
+    assert "nothing was saved" not in json.dumps(job.description)
 
 
 def logged(tmp_path: Path, times: int) -> bool:
@@ -242,6 +243,8 @@ time.sleep(600 if not os.path.exists(os.environ["MARK"]) else 0)
 
     job = run(ignores, spot=True, interruptions=[taken], grace_s=0.3, environment={"MARK": str(mark)})
     assert (job.status, job.killed, job.interruptions) == ("Completed", ["algo-1"], 1), logs(job)
+    (taken_away,) = [one for one in job.description["SecondaryStatusTransitions"] if one["Status"] == "Interrupted"]
+    assert taken_away["StatusMessage"] == "The machines were taken; nothing was saved: the next attempt begins anew"
     assert not [one for one in Path("/proc").glob("[0-9]*") if b"job-1" in environ(one)], "a process of the job is left"
 
 

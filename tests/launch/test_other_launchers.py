@@ -317,6 +317,17 @@ def test_a_value_that_looks_like_a_place_stays_itself(world: dict[str, str]) -> 
         assert "§{name}" in text and f"{sign}{{port}}" in text and f"{sign}exports" in text
 
 
+@pytest.mark.usefixtures("world")
+def test_the_skypilot_task_brings_the_wheel_that_no_index_has(capsys: pytest.CaptureFixture[str]) -> None:
+    yaml = pytest.importorskip("yaml")
+    task = yaml.safe_load(written("skypilot", *TRAIN, "--wheel", "dist/headrace-1.whl"))
+    assert task["setup"] == "pip install '/tmp/headrace-1.whl[train,aws]'\n"
+    assert task["file_mounts"] == {"/tmp/headrace-1.whl": str(Path("dist/headrace-1.whl").absolute())}
+    assert "remark" not in capsys.readouterr().err
+    written("skypilot", *TRAIN)
+    assert "no package index has it: --wheel FILE brings one" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "value", ["x\nsetup: |\n  touch RAN", "x\r\nrun: evil", "x\u2028setup: evil", "x\x85run: evil", "a'b\n\\n", "é\n"]
 )

@@ -13,7 +13,8 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
-from headrace.errors import DecodeError, MissingDependencyError, SourceError, UsageError, extra_hint
+from headrace.errors import DecodeError, MissingDependencyError, SourceError, UsageError
+from headrace.system.text.install_hints import extra_hint
 from headrace.transforms import CenterCrop, Compose, MixUp, Normalize, Views, imagenet_train
 from PIL import Image
 

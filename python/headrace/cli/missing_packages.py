@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.errors import MissingDependencyError, extra_hint
+from headrace.errors import MissingDependencyError
+from headrace.system.text.install_hints import extra_hint
 
 __all__ = ["missing_package"]
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.errors import MissingDependencyError, SourceError, extra_hint
+from headrace.errors import MissingDependencyError, SourceError
 from headrace.images.raster import open_raster
+from headrace.system.text.install_hints import extra_hint
 
 if TYPE_CHECKING:
     from PIL import Image

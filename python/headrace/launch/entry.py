@@ -25,6 +25,7 @@ from headrace.launch.in_container.container import (
     read_container,
     sagemaker_variables,
     script_arguments,
+    train_arguments,
 )
 from headrace.launch.in_container.first_process import Ended, run_first
 from headrace.launch.in_container.requirements import FILE, install_requirements
@@ -45,6 +46,9 @@ ARGUMENTS = "HEADRACE_ARGUMENTS"
 
 FAILURE_CHARACTERS = 1024
 """SageMaker shows at most this many characters of the failure file."""
+
+_NO_CHANNEL = re.compile(r"^(?:\[rank\d+\]:\s*)?(?:FileNotFoundError|KeyError|NotADirectoryError)\b", re.MULTILINE)
+"""The last line of a traceback, under torchrun with the rank before it, that may name a channel that is not there."""
 
 RESULTS = ("final.safetensors", "report.html", "metrics.jsonl", "config.toml")
 """Files of a finished training run to copy into the job's model folder."""
@@ -175,7 +179,7 @@ def _train_words(container: Container) -> list[str]:
         words += ["--val", str(container.channel("validation"))]
     if _is_sharded(container, "validation"):
         words.append("--sharded-val")
-    return [*words, *script_arguments(container)]
+    return [*words, *train_arguments(container)]
 
 
 def _is_sharded(container: Container, channel: str) -> bool:
@@ -206,7 +210,7 @@ def _reason(ended: Ended, container: Container) -> str:
 
 def _remedies(stderr: str, container: Container) -> list[str]:
     """Return what to do about a path or a channel that is not there."""
-    if re.search(r"^(FileNotFoundError|KeyError|NotADirectoryError)\b", stderr, re.MULTILINE) is None:
+    if _NO_CHANNEL.search(stderr) is None:
         return []
     channels = ", ".join(f"SM_CHANNEL_{name.upper()}={container.channel(name)}" for name in sorted(container.inputs))
     found = [f"the channels of this job: {channels or 'none'}"]

@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 
 from headrace.errors import UsageError
 
@@ -41,7 +42,8 @@ _HOST = re.compile(r"[A-Za-z0-9_@.:\[\]-]+")
 class Training:
     """A training on `count` machines with `gpus` GPUs each. words: the script (or `-m headrace train`) and its options.
 
-    hours: time limit. image: a container. instance, spot: of a cloud. hosts: to reach over ssh, the first is the master.
+    hours: time limit. instance, spot: of a cloud. hosts: to reach over ssh, the first is the master. wheel: of headrace, for
+    machines of a cloud.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Training:
     spot: bool = False
     hosts: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    wheel: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,15 @@ def skypilot_task(job: Training) -> str:
     else:
         machines = [f"  accelerators: {{A10G: {max(1, job.gpus)}}}"]
     environment = [f"  {name}: {json.dumps(value)}" for name, value in job.environment.items()]
+    wheel = "headrace" if job.wheel is None else f"/tmp/{job.wheel.name}"
     return _filled(
         "skypilot.yaml",
         name=job.name,
         count=job.count,
         resources=[*machines, "  use_spot: true"] if job.spot else machines,
+        mounts=[] if job.wheel is None else ["file_mounts:", f"  {json.dumps(wheel)}: {json.dumps(str(job.wheel))}"],
         environment=["envs:", *environment] if environment else [],
+        headrace=_bash_word(f"{wheel}[train,aws]"),
         port=PORT,
         training=" ".join(map(_bash_word, job.words)),
     )

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.pictures import spread_rows
-from headrace.errors import MissingDependencyError, UsageError, extra_hint
+from headrace.errors import MissingDependencyError, UsageError
 from headrace.images.with_pillow import rgb_pixels
 from headrace.loading.loader import Loader
 from headrace.system.text.arguments import suggest_arguments
+from headrace.system.text.install_hints import extra_hint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

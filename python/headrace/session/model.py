@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.errors import UPDATE_HINT, SessionError
+from headrace.errors import SessionError
 from headrace.session.batch_contents import Contents, contents_lines, read_contents
 from headrace.session.endings import JobEnd, ProcessEnd
 from headrace.session.joined_lines import loader_lines, process_lines
@@ -33,6 +33,7 @@ from headrace.session.typed_json import converter, field_converters, field_value
 from headrace.system.files.private_files import make_private_folder, private_opener
 from headrace.system.files.regular_file import read_regular
 from headrace.system.hardware import machine
+from headrace.system.text.install_hints import UPDATE_HINT
 from headrace.system.text.json import check_values, count_values
 from headrace.system.text.size_limits import record_limit
 from headrace.system.text.sizes import size_text

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from file_digests import file_digests
 from headrace.datasets.open import open_stored
-from headrace.errors import DecodeError, HeadraceError, MissingDependencyError, UsageError, extra_hint
+from headrace.errors import DecodeError, HeadraceError, MissingDependencyError, UsageError
 from headrace.packing import pack
+from headrace.system.text.install_hints import extra_hint
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

@@ -178,7 +178,12 @@ def _place_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--role", metavar="ARN", help="role that the job runs as")
     group.add_argument("--bucket", metavar="NAME", help="bucket for code, checkpoints and results")
     group.add_argument("--image", metavar="URI", help="container (default: AWS's PyTorch container)")
-    group.add_argument("--wheel", type=Path, metavar="FILE", help="headrace's wheel (default: the released version)")
+    group.add_argument(
+        "--wheel",
+        type=Path,
+        metavar="FILE",
+        help="headrace's wheel, which the machines install: no package index has headrace yet",
+    )
     group.add_argument("--region", default="us-east-1", metavar="NAME", help="default: us-east-1")
     group.add_argument("--volume-gb", type=int, metavar="N", help="size of the volume (default: 100)")
     group.add_argument("--warm-pool-minutes", type=positive_number, metavar="M", help="keep the instances for the next job")
@@ -473,10 +478,10 @@ def _hyperparameters(args: argparse.Namespace) -> dict[str, str]:
         "epochs": None if args.epochs is None else f"{args.epochs:g}",
         "batch-size": None if args.batch_size is None else str(args.batch_size),
     }
-    return {
-        **{key: value for key, value in found.items() if value is not None},
-        **_pairs(args.hyperparameter, "--hyperparameter"),
-    }
+    given = _pairs(args.hyperparameter, "--hyperparameter")
+    if args.script is None and args.source_dir is None:  # options of `headrace train`; of a script, each spelling is its own
+        given = {key.replace("_", "-"): value for key, value in given.items()}
+    return {**{key: value for key, value in found.items() if value is not None}, **given}
 
 
 def _pairs(texts: list[str], option: str) -> dict[str, str]:

@@ -76,7 +76,12 @@ def _training(args: argparse.Namespace, name: str, options: Mapping[str, str], e
         given = {**places, **options}
     for key, value in given.items():
         words += [f"--{key}", value] if value else [f"--{key}"]
-    return Training(name, words, args.count, args.gpus, args.max_hours, args.instance, args.spot, args.hosts, environment)
+    wheel = args.wheel.absolute() if args.wheel is not None else None
+    if args.target == "skypilot" and wheel is None:
+        output.log("remark: the machines install headrace by pip, and no package index has it: --wheel FILE brings one")
+    return Training(
+        name, words, args.count, args.gpus, args.max_hours, args.instance, args.spot, args.hosts, environment, wheel
+    )
 
 
 def _packing(args: argparse.Namespace, name: str, options: Mapping[str, str]) -> Packing:

@@ -18,10 +18,11 @@ from typing import Any
 from headrace.cost.market.prices import PREFIX, PriceTable
 from headrace.cost.market.regions import near_names, region_hint
 from headrace.cost.market.spot_advisor import fetch_advisor, read_advice
-from headrace.errors import MissingDependencyError, SourceError, UsageError, extra_hint
+from headrace.errors import MissingDependencyError, SourceError, UsageError
 from headrace.session.typed_json import converter
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.install_hints import extra_hint
 from headrace.system.text.json import parse_json
 
 __all__ = ["ec2_prices", "overlaid", "read_table", "refresh", "sagemaker_prices", "spot_prices"]

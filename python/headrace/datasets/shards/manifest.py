@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import UPDATE_HINT, FormatError
+from headrace.errors import FormatError
 from headrace.system.files.regular_file import read_regular
+from headrace.system.text.install_hints import UPDATE_HINT
 from headrace.system.text.json import parse_json
 from headrace.system.text.size_limits import DOCUMENT_BYTES
 from headrace.system.text.utf8 import utf8_text

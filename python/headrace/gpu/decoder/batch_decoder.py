@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._native import CudaPlan
-from headrace.errors import HeadraceError, MissingDependencyError, UsageError, extra_hint
+from headrace.errors import HeadraceError, MissingDependencyError, UsageError
 from headrace.gpu.decoder.arguments import BatchArguments, Group, Launcher
 from headrace.gpu.decoder.driver import CudaLauncher
 from headrace.gpu.decoder.self_check import CHECKED_SIZE, check_pixels
 from headrace.images.decode import decode_into
+from headrace.system.text.install_hints import extra_hint
 
 if TYPE_CHECKING:
     import torch

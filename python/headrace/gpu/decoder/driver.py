@@ -8,10 +8,11 @@ import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, MissingDependencyError, extra_hint
+from headrace.errors import HeadraceError, MissingDependencyError
 from headrace.gpu.decoder.arguments import KERNELS, BatchArguments
 from headrace.gpu.decoder.nvrtc import cubin_for, target_for
 from headrace.system.text.foreign_errors import first_line
+from headrace.system.text.install_hints import extra_hint
 
 if TYPE_CHECKING:
     import torch

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.datasets.sources.archives.container_index_cache import cache_folder
-from headrace.errors import HeadraceError, MissingDependencyError, SourceError, extra_hint
+from headrace.errors import HeadraceError, MissingDependencyError, SourceError
 from headrace.gpu.decoder.arguments import SOURCE
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_cache import make_cache_folder, owned_file
 from headrace.system.hardware.cuda_decoder_facts import OLDEST_CAPABILITY
 from headrace.system.text.foreign_errors import first_line
+from headrace.system.text.install_hints import extra_hint
 
 __all__ = ["Usage", "compile_cubin", "cubin_for", "resource_usage", "target_for"]
 

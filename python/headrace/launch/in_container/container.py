@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "read_container",
     "sagemaker_variables",
     "script_arguments",
+    "train_arguments",
 ]
 
 BASE_VARIABLE = "SAGEMAKER_BASE_DIR"
@@ -243,6 +244,22 @@ def script_arguments(container: Container) -> list[str]:
         if not _is_reserved(name):
             words += [f"-{name}" if len(name) == 1 else f"--{name}", _argument(value)]
     return words
+
+
+def train_arguments(container: Container) -> list[str]:
+    """Return the hyperparameters as options of `headrace train`: `batch_size` is `batch-size`.
+
+    Raises `HeadraceError` where both are there and differ.
+    """
+    found: dict[str, Any] = {}
+    for name, value in container.hyperparameters.items():
+        option = name if _is_reserved(name) else name.replace("_", "-")
+        if found.setdefault(option, value) != value:
+            raise HeadraceError(
+                f"the hyperparameters {option} and {option.replace('-', '_')} are one option, and have two values",
+                hint="leave one out",
+            )
+    return script_arguments(replace(container, hyperparameters=found))
 
 
 def _argument(value: Any) -> str:

@@ -15,8 +15,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.errors import MissingDependencyError, extra_hint
+from headrace.errors import MissingDependencyError
 from headrace.launch.job_request.mistakes import Mistake
+from headrace.system.text.install_hints import extra_hint
 
 __all__ = ["field_mistakes"]
 

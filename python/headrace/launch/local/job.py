@@ -140,7 +140,9 @@ class _Run:
             self.billed_s += time.monotonic() - begun_s
             if outcome == "Interrupted":
                 self.count += 1
-                self._become("Interrupted", "The machines were taken")
+                files = (path for host in self.hosts for path in (host.base / "checkpoints").rglob("*"))
+                lost = "" if any(path.is_file() for path in files) else "; nothing was saved: the next attempt begins anew"
+                self._become("Interrupted", f"The machines were taken{lost}")
                 self._become("Starting", "Waiting for machines")
         begun_s = time.monotonic()
         self._become("Uploading", "Storing model and output")

@@ -10,7 +10,8 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from headrace.errors import HeadraceError, MissingDependencyError, SourceError, extra_hint
+from headrace.errors import HeadraceError, MissingDependencyError, SourceError
+from headrace.system.text.install_hints import extra_hint
 from headrace.system.text.redaction import redact_text
 from headrace.system.text.size_limits import record_limit, too_large
 

@@ -64,7 +64,8 @@ class Prediction:
 class FinishedJob:
     """A job that has ended. seconds: by status. savings: share that spot saved, 0 to 1. usd: billed time × price.
 
-    ran_plain: why its script, or a process of it, ran without headrace, by its log. None: not known.
+    ran_plain: why its script, or a process of it, ran without headrace, by its log. checkpoints: where they are kept. None: not
+    known.
     """
 
     name: str
@@ -82,6 +83,7 @@ class FinishedJob:
     reason: str | None
     advice: str | None
     ran_plain: tuple[str, ...] = ()
+    checkpoints: str | None = None
 
     def lines(self) -> list[str]:
         """Return how the job ended, its times and its cost, in plain sentences."""
@@ -100,6 +102,9 @@ class FinishedJob:
             found.append(f"predicted: ${self.predicted_usd:,.2f} ({100 * (self.predicted_usd / self.usd - 1):+.0f} %)")
         if self.model:
             found.append(f"model: {self.model}")
+        elif self.status == "Stopped":
+            kept = "nothing was saved: no model, and no CheckpointConfig that keeps what the script writes"
+            found.append(f"no model; checkpoints, if the script wrote any: {self.checkpoints}" if self.checkpoints else kept)
         return found
 
 
@@ -270,6 +275,7 @@ def finished_job(found: Mapping[str, Any], table: PriceTable, expected: Expected
         model=(found.get("ModelArtifacts") or {}).get("S3ModelArtifacts"),
         reason=reason,
         advice=advice,
+        checkpoints=(found.get("CheckpointConfig") or {}).get("S3Uri"),
     )
 
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.errors import MissingDependencyError, UsageError, extra_hint
+from headrace.errors import MissingDependencyError, UsageError
 from headrace.gpu.preparation.prepare import prepare
 from headrace.gpu.preparation.triton_present import runs_triton
 from headrace.system.text.foreign_errors import first_line
+from headrace.system.text.install_hints import extra_hint
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.datasets.records.dataset import Dataset
-from headrace.errors import MissingDependencyError, UsageError, extra_hint
+from headrace.errors import MissingDependencyError, UsageError
 from headrace.loading.batches.batch_transforms import (
     BatchKey,
     apply_batch_transforms,
@@ -30,6 +30,7 @@ from headrace.loading.feeding.feed_pass import FeedPass, FilledBatch, IndexBatch
 from headrace.loading.feeding.gpu_decode import gpu_decoding
 from headrace.loading.feeding.options import LoaderOptions, Output
 from headrace.loading.statistics.stats import LoaderStats, ShuffleQuality, summarize
+from headrace.system.text.install_hints import extra_hint
 from headrace.transforms.base import Transform
 from headrace.transforms.batch import CutMix, MixUp, RandomChoice
 from headrace.transforms.compile import Pipeline, compile_pipeline

@@ -21,7 +21,7 @@ from headrace.datasets.open import open_stored
 from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.shards.index import Columns
 from headrace.datasets.sources.remote.store import is_url
-from headrace.errors import HeadraceError, MissingDependencyError, SourceError, UsageError, extra_hint
+from headrace.errors import HeadraceError, MissingDependencyError, SourceError, UsageError
 from headrace.packing.encoding.image_encoder import image_encoder
 from headrace.packing.engines.engine import OnProgress
 from headrace.packing.engines.local import chunks
@@ -31,6 +31,7 @@ from headrace.packing.planning.listing import Listing, Rejection, list_records, 
 from headrace.packing.planning.options import PackOptions
 from headrace.packing.planning.pack_plan import PackPlan
 from headrace.system.text.foreign_errors import message_lines
+from headrace.system.text.install_hints import extra_hint
 
 __all__ = ["RayEngine"]
 

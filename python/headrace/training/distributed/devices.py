@@ -10,7 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.errors import MissingDependencyError, UsageError, extra_hint
+from headrace.errors import MissingDependencyError, UsageError
+from headrace.system.text.install_hints import extra_hint
 from headrace.system.text.sizes import count_text
 
 __all__ = ["SIMULATED", "Device", "make_deterministic", "make_fast", "open_device"]

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import MissingDependencyError, UsageError, extra_hint
+from headrace.errors import MissingDependencyError, UsageError
 from headrace.system.text.foreign_errors import first_line
+from headrace.system.text.install_hints import extra_hint
 from headrace.training.models.blurpool import add_blurpool
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, MissingDependencyError, UsageError, extra_hint
+from headrace.errors import HeadraceError, MissingDependencyError, UsageError
 from headrace.system.files.atomic_write import replacing
 from headrace.system.files.private_files import make_output_folder
+from headrace.system.text.install_hints import extra_hint
 from headrace.system.text.sizes import percent_text
 from headrace.training.weights.checkpoint import save_weights
 from headrace.training.weights.evaluation import model_scores

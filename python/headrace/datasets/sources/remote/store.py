@@ -20,9 +20,10 @@ from headrace.datasets.sources.remote import retry
 from headrace.datasets.sources.remote.access import access_options, credentials_hint, is_unknown_user
 from headrace.datasets.sources.remote.redirects import is_refused_redirect, redirect_guard
 from headrace.datasets.sources.remote.retry import IncompleteError, RetryPolicy, request_errors, with_retries
-from headrace.errors import MissingDependencyError, SourceError, extra_hint
+from headrace.errors import MissingDependencyError, SourceError
 from headrace.system.processes.scheduling import yield_to_running_threads
 from headrace.system.text.foreign_errors import first_line, public_cause
+from headrace.system.text.install_hints import extra_hint
 from headrace.system.text.size_limits import DOCUMENT_BYTES, RECORD_LIMIT, record_limit, too_large
 from headrace.system.text.sizes import size_text
 
