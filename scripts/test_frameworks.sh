@@ -38,6 +38,7 @@ tests/test_guides.py -k other_frameworks
 tests/diagnosis/fixes/test_tensorflow.py -k "keras_fit or distributed"
 tests/accelerate/lazy/test_native_readers.py tests/accelerate/script_code/test_hf_datasets.py
 tests/launch/own_code/test_under.py -k of_sdk
+tests/launch/own_code/test_toolkit.py
 tests/profiling/test_in_process.py -k real_trainer
 tests/frameworks/test_tensorflow_batches.py
 tests/frameworks/test_jax_batches.py

@@ -184,6 +184,41 @@ def test_the_notebook_runs_and_shows_pictures(photos: Path, kernel: None) -> Non
     assert any(data["text/plain"].startswith("3 batches, 12 images") for data in shown)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # eight processes import torch
+@pytest.mark.filterwarnings("ignore")
+@needs("nbclient", "ipykernel", "torchvision", "botocore")
+def test_the_notebook_of_an_estimator_runs_its_script_plain_and_under_headrace(
+    tmp_path: Path, kernel: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("SAGEMAKER_ROLE", raising=False)
+    notebook = nbformat.read(EXAMPLES / "sagemaker.ipynb", as_version=4)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("COUNT, SIZE = 240, (1024, 768)", "COUNT, SIZE = 24, (320, 240)")
+    assert "COUNT, SIZE = 24" in "\n".join(cell.source for cell in notebook.cells)
+    work = tmp_path / "work"
+    work.mkdir()
+    NotebookClient(notebook, timeout=800, resources={"metadata": {"path": str(work)}}).execute()
+    printed = "\n".join(
+        output.get("text", "") for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+    )
+    assert printed.count("epoch 2: ") == 2 and "taken over: decode, RandomResizedCrop" in printed
+    losses = re.search(r"the last loss: ([\d.]+) plain, ([\d.]+) under headrace run", printed)
+    assert losses and losses[1] == losses[2]
+    assert "the request is valid; nothing was sent" in printed
+
+
+def test_the_notebook_of_an_estimator_holds_what_it_printed_and_no_place_of_its_machine() -> None:
+    text = (EXAMPLES / "sagemaker.ipynb").read_text(encoding="utf-8")
+    assert "taken over: decode" in text and "under headrace run (measured here)" in text
+    assert not re.search(r"/(?:root|home|tmp|work|Users)/", text)
+
+
 def test_the_notebook_in_the_repository_holds_the_picture_of_a_batch() -> None:
     notebook = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]

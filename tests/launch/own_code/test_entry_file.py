@@ -187,7 +187,8 @@ def test_an_older_python_runs_the_script_plain_and_says_why(tmp_path: Path, vers
     if python is None:
         pytest.skip(f"untested: there is no Python {version}")
     code = staged(tmp_path)
-    done = subprocess.run([python, ENTRY, "--x"], cwd=code, env={}, capture_output=True, text=True, timeout=60)
+    output = {"SM_OUTPUT_DATA_DIR": str(tmp_path / "output")}  # else /opt/ml, which launch local would find on this machine
+    done = subprocess.run([python, ENTRY, "--x"], cwd=code, env=output, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["argv"][1:] == ["--x"]
     assert done.stderr == f"headrace: train.py runs plain: Python {version}, and headrace needs 3.11\n"
