@@ -101,12 +101,15 @@ def test_an_option_of_headrace_train_has_one_name_in_both_spellings(tmp_path: Pa
         words(batch_size="8", **{"batch-size": "9"}, epochs="1")
 
 
+ANOTHER = "launch --channel NAME=PLACE, or fit({NAME: …}), makes another"
+
+
 @pytest.mark.parametrize("last", ["KeyError: 'SM_CHANNEL_TRAIN'", "[rank0]: FileNotFoundError: [Errno 2] …", "ValueError: 3"])
 def test_the_end_of_a_traceback_that_may_lack_a_channel_is_answered_with_those_there(tmp_path: Path, last: str) -> None:
     base = container(tmp_path, {"inputdataconfig.json": {"training": {}, "labels": {}}})
     found = entry._remedies(f"Traceback (most recent call last):\n{last}\n", read_container({"SAGEMAKER_BASE_DIR": str(base)}))
     there = f"SM_CHANNEL_LABELS={base}/input/data/labels, SM_CHANNEL_TRAINING={base}/input/data/training"
-    assert found == ([] if last.startswith("ValueError") else [f"the channels of this job: {there}"])
+    assert found == ([] if last.startswith("ValueError") else [f"the channels of this job: {there}; {ANOTHER}"])
 
 
 def test_headrace_train_starts_its_own_ranks_on_one_host_and_torchrun_joins_several(tmp_path: Path) -> None:

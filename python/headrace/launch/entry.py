@@ -213,7 +213,7 @@ def _remedies(stderr: str, container: Container) -> list[str]:
     if _NO_CHANNEL.search(stderr) is None:
         return []
     channels = ", ".join(f"SM_CHANNEL_{name.upper()}={container.channel(name)}" for name in sorted(container.inputs))
-    found = [f"the channels of this job: {channels or 'none'}"]
+    found = [f"the channels of this job: {channels or 'none'}; launch --channel NAME=PLACE, or fit({{NAME: …}}), makes another"]
     if str(CONTAINER_BASE) in stderr and container.base != CONTAINER_BASE:
         found.insert(0, f"{CONTAINER_BASE} is {container.base} here: read SM_CHANNEL_…, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR")
     return found

@@ -159,6 +159,16 @@ def test_a_missing_channel_is_answered_with_those_that_are_there(
     assert (said.out + said.err).count("KeyError") == 1, "the reason is said once"
 
 
+def test_channels_have_the_names_that_the_script_reads(tmp_path: Path, project: Path, photos: Path) -> None:
+    read = "import os; print('classes:', *(len(os.listdir(os.environ['SM_CHANNEL_' + name])) for name in ('TRAIN', 'VAL')))"
+    (project / "main.py").write_text(read)
+    (tmp_path / "held/one").mkdir(parents=True)
+    (tmp_path / "held/one/image.jpg").write_bytes(b"x")
+    channels = ["--channel", f"train={photos}", "--channel", f"val={tmp_path / 'held'}"]
+    assert launch(tmp_path, project, *channels) == 0, log(tmp_path)
+    assert "classes: 3 1" in log(tmp_path)
+
+
 HALF = """
 import os, pathlib, subprocess, sys
 broken = pathlib.Path("broken/headrace/__init__.py")

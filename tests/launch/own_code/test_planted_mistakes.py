@@ -151,3 +151,17 @@ def test_requirements_that_cannot_be_installed_say_why(tmp_path: Path, line: str
         install_requirements(tmp_path, tmp_path / "packages", environment)
     assert words in str(found.value) and "requirements.txt beside the script" in str(found.value.hint)
     assert not (tmp_path / "packages").exists() and json.dumps(str(found.value)).count("\\n") == 0
+
+
+@pytest.mark.slow
+def test_a_package_that_cannot_be_built_is_told_with_pips_words_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken").mkdir()
+    backend = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (tmp_path / "broken/pyproject.toml").write_text(backend)
+    (tmp_path / "broken/backend.py").write_text("raise RuntimeError('no compiler here')")
+    (tmp_path / "requirements.txt").write_text("./broken\n")
+    with pytest.raises(HeadraceError, match=r"cannot install requirements\.txt: .+ log") as found:
+        install_requirements(tmp_path, tmp_path / "packages", dict(os.environ))
+    assert "See above" not in str(found.value) and "no compiler here" in capsys.readouterr().err

@@ -106,13 +106,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _local_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("local jobs")
     group.add_argument(
-        "--channel",
-        action="append",
-        default=[],
-        metavar="NAME=PLACE",
-        help="folder, or URL of an object store, in place of a channel's data; may be repeated",
-    )
-    group.add_argument(
         "--fetch", action="store_true", help="copy the channels without such a place from their own addresses, once"
     )
     group.add_argument(
@@ -140,6 +133,13 @@ def _job_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", metavar="NAME", help="model of headrace train")
     group.add_argument("--data", metavar="URL", help="training data: s3://…, or fs-…:/path of a file system")
     group.add_argument("--val", metavar="URL", help="validation data")
+    group.add_argument(
+        "--channel",
+        action="append",
+        default=[],
+        metavar="NAME=PLACE",
+        help="a channel of the job: a folder, or the URL of an object store; with --request in place of its data; repeatable",
+    )
     group.add_argument("--epochs", type=positive_number, metavar="N", help="passes over the images")
     group.add_argument("--batch-size", type=int, metavar="N", help="images per step on each GPU")
     group.add_argument(
@@ -416,7 +416,7 @@ def _show_done(done: LocalJob, store: LocalStore) -> None:
 def _job(args: argparse.Namespace, source: Source | None) -> TrainingJob:
     here = args.target == "local"
     needed = {
-        "--data": args.data or (here and source is not None),
+        "--data": args.data or args.channel or (here and source is not None),
         "--role": args.role or here,
         "--bucket": args.bucket or here,
     }
@@ -454,8 +454,9 @@ def _job(args: argparse.Namespace, source: Source | None) -> TrainingJob:
 
 
 def _data(args: argparse.Namespace, source: Source | None) -> dict[str, str]:
-    """Return the places that `--data` and `--val` name, by channel."""
-    return {name: place for name, place in ((data_channel(source), args.data), ("validation", args.val)) if place}
+    """Return the places that `--data`, `--val` and, for a request that is made here, `--channel` name, by channel."""
+    named = {name: place for name, place in ((data_channel(source), args.data), ("validation", args.val)) if place}
+    return named if args.request else _pairs(args.channel, "--channel") | named
 
 
 def _channel(args: argparse.Namespace, name: str, uri: str) -> Channel:

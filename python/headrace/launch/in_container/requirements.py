@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.system.processes.own_python import own_module
+from headrace.system.text.redaction import redact_text
 
 __all__ = ["FILE", "install_requirements"]
 
@@ -68,8 +70,17 @@ def _lines(file: Path, seen: set[Path]) -> Iterator[str]:
 def _run(words: list[str], folder: Path, environment: Mapping[str, str]) -> str:
     done = subprocess.run([*_PIP, *words], cwd=folder, env=dict(environment), capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        why = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "pip failed")
+        sys.stderr.write(redact_text(done.stderr))  # the job's log
         hint = "install pip in this environment" if "No module named pip" in done.stderr else f"see {FILE} beside the script"
-        raise HeadraceError(f"cannot install {FILE}: {why.removeprefix('ERROR: ')}", hint=hint)
+        raise HeadraceError(f"cannot install {FILE}: {_reason(done.stderr)}", hint=hint)
     return done.stdout
+
+
+def _reason(printed: str) -> str:
+    """Return the line in which pip says why: its first error, else that of the build which failed last."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    if errors := [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]:
+        return errors[0]
+    if builds := [line.removeprefix("× ") for line in lines if line.startswith("× ")]:
+        return f"{builds[-1]} pip's words stand in the log."
+    return lines[-1] if lines else "pip failed"
