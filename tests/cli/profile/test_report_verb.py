@@ -72,7 +72,7 @@ def test_folder_without_session_is_an_error(tmp_path: Path, capsys: pytest.Captu
     assert main(["report"]) == 2
 
 
-NEWER = ("input_next", "script", "core_wait", "standstill")
+NEWER = ("input_quota", "input_next", "script", "core_wait", "quota", "standstill")
 """Parts of the bar that the first versions had not."""
 
 
