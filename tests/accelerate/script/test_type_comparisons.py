@@ -121,6 +121,19 @@ def test_looks_at_types_are_told_apart(collate: Any, found: set[str]) -> None:
     assert types_looked_at(SimpleNamespace(dataset=[], collate_fn=collate)) == found
 
 
+def test_types_in_a_module_of_arrays_are_no_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "arrays_only.py").write_text("def kind(x):\n    found = type(x)\n    return x, found\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(globals(), "arrays_only", importlib.import_module("arrays_only"))
+    loader = SimpleNamespace(dataset=[], collate_fn=lambda batch: [arrays_only.kind(one) for one in batch])  # type: ignore[name-defined] # noqa: F821
+    try:
+        assert types_looked_at(loader) == {"tensor", "image"}
+        monkeypatch.setattr(type_comparisons, "_OF_ARRAYS", ("arrays_only", "not_imported"))
+        assert types_looked_at(loader) == {"tensor"}
+    finally:
+        sys.modules.pop("arrays_only", None)
+
+
 def test_a_module_of_the_script_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_script_helpers.py").write_text("TABLE = {}\ndef pick(x):\n    return TABLE[type(x)]\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -220,6 +220,6 @@ def test_a_request_of_sdk_3_does_not_differ(tmp_path: Path) -> None:
         assert ".headrace/headrace/attach/site/sitecustomize.py" in each["run"]["files"], name
         assert differences(each["plain"], each["undone"]) == [], name
     refused = found["refused"]
-    assert "2.6 to 2.8 with py312" in refused["old image"] and "unpack it" in refused["archive"]
+    assert 'framework_version="2.8.0", py_version="py312" works' in refused["old image"] and "unpack it" in refused["archive"]
     assert "no script of yours" in refused["no code"]
     assert "another processor" in refused["graviton"] and "CHANGED" not in json.dumps(refused)

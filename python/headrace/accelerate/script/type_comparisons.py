@@ -28,8 +28,13 @@ _COMPARISON = re.compile(r"type\([^\n]{1,80}\)\s*(is|is\s+not|==|!=|in|not\s+in)
 _OWN_CLASS = frozenset({"type(self)", "self.__class__", "__class__", "cls"})
 """The class in whose method a comparison stands, as `__eq__` asks for it: no tensor's and no image's."""
 
-_TEXTS = frozenset({"print", "str", "repr", "format", "issubclass", "debug", "info", "warning", "warn", "error", "exception"})
+_TEXTS = frozenset(
+    "print str repr format format_exception issubclass debug info warning warn error exception".split()  # noqa: SIM905 -- short
+)
 """Functions and methods that make a text of a class, which is the same of a subclass, or ask for its bases."""
+
+_OF_ARRAYS = ("monai.utils.type_conversion",)
+"""Modules whose functions get arrays and tensors, never an image of Pillow: MONAI's readers make arrays of images."""
 
 
 def compares_tensor_types() -> str | None:
@@ -55,8 +60,14 @@ def types_looked_at(loader: Any) -> frozenset[str]:
             lines = {line for one in nested_codes(code) for _, _, line in one.co_lines()}
             for line, others in _looks(code.co_filename):
                 if line in lines:
-                    found |= _kinds(others, values)
+                    kinds = _kinds(others, values)
+                    found |= kinds - {"image"} if code.co_filename in _files(_OF_ARRAYS) else kinds
     return frozenset(found)
+
+
+def _files(names: tuple[str, ...]) -> set[str | None]:
+    """Return the files of those modules that are imported."""
+    return {getattr(sys.modules[name], "__file__", None) for name in names if name in sys.modules}
 
 
 def _kinds(others: tuple[str, ...], values: dict[str, Any]) -> set[str]:
