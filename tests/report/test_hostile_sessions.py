@@ -229,6 +229,15 @@ def test_a_text_without_addresses_is_shared_in_a_moment() -> None:
     assert time.process_time() - began_s < 3
 
 
+def test_a_long_address_is_shared_in_a_moment() -> None:
+    """20 kB of one took 20 seconds, and a megabyte hours."""
+    session = replace(example_session(), command=(f"s3://{'x' * 20_000}/photos/", "gs://own/cat.jpg,s3://own", "file:///"))
+    began_s = time.process_time()
+    shared, _ = without_places(session, diagnose(session))
+    assert shared.command == ("s3://…/photos", "gs://…/cat.jpg,s3://…/own", "file://…")
+    assert time.process_time() - began_s < 3
+
+
 def test_a_loader_that_is_listed_twice_has_its_arrows_once() -> None:
     """A trace looked at all steps and batches for each line of a loader."""
     session = example_session()

@@ -20,7 +20,7 @@ __all__ = ["without_places"]
 T = TypeVar("T")
 
 # No scheme is longer; without a bound, each word of a long text would be read to its end.
-_ADDRESS = re.compile(r"\b(?P<scheme>[a-z][a-z0-9+.-]{0,60})://[^\s\"'<>,;)]*?(?P<name>[^\s\"'<>,;)/]*)/?(?=[\s\"'<>,;)]|$)")
+_ADDRESS = re.compile(r"\b(?P<scheme>[a-z][a-z0-9+.-]{0,60})://(?P<rest>[^\s\"'<>,;)]*)")
 _PATH = re.compile(
     r"(?<![\w…:/.<-])(?:~|\.{1,2})?(?:/[\w.@+~%-]+)+/(?P<name>[\w.@+~%=-]+)|(?<![\w…:/.<-])/(?P<only>[\w.@+~%-]+)"
 )
@@ -62,8 +62,13 @@ def _strip(value: T, names: list[str]) -> T:
 
 def _strip_text(text: str, names: list[str]) -> str:
     text = redact_text(text)
-    text = _ADDRESS.sub(lambda found: f"{found['scheme']}://…/{found['name']}".rstrip("/"), text)
+    text = _ADDRESS.sub(_without_host, text)
     text = _PATH.sub(lambda found: f"…/{found['name'] or found['only']}", text)
     for name in names:
         text = text.replace(name, "…")
     return _IP.sub("…", text)
+
+
+def _without_host(address: re.Match[str]) -> str:
+    name = address["rest"].removesuffix("/").rpartition("/")[2]
+    return f"{address['scheme']}://…/{name}".rstrip("/")
