@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
+from headrace.diagnosis.endings.victim import find_victim
 from headrace.diagnosis.measure.machine import measure_machine
 from headrace.diagnosis.measure.rank import measure_ranks
 from headrace.diagnosis.measure.series import heat_map
@@ -20,6 +21,7 @@ from headrace.errors import SessionError
 from headrace.report.exports import perfetto
 from headrace.report.sessions.session_folder import DIAGNOSIS_FILE, read_session_folder, write_diagnosis
 from headrace.report.sessions.share import without_places
+from headrace.session.endings import ProcessEnd, RaisedError
 from headrace.session.machine import GpuSample, Sample
 from headrace.session.model import Session
 from headrace.system.hardware import machine
@@ -235,6 +237,15 @@ def test_a_long_address_is_shared_in_a_moment() -> None:
     began_s = time.process_time()
     shared, _ = without_places(session, diagnose(session))
     assert shared.command == ("s3://…/photos", "gs://…/cat.jpg,s3://…/own", "file://…")
+    assert time.process_time() - began_s < 3
+
+
+@pytest.mark.parametrize("words", ["DataLoader worker (pid 1", "DataLoader worker (pid 1) is killed by signal: x"])
+def test_a_long_error_is_searched_in_a_moment(words: str) -> None:
+    """A message of 500 kB that begins to name a lost worker again and again took half a minute."""
+    began_s = time.process_time()
+    end = ProcessEnd(1, 1.0, "exception", errors=(RaisedError("RuntimeError", words * 20_000),))
+    assert find_victim(example_session(), end) is None
     assert time.process_time() - began_s < 3
 
 

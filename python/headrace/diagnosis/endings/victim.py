@@ -12,9 +12,9 @@ from headrace.session.model import Process, Session, owners
 
 __all__ = ["LOST_PEER", "SHELL_SIGNALS", "Victim", "find_victim", "signal_words"]
 
-_KILLED = re.compile(r"DataLoader worker \(pid (?P<pid>\d+)\) is killed by signal: (?P<name>[^.]+)\.")
+_KILLED = re.compile(r"DataLoader worker \(pid (?P<pid>\d{1,9})\) is killed by signal: (?P<name>[^.]{1,99})\.")
 _GONE = re.compile(
-    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[^)]*\) exited unexpectedly(?: with exit code (?P<code>\d+))?"
+    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d{1,9})[^)]{0,999}\) exited unexpectedly(?: with exit code (?P<code>\d+))?"
 )
 LOST_PEER = re.compile(
     r"(?i)connection (?:was )?(?:closed|reset|refused|aborted)|broken pipe|remote (?:process|peer)|\bpeer\b|nccl|gloo"
