@@ -20,6 +20,7 @@ from headrace.cli.main import main
 from headrace.errors import SourceError
 from headrace.launch.job_request.request import Channel, InstanceGroup, TrainingJob, build_request
 from headrace.launch.job_request.request_code import chosen_code
+from headrace.launch.local import watchdog
 from headrace.launch.local.checkpoints import CheckpointCopy
 from headrace.launch.local.job import LocalJob, run_local
 from headrace.launch.local.places import FolderPlace
@@ -701,3 +702,15 @@ def test_the_description_of_a_job_is_private_and_holds_no_secret(tmp_path: Path,
     assert "planted" not in description.read_text()
     assert found["Environment"] == {"SOME_NAME": "***"}
     assert found["HyperParameters"] == {"api_key": "***", "epochs": "2"}
+
+
+def test_variables_of_processes_of_others_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading them waits for the memory of the process, which another user may let wait for ever."""
+    for number, user in (("1", os.getuid() + 1), ("2", os.getuid())):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "status").write_text(f"Name:\tx\nUid:\t{user}\t0\t0\t0\n")
+        (tmp_path / number / "environ").write_bytes(b"A=1\0HEADRACE_LOCAL_JOB=ours\0")
+    killed: list[int] = []
+    monkeypatch.setattr(watchdog, "PROC", tmp_path)
+    monkeypatch.setattr(watchdog.os, "kill", lambda pid, number: killed.append(pid))
+    assert watchdog.kill_marked("ours") == 1 and killed == [2]

@@ -13,12 +13,15 @@ import sys
 import time
 from pathlib import Path
 
+from headrace.system.hardware.counter_files import read_counters
 from headrace.system.processes.own_python import own_module
 
 __all__ = ["MARKER", "Watchdog", "kill_marked", "main"]
 
 MARKER = "HEADRACE_LOCAL_JOB"
 """Environment variable of all processes of a host, by which headrace finds them when it has to kill them."""
+
+PROC = Path("/proc")
 
 ROUNDS, PAUSE_S = 3, 0.2
 """How often to look for marked processes, and seconds between: one may start another while it is being looked for."""
@@ -50,12 +53,21 @@ def kill_marked(marker: str) -> int:
     """Kill every process whose marker begins with this text; return how many there were."""
     wanted = f"{MARKER}={marker}".encode()
     found = 0
-    for place in Path("/proc").iterdir():
+    for place in PROC.iterdir():
         with contextlib.suppress(OSError, ValueError):
-            if any(word.startswith(wanted) for word in (place / "environ").read_bytes().split(b"\0")):
+            if _is_ours(place) and any(word.startswith(wanted) for word in (place / "environ").read_bytes().split(b"\0")):
                 os.kill(int(place.name), signal.SIGKILL)
                 found += 1
     return found
+
+
+def _is_ours(process: Path) -> bool:
+    """Return whether this user started a process. Its variables lie in its memory: another user may let a reader of it wait.
+
+    The owner of its files tells nothing: root owns those of a process that hides its memory.
+    """
+    fields = (read_counters(process / "status") or "").partition("\nUid:")[2].split(maxsplit=1)
+    return bool(fields) and int(fields[0]) == os.getuid()
 
 
 def main() -> int:
