@@ -123,6 +123,17 @@ def test_a_diagnosis_that_fails_does_not_fail_the_training(
     assert message in output.err and "no room for the report" in output.err
 
 
+def test_the_session_of_a_training_is_written_through_no_link(two_colours: Path, tmp_path: Path, capsys) -> None:
+    """A stranger's training may bring one: folders appeared where it leads, and the one with the session's name was removed."""
+    (kept := tmp_path / "elsewhere/from-000000000/kept.txt").parent.mkdir(parents=True)
+    kept.write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/sessions").symlink_to(tmp_path / "elsewhere")
+    assert main(words(two_colours, tmp_path / "run", "--steps", "2")) == 0
+    assert "this run is not diagnosed" in (said := capsys.readouterr().err) and "is a link, which is not followed" in said
+    assert [*(tmp_path / "elsewhere").rglob("*.*")] == [kept]
+
+
 def test_under_diagnose_the_run_records_no_session_of_its_own(two_colours: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("HEADRACE_SESSION_DIR", str(tmp_path / "outer"))
     assert main(words(two_colours, tmp_path / "run", "--steps", "2")) == 0

@@ -15,6 +15,7 @@ from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import HeadraceError
 from headrace.profiling.finish import finish
 from headrace.profiling.in_process import Watch
+from headrace.system.files.private_files import check_own_state
 from headrace.training.distributed.ranks import barrier
 from headrace.training.loop import Options, TrainingStart
 from headrace.training.tune.rates import UNWATCHED
@@ -42,6 +43,7 @@ class RunWatch:
         watch = Watch(self._out / "sessions" / name)
         try:
             if start.ranks.local_rank == 0:
+                check_own_state(watch.folder.parent)  # it may have come with a stranger's training, as a link to elsewhere
                 shutil.rmtree(watch.folder, ignore_errors=True)
                 watch.start()
             barrier(start.ranks)  # the other ranks write into the folder that exists now
