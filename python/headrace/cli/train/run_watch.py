@@ -42,8 +42,8 @@ class RunWatch:
         name = f"from-{start.step:09d}" + (f"-machine-{machine}" if machine != "0" else "")
         watch = Watch(self._out / "sessions" / name)
         try:
+            check_own_state(watch.folder.parent)  # it may have come with a stranger's training, as a link to elsewhere
             if start.ranks.local_rank == 0:
-                check_own_state(watch.folder.parent)  # it may have come with a stranger's training, as a link to elsewhere
                 shutil.rmtree(watch.folder, ignore_errors=True)
                 watch.start()
             barrier(start.ranks)  # the other ranks write into the folder that exists now
