@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +124,15 @@ def test_a_packed_output_leads_nowhere_else(tmp_path: Path, session: Path) -> No
     assert [folder.name for folder in found] == ["headrace-algo-1", "headrace-algo-4"]
     assert found[1] == tmp_path / "home/headrace-algo-4" and not (tmp_path / "headrace-algo-2").exists()
     assert (tmp_path / "home/headrace-plain-algo-5.txt").is_file() and not (tmp_path / "home/headrace-algo-3").exists()
+    long_name = tarfile.TarInfo("headrace-a/" * 90_000 + "!")  # its folders were looked at from each of them, for hours
+    put("jobs/slow/output/output.tar.gz", packed(session, (long_name, b"x")))
+    began_s = time.process_time()
+    with pytest.raises(SourceError, match="name of 990,001 bytes"):
+        fetch_results(client("s3"), description, tmp_path / "long", sleep=lambda s: None, log=lambda line: None)
+    long_name.name = "headrace-a/" * 5_000 + "!"
+    put("jobs/slow/output/output.tar.gz", packed(session, (long_name, b"x")))
+    fetch_results(client("s3"), description, tmp_path / "long", sleep=lambda s: None, log=lambda line: None)
+    assert time.process_time() - began_s < 3
     put("jobs/slow/output/output.tar.gz", b"no archive")
     with pytest.raises(SourceError, match="is no archive that can be read"):
         fetch_results(client("s3"), description, tmp_path / "other", sleep=lambda s: None, log=lambda line: None)

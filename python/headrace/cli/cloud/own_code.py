@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from headrace.datasets.open import local_copy
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import SourceError, UsageError
 from headrace.launch.in_container.container import CONTAINER_BASE, decoded
-from headrace.launch.in_container.source_archive import REMEDY, fetch_source, named_source
+from headrace.launch.in_container.source_archive import REMEDY, fetch_source, is_source_archive, named_source
 from headrace.launch.job_request.request_code import own_entry
 from headrace.launch.local.store import LocalStore
 from headrace.launch.own_code.source import MOST_BYTES, Source, Under
@@ -149,7 +148,7 @@ def source_folder(place: str) -> Path:
         raise UsageError("--source-dir is empty", hint="name the folder that holds the script, such as .")
     if not is_url(place) and not path.is_file():
         return path
-    if not is_url(place) and not tarfile.is_tarfile(path):
+    if not is_url(place) and not is_source_archive(path):
         raise UsageError(f"--source-dir: {place} is a file", hint="--script FILE is a script that needs no other file")
     fetch_source(place, folder := temporary_folder())
     return folder

@@ -5,13 +5,15 @@ SageMaker keeps the output as objects below `output/`, or packed as `output.tar.
 
 from __future__ import annotations
 
+import gzip
 import re
-import tarfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from headrace.errors import SourceError
+from headrace.datasets.sources.archives.tar import TarStream
+from headrace.errors import FormatError, SourceError
 from headrace.launch.sagemaker.aws import error_code, explained, list_sizes, read_object
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.files.private_files import make_private_folder
@@ -23,6 +25,9 @@ PACKED = "output.tar.gz"
 
 MOST_FILES = 10_000
 """Read at most this many files: each process of a watched script writes one."""
+
+LONGEST_NAME = 4096
+"""A longer name is no file's here; the pattern looks at each folder of one."""
 
 _OURS = re.compile(r"(?:^|/)(headrace-(?:plain-)?[\w.-]+(?:/[\w.-]+)*)$")
 """A file of ours among those of the script: in a folder with the name of a host, or the file of reasons."""
@@ -68,7 +73,7 @@ class _Kept:
 
 def _own_name(name: str) -> str | None:
     """Return the name of a file of ours from its folder on; None for another file, and for one that leads elsewhere."""
-    found = _OURS.search(name)
+    found = _OURS.search(name) if len(name) <= LONGEST_NAME else None
     return found[1] if found and ".." not in name.split("/") else None
 
 
@@ -76,16 +81,15 @@ def _unpack(s3: Any, bucket: str, key: str, kept: _Kept) -> None:
     """Write our files of a packed output, of which the rest is passed over: plain files only, no link."""
     try:
         body = s3.get_object(Bucket=bucket, Key=key)["Body"]
-        with tarfile.open(fileobj=body, mode="r|gz") as archive:
-            for member in archive:
-                name = _own_name(member.name)
-                if name is None or not member.isfile():
+        with gzip.open(body) as stream:
+            archive = TarStream(Path(PACKED), cast(IO[bytes], stream))
+            for member in archive.members():
+                if not member.is_file or (name := _own_name(member.name)) is None:
                     continue
                 if member.size > record_limit():
-                    raise SourceError(f"{member.name} in s3://{bucket}/{key} {too_large(member.size, record_limit())}")
-                file = archive.extractfile(member)
-                kept.write(name, file.read() if file is not None else b"")
-    except (tarfile.TarError, EOFError, OSError) as error:
+                    raise SourceError(f"{name} in s3://{bucket}/{key} {too_large(member.size, record_limit())}")
+                kept.write(name, archive.read(member.size))
+    except (FormatError, EOFError, OSError, zlib.error) as error:
         raise SourceError(f"s3://{bucket}/{key} is no archive that can be read: {error}") from None
     except SourceError:
         raise

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.shards.keys import escape
@@ -21,7 +22,8 @@ from headrace.system.files.regular_file import open_regular
 from headrace.system.text.json import parse_json
 from headrace.system.text.size_limits import LONGEST_LINE
 
-__all__ = ["Headers", "TarMember", "is_image", "label_of_cls", "label_of_json", "open_tar", "samples", "scan_tar", "split_name"]
+__all__ = ["Headers", "StreamedMember", "TarMember", "TarStream", "is_image", "label_of_cls", "label_of_json", "open_tar",
+           "samples", "scan_tar", "split_name"]  # fmt: skip
 
 _IMAGES = frozenset((*IMAGE_EXTENSIONS, ".gif"))  # ImageFolder ignores GIF files; archives and packed datasets may hold them
 BLOCK = 512
@@ -30,6 +32,9 @@ _SMALL = {"cls": LONGEST_LINE, "json": 1 << 24}  # bytes of a label's member; la
 _FILE = (b"0", b"\0", b"7")  # NUL: archives from before POSIX
 _LINKS, _LONG_NAME, _PAX = b"12", b"L", b"x"
 EXTENSIONS = (_LONG_NAME, _PAX)  # types of headers that describe the next member
+_OF_OTHERS = (b"g", b"K")  # headers that describe what is not looked at: all members, and the target of a link
+MAX_EXTENDED = 1 << 25  # bytes of all extended headers of a stream
+_PIECE = 1 << 20
 
 
 def open_tar(root: Path, files: Sequence[Path]) -> Dataset:
@@ -197,6 +202,80 @@ class Headers:
     def broken(self, what: str, hint: str | None = None) -> FormatError:
         """Return the error that says `what` is wrong with the archive."""
         return FormatError(f"{self.path} {what}", hint=hint or "copy it again, or make it again")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedMember:
+    """A member of an archive that is read as a stream. `name` is as stored, and may lead anywhere. `mode`: its rights."""
+
+    name: str
+    size: int
+    mode: int
+    is_file: bool
+    is_folder: bool
+
+
+class TarStream:
+    """An archive that is read once, from its begin to its end, as one that is being unpacked.
+
+    Python's `tarfile` holds an extended header of any length in memory, takes quadratic time for one, and goes back for a
+    negative size. Methods raise FormatError for a damaged or truncated archive, and what the stream raises.
+
+        for member in (archive := TarStream(path, gzip.open(path))).members():
+            data = archive.read(member.size)
+    """
+
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+        self._headers, self._stream, self._at = Headers(path), stream, 0
+        self._left = 0
+        """Bytes of the member, and of the rest of its last block, that are still to be read."""
+
+    def members(self) -> Iterator[StreamedMember]:
+        """Yield each member. What is not read of its content before the next one is passed over."""
+        extended = padding = 0
+        while any(block := self._take(BLOCK)):
+            if len(block) < BLOCK:
+                raise self._headers.broken("is truncated")
+            at = self._at - BLOCK
+            kind, name, size = self._headers.parsed(block, at)
+            padding = -size % BLOCK
+            if kind in EXTENSIONS:
+                extended += size
+                if extended > MAX_EXTENDED:
+                    raise self._headers.broken(f"has more than {MAX_EXTENDED:,} bytes of extended headers")
+                self._headers.extend(kind, self._whole(min(size, MAX_META + 1)), at + BLOCK)
+                self._whole(padding)
+                continue
+            self._left = size
+            if kind not in _OF_OTHERS:
+                name, mode = self._headers.whole_name(name), block[100:108].split(b"\0")[0].strip()
+                is_file = kind in _FILE and not name.endswith("/")
+                is_folder = kind == b"5" or (kind in _FILE and not is_file)
+                rights = int(mode, 8) if mode and _is_octal(mode) else 0o644
+                yield StreamedMember(name, size, rights, is_file, is_folder)
+            while self._left:
+                self.read(_PIECE)
+            self._whole(padding)
+
+    def read(self, count: int) -> bytes:
+        """Return the next bytes of the member's content, up to `count`; none at its end."""
+        data = self._whole(min(count, self._left))
+        self._left -= len(data)
+        return data
+
+    def _whole(self, count: int) -> bytes:
+        data = self._take(count)
+        if len(data) < count:
+            raise self._headers.broken("is truncated")
+        return data
+
+    def _take(self, count: int) -> bytes:
+        """Return so many bytes of the stream, fewer at its end."""
+        data = self._stream.read(count)
+        while len(data) < count and (more := self._stream.read(count - len(data))):
+            data += more
+        self._at += len(data)
+        return data
 
 
 _UNPACK = "an image in a compressed archive cannot be reached without unpacking all: unpack it first (gunzip, unzstd)"
