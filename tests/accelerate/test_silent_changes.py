@@ -159,6 +159,18 @@ def test_a_subset_whose_tensor_of_indices_changes(both: Both, folder: Path) -> N
     both(script)
 
 
+def test_a_subset_whose_indices_are_in_shared_memory(both: Both, folder: Path) -> None:
+    def script() -> Any:
+        indices = torch.arange(6).share_memory_()  # its workers read what the loop writes
+        data = Subset(ImageFolder(str(folder), transforms.Compose([*CROP, *FLOATS])), indices)
+        loader = DataLoader(data, 3, num_workers=1, persistent_workers=True)
+        found = every(loader, 1)
+        indices[:] = 7
+        return found + every(loader, 1)
+
+    assert not has(both(script)[1], WHOLE)
+
+
 @pytest.mark.parametrize("route", ["folder", "items"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_current_folder_that_changes(workers: int, route: str, both: Both, folder: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from headrace.accelerate.script_code.hf_datasets import rows_at_once
 from headrace.accelerate.whole.equality import are_equal
 from headrace.accelerate.whole.items import CompiledItems, plan_item, plan_items
 from headrace.accelerate.workers.forked_child import ForkedChildFailed, forked_child
+from headrace.accelerate.workers.one_at_a_time import one_at_a_time
 from headrace.accelerate.workers.random_streams import GeneratorStates
 from headrace.attach.record.unseen_frames import unannounced
 from headrace.system.text.sizes import count_text
@@ -142,9 +143,13 @@ def _small(loader: Any, batches: list[list[int]], workers: int) -> Any:
 
 def _difference(small: Any, native: MakeIterator, plain: MakeIterator, epochs: int) -> str:
     """Return in words where native batches differ from the script's; an empty text if they are equal."""
-    before = GeneratorStates.now()
     try:
-        with unannounced(), forked_child(lambda: list(_passes(small, plain, epochs)), TIME_LIMIT_S) as theirs_made:
+        with (
+            one_at_a_time(),
+            unannounced(),
+            forked_child(lambda: list(_passes(small, plain, epochs)), TIME_LIMIT_S) as theirs_made,
+        ):
+            before = GeneratorStates.now()
             try:
                 ours = list(_passes(small, native, epochs))
             finally:

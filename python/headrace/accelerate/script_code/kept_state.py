@@ -19,6 +19,7 @@ from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.library_code import is_of_library, loaded_names
 from headrace.accelerate.script_code.calls import ItemCalls
 from headrace.accelerate.script_code.deep_copies import BatchCopies, DeepCopies, NotKept
+from headrace.accelerate.workers.one_at_a_time import one_at_a_time
 
 __all__ = ["KeptItems"]
 
@@ -87,6 +88,10 @@ class KeptItems:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Context manager: the variables have the values of the snapshot. Changes by other threads of the script stay."""
+        with one_at_a_time():
+            yield from self._exchanged()
+
+    def _exchanged(self) -> Iterator[None]:
         changed: list[tuple[_Place, Any]] = []
         try:
             for place in self._places:

@@ -28,6 +28,7 @@ from headrace._native import (
     torch_blur_sums,
     wanted_blur_weights,
 )
+from headrace.accelerate.workers.one_thread import threads_of_torch
 
 __all__ = ["arithmetic", "blur_refusal", "blurs_alike", "holds_blur", "serve_weights", "without_comparison"]
 
@@ -116,14 +117,12 @@ def _compared(
         return all(_equal(version, kernel, float(sigma), size, threads) for sigma in np.linspace(*sigmas, COMPARED_SIGMAS))
     except (AttributeError, ImportError, TypeError, ValueError):  # a torchvision with other functions
         return False
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _equal(version: int, kernel: tuple[int, int], sigma: float, size: tuple[int, int], threads: int) -> bool:
     """Compare one blur: the sums, with the strides of an image from Pillow and without gaps, and the rounded values.
 
-    Each with `threads` threads and with one, as a worker process has. The caller sets the number back.
+    Each with `threads` threads and with one, as a worker process has.
     """
     blur = sys.modules[MODULES[version][0]].gaussian_blur
     sigma = float(np.float32(sigma))
@@ -135,11 +134,11 @@ def _equal(version: int, kernel: tuple[int, int], sigma: float, size: tuple[int,
     numbers = list(kernel), [sigma, sigma]
     floats = (image.to(torch.float32), image.to(torch.float32).contiguous())
     for count in {threads, 1}:
-        torch.set_num_threads(count)
-        if not all(torch.equal(blur(one, *numbers), ours) for one in floats):
-            return False
-        if not torch.equal(blur(image, *numbers), ours.round().to(torch.uint8)):
-            return False
+        with threads_of_torch(count):
+            if not all(torch.equal(blur(one, *numbers), ours) for one in floats):
+                return False
+            if not torch.equal(blur(image, *numbers), ours.round().to(torch.uint8)):
+                return False
     return True
 
 

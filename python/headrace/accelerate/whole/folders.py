@@ -329,6 +329,8 @@ def require_plain_indices(dataset: Any) -> None:
             raise Unsupported(
                 f"dataset Subset has indices of the type {type(indices).__name__}", "a list of numbers", kind="code"
             )
+        if isinstance(indices, torch.Tensor) and indices.is_shared():  # workers would see what the loop writes
+            raise Unsupported("dataset Subset has indices in shared memory", "a list of numbers", kind="code")
         require_plain_indices(dataset.dataset)
 
 

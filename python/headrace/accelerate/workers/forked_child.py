@@ -7,13 +7,13 @@ import os
 import pickle
 import select
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
 
+from headrace.accelerate.workers.one_at_a_time import one_at_a_time
 from headrace.accelerate.workers.unheard_warnings import unheard_warnings
 
 __all__ = ["ForkedChildFailed", "forked_child", "in_forked_child"]
@@ -37,10 +37,6 @@ def in_forked_child(make: Callable[[], Result], time_limit_s: float = TIME_LIMIT
         return result()
 
 
-_one_at_a_time = threading.RLock()
-"""One child at a time: a second one would inherit the writing end of the first one's pipe, and keep it open."""
-
-
 @contextlib.contextmanager
 def forked_child(make: Callable[[], Result], time_limit_s: float = TIME_LIMIT_S) -> Iterator[Callable[[], Result]]:
     """Context manager: a forked child calls `make` meanwhile. The value is a function that waits for the result and returns it.
@@ -48,7 +44,7 @@ def forked_child(make: Callable[[], Result], time_limit_s: float = TIME_LIMIT_S)
     The function raises `ForkedChildFailed` as `in_forked_child` does. The child is ended with the block.
     """
     end_s = time.monotonic() + time_limit_s
-    with _one_at_a_time:
+    with one_at_a_time():  # a second child would inherit the writing end of the first one's pipe, and keep it open
         child, reading = _forked(make)
         try:
             yield lambda: _result(reading, end_s)

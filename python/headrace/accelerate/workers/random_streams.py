@@ -20,6 +20,7 @@ from torch.utils.data._utils import worker as torch_worker
 from headrace._native import Stream
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.workers.forked_child import ForkedChildFailed, in_forked_child
+from headrace.accelerate.workers.one_at_a_time import one_at_a_time
 from headrace.accelerate.workers.one_thread import one_thread
 
 __all__ = ["GeneratorStates", "RandomStream", "next_seed", "require_replayable", "worker_states"]
@@ -154,14 +155,15 @@ class RandomStream:
 
         `stays`: leave the random generators of this process there, too. Otherwise they are restored.
         """
-        own = GeneratorStates.now()
-        self.states_at(state).restore()
-        try:
-            yield
-        finally:
-            self.restart(GeneratorStates.now())
-            if not stays:
-                own.restore()
+        with one_at_a_time():
+            own = GeneratorStates.now()
+            self.states_at(state).restore()
+            try:
+                yield
+            finally:
+                self.restart(GeneratorStates.now())
+                if not stays:
+                    own.restore()
 
 
 def next_seed(generator: torch.Generator | None) -> int:

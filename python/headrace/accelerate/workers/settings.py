@@ -18,6 +18,7 @@ import torch.overrides
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from headrace.accelerate.workers.one_at_a_time import one_at_a_time
 from headrace.accelerate.workers.one_thread import one_thread
 
 __all__ = ["WorkerSettings", "current_folder"]
@@ -68,6 +69,10 @@ class WorkerSettings:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Context manager: apply these settings to the process, with torch on one thread; restore its own at the end."""
+        with one_at_a_time():
+            yield from self._exchanged()
+
+    def _exchanged(self) -> Iterator[None]:
         folder, before = current_folder(), [(setting, setting[0]()) for setting in _settings()]
         moves = self.folder is not None and folder is not None and self.folder != folder
         _set(self._values)

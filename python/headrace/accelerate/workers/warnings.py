@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.accelerate.workers.one_at_a_time import one_at_a_time
 from headrace.accelerate.workers.unheard_warnings import unheard_warnings
 
 __all__ = ["WorkerWarnings"]
@@ -36,6 +37,10 @@ class WorkerWarnings:
     @contextmanager
     def of(self, worker: int) -> Iterator[None]:
         """Context manager: warnings are shown as worker number `worker` would show them."""
+        with one_at_a_time():
+            yield from self._exchanged(worker)
+
+    def _exchanged(self, worker: int) -> Iterator[None]:
         if worker not in self._of:
             self._of[worker] = {name: dict(noted) for name, noted in self._begin.items()}
         own, counted, shown = _noted(), _are_counted(), _shown
