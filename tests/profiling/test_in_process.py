@@ -92,7 +92,8 @@ def test_a_standstill_is_told_while_the_block_runs(tmp_path: Path) -> None:
     text = """
 def wait_for_the_tracker(): time.sleep(9)
 with headrace.watch("s", report=False):
-    train(DataLoader(Data(), batch_size=4)); wait_for_the_tracker(); train(DataLoader(Data(), batch_size=4))
+    train(DataLoader(Data(), batch_size=4)); wait_for_the_tracker()
+    for epoch in range(12): train(DataLoader(Data(), batch_size=4))  # seconds: the notice looks once a second
 """
     done = run(tmp_path, text, HEADRACE_STANDSTILL_SCALE="0.1")
     assert done.returncode == 0, done.stderr
