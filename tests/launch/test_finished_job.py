@@ -616,6 +616,28 @@ def test_the_command_asks_aws_and_keeps_the_documents(
     assert "STORAGE_LATENCY" in capsys.readouterr().out
 
 
+def test_two_jobs_are_compared_by_their_names(
+    aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "aws_client", lambda service, region: aws.clients[service])
+    for name in ("job-a", "job-b"):
+        found = {**description(), "TrainingJobName": name}
+        del found["ProfilerConfig"]
+        aws.stubs["sagemaker"].add_response("describe_training_job", found, {"TrainingJobName": name})
+        for page in metric_pages(found):
+            aws.stubs["cloudwatch"].add_response("get_metric_data", page)
+    assert main(["compare", "job-a", "job-b"]) == 0
+    assert "the job" in capsys.readouterr().out
+    folders = sorted((tmp_path / "headrace-sessions").iterdir())
+    assert [folder.name[-6:] for folder in folders] == ["-job-a", "-job-b"]
+    assert main(["compare", *map(str, folders)]) == 0, "what was fetched stays"
+    aws.stubs["sagemaker"].add_client_error("describe_training_job", "ValidationException", "Requested resource not found.")
+    capsys.readouterr()
+    assert main(["compare", "no-such-job", str(folders[1])]) == 1
+    assert "there is no session no-such-job, and no SageMaker job: " in capsys.readouterr().err
+
+
 # docs/guides/finished-job.md
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "finished-job.md"

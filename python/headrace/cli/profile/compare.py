@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.cli.profile.finished_job import session_of_job
 from headrace.cli.shared import output
 from headrace.diagnosis.result.model import Diagnosis
-from headrace.errors import UsageError
+from headrace.errors import HeadraceError, SessionError, UsageError
 from headrace.report.pages import compare_page
 from headrace.report.sessions.compare_sessions import SessionComparison, compare_sessions
 from headrace.report.sessions.session_folder import foreign_values, read_session_folder
@@ -25,7 +27,11 @@ SUMMARY = "compare two saved sessions: change of the rate beyond noise, changed 
 EXAMPLE = """
 headrace compare headrace-sessions/before headrace-sessions/after
 headrace compare headrace-sessions/before headrace-sessions/after --html --out before-after.html
+headrace compare job-a job-b --region us-east-1      # two jobs on SageMaker, asked from AWS
 """
+
+_JOB = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9]){0,62}")
+"""The name of a training job (CreateTrainingJob, TrainingJobName)."""
 
 PAGE = "comparison.html"
 """Name of the page in the folder of the later session, if --out names no other."""
@@ -33,12 +39,15 @@ PAGE = "comparison.html"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headrace compare`."""
-    parser.add_argument("before", type=Path, metavar="A", help="session folder of the earlier run")
-    parser.add_argument("after", type=Path, metavar="B", help="session folder of the later run")
+    parser.add_argument(
+        "before", type=Path, metavar="A", help="session folder of the earlier run, or the name of a SageMaker job"
+    )
+    parser.add_argument("after", type=Path, metavar="B", help="the same of the later run")
     parser.add_argument(
         "--html", action="store_true", help="draw both runs side by side, as one HTML file that needs no network"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"file of --html (default: {PAGE} in B)")
+    parser.add_argument("--region", default="us-east-1", metavar="NAME", help="of SageMaker jobs (default: us-east-1)")
     parser.add_argument(
         "--share", action="store_true", help="leave out host names, folders and addresses, so that strangers may read it"
     )
@@ -46,12 +55,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read both sessions, compare them, and print the result."""
+    args.before, args.after = _folder(args.before, args.region), _folder(args.after, args.region)
     before, was = read_session_folder(args.before)
     after, now = read_session_folder(args.after)
     if args.out is not None and not args.html:
         raise UsageError("--out names the file that --html writes, and --html is missing", hint="add --html")
     with foreign_values(f"{args.before} and {args.after}", "compared"):
         return _compare(before, was, after, now, args)
+
+
+def _folder(named: Path, region: str) -> Path:
+    """Return the folder of a session: the path itself, or one with the job of that name where there is no such path."""
+    if named.exists() or _JOB.fullmatch(str(named)) is None:
+        return named
+    try:
+        return session_of_job(str(named), region)
+    except HeadraceError as error:
+        raise SessionError(f"there is no session {named}, and no SageMaker job: {error}", hint=error.hint) from None
 
 
 def _compare(before: Session, was: Diagnosis, after: Session, now: Diagnosis, args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`headrace diagnose --sagemaker-job NAME` and `--from-files FOLDER`: diagnose a job that already ran."""
+"""A job that already ran: `headrace diagnose --sagemaker-job NAME`, `--from-files FOLDER`, `headrace compare JOB-A JOB-B`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from headrace.launch.finished_job.diagnose import JobDiagnosis, diagnose_job
 from headrace.launch.finished_job.documents import read_documents
 from headrace.launch.finished_job.fetch import fetch_documents
 from headrace.launch.sagemaker.aws import aws_client
+from headrace.profiling.command import default_session_folder
 from headrace.profiling.finish import REPORT_FILE
 from headrace.report.exports.json import document
 from headrace.report.pages import html
 from headrace.report.sessions.session_folder import write_diagnosis
 
-__all__ = ["FINISHED_JOB_OPTIONS", "add_finished_job_options", "run_finished_job"]
+__all__ = ["FINISHED_JOB_OPTIONS", "add_finished_job_options", "run_finished_job", "session_of_job"]
 
 FINISHED_JOB_OPTIONS = ("--sagemaker-job", "--from-files")
 
@@ -46,16 +47,7 @@ def run_finished_job(args: argparse.Namespace) -> int:
     documents = args.from_files
     if args.sagemaker_job is not None:
         documents = folder
-        fetch_documents(
-            aws_client("sagemaker", args.region),
-            args.sagemaker_job,
-            folder,
-            metrics=aws_client("cloudwatch", args.region),
-            s3=aws_client("s3", args.region),
-            sleep=time.sleep,
-            log=output.log,
-            region=args.region,
-        )
+        _fetch(args.sagemaker_job, args.region, folder)
     found = diagnose_job(read_documents(documents), _table(args.region), gpu_usd_per_hour=gpu_usd_per_hour(args))
     found = _written(found, folder, report=not args.no_report)
     emitted = document(found.diagnosis) | {"job": asdict(found.account)}
@@ -64,6 +56,29 @@ def run_finished_job(args: argparse.Namespace) -> int:
         output.log(f"headrace diagnose: --fail-if {condition.text} is true")
         return 1
     return 0
+
+
+def session_of_job(name: str, region: str) -> Path:
+    """Return a new session folder with a SageMaker job that already ran, fetched and diagnosed. Raises `HeadraceError`."""
+    new = default_session_folder()
+    folder = new.with_name(f"{new.name}-{name}")
+    _fetch(name, region, folder)
+    _written(diagnose_job(read_documents(folder), _table(region)), folder, report=False)
+    return folder
+
+
+def _fetch(name: str, region: str, folder: Path) -> None:
+    clients = {service: aws_client(service, region) for service in ("sagemaker", "cloudwatch", "s3")}
+    fetch_documents(
+        clients["sagemaker"],
+        name,
+        folder,
+        metrics=clients["cloudwatch"],
+        s3=clients["s3"],
+        sleep=time.sleep,
+        log=output.log,
+        region=region,
+    )
 
 
 def _check(args: argparse.Namespace) -> None:
