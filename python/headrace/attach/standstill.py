@@ -70,7 +70,7 @@ STORAGE = "D"
 """State of a thread that waits for a disk or a file system and cannot be interrupted."""
 
 SERVED = ("request_wait", "fuse", "nfs", "rpc", "unix_stream")
-"""Begin of the kernel's names of waits in which another process, or the kernel, may receive for one that waits."""
+"""First letters of wait channels (`/proc/PID/wchan`) in which the kernel or another process fetches the data."""
 
 TGKILL = {"x86_64": 234, "aarch64": 131}
 """Number of the system call `tgkill`, which sends a signal to one thread, on each kind of machine."""

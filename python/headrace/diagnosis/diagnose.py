@@ -109,9 +109,9 @@ def diagnose(session: Session) -> Diagnosis:
 
 
 def _judged_rank(ranks: Sequence[Rank], standstill: OpenStandstill | None) -> Rank:
-    """Return the rank that sets the pace. Of several trainings under one command, the one that stands still counts.
+    """Return the rank that sets the pace: the one with the longest own part, since all wait for it in the gradient exchange.
 
-    Ranks that exchange gradients all take equally long: the longest own part sets the pace.
+    Where a command runs several trainings and one stands still, only the ranks of that training are candidates.
     """
     standing = [rank for rank in ranks if standstill is not None and rank.process.pid in standstill.pids]
     return max(standing or ranks, key=lambda rank: rank.own_s if rank.own_s is not None else rank.step_s)

@@ -56,11 +56,11 @@ class StandingProcess:
 
 @dataclass(frozen=True, slots=True)
 class StandstillSample:
-    """All processes of one training at one time. network_bytes: received and sent by the sockets of the
-    training since the first sample, or by the machine where those are not known. disk_bytes: of the machine since its start.
+    """What the processes of one training do at one moment.
 
-    stack_bytes: what the stacks of the processes took, part of the `bytes` of the next sample. beside: the processes of other
-    trainings that the command runs at the same time.
+    network_bytes: bytes that the training's sockets moved since the first sample, or the machine's where these are not known.
+    disk_bytes: bytes that the machine's disks moved since its start. stack_bytes: size of the recorded stacks, which `bytes` of
+    the next sample includes. beside: pids of other trainings that the command runs at the same time.
     """
 
     time_s: float

@@ -122,7 +122,7 @@ def _compared(
 def _equal(version: int, kernel: tuple[int, int], sigma: float, size: tuple[int, int], threads: int) -> bool:
     """Compare one blur: the sums, with the strides of an image from Pillow and without gaps, and the rounded values.
 
-    Each with `threads` threads and with one, as a worker process has.
+    Torch computes with `threads` threads, and again with one thread as in a worker process.
     """
     blur = sys.modules[MODULES[version][0]].gaussian_blur
     sigma = float(np.float32(sigma))

@@ -57,7 +57,7 @@ def rate_at(update: int, updates: int = UPDATES) -> float:
 
 
 class RangeCurve:
-    """The points that a running test has measured. diverged: whether the last loss, which is no point, ended the test."""
+    """Points of a range test that still runs. diverged: whether a loss ended the test; that loss is not among the points."""
 
     def __init__(self, updates: int = UPDATES) -> None:
         self.points: list[RangePoint] = []

@@ -1,7 +1,7 @@
 """The sockets of processes: their TCP connections, and the bytes that they have moved.
 
-The kernel counts no bytes of sockets by process. By its socket diagnosis (`sock_diag(7)`) it lists all TCP sockets of the
-network namespace with their counters, which needs no privilege, and `/proc/PID/fd` says which of them a process holds.
+The kernel has no counter of socket bytes for each process. Its socket diagnosis (`sock_diag(7)`) lists the TCP sockets of the
+network namespace with the bytes of each, and needs no privilege. `/proc/PID/fd` lists the sockets that a process holds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENDED, FAILED = 3, 2
 """NLMSG_DONE and NLMSG_ERROR."""
 
 INFO = 2
-"""INET_DIAG_INFO: the attribute that holds `struct tcp_info`."""
+"""INET_DIAG_INFO, the attribute of a socket that holds its `struct tcp_info` (linux/inet_diag.h)."""
 
 HEADER = struct.Struct("=IHHII")
 """`struct nlmsghdr`: length, type, flags, number, port."""

@@ -56,9 +56,9 @@ class _Seen:
 
 
 def batch_notes(session: Session, *pids: int) -> tuple[Note, ...]:
-    """Return the notes on the batches of the first of these training processes that has any, those on all ranks included.
+    """Return notes on odd batches: those of the first training process that has some, and those that compare all ranks.
 
-    () where nothing is odd.
+    () where no batch is odd.
     """
     every = _seen(session)
     numbers: dict[int, list[int]] = {}

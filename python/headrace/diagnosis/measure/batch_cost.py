@@ -17,7 +17,6 @@ UNDISTURBED = 0.2
 NEAREST, LEAST_NEAREST = 20, 3
 """Compare the batch made alone with this many batches nearest in time, the two nearest left out; need at least so many."""
 
-
 MOST_SHARED = 16
 """Measure the batches of workers that are no process's own for so many training processes; further ones get the last answer.
 

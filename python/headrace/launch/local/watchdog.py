@@ -62,9 +62,9 @@ def kill_marked(marker: str) -> int:
 
 
 def _is_ours(process: Path) -> bool:
-    """Return whether this user started a process. Its variables lie in its memory: another user may let a reader of it wait.
+    """Return whether the process runs as this user. Another user's process can block whoever reads its environment.
 
-    The owner of its files tells nothing: root owns those of a process that hides its memory.
+    The owner of its files in /proc does not tell: root owns them where a process hides its memory.
     """
     fields = (read_counters(process / "status") or "").partition("\nUid:")[2].split(maxsplit=1)
     return bool(fields) and int(fields[0]) == os.getuid()
