@@ -26,7 +26,7 @@ test-fast: setup # under 90 seconds on two cores: quick tests of every part
 test-long: setup # the slow tests: the guides' commands, killed jobs, several ranks, all layouts, all cells; SHARE=2/6: a sixth of them
 	$(PYTEST) -m slow $(if $(SHARE),--share $(SHARE))
 
-test-frameworks: setup # with TensorFlow, JAX, Lightning, Hugging Face, fastai, …, in .venv-frameworks; SHARE=1/2: a half of each group
+test-frameworks: setup # with TensorFlow, JAX, Lightning, Hugging Face, fastai, …, in .venv-frameworks; SHARE=1/3: a third of each group
 	@scripts/frameworks.sh
 	@scripts/test_frameworks.sh
 

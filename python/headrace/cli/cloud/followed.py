@@ -13,8 +13,7 @@ from typing import Any
 
 from headrace.cli.profile.session_command import print_diagnosis
 from headrace.cli.shared import output
-from headrace.cost.market.live_prices import read_table
-from headrace.cost.market.prices import PriceTable
+from headrace.cli.shared.price_options import prices_of_job
 from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import HeadraceError, UsageError
 from headrace.launch.own_code.plain_reasons import plain_reasons
@@ -36,7 +35,7 @@ from headrace.profiling.finish import REPORT_FILE
 from headrace.report.sessions.session_folder import read_session_folder
 from headrace.session.model import Session
 
-__all__ = ["FollowedJob", "add_follow_options", "follow_to_the_end", "job_of_name", "prices", "show_end"]
+__all__ = ["FollowedJob", "add_follow_options", "follow_to_the_end", "job_of_name", "show_end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +65,6 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def prices(region: str) -> PriceTable:
-    """Return the prices of the region, or those of the offline table with one line that says so."""
-    try:
-        return read_table(region, output.log)[0]
-    except UsageError as reason:
-        output.log(f"headrace launch: {reason}: its prices are shown; headrace cost refresh --region {region} asks AWS")
-        return PriceTable.load()
-
-
 def job_of_name(args: argparse.Namespace) -> int:
     """Follow or stop the job that the command line names."""
     if args.job is None:
@@ -92,7 +82,7 @@ def job_of_name(args: argparse.Namespace) -> int:
 
 def follow_to_the_end(args: argparse.Namespace, client: Any, name: str, cost: ExpectedCost | None) -> FollowedJob:
     """Follow a job, fetch its report, and compare its price; Ctrl-C leaves it running and says how to go on."""
-    table = prices(args.region)
+    table = prices_of_job(args.region)
     baseline = None if args.baseline is None else _baseline(client, args.baseline)
     try:
         logs = aws_client("logs", args.region)

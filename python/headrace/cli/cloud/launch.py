@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace._native import __version__
-from headrace.cli.cloud.followed import add_follow_options, follow_to_the_end, job_of_name, prices, show_end
+from headrace.cli.cloud.followed import add_follow_options, follow_to_the_end, job_of_name, show_end
 from headrace.cli.cloud.other_launchers import OTHER_LAUNCHERS, add_other_launcher_options, write_launcher
 from headrace.cli.cloud.own_code import (
     add_own_code_options,
@@ -25,6 +25,7 @@ from headrace.cli.cloud.own_code import (
 )
 from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_number
+from headrace.cli.shared.price_options import prices_of_job
 from headrace.datasets.open import local_copy
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, UsageError
@@ -214,7 +215,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_here(args, request, source)
     if args.target == "sagemaker":
         _check_image(args, request, source)
-    cost = expected_cost(request, _work(args), prices(args.region))
+    cost = expected_cost(request, _work(args), prices_of_job(args.region))
     if args.out:
         _write(args.out, request)
     document: dict[str, Any] = {"request": request, "expected_cost": dataclasses.asdict(cost)}

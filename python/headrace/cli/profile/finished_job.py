@@ -9,9 +9,7 @@ from pathlib import Path
 
 from headrace.cli.profile.session_command import print_diagnosis, session_folder
 from headrace.cli.shared import output
-from headrace.cli.shared.price_options import gpu_usd_per_hour
-from headrace.cost.market.live_prices import read_table
-from headrace.cost.market.prices import PriceTable
+from headrace.cli.shared.price_options import gpu_usd_per_hour, prices_of_job
 from headrace.diagnosis.result.fail_if import Condition
 from headrace.errors import SourceError, UsageError
 from headrace.launch.finished_job.diagnose import JobDiagnosis, diagnose_job
@@ -48,7 +46,7 @@ def run_finished_job(args: argparse.Namespace) -> int:
     if args.sagemaker_job is not None:
         documents = folder
         _fetch(args.sagemaker_job, args.region, folder)
-    found = diagnose_job(read_documents(documents), _table(args.region), gpu_usd_per_hour=gpu_usd_per_hour(args))
+    found = diagnose_job(read_documents(documents), prices_of_job(args.region), gpu_usd_per_hour=gpu_usd_per_hour(args))
     found = _written(found, folder, report=not args.no_report)
     emitted = document(found.diagnosis) | {"job": asdict(found.account)}
     output.emit(args, emitted, lambda: _show(found))
@@ -63,7 +61,7 @@ def session_of_job(name: str, region: str) -> Path:
     new = default_session_folder()
     folder = new.with_name(f"{new.name}-{name}")
     _fetch(name, region, folder)
-    _written(diagnose_job(read_documents(folder), _table(region)), folder, report=False)
+    _written(diagnose_job(read_documents(folder), prices_of_job(region)), folder, report=False)
     return folder
 
 
@@ -94,14 +92,6 @@ def _check(args: argparse.Namespace) -> None:
             raise UsageError(f"{option} needs a command to run: the job has ended")
     if args.from_files is not None and not args.from_files.is_dir():
         raise SourceError(f"there is no folder {args.from_files}", hint="a folder with describe.json and metrics.json")
-
-
-def _table(region: str) -> PriceTable:
-    try:
-        return read_table(region, lambda line: None)[0]
-    except UsageError as reason:
-        output.log(f"headrace diagnose: {reason}: prices of us-east-1 are shown")
-        return PriceTable.load()
 
 
 def _written(found: JobDiagnosis, folder: Path, *, report: bool) -> JobDiagnosis:

@@ -1,15 +1,16 @@
-"""The options that give a price, shared by the verbs that show money: `--usd-per-hour` and `--instance`."""
+"""Prices for the verbs that show money: the options `--usd-per-hour` and `--instance`, and the table of a job's region."""
 
 from __future__ import annotations
 
 import argparse
 import math
 
+from headrace.cli.shared import output
 from headrace.cost.market.live_prices import read_table
-from headrace.cost.market.prices import PREFIX
+from headrace.cost.market.prices import PREFIX, PriceTable
 from headrace.errors import UsageError
 
-__all__ = ["add_price_options", "gpu_usd_per_hour", "machine_usd_per_hour"]
+__all__ = ["add_price_options", "gpu_usd_per_hour", "machine_usd_per_hour", "prices_of_job"]
 
 
 def add_price_options(parser: argparse.ArgumentParser, *, of: str) -> None:
@@ -48,3 +49,12 @@ def _price(args: argparse.Namespace) -> tuple[float | None, int]:
     if usd is not None and not (math.isfinite(usd) and usd >= 0):
         raise UsageError(f"--usd-per-hour must be 0 or more, not {usd:g}")
     return usd, 1
+
+
+def prices_of_job(region: str) -> PriceTable:
+    """Return the prices of a job's region, or those of the offline table with one line that says so."""
+    try:
+        return read_table(region, output.log)[0]
+    except UsageError as reason:
+        output.log(f"headrace: {reason}: its prices are shown; headrace cost refresh --region {region} asks AWS")
+        return PriceTable.load()
