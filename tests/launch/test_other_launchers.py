@@ -152,6 +152,56 @@ def test_a_script_of_the_user_runs_in_place_of_headrace_train(world: dict[str, s
     assert "'my train.py' --lr 0.1" in text and "headrace train" not in text
 
 
+OWN = ["--source-dir", "my project", "--entry", "train.py", "--data", "photos", "--hyperparameter", "lr=0.1"]
+
+
+@pytest.fixture
+def project(world: dict[str, str]) -> Path:
+    folder = Path("my project")
+    (folder / "parts").mkdir(parents=True)
+    (folder / "train.py").write_text("raise SystemExit(0)")
+    (folder / "parts" / "model.py").write_text("")
+    (folder / "requirements.txt").write_text("rich")
+    return folder
+
+
+@pytest.mark.parametrize("under", ["run", "diagnose", "plain"])
+def test_a_folder_of_the_user_is_copied_with_headrace_and_started_under_it(
+    world: dict[str, str], project: Path, under: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["slurm", *OWN, "--name", "mine", "--under", under, "--count", "2", "--out", "file.sh", "--", "--their", "a b"]
+    assert main(["launch", *words]) == 0
+    code = Path("mine-code").absolute()
+    assert (code / "parts/model.py").is_file() and (code / ".headrace/headrace/attach").is_dir()
+    assert (code / "headrace_entry.py").exists() is (under != "plain")
+    said = capsys.readouterr().err
+    assert f"copied to {code}, with headrace" in said and "requirements.txt where the machines see them" in said
+    done = run(world)
+    assert done.returncode == 0, done.stderr
+    for node in "01":
+        lines = recorded(f"node-{node}.txt")
+        assert lines[-5:] == ["headrace_entry.py" if under != "plain" else "train.py", "--their", "a b", "--lr", "0.1"]
+    text = Path("file.sh").read_text()
+    assert f"SM_CHANNEL_TRAINING={Path('photos').absolute()}" in text and f"cd {code} || exit 1" in text
+    assert (code / "results/mine/model").is_dir() and (code / "results/mine/output").is_dir()
+
+
+def test_the_ssh_script_starts_in_the_copy_of_the_folder(world: dict[str, str], project: Path) -> None:
+    Path("bin/python").write_text('#!/bin/bash\npwd > "$RECORD/$HOST.txt"\n')
+    Path("bin/python").chmod(0o755)
+    written("ssh", *OWN, "--name", "mine", "--hosts", "node-a", "node-b")
+    assert run(world).returncode == 0
+    assert [recorded(f"node-{host}.txt") for host in "ab"] == [[str(Path("mine-code").absolute())]] * 2
+
+
+def test_the_skypilot_task_sends_the_copy_of_the_folder(world: dict[str, str], project: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    task = yaml.safe_load(written("skypilot", *OWN, "--name", "mine"))
+    assert task["workdir"] == str(Path("mine-code").absolute()) and task["setup"] == "pip install -r requirements.txt\n"
+    (project / "requirements.txt").unlink()
+    assert "setup" not in yaml.safe_load(written("skypilot", *OWN, "--name", "other"))
+
+
 @pytest.mark.parametrize("spot", [False, True])
 def test_the_skypilot_task_is_what_its_schema_wants(world: dict[str, str], spot: bool) -> None:
     yaml = pytest.importorskip("yaml")
@@ -248,9 +298,17 @@ def test_the_processing_script_packs_from_s3_to_s3(world: dict[str, str]) -> Non
         (["processing", *PACK, "--units", "2"], "on one instance"),
         (["processing", *PACK, "--packed", "/here"], "reads from S3"),
         (["slurm", "NAME", *TRAIN], "takes no job name"),
+        (["slurm", "--source-dir", "src"], "beside --out"),
+        (["slurm", "--source-dir", "src", "--out", "file.sh"], "there is no folder src"),
+        (["slurm", "--source-dir", ".", "--out", "file.sh"], "there is no file train.py"),
+        (["slurm", "--source-dir", ".", "--data", "s3://bucket/photos", "--out", "file.sh"], "reads files"),
+        (["slurm", "--under", "run", "--out", "file.sh"], "for a script of your own"),
     ],
 )
-def test_what_cannot_work_is_refused_in_words(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_work_is_refused_in_words(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["launch", *words]) == 2
     assert message in capsys.readouterr().err
 

@@ -101,3 +101,24 @@ def test_a_script_that_fails_fails_the_job_with_its_code(slurm: Slurm, submit: C
     wait_for(lambda: ended(slurm, job), log)
     assert slurm.state(job)["JobState"] == "FAILED" and slurm.state(job)["ExitCode"] != "0:0"
     assert "rank 0 ['--lr', '0.1']" in log.read_text()
+
+
+@pytest.mark.parametrize("under", ["run", "diagnose"])
+def test_a_script_of_a_folder_runs_under_headrace(slurm: Slurm, submit: Callable[..., str], tmp_path: Path, under: str) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "part.py").write_text("import torch\n\nnumbers = torch.utils.data.TensorDataset(torch.zeros(40, 2))\n")
+    (project / "train.py").write_text(
+        "import os\nimport torch\nfrom part import numbers\n\n"
+        "for batch in torch.utils.data.DataLoader(numbers, batch_size=4):\n    pass\n"
+        "hooks = [name for name in os.environ if name.startswith('HEADRACE')]\n"
+        "print('rank', os.environ['RANK'], os.environ['SM_CHANNEL_TRAINING'], len(hooks) > 1)\n"
+    )
+    job = submit("--name", f"own-{under}", "--source-dir", str(project), "--under", under, "--data", str(tmp_path))
+    log = tmp_path / f"own-{under}-{job}.log"
+    wait_for(lambda: ended(slurm, job), log)
+    text = log.read_text()
+    assert (slurm.state(job)["JobState"], slurm.state(job)["ExitCode"]) == ("COMPLETED", "0:0"), text + slurm.logs()
+    assert f"rank 0 {tmp_path} True" in text and "runs plain" not in text
+    reports = list((tmp_path / f"own-{under}-code/results/own-{under}/output").glob("headrace-*/report.html"))
+    assert len(reports) == (under == "diagnose")

@@ -43,7 +43,8 @@ class Training:
     """A training on `count` machines with `gpus` GPUs each. words: the script (or `-m headrace train`) and its options.
 
     hours: time limit. instance, spot: of a cloud. hosts: to reach over ssh, the first is the master. wheel: of headrace, for
-    machines of a cloud.
+    machines of a cloud. code: absolute path of the folder with script and headrace in which the training starts (None: where
+    the file is started). requirements: whether it has a requirements.txt.
     """
 
     name: str
@@ -56,6 +57,8 @@ class Training:
     hosts: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     wheel: Path | None = None
+    code: Path | None = None
+    requirements: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ def slurm_script(job: Training) -> str:
         gpus_per_node=[f"#SBATCH --gpus-per-node={job.gpus}"] if job.gpus else [],
         limit=f"{hours:02d}:{minutes:02d}:00",
         exports=[f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()],
+        folder=[f"cd {shlex.quote(str(job.code))} || exit 1"] if job.code is not None else [],
         port=PORT,
         processes=max(1, job.gpus),
         training=shlex.join(job.words),
@@ -108,14 +112,18 @@ def skypilot_task(job: Training) -> str:
         machines = [f"  accelerators: {{A10G: {max(1, job.gpus)}}}"]
     environment = [f"  {name}: {json.dumps(value)}" for name, value in job.environment.items()]
     wheel = "headrace" if job.wheel is None else f"/tmp/{job.wheel.name}"
+    installed = [f"pip install {_bash_word(f'{wheel}[train,aws]')}"] if job.code is None else []
+    if job.requirements:
+        installed.append("pip install -r requirements.txt")
     return _filled(
         "skypilot.yaml",
         name=job.name,
         count=job.count,
         resources=[*machines, "  use_spot: true"] if job.spot else machines,
         mounts=[] if job.wheel is None else ["file_mounts:", f"  {json.dumps(wheel)}: {json.dumps(str(job.wheel))}"],
+        folder=[] if job.code is None else [f"workdir: {json.dumps(str(job.code))}"],
         environment=["envs:", *environment] if environment else [],
-        headrace=_bash_word(f"{wheel}[train,aws]"),
+        setup=["setup: |", *(f"  {line}" for line in installed)] if installed else [],
         port=PORT,
         training=" ".join(map(_bash_word, job.words)),
     )
@@ -137,6 +145,7 @@ def ssh_script(job: Training) -> str:
         "ssh.sh",
         name=job.name,
         hosts=" ".join(job.hosts),
+        folder='"$PWD"' if job.code is None else shlex.quote(str(job.code)),
         words=shlex.quote(" ".join([*exports, "python -m torch.distributed.run"])),
         training=shlex.quote(shlex.join(job.words)),
         processes=max(1, job.gpus),

@@ -164,8 +164,9 @@ def test_a_shell_script_without_a_python_runs_plain_and_says_so(tmp_path: Path) 
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"])
 def test_other_processes_of_a_host_are_known_by_their_launchers_variables(tmp_path: Path, variable: str) -> None:
     code, output = staged(tmp_path, under="diagnose"), tmp_path / "output"
-    (output / "headrace-algo-1").mkdir(parents=True)
-    (output / "headrace-algo-1/launch.jsonl").write_text("")
+    folder = output / f"headrace-{os.uname().nodename}"
+    folder.mkdir(parents=True)
+    (folder / "launch.jsonl").write_text("")
     found, pid, _ = started(code, ENTRY, SM_OUTPUT_DATA_DIR=str(output), **{variable: "1"})
     assert found["pid"] == pid
 

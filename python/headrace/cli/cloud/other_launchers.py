@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from headrace.cli.cloud.own_code import own_source
 from headrace.cli.shared import output
+from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, UsageError
 from headrace.launch.other_launchers import (
     Packing,
@@ -17,7 +20,10 @@ from headrace.launch.other_launchers import (
     slurm_script,
     ssh_script,
 )
+from headrace.launch.own_code.source import write_members
+from headrace.launch.own_code.travelling import members
 from headrace.system.files.atomic_write import atomic_write
+from headrace.system.text.redaction import without_url_secrets
 
 __all__ = ["OTHER_LAUNCHERS", "add_other_launcher_options", "write_launcher"]
 
@@ -59,14 +65,12 @@ def _show(text: str, path: Path | None) -> None:
 
 
 def _training(args: argparse.Namespace, name: str, options: Mapping[str, str], environment: Mapping[str, str]) -> Training:
-    if args.under not in (None, "plain") or args.launcher != "none" or args.entry:
-        raise UsageError(f"launch {args.target} starts a script by torchrun, as it is", hint="leave out --under and --launcher")
-    if args.source_dir is not None:
-        raise UsageError(
-            f"launch {args.target} takes no --source-dir: every machine sees the script's folder", hint="--script FILE names it"
-        )
+    if args.source_dir is not None or args.under in ("run", "diagnose"):
+        return _own_training(args, name, options, environment)
+    if args.launcher != "none" or args.entry:
+        raise UsageError(f"launch {args.target} starts a script by torchrun", hint="--source-dir DIR --entry FILE names it")
     if args.script is None and not (args.model and args.data):
-        raise UsageError(f"launch {args.target} needs --model and --data", hint="or --script FILE")
+        raise UsageError(f"launch {args.target} needs --model and --data", hint="or --source-dir DIR --entry FILE")
     if args.script is not None:
         words = [str(args.script), *args.arguments]
         given = {**({"data": args.data} if args.data else {}), **options}
@@ -74,21 +78,58 @@ def _training(args: argparse.Namespace, name: str, options: Mapping[str, str], e
         words = ["-m", "headrace", "train"]
         places = {"data": args.data, **({"val": args.val} if args.val else {}), "out": f"results/{name}", "resume": "auto"}
         given = {**places, **options}
-    for key, value in given.items():
-        words += [f"--{key}", value] if value else [f"--{key}"]
     wheel = args.wheel.absolute() if args.wheel is not None else None
     if args.target == "skypilot" and wheel is None:
         output.log("remark: the machines install headrace by pip, and no package index has it: --wheel FILE brings one")
-    return Training(
-        name, words, args.count, args.gpus, args.max_hours, args.instance, args.spot, args.hosts, environment, wheel
-    )
+    return replace(_machines(args, name, [*words, *_as_options(given)], environment), wheel=wheel)
+
+
+def _own_training(args: argparse.Namespace, name: str, options: Mapping[str, str], environment: Mapping[str, str]) -> Training:
+    """Copy the script's folder beside `--out`, with headrace, and return the training that starts there.
+
+    The script finds SageMaker's variables: data in SM_CHANNEL_TRAINING, places for results in SM_MODEL_DIR and
+    SM_OUTPUT_DATA_DIR, where the report lands.
+    """
+    if args.out is None:
+        raise UsageError(f"launch {args.target} copies the script's folder beside --out", hint="--out FILE")
+    if args.data is not None and is_url(args.data):
+        hint = "mount it, and name the folder where the machines see it"
+        raise UsageError(f"--data {without_url_secrets(args.data)}: the script of a folder reads files", hint=hint)
+    source = own_source(args)
+    assert source is not None  # --script or --source-dir is given, or `own_source` has said that --under needs one
+    source = replace(source, torchrun=True)
+    source.check()
+    code = (args.out.parent / f"{name}-code").absolute()
+    places = {"SM_MODEL_DIR": f"results/{name}/model", "SM_OUTPUT_DATA_DIR": f"results/{name}/output"}
+    try:
+        write_members(members(source), code)
+        for place in places.values():
+            (code / place).mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise _unwritten(code, reason) from None
+    output.log(source.words())
+    output.log(f"copied to {code}, with headrace: change the script, and run this command again")
+    requirements = (code / "requirements.txt").is_file()
+    if requirements and args.target != "skypilot":
+        output.log("remark: install the packages of its requirements.txt where the machines see them")
+    channel = {"SM_CHANNEL_TRAINING": str(Path(args.data).absolute())} if args.data else {}
+    words = [source.program, *args.arguments, *_as_options(options)]
+    job = _machines(args, name, words, {**places, **channel, **environment})
+    return replace(job, code=code, requirements=requirements)
+
+
+def _as_options(given: Mapping[str, str]) -> list[str]:
+    return [word for key, value in given.items() for word in ([f"--{key}", value] if value else [f"--{key}"])]
+
+
+def _machines(args: argparse.Namespace, name: str, words: list[str], environment: Mapping[str, str]) -> Training:
+    return Training(name, words, args.count, args.gpus, args.max_hours, args.instance, args.spot, args.hosts, environment)
 
 
 def _packing(args: argparse.Namespace, name: str, options: Mapping[str, str]) -> Packing:
     needed = {"--data": args.data, "--packed": args.packed, "--image": args.image, "--role": args.role}
     if missing := [option for option, value in needed.items() if not value]:
         raise UsageError(f"launch {args.target} needs {', '.join(missing)}", hint="the Dockerfile of headrace makes an image")
-    words = [word for key, value in options.items() for word in ([f"--{key}", value] if value else [f"--{key}"])]
     more = {"instance": args.instance} if args.instance else {}
     return Packing(
         name,
@@ -97,7 +138,7 @@ def _packing(args: argparse.Namespace, name: str, options: Mapping[str, str]) ->
         args.image,
         args.role,
         units=args.units,
-        options=words,
+        options=_as_options(options),
         region=args.region,
         hours=args.max_hours,
         queue=args.queue,
@@ -110,6 +151,8 @@ def _write(path: Path, text: str) -> None:
     try:
         atomic_write(path, text)
     except OSError as reason:
-        raise HeadraceError(
-            f"cannot write {path}: {reason.strerror or reason}", hint="--out FILE names another place"
-        ) from None
+        raise _unwritten(path, reason) from None
+
+
+def _unwritten(path: Path, reason: OSError) -> HeadraceError:
+    return HeadraceError(f"cannot write {path}: {reason.strerror or reason}", hint="--out FILE names another place")

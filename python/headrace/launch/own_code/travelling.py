@@ -23,7 +23,7 @@ from headrace.errors import UsageError
 from headrace.launch.own_code.source import PACKAGE, Member, Source, write_members
 from headrace.system.files.scratch_folder import scratch_folder
 
-__all__ = ["ARCHIVE", "needed_glibc", "stage", "temporary_folder", "write_archive"]
+__all__ = ["ARCHIVE", "members", "needed_glibc", "stage", "temporary_folder", "write_archive"]
 
 TRAVELLED = ".headrace"
 """Folder of headrace beside the script."""

@@ -11,6 +11,7 @@
 # sbatch §{name}.sh        The folders of data and results are the same on all nodes.
 set -u
 §exports
+§folder
 master=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((§{port} + SLURM_JOB_ID % 1000))
 

@@ -5,7 +5,7 @@ set -u
 hosts=(§{hosts})
 words=§{words}
 training=§{training}
-folder=$(printf %q "$PWD")
+folder=$(printf %q §{folder})
 pids=()
 end() { kill -TERM "${pids[@]}" 2>/dev/null; wait; }
 trap 'end; exit 130' INT TERM

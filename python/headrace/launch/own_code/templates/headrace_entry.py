@@ -77,9 +77,10 @@ def script_words() -> List[str]:
 
 
 def output_path(before: str, after: str = "") -> str:
-    """Return a path with this host's name in the folder that SageMaker uploads with the job's output."""
+    """Return a path with this host's name in the folder of the job's output, which SageMaker uploads."""
     output = os.environ.get("SM_OUTPUT_DATA_DIR") or "/opt/ml/output/data"
-    return os.path.join(output, before + os.environ.get("SM_CURRENT_HOST", "algo-1") + after)
+    host = os.environ.get("SM_CURRENT_HOST") or os.uname().nodename
+    return os.path.join(output, before + host + after)
 
 
 def is_first_of_host(folder: str) -> bool:
