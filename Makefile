@@ -125,6 +125,11 @@ bench-trials: setup # the published experiments: an hour on two quiet cores; ARG
 results docs: setup # renders every page from its JSON, docs/reference/cli.md and docs/reference/diagnosis.schema.json from the code
 	$(PY) benchmarks/render.py
 
+.PHONY: release
+release: wheel # dist/: the wheels, the source archive, checksums, and notes from the changelog
+	$(PY) -m maturin sdist --out dist
+	$(PY) scripts/release.py dist
+
 wheel: setup # abi3 wheels for manylinux_2_28 on x86-64 and aarch64, in dist/; zig is the cross compiler
 	$(PY) -m ziglang version >/dev/null
 	! command -v rustup >/dev/null || rustup target add x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu

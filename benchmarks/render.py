@@ -49,7 +49,7 @@ def measured() -> dict[Path, str]:
     files = {RESULTS / f"{name}.md": importlib.import_module(module_of(name)).render(read(name)) for name in PAGES}
     parts = {
         REPOSITORY / "README.md": readme.render(),
-        REPOSITORY / "docs/results/index.md": {"summary": from_docs(readme.render()["summary"])},
+        REPOSITORY / "docs/results/index.md": {"summary": from_docs(readme.summary())},
         REPOSITORY / "docs/reference/exactness.md": {"exactness": exactness.render(read("exactness"))},
         REPOSITORY / "docs/fuzzing.md": {"fuzzing": fuzzing.render(read("fuzzing"))},
     }

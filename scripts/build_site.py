@@ -69,7 +69,8 @@ def relinked(text: str, source: str, places: dict[str, str]) -> str:
         if target not in places:
             if not (REPOSITORY / target).is_file():
                 raise ValueError(f"{source}: {match[1]} does not exist")
-            places[target] = f"files/{target}.txt"  # browsers show a text, and load other files down
+            seen = target.lstrip(".").replace("/.", "/")  # the site leaves hidden folders out
+            places[target] = f"files/{seen}.txt"  # browsers show a text, and load other files down
         return os.path.relpath(places[target], Path(places[source]).parent) + (match[2] or "")
 
     lines = []

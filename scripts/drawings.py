@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/concepts and docs/architecture.md:   python scripts/drawings.py      (writes docs/images/*.svg)
+"""Draw the pictures of README.md, docs/concepts and docs/architecture.md:   python scripts/drawings.py   (in docs/images)
 
 Each picture takes the colours of the page that shows it (`--md-…` of the site's theme), and those of the reader's system where
 it stands alone. tests/test_site.py fails when a picture is not what this program draws.
@@ -6,12 +6,14 @@ it stands alone. tests/test_site.py fails when a picture is not what this progra
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+REPOSITORY = Path(__file__).resolve().parent.parent
+IMAGES = REPOSITORY / "docs" / "images"
 _STYLE = """
 .d-ink{fill:var(--md-typeset-color,#223)}
 .d-dim{fill:var(--md-default-fg-color--light,#667)}
@@ -246,7 +248,32 @@ def districts() -> str:
     return picture(760, y + 76, title, parts)
 
 
+def before_after() -> str:
+    """A second of the GPU in the demo, plain and under `headrace run`: the share in which it computes, and images a second."""
+    document = json.loads((REPOSITORY / "benchmarks/results/data/demo.json").read_text(encoding="utf-8"))
+    rows = {row["input"]: row for row in document["rows"]}
+    shown = (("before", "the plain script"), ("after", "the same script under headrace run"))
+    left, wide, parts = 96, 480, []
+    for number, (word, name) in enumerate(shown):
+        row, y = rows[name], 34 + number * 62
+        busy = wide * (1 - row["wait_share"])
+        parts += [text(left - 16, y + 25, word, "d-ink d-bold", "end"), box(left, y, wide, 40, extra=' rx="4"')]
+        parts += [box(left, y, busy, 40, "d-a", ' rx="4"')]
+        inside = busy > wide / 2
+        words = f"{row['wait_share']:.0%} waits for images"
+        parts.append(text(left + 12, y + 25, "computes", "d-on d-bold"))
+        parts.append(text(left + busy - 12, y + 25, words, "d-on", "end") if inside else text(left + busy + 12, y + 25, words))
+        parts.append(text(left + wide + 16, y + 25, f"{row['img_s']:,.0f} img/s", "d-ink d-bold"))
+    times = rows[shown[1][1]]["times"]
+    device = document["settings"]["device"]
+    parts.append(text(left, 20, f"What the GPU does with its time: make demo, 2 cores, {device}", "d-dim d-small"))
+    parts.append(text(left, 162, f"{times:g} times as fast, the same batches bit for bit, no changed line", "d-dim d-small"))
+    title = f"Before, the GPU waits most of its time for images. Under headrace run it gets {times:g} times as many a second."
+    return picture(720, 174, title, parts)
+
+
 PICTURES: dict[str, Callable[[], str]] = {
+    "before-after": before_after,
     "crop-over-segments": crop_over_segments,
     "journey": journey,
     "fused-geometry": fused_geometry,

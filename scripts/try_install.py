@@ -1,8 +1,9 @@
-"""Follow the README's lines from an empty folder: clone, install with pip or uv, train --dry-run on a few images.
+"""Follow a line of the README from an empty folder: clone, install by pip, uv or a release, train --dry-run on a few images.
 
     python scripts/try_install.py pip       # or uv; downloads PyTorch and builds headrace: minutes
+    python scripts/try_install.py release   # from dist/ of this checkout, which make release fills; no compiler on the PATH
 
-What is committed in this checkout is cloned. The lines are those of README.md that end in `# with pip` and `# with uv`.
+What is committed in this checkout is cloned. The lines are those of README.md that end in `# with pip`, `uv` and `a release`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ def line_of(way: str, readme: str) -> str:
     return str(found[0])
 
 
+WAYS = {"pip": "pip", "uv": "uv", "release": "a release"}
+"""The ways to install, and the words by which their lines in the README end."""
+
+
 def follow(way: str, scratch: Path) -> dict[str, object]:
     """Install in `scratch` and return the JSON of a dry run."""
     checkout = scratch / "headrace"
@@ -45,7 +50,10 @@ def follow(way: str, scratch: Path) -> dict[str, object]:
         subprocess.run([sys.executable, "-m", "venv", scratch / "tools"], check=True)
         subprocess.run([scratch / "tools" / "bin" / "pip", "install", "-q", "uv"], check=True)
         environment["PATH"] = f"{scratch / 'tools' / 'bin'}:{environment['PATH']}"
-    line = line_of(way, (checkout / "README.md").read_text(encoding="utf-8"))
+    if way == "release":
+        shutil.copytree(REPOSITORY / "dist", checkout / "dist")
+        environment["PATH"] = f"{Path(sys.executable).resolve().parent}:/usr/bin:/bin"
+    line = line_of(WAYS[way], (checkout / "README.md").read_text(encoding="utf-8"))
     print(f"+ {line}", flush=True)
     subprocess.run(["bash", "-ec", line], cwd=checkout, env=environment, check=True)
     program = checkout / "env" / "bin"
@@ -59,7 +67,7 @@ def follow(way: str, scratch: Path) -> dict[str, object]:
 
 def main() -> int:
     """Follow one way, and print what the dry run found."""
-    if len(sys.argv) != 2 or sys.argv[1] not in ("pip", "uv"):
+    if len(sys.argv) != 2 or sys.argv[1] not in WAYS:
         print(__doc__, file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="headrace-install-") as scratch:

@@ -1,4 +1,4 @@
-"""The measured parts of README.md: the table of results with its footnotes, and the table of decoding."""
+"""The measured parts of README.md and of the page of all results: tables of results, their footnotes, the table of decoding."""
 
 from __future__ import annotations
 
@@ -35,18 +35,26 @@ def rate(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def summary() -> str:
-    """Return the table of results and its footnotes."""
-    rows = [demo(read("demo")), loaders(read("loaders")), run(read("run")), pack(read("pack"))]
-    rows += [augmentation(read("augmentation")), *trials(read("trials")), *gpu(read("gpu")), diagnosis(read("diagnosis"))]
-    linked = [[f"{what} ([page](benchmarks/results/{name}.md))", *cells] for name, (what, *cells) in rows]
-    return page(
-        table(["what", "before", "with headrace", ""], linked), footnotes(read("demo"), read("diagnosis"), read("trials"))
-    )
-
-
 Row = tuple[str, tuple[str, ...]]
 """Name of the page, and the cells of a row."""
+
+
+def short() -> str:
+    """Return the table of the README: five rows and their footnotes."""
+    rows = [demo(read("demo")), run(read("run")), loaders(read("loaders")), gpu(read("gpu"))[0], diagnosis(read("diagnosis"))]
+    return page(_linked(rows), "\n".join(footnotes(read("demo"), read("diagnosis"))))
+
+
+def summary() -> str:
+    """Return the table of all results and its footnotes."""
+    rows = [demo(read("demo")), loaders(read("loaders")), run(read("run")), pack(read("pack"))]
+    rows += [augmentation(read("augmentation")), *trials(read("trials")), *gpu(read("gpu")), diagnosis(read("diagnosis"))]
+    return page(_linked(rows), "\n".join([*footnotes(read("demo"), read("diagnosis")), trials_footnote(read("trials"))]))
+
+
+def _linked(rows: list[Row]) -> str:
+    linked = [[f"{what} ([page](benchmarks/results/{name}.md))", *cells] for name, (what, *cells) in rows]
+    return table(["what", "before", "with headrace", ""], linked)
 
 
 def demo(document: Document) -> Row:
@@ -171,8 +179,8 @@ def diagnosis(document: Document) -> Row:
     )
 
 
-def footnotes(demo_document: Document, diagnosis_document: Document, trials_document: Document) -> str:
-    """Return the footnotes of the table."""
+def footnotes(demo_document: Document, diagnosis_document: Document) -> list[str]:
+    """Return the first two footnotes."""
     settings = demo_document["settings"]
     simulated = settings["gpu_img_s"] is not None
     compute = (
@@ -186,11 +194,15 @@ def footnotes(demo_document: Document, diagnosis_document: Document, trials_docu
             right = f"{first['right']} of the first {first['runs']} runs were right as first judged."
             judged = f"Judged again after rules were changed; {right}"
         lines.append(f"² {judged} The rules were written with the jobs at hand.")
-    lines.append(
+    return lines
+
+
+def trials_footnote(document: Document) -> str:
+    """Return the footnote of the trials."""
+    return (
         "³ Compute is a timed wait at the published rate of ResNet-50, for the others estimated from it by their operations. "
-        f"Measured on {machine(trials_document)}."
+        f"Measured on {machine(document)}."
     )
-    return "\n".join(lines)
 
 
 def decoding() -> str:
@@ -222,4 +234,4 @@ def decoding() -> str:
 
 def render() -> dict[str, str]:
     """Return the parts of README.md by the names of their markers."""
-    return {"summary": summary(), "decoding": decoding()}
+    return {"short": short(), "decoding": decoding()}

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headrace._native import __version__
 from headrace.cli.main import main
 from headrace.cli.missing_packages import _EXTRAS, missing_package
+from headrace.system.text.install_hints import RELEASES, extra_hint
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -30,6 +32,50 @@ def test_readme_and_guide_give_the_same_line(way: str, monkeypatch: pytest.Monke
     assert line == try_install.line_of(way, GUIDE)
     assert re.search(rf"\b{way}\b", line) and "'.[train]'" in line
     subprocess.run(["bash", "-n", "-c", line], check=True)
+
+
+def test_readme_guide_and_hints_name_the_place_of_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    import try_install
+
+    line = try_install.line_of("a release", (REPOSITORY / "README.md").read_text(encoding="utf-8"))
+    assert line == try_install.line_of("a release", GUIDE)
+    command = f"pip install --find-links {RELEASES} 'headrace[train]=={__version__}'"
+    assert line.endswith(command) and extra_hint("train").endswith(command)
+
+
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    import release
+
+    monkeypatch.setattr(sys, "argv", ["release.py", str(tmp_path)])
+    for name in ("cp311-abi3-manylinux_2_28_x86_64.whl", "cp311-abi3-manylinux_2_28_aarch64.whl"):
+        (tmp_path / f"headrace-{__version__}-{name}").write_text(name)
+    (tmp_path / f"headrace-{__version__}.tar.gz").write_text("source")
+    return release
+
+
+def test_a_release_has_checksums_and_the_notes_of_its_version(release: Any, tmp_path: Path) -> None:
+    assert release.main() == 0
+    done = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 4, done.stdout + done.stderr
+    notes = (tmp_path / "NOTES.md").read_text(encoding="utf-8")
+    assert notes.startswith(f"## [{__version__}]") and notes.count("\n## ") == 0
+    text = "# Changelog\n\n## [Unreleased]\n\n## [2]\n\n- new\n\n## [1]\n\n- old\n"
+    assert (release.notes(text, "2"), release.notes(text, "1")) == ("## [2]\n\n- new\n", "## [1]\n\n- old\n")
+    with pytest.raises(SystemExit, match=r"no entry \[3\]"):
+        release.notes(text, "3")
+
+
+def test_a_release_is_whole_and_of_one_version(release: Any, tmp_path: Path) -> None:
+    (tmp_path / "headrace-0.0.9-cp311-abi3-manylinux_2_28_x86_64.whl").write_text("old")
+    with pytest.raises(SystemExit, match="another version than"):
+        release.main()
+    (tmp_path / "headrace-0.0.9-cp311-abi3-manylinux_2_28_x86_64.whl").unlink()
+    (tmp_path / f"headrace-{__version__}.tar.gz").unlink()
+    with pytest.raises(SystemExit, match="no source archive"):
+        release.main()
 
 
 def test_the_guide_explains_every_extra() -> None:
