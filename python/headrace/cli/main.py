@@ -4,7 +4,7 @@ A verb is a module named in `VERBS`, with `SUMMARY` (one imperative line), `EXAM
 `add_arguments(parser)` and `run(args) -> int`. A verb that runs the user's command sets `TAKES_COMMAND = True`; everything
 after the first `--` is then in `args.command`, unchanged. An option of its `INSTEAD_OF_COMMAND` takes the place of the command.
 With `TAKES_ARGUMENTS = True` what follows `--` is in `args.arguments`, and may be absent.
-Every verb has `args.json`, and all words in `args.words`.
+Every verb has `args.json`, and all words in `args.words`. `INTERRUPTED` is its answer to the first Ctrl-C.
 
 Exit codes: 0 ok · 1 failed · 2 wrong usage · 130 interrupted · 141 the reader of stdout has closed it.
 """
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn, Protocol, cast
 
 from headrace._native import __version__
-from headrace.cli.interruption import ignore_from_now_on
+from headrace.cli.interruption import ANSWER, answer_at_once, ignore_from_now_on, set_answer
 from headrace.cli.missing_packages import missing_package
 from headrace.cli.shared import output
 from headrace.errors import HeadraceError, UsageError
@@ -118,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return _main(list(argv))
     keep_pillow_silent()
+    answer_at_once()
     code = _main(sys.argv[1:])
     ignore_from_now_on()
     return code
@@ -182,6 +183,7 @@ def _run(words: list[str], as_json: bool) -> int:
         return int(stop.code or 0)
     args.json = as_json
     args.words = words  # for verbs that start further processes of themselves
+    set_answer("" if getattr(verb, "TAKES_COMMAND", False) else getattr(verb, "INTERRUPTED", ANSWER))
     with output.only_documents_on_stdout(as_json):
         try:
             code = verb.run(args)

@@ -49,6 +49,7 @@ from headrace.training.stop_signal import StopRequest
 
 TAKES_ARGUMENTS = True
 SUMMARY = "check, price, send and follow a SageMaker training job, or run it on this machine"
+INTERRUPTED = ""
 EXAMPLE = """
 headrace launch sagemaker --model resnet50 --data s3://bucket/train --instance ml.g5.xlarge --role ARN --bucket bucket --dry-run
 headrace launch sagemaker --request job.json --dry-run       # check a request that something else wrote

@@ -17,6 +17,7 @@ from headrace.packing.job import ENGINES
 from headrace.system.text.sizes import count_text, parse_size, percent_text, size_text
 
 SUMMARY = "pack an image dataset into tar shards that stream; lossless by default"
+INTERRUPTED = "finishing what is being written; the same command continues. Ctrl-C once more stops now"
 EXAMPLE = """
 headrace pack photos/ packed/
 headrace pack photos/ packed/ --max-side 500 --quality 90 --train-ratio 0.9

@@ -44,6 +44,7 @@ from headrace.training.weights.resume import find_checkpoint
 from headrace.training.weights.saved_state import read_saved_state
 
 SUMMARY = "train a classifier: mixed precision, checkpoints, exact resume, no waiting for input"
+INTERRUPTED = "finishing this step, then saving; Ctrl-C once more stops now"
 EXAMPLE = """
 headrace train --model resnet50 --data /data/imagenet/train --val /data/imagenet/val --epochs 16 --out runs/one
 headrace train --model resnet50 --data /data/imagenet/train --out runs/one --resume auto
