@@ -1,29 +1,31 @@
 #!/usr/bin/env bash
 # Makes .venv with headrace built into it, from nothing. Does nothing when everything is up to date.
-#   scripts/setup.sh [EXTRA]      EXTRA: the optional dependencies to install (default: dev)
+#   scripts/setup.sh [EXTRA]      EXTRA: the optional dependencies to install (default: dev); site builds nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 extra=${1:-dev}
 
-missing=()
-command -v cc >/dev/null || missing+=(build-essential)
-command -v cmake >/dev/null || missing+=(cmake)
-command -v nasm >/dev/null || missing+=(nasm)
-if [ ${#missing[@]} -gt 0 ]; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "setup: installing ${missing[*]} (libjpeg-turbo's build needs them)"
-        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
-    else
-        echo "setup: please install what libjpeg-turbo's build needs:  sudo apt-get install -y ${missing[*]}" >&2
+if [ "$extra" != site ]; then # the pages need no native core
+    missing=()
+    command -v cc >/dev/null || missing+=(build-essential)
+    command -v cmake >/dev/null || missing+=(cmake)
+    command -v nasm >/dev/null || missing+=(nasm)
+    if [ ${#missing[@]} -gt 0 ]; then
+        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+            echo "setup: installing ${missing[*]} (libjpeg-turbo's build needs them)"
+            apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+        else
+            echo "setup: please install what libjpeg-turbo's build needs:  sudo apt-get install -y ${missing[*]}" >&2
+            exit 1
+        fi
+    fi
+    if ! command -v cargo >/dev/null; then
+        [ -x "$HOME/.cargo/bin/cargo" ] && export PATH="$HOME/.cargo/bin:$PATH"
+    fi
+    if ! command -v cargo >/dev/null; then
+        echo "setup: please install Rust 1.89 or newer:  curl --proto '=https' -sSf https://sh.rustup.rs | sh   (Debian's own rustc is too old)" >&2
         exit 1
     fi
-fi
-if ! command -v cargo >/dev/null; then
-    [ -x "$HOME/.cargo/bin/cargo" ] && export PATH="$HOME/.cargo/bin:$PATH"
-fi
-if ! command -v cargo >/dev/null; then
-    echo "setup: please install Rust 1.89 or newer:  curl --proto '=https' -sSf https://sh.rustup.rs | sh   (Debian's own rustc is too old)" >&2
-    exit 1
 fi
 
 python=${PYTHON:-python3}
@@ -42,7 +44,7 @@ fi
 # while the packages are downloaded.
 built=.venv/.built
 building=
-if [ ! -e "$built" ] || [ -n "$(find crates Cargo.toml Cargo.lock pyproject.toml -newer "$built" -type f -not -path '*/target/*' | head -1)" ]; then
+if [ "$extra" != site ] && { [ ! -e "$built" ] || [ -n "$(find crates Cargo.toml Cargo.lock pyproject.toml -newer "$built" -type f -not -path '*/target/*' | head -1)" ]; }; then
     echo "setup: building the native core"
     scripts/develop.sh &
     building=$!
@@ -51,7 +53,7 @@ fi
 # Dependencies in the versions of requirements.lock: again only when a list of them changed. uv takes a third of pip's time.
 stamp=.venv/.deps-$extra
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ requirements.lock -nt "$stamp" ]; then
-    echo "setup: installing Python packages ($extra; PyTorch is the large one: a few minutes the first time)"
+    echo "setup: installing Python packages ($extra; a few minutes the first time)"
     .venv/bin/python scripts/requirements.py "$extra" >.venv/requirements.txt
     [ -x .venv/bin/uv ] || .venv/bin/pip install -q --disable-pip-version-check 'uv>=0.8,<1'
     export UV_CACHE_DIR=${UV_CACHE_DIR:-.venv/uv-cache} # beside the packages: they are linked, and nothing is left in the user's folder
