@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from headrace.cli.main import main
 from headrace.datasets.records.keys import Keys
+from headrace.datasets.records.packed_keys import wrong_key
 from headrace.datasets.records.sidecar_files import SidecarFiles
 from headrace.datasets.shards.index import read_columns, serialized
-from headrace.datasets.shards.keys import wrong_key
 from headrace.datasets.shards.manifest import INDEX, MANIFEST
 from headrace.errors import FormatError
 

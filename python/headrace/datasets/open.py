@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from headrace.datasets.records.dataset import Dataset, existing
+from headrace.datasets.records.dataset import Dataset, existing, joined, of_classes
 from headrace.datasets.records.table import Kind
 from headrace.datasets.shards.manifest import ERRORS, INDEX, MANIFEST, read_manifest
 from headrace.datasets.sources.archives.container_index_cache import cache_folder
@@ -52,8 +52,9 @@ _SCANNERS = tuple((pattern, *kind_and_scan) for (pattern, _), kind_and_scan in z
 
 @suggest_arguments()
 def open(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
+    classes: Iterable[str] | None = None,
     records: int | None = None,
     part: bool = False,
     root: str | os.PathLike[str] | None = None,
@@ -67,7 +68,8 @@ def open(
     (`s3:// gs:// az:// https://`). A SageMaker channel in Pipe mode (`CHANNEL`, beside a named pipe `CHANNEL_0`) is a stream:
     each pass reads the next pipe, and nothing is stored on disk.
 
-    path: file, folder, pattern or URL.
+    path: file, folder, pattern or URL; or a list of these, whose records come one after the other (`Dataset.__add__`).
+    classes: names of the classes to keep, numbered in this order, as by `headrace pack --classes`. Default: None, all.
     records: number of records of the dataset. `len(loader)` over a stream without a manifest needs it; of other kinds the
         number is checked. Default: None, the dataset's own number.
     part: open the shards of a packed dataset that are on this host (SageMaker's ShardedByS3Key), even without manifest or
@@ -77,18 +79,41 @@ def open(
         Default: None.
 
     Returns a Dataset; no image is decoded. Raises SourceError if nothing readable is at `path` or the number of records is not
-    `records`, FormatError for a damaged file, UsageError for a `root` without a list, MissingDependencyError without obstore
-    (object stores) or pyarrow (Parquet). Example: `data = headrace.open("photos/"); print(len(data), data.classes)`.
+    `records`, FormatError for a damaged file, UsageError for an unknown class, an empty list of paths and a `root` without a
+    list, MissingDependencyError without obstore (object stores) or pyarrow (Parquet).
+    Example: `data = headrace.open("photos/"); print(len(data), data.classes)`.
     """
-    pipe = None if is_url(path) else find_pipe(Path(path).expanduser().absolute())
-    if pipe is not None:
-        from headrace.datasets.sources.pipe import open_pipe
-
-        return open_pipe(pipe, records)
-    dataset = open_stored(path, root, part=part, on_listed=on_listed)
+    if not isinstance(path, str | os.PathLike):
+        dataset = _open_all(path, lambda one: open_stored(one, root, part=part, on_listed=on_listed))
+    else:
+        pipe = None if is_url(path) else find_pipe(Path(path).expanduser().absolute())
+        if pipe is not None:
+            return _open_pipe(pipe, records, classes)
+        dataset = open_stored(path, root, part=part, on_listed=on_listed)
+    if classes is not None:
+        dataset = of_classes(dataset, classes)
     if records not in (None, len(dataset)):
-        raise SourceError(f"{path} has {len(dataset)} records, not {records}")
+        raise SourceError(f"{dataset.root} has {len(dataset)} records, not {records}")
     return dataset
+
+
+def _open_all(paths: Sequence[str | os.PathLike[str]], opener: Callable[[str | os.PathLike[str]], Dataset]) -> Dataset:
+    """Open each of these paths, and return all records as one dataset."""
+    if (
+        not isinstance(paths, Iterable)
+        or not (given := list(paths))
+        or not all(isinstance(p, str | os.PathLike) for p in given)
+    ):
+        raise UsageError(f"open takes a path, a URL, or a list of these, not {paths!r}", hint='headrace.open(["a", "b"])')
+    return joined([opener(one) for one in given])
+
+
+def _open_pipe(pipe: Path, records: int | None, classes: Iterable[str] | None) -> Dataset:
+    from headrace.datasets.sources.pipe import open_pipe
+
+    if classes is not None:
+        raise UsageError(f"{pipe} is a stream, whose classes cannot be chosen", hint="headrace pack --classes copies it first")
+    return open_pipe(pipe, records)
 
 
 def open_stored(

@@ -25,10 +25,10 @@ import numpy.typing as npt
 from headrace._native import crc32c
 from headrace.datasets.open import local_copy
 from headrace.datasets.records.keys import Keys
+from headrace.datasets.records.packed_keys import wrong_key
 from headrace.datasets.records.sidecar_files import SidecarFile
 from headrace.datasets.shards import tar
 from headrace.datasets.shards.index import Columns, read_columns
-from headrace.datasets.shards.keys import wrong_key
 from headrace.datasets.shards.manifest import ERRORS, MANIFEST, Manifest, ShardFacts, read_manifest
 from headrace.datasets.sources.archives.shards import contradiction, has_manifest, is_packed, no_manifest
 from headrace.datasets.sources.folders.folder import OnListed

@@ -51,6 +51,7 @@ ONLY_SHARDS = (
     "shard_size",
     "shuffle",
     "train_ratio",
+    "seed",
     "test_ratio",
     "classes",
     "unlabeled",

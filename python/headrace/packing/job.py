@@ -76,6 +76,7 @@ def pack(
     shard_size: size of a shard in bytes, about. Default: 128 MiB.
     shuffle: seed of a random order of records. Default: None, the order of the source.
     train_ratio, test_ratio: shares of the records in DST/train, DST/test; DST/val gets the rest. Default: 1, 0.
+    seed: chooses other records for these, as that of `Dataset.split`. Default: 0.
     classes: pack only these classes, in this order. Default: all.
     unlabeled, undecodable: "skip" such records and list them in errors.jsonl, or "stop". Default: "skip".
     duplicates: "stop" at a second record with the same key, "skip" it, or "rename" it. Default: "stop".

@@ -33,7 +33,7 @@ FRAMING_SHARE = 0.25  # explain tar headers and padding if they take more than t
 
 # PackOptions fields that are passed on unchanged if given.
 _PASSED = ("codec", "max_side", "short_side", "resize", "quality", "transform", "shard_size", "shuffle")
-_PASSED_TOO = ("train_ratio", "test_ratio", "unlabeled", "undecodable", "duplicates", "extras")
+_PASSED_TOO = ("train_ratio", "test_ratio", "seed", "unlabeled", "undecodable", "duplicates", "extras")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--train-ratio", type=float, metavar="0-1", help="share of the records in DST/train; the rest goes to DST/val"
     )
     what.add_argument("--test-ratio", type=float, metavar="0-1", help="share of the records in DST/test")
+    what.add_argument("--seed", type=int, metavar="N", help="choose other records for --train-ratio and --test-ratio (0)")
     what.add_argument("--classes", metavar="A,B,…", help="pack only these classes, in this order")
     bad = parser.add_argument_group("rejected records (DST/errors.jsonl lists skipped ones)")
     bad.add_argument("--undecodable", choices=["skip", "stop"], help="images that cannot be decoded or read (skip)")

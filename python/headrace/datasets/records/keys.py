@@ -43,6 +43,13 @@ class Keys(Sequence[str]):
         np.cumsum(sizes, out=start[1:])
         return Keys(np.frombuffer(blob, dtype=np.uint8), start)
 
+    @staticmethod
+    def joined(parts: Sequence[Keys]) -> Keys:
+        """Concatenate the keys of several datasets."""
+        sizes = np.concatenate([np.diff(part.start) for part in parts])
+        start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return Keys(np.concatenate([part.blob[part.start[0] : part.start[-1]] for part in parts]), start)
+
     def __len__(self) -> int:
         return len(self.start) - 1
 

@@ -6,18 +6,26 @@ arrays without a copy. They are memory-mapped if the source has an index on disk
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.datasets.records.file_paths import joined_files, selected_files
+from headrace.datasets.records.keys import Keys
 from headrace.datasets.records.sidecar_files import SidecarFiles
+from headrace.errors import SourceError
+from headrace.system.files.regular_file import regular_opener
+from headrace.system.text.size_limits import record_limit, too_large
 
 __all__ = ["Kind", "PendingRecords", "RecordFetcher", "RecordTable", "Stream", "StreamPass", "StreamRecord", "Tabled"]
 
-Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord", "pipe"]
+Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord", "pipe", "mixed"]
+"""What records are read from. "mixed": several datasets of different kinds, joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,78 @@ class RecordTable:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def read(self, record: int, offset: int, size: int, *, hint: str | None = None) -> bytes:
+        """Return `size` bytes at `offset` of the file of a record; -1: up to its end.
+
+        Raises SourceError if the file is missing or, with `hint`, too short.
+        """
+        path = self.files[self.file[record]]
+        try:
+            with open(path, "rb", opener=regular_opener) as file:
+                wanted = size if size >= 0 else os.fstat(file.fileno()).st_size - offset
+                if wanted > (limit := record_limit()):
+                    raise OSError(errno.EFBIG, f"it {too_large(wanted, limit)}")
+                file.seek(offset)
+                data = file.read(size)
+        except OSError as error:
+            raise SourceError(f"record {self.keys[record]!r}: cannot read {path}: {error.strerror}") from error
+        if size >= 0 and len(data) != size:
+            found = f"{path} ends at byte {offset + len(data)}, {offset + size} expected"
+            raise SourceError(f"record {self.keys[record]!r}: {found}", hint=hint)
+        return data
+
+    def selected(self, rows: npt.NDArray[np.int64]) -> RecordTable:
+        """Return the table of the records at `rows`, in this order. A row may come several times."""
+        files, file = selected_files(self.files, self.file, rows)
+        keys = self.keys if isinstance(self.keys, Keys) else Keys.of(self.keys)
+        columns = {name: _taken(getattr(self, name), rows) for name in _OPTIONAL}
+        sidecars = None if self.sidecars is None else self.sidecars.selected(rows)
+        return RecordTable(
+            files=files,
+            file=file,
+            offset=self.offset[rows],
+            size=self.size[rows],
+            label=self.label[rows],
+            keys=keys.selected(rows),
+            sidecars=sidecars,
+            **columns,
+        )
+
+    @staticmethod
+    def joined(tables: Sequence[RecordTable]) -> RecordTable:
+        """Concatenate tables. A column that one of them lacks is left out; records of tables without JSON have none."""
+        lengths = [len(table.files) for table in tables]
+        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int32)
+        columns = {name: _concatenated([getattr(table, name) for table in tables]) for name in _OPTIONAL}
+        if any(table.json_size is not None for table in tables):
+            for name in ("json_offset", "json_size"):
+                given = [getattr(table, name) for table in tables]
+                none = [np.zeros(len(table), dtype=np.int64) for table in tables]
+                columns[name] = np.concatenate([a if a is not None else b for a, b in zip(given, none, strict=True)])
+        return RecordTable(
+            files=joined_files([table.files for table in tables]),
+            file=np.concatenate([table.file + start for table, start in zip(tables, starts, strict=True)]).astype(np.int32),
+            offset=np.concatenate([table.offset for table in tables]),
+            size=np.concatenate([table.size for table in tables]),
+            label=np.concatenate([table.label for table in tables]),
+            keys=Keys.joined([table.keys if isinstance(table.keys, Keys) else Keys.of(table.keys) for table in tables]),
+            sidecars=SidecarFiles.joined([(table.sidecars, len(table)) for table in tables]),
+            **columns,
+        )
+
+
+# Columns that a table may lack.
+_OPTIONAL = ("width", "height", "json_offset", "json_size", "crc32c", "file_size", "file_change")
+
+
+def _taken(column: npt.NDArray[Any] | None, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any] | None:
+    return None if column is None else column[rows]
+
+
+def _concatenated(columns: Sequence[npt.NDArray[Any] | None]) -> npt.NDArray[Any] | None:
+    some = [column for column in columns if column is not None]
+    return np.concatenate(some) if len(some) == len(columns) else None
 
 
 class PendingRecords(Protocol):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.datasets.records.dataset import Dataset, fingerprint
+from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.table import RecordTable
 from headrace.datasets.sources.archives.tar import TarMember, samples
 from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, walked
@@ -81,7 +80,7 @@ def _in_archives(dataset: Dataset, ending: str) -> tuple[Dataset, RecordTable]:
     if len(image_masks) < len(images):
         without = [table.keys[row] for row in images if masks[row] is None]
         _refuse_missing(dataset, without, f"that ends in {ending!r} beside them")
-    dataset = dataset if len(images) == len(table) else _selected(dataset, np.array(images, dtype=np.int64))
+    dataset = dataset if len(images) == len(table) else dataset.subset(images)
     return dataset, _table(
         table.files,
         np.array([file for file, _ in image_masks], dtype=np.int32),
@@ -97,24 +96,6 @@ def _refuse_missing(dataset: Dataset, keys: Sequence[str], where: str) -> None:
             f"{len(keys)} of {len(dataset)} records of {dataset.root} have no mask {where}; the first is {keys[0]!r}",
             hint="add a mask for each image, or take those images out of the dataset",
         )
-
-
-def _selected(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Dataset:
-    """Return the dataset with these records only."""
-    table = dataset.table
-    keys = [table.keys[row] for row in rows.tolist()]
-    kept = replace(
-        table,
-        file=table.file[rows],
-        offset=table.offset[rows],
-        size=table.size[rows],
-        label=table.label[rows],
-        keys=keys,
-        json_offset=None if table.json_offset is None else table.json_offset[rows],
-        json_size=None if table.json_size is None else table.json_size[rows],
-        sidecars=None if table.sidecars is None else table.sidecars.selected(rows),
-    )
-    return replace(dataset, table=kept, fingerprint=fingerprint(keys, kept.size, kept.label))
 
 
 def _table(

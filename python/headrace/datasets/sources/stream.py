@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from headrace.datasets.records.packed_keys import split_name
 from headrace.datasets.records.table import StreamRecord
 from headrace.datasets.sources.archives.recordio import MAGIC, image_header
 from headrace.datasets.sources.archives.tar import (
@@ -21,7 +22,6 @@ from headrace.datasets.sources.archives.tar import (
     is_image,
     label_of_cls,
     label_of_json,
-    split_name,
 )
 from headrace.errors import FormatError
 from headrace.system.text.json import parse_json

@@ -17,17 +17,17 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from headrace._native import file_facts, order_numbers
+from headrace._native import file_facts
 from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.records.division import key_numbers, relabeled, split_salt
+from headrace.datasets.records.file_paths import FilesBelow
 from headrace.datasets.records.keys import Keys, repeated_values
-from headrace.datasets.shards.keys import escape, keys_of, wrong_key
-from headrace.datasets.sources.archives.tar import split_name
-from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, THREADS, FilesBelow, OnListed, change_of_file
+from headrace.datasets.records.packed_keys import packed_keys, wrong_key
+from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, THREADS, OnListed, change_of_file
 from headrace.datasets.sources.remote.store import is_url
-from headrace.errors import FormatError, SourceError, UsageError
+from headrace.errors import FormatError, SourceError
 from headrace.packing.planning.options import PackOptions
 from headrace.packing.planning.ordered import OrderedColumn, OrderedKeys, Positions
-from headrace.system.text.utf8 import utf8_name
 
 __all__ = ["Listing", "Rejection", "list_records", "split"]
 
@@ -162,7 +162,7 @@ def list_records(dataset: Dataset, options: PackOptions, on_listed: OnListed | N
     _refuse_resizing_with_sidecar_images(listing, options)
     if options.shuffle is None:
         return listing
-    return listing.selected(_random_order(listing, f"order {options.shuffle}"), rejected=listing.rejected)
+    return listing.selected(_random_order(listing, f"order {options.shuffle}".encode()[:16]), rejected=listing.rejected)
 
 
 def _stray(name: str, why: str) -> Rejection:
@@ -174,11 +174,12 @@ def _stray(name: str, why: str) -> Rejection:
 def split(listing: Listing, options: PackOptions) -> dict[str, Listing]:
     """Return the listing of each output folder: `{"": listing}`, or train, val and test by the options' ratios.
 
-    The choice depends on the keys alone; each split keeps the order. Rejections are listed with the first split.
+    The choice depends on the keys and `options.seed` alone, as that of `Dataset.split`. Each split keeps the order. Rejections
+    are listed with the first split.
     """
     if not options.splits:
         return {"": listing}
-    drawn = _random_order(listing, "split")
+    drawn = _random_order(listing, split_salt(options.seed))
     test = round(len(listing) * options.test_ratio)
     train = min(round(len(listing) * options.train_ratio), len(listing) - test)
     parts = {"train": drawn[:train], "val": drawn[train : len(drawn) - test], "test": drawn[len(drawn) - test :]}
@@ -194,14 +195,9 @@ def _of(column: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArr
     return column if len(rows) == len(column) else column[rows]
 
 
-def _random_order(listing: Listing, salt: str) -> Positions:
-    """Return a permutation that depends on keys and salt only; NumPy's generators may change with its version."""
-    keys, at = listing.columns.keys, 0
-    numbers = np.empty(len(keys), dtype=np.uint64)
-    for blob, start in keys.chunks():
-        drawn = np.frombuffer(order_numbers(blob, start, salt.encode()[:16].ljust(16, b"\0")), dtype=np.uint64)
-        numbers[at : at + len(drawn)] = drawn
-        at += len(drawn)
+def _random_order(listing: Listing, salt: bytes) -> Positions:
+    """Return a permutation that depends on keys and salt only."""
+    numbers = key_numbers(listing.columns.keys, salt)
     if listing.order is not None:
         numbers = numbers[listing.order]
     order: Positions = np.argsort(numbers, kind="stable")
@@ -213,15 +209,7 @@ def _relabeled(dataset: Dataset, wanted: tuple[str, ...] | None) -> tuple[tuple[
     """Return classes and labels after the class filter; label -1 marks records that are left out."""
     if wanted is None:
         return dataset.classes, dataset.table.label
-    wanted = tuple(name if name in dataset.classes else utf8_name(name) for name in wanted)
-    missing = [name for name in wanted if name not in dataset.classes]
-    if missing:
-        known = ", ".join(dataset.classes[:5]) + (" …" if len(dataset.classes) > 5 else "")
-        raise UsageError(f"no class {missing[0]!r} in {dataset.root}; it has: {known}")
-    new = np.full(len(dataset.classes) + 1, -1, dtype=np.int64)  # the last entry is for label -1
-    for label, name in enumerate(wanted):
-        new[dataset.classes.index(name)] = label
-    return wanted, new[dataset.table.label]
+    return relabeled(dataset.classes, dataset.table.label, wanted, dataset.root)
 
 
 def _refuse_resizing_with_sidecar_images(listing: Listing, options: PackOptions) -> None:
@@ -238,7 +226,7 @@ def _refuse_resizing_with_sidecar_images(listing: Listing, options: PackOptions)
 
 def _outside_classes(dataset: Dataset) -> Iterator[str]:
     """Yield images in an image folder that are in no class folder; torchvision ignores them silently."""
-    if dataset.kind == "folder" and Path(dataset.root).is_dir():
+    if dataset.kind == "folder" and not dataset.is_part and Path(dataset.root).is_dir():
         with os.scandir(dataset.root) as entries:
             yield from sorted(
                 entry.name for entry in entries if entry.is_file() and entry.name.lower().endswith(IMAGE_EXTENSIONS)
@@ -246,50 +234,16 @@ def _outside_classes(dataset: Dataset) -> Iterator[str]:
 
 
 def _keys(dataset: Dataset, rows: npt.NDArray[np.int64]) -> Keys:
-    """Return keys as docs/reference/format.md defines them.
-
-    They come from file names if records are files, else from the container's keys, escaped.
-    """
+    """Return the keys of these rows in the pack. Raise FormatError for a key in an index that no packing makes."""
     names = dataset.table.keys if isinstance(dataset.table.keys, Keys) else Keys.of(dataset.table.keys)
     if len(rows) < len(names):
         names = names.selected(rows)
-    if dataset.kind == "shards":
-        if (row := wrong_key(names)) is not None:
-            raise FormatError(
-                f"the index of {dataset.root} holds the key {names[row]!r}, which is no name of a member",
-                hint="headrace did not pack it: do not unpack its shards",
-            )
-        return names
-    if dataset.kind in ("folder", "lst"):
-        return keys_of(names if dataset.kind == "folder" or _are_relative(names) else Keys.of(map(_relative, names)))
-    if dataset.kind == "tar":
-        return Keys.of(_key_of_member(name).lstrip("/") for name in names)
-    return Keys.of(escape(name).lstrip("/") for name in names)
-
-
-def _key_of_member(name: str) -> str:
-    """Return the key of an archive's record. A name with an extension is one of several that share their stem."""
-    folder, slash, base = name.rpartition("/")
-    stem, end = split_name(base)
-    if not end:
-        return escape(name)
-    return f"{escape(folder + slash + stem)}={escape(base[len(stem) + 1 :])}"
-
-
-def _are_relative(names: Keys) -> bool:
-    """Return whether `_relative` would change none of these names: a changed copy of all takes as much memory again."""
-    for blob, start in names.chunks():
-        data, slash = blob.tobytes(), blob == ord("/")
-        sizes = np.diff(start)
-        ends = slash[start[:-1][sizes > 0]].any() or slash[start[1:][sizes > 0] - 1].any()
-        if ends or (sizes == 1).any() or any(odd in data for odd in (b"//", b"./", b"/.")):  # one byte: perhaps "."
-            return False
-    return True
-
-
-def _relative(name: str) -> str:
-    """Make a path of a list relative: a tar member whose name begins with a slash is unsafe to extract."""
-    return "/".join(part for part in name.split("/") if part not in ("", "."))
+    if dataset.kind == "shards" and (row := wrong_key(names)) is not None:
+        raise FormatError(
+            f"the index of {dataset.root} holds the key {names[row]!r}, which is no name of a member",
+            hint="headrace did not pack it: do not unpack its shards",
+        )
+    return packed_keys(dataset.kind, names)
 
 
 def _without_duplicates(
@@ -353,15 +307,18 @@ def _sizes_and_times(
     if isinstance(table.files, FilesBelow):
         return _facts_of_files(table.files, rows, on_listed, is_copy=is_copy)
     file = table.file if len(rows) == len(table) else table.file[rows]
-    times = np.zeros(len(table.files), dtype=np.int64)
+    sizes, is_file = _of(table.size, rows), np.zeros(len(table.files), dtype=bool)
+    is_file[file[sizes < 0]] = True  # beside shards, in joined datasets
+    times, bytes_of = np.zeros(len(table.files), dtype=np.int64), np.zeros(len(table.files), dtype=np.int64)
     for number in set(file.tolist()):  # np.unique imports numpy.ma: 9 ms of a short command
         path = table.files[number]
-        if dataset.fetcher is not None:
+        if dataset.fetcher is not None and not is_file[number]:
             times[number] = int.from_bytes(blake2b(os.fsencode(Path(path).parent.name), digest_size=7).digest())
             continue
         with contextlib.suppress(OSError):  # reading the file reports the error
-            times[number] = change_of_file(os.stat(path), copied=is_copy)  # noqa: PTH116 (as above)
-    return _of(table.size, rows), times[file]
+            facts = os.stat(path)  # noqa: PTH116 (as above)
+            times[number], bytes_of[number] = change_of_file(facts, copied=is_copy), facts.st_size
+    return (np.where(sizes < 0, bytes_of[file], sizes) if is_file.any() else sizes), times[file]
 
 
 def _facts_of_files(

@@ -30,6 +30,7 @@ class PackKeywords(TypedDict, total=False):
     shuffle: int | None
     train_ratio: float
     test_ratio: float
+    seed: int
     classes: tuple[str, ...] | None
     unlabeled: Literal["skip", "stop"]
     undecodable: Literal["skip", "stop"]
@@ -53,6 +54,7 @@ class PackOptions:
     shuffle: int | None = None  # seed of a random order of records; None keeps the source's order
     train_ratio: float = 1.0  # share of the records in DST/train; the rest is in DST/val
     test_ratio: float = 0.0  # share of the records in DST/test
+    seed: int = 0  # of the random choice of these
     classes: tuple[str, ...] | None = None  # only these classes, in this order
     unlabeled: Literal["skip", "stop"] = "skip"
     undecodable: Literal["skip", "stop"] = "skip"
@@ -88,7 +90,7 @@ class PackOptions:
         fields["quality"] = (self.quality or DEFAULT_QUALITY) if self.reencodes else None
         fields |= {"transform": self.transform, "shard_size": self.shard_size, "shuffle": self.shuffle}
         if self.splits:
-            fields |= {"train_ratio": self.train_ratio, "test_ratio": self.test_ratio}
+            fields |= {"train_ratio": self.train_ratio, "test_ratio": self.test_ratio, "seed": self.seed or None}
         fields["classes"] = list(self.classes) if self.classes is not None else None
         fields |= {name: getattr(self, name) for name in ("unlabeled", "undecodable", "duplicates")}
         fields["extras"] = "drop" if self.extras == "drop" else None
@@ -117,6 +119,10 @@ def _complaints(options: PackOptions) -> list[str]:
     train, test = options.train_ratio, options.test_ratio
     if not 0 < train <= 1 or not 0 <= test < 1 or train + test > 1:
         found.append(f"train_ratio {train} and test_ratio {test} must be shares that add up to at most 1")
+    if isinstance(options.seed, bool) or not isinstance(options.seed, int) or not 0 <= options.seed < 2**63:
+        found.append(f"seed is {options.seed!r}; whole numbers from 0, below 2**63, are possible")
+    elif options.seed and not options.splits:
+        found.append("seed chooses the records of train_ratio and test_ratio: give one of them (shuffle takes its own seed)")
     for name, allowed in (("unlabeled", ("skip", "stop")), ("undecodable", ("skip", "stop")), ("extras", ("keep", "drop"))):
         if getattr(options, name) not in allowed:
             found.append(f"{name} is {getattr(options, name)!r}; possible: {', '.join(allowed)}")

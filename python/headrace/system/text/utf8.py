@@ -1,7 +1,7 @@
 """Names that are not UTF-8, as text that is: each byte that is not UTF-8 becomes `%XX`, upper-case hex.
 
 Python holds such bytes as lone surrogates (PEP 383), which JSON, TOML and UTF-8 files cannot hold. docs/reference/format.md,
-"Names that are not UTF-8", defines this form. Record keys have their own, stricter escapes (`datasets.shards.keys`).
+"Names that are not UTF-8", defines this form. Record keys have their own, stricter escapes (`datasets.records.packed_keys`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from headrace.datasets.records.dataset import Dataset
-from headrace.datasets.shards.keys import escape
+from headrace.datasets.records.packed_keys import escape, split_name
 from headrace.datasets.sources.archives.containers import MAX_CLASSES, ContainerRecords, open_containers, unique_stems
 from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS
 from headrace.errors import FormatError
@@ -23,7 +23,7 @@ from headrace.system.text.json import parse_json
 from headrace.system.text.size_limits import LONGEST_LINE
 
 __all__ = ["Headers", "StreamedMember", "TarMember", "TarStream", "is_image", "label_of_cls", "label_of_json", "open_tar",
-           "samples", "scan_tar", "split_name"]  # fmt: skip
+           "samples", "scan_tar"]  # fmt: skip
 
 _IMAGES = frozenset((*IMAGE_EXTENSIONS, ".gif"))  # ImageFolder ignores GIF files; archives and packed datasets may hold them
 BLOCK = 512
@@ -375,14 +375,6 @@ def samples(path: Path, links: list[str] | None = None) -> Iterator[tuple[str, l
         ends.add(end)
     if parts:
         yield current, parts
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """Return key and extension (in lower case) of a member; the last part of its name is split at the first inner dot."""
-    folder, slash, base = name.rpartition("/")
-    rest = base.lstrip(".")
-    stem, _, end = rest.partition(".")
-    return folder + slash + base[: len(base) - len(rest)] + stem, end.lower()
 
 
 def _label(path: Path, descriptor: int, parts: dict[str, TarMember]) -> int | str | None:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace._native import change_number, list_images
 from headrace.datasets.records.dataset import Dataset, fingerprint
+from headrace.datasets.records.file_paths import FilesBelow
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.records.splits import holds_splits
 from headrace.datasets.records.table import RecordTable
@@ -28,7 +29,6 @@ from headrace.system.text.utf8 import utf8_name
 __all__ = [
     "IMAGE_EXTENSIONS",
     "THREADS",
-    "FilesBelow",
     "OnListed",
     "change_of_file",
     "counted",
@@ -147,36 +147,6 @@ def counted(items: Iterator[_Item], on_listed: OnListed | None) -> Iterator[_Ite
             count = 0
     if count and on_listed is not None:
         on_listed(count)
-
-
-class FilesBelow(Sequence[str]):
-    """The paths of the image files in a folder, stored as names below it and joined when a path is read.
-
-    A name that begins with a slash is a whole path.
-    """
-
-    __slots__ = ("folder", "names")
-
-    def __init__(self, folder: str, names: Keys) -> None:
-        self.folder, self.names = folder, names  # the folder ends in a slash
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return list(map(self._path, self.names[index]))
-        return self._path(self.names[index])
-
-    def __iter__(self) -> Iterator[str]:
-        return map(self._path, self.names)
-
-    def _path(self, name: str) -> str:
-        return name if name.startswith("/") else self.folder + name
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.datasets.records.dataset import Dataset, fingerprint
+from headrace.datasets.records.file_paths import FilesBelow
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.records.table import RecordTable
-from headrace.datasets.sources.folders.folder import FilesBelow
 from headrace.errors import SourceError
 
 __all__ = ["check_first_image", "listed_dataset"]

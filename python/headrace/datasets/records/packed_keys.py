@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from headrace._native import keys_of_names
 from headrace.datasets.records.keys import Keys, repeated_values
+from headrace.datasets.records.table import Kind
 from headrace.errors import FormatError
 
-__all__ = ["escape", "keys_of", "name_of", "unescape", "wrong_key"]
+__all__ = ["escape", "keys_of", "name_of", "packed_keys", "split_name", "unescape", "wrong_key"]
 
 # '.' would end the key, '%' starts an escape, '=' marks an extension that is part of the key.
 _UNSAFE = re.compile(r"[.%=\\\x00-\x1f\x7f\udc80-\udcff]")
@@ -53,6 +54,53 @@ def wrong_key(keys: Keys) -> int | None:
             return at + int(wrong.argmax())
         at += len(wrong)
     return None
+
+
+def packed_keys(kind: Kind, names: Keys) -> Keys:
+    """Return the keys that `headrace pack` gives to the records `names` of a dataset, as docs/reference/format.md defines them.
+
+    They come from file names if records are files, else from the container's keys, escaped. Those of packed records stay.
+    """
+    if kind == "shards":
+        return names
+    if kind in ("folder", "lst"):
+        return keys_of(names if kind == "folder" or _are_relative(names) else Keys.of(map(_relative, names)))
+    if kind == "tar":
+        return Keys.of(_key_of_member(name).lstrip("/") for name in names)
+    return Keys.of(escape(name).lstrip("/") for name in names)
+
+
+def _key_of_member(name: str) -> str:
+    """Return the key of an archive's record. A name with an extension is one of several that share their stem."""
+    folder, slash, base = name.rpartition("/")
+    stem, end = split_name(base)
+    if not end:
+        return escape(name)
+    return f"{escape(folder + slash + stem)}={escape(base[len(stem) + 1 :])}"
+
+
+def _are_relative(names: Keys) -> bool:
+    """Return whether `_relative` would change none of these names: a changed copy of all takes as much memory again."""
+    for blob, start in names.chunks():
+        data, slash = blob.tobytes(), blob == ord("/")
+        sizes = np.diff(start)
+        ends = slash[start[:-1][sizes > 0]].any() or slash[start[1:][sizes > 0] - 1].any()
+        if ends or (sizes == 1).any() or any(odd in data for odd in (b"//", b"./", b"/.")):  # one byte: perhaps "."
+            return False
+    return True
+
+
+def _relative(name: str) -> str:
+    """Make a path of a list relative: a tar member whose name begins with a slash is unsafe to extract."""
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return key and extension (in lower case) of a member; the last part of its name is split at the first inner dot."""
+    folder, slash, base = name.rpartition("/")
+    rest = base.lstrip(".")
+    stem, _, end = rest.partition(".")
+    return folder + slash + base[: len(base) - len(rest)] + stem, end.lower()
 
 
 def keys_of(names: Sequence[str]) -> Keys:
