@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--restart-markers",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="insert restart markers, losslessly: a crop then decodes in half the time (on)",
+        help="insert restart markers, losslessly: a crop then decodes only what it needs of a file (on)",
     )
     what = parser.add_argument_group("what")
     what.add_argument(
