@@ -89,7 +89,7 @@ def _standard_error(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum(squares) / (2 * len(squares)) / len(values)) if squares else math.inf
 
 
-NOTED_KINDS = ("MEMORY_GROWTH", "SCRIPT_BOUND", "GC_PAUSE")
+NOTED_KINDS = ("MEMORY_GROWTH", "SCRIPT_BOUND", "GROWING_STEP", "GC_PAUSE")
 NOTED_SETTINGS = (
     "ANOMALY_MODE", "PROFILER_ON", "DENORMALS", "RECOMPILATION", "DETERMINISTIC", "FIND_UNUSED", "NO_LEARNING",
 )  # fmt: skip
