@@ -88,6 +88,31 @@ def test_a_loss_that_is_no_number_to_the_end_is_the_end_with_its_step(tmp_path: 
     assert math.isnan(session.losses[-1].value)
 
 
+FOLDS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+for fold in range(3):
+    model = torch.nn.Linear(4, 1)
+    for epoch in range(2):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # a new one for the same weights
+        for inputs, values in DataLoader(data, batch_size=16):
+            optimizer.zero_grad()
+            (model(inputs) - values).square().mean().backward()
+            optimizer.step()
+"""
+
+
+def test_a_model_that_begins_anew_is_noted_and_a_new_optimizer_is_not(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "folds.py").write_text(FOLDS)
+    assert watch([sys.executable, str(tmp_path / "folds.py")], tmp_path / "session").returncode == 0
+    session = Session.load(tmp_path / "session")
+    assert len([event for event in session.events if event.name == "new_weights"]) == 3
+    assert len(session.steps) == 24
+
+
 @pytest.mark.slow
 def test_watching_leaves_the_result_of_the_script_as_it_is(tmp_path: Path) -> None:
     import subprocess

@@ -106,6 +106,14 @@ def test_an_earlier_kill_for_memory_is_no_cause_of_an_exception_and_is_told_besi
         assert lost.kind == "memory" and "a process of the command's control group" in lost.text
 
 
+def test_an_exception_before_the_time_limit_is_the_end_although_the_limit_stopped_the_rest() -> None:
+    failed = ended(RaisedError("OSError", "Truncated File Read", "/job/train.py", 12, "<module>"), time_s=9.0)
+    late = end_of(job(failed, code=-15, facts={"time_limit_s": 10.0}))
+    assert late.kind == "exception" and "OSError: Truncated File Read" in late.text
+    assert end_of(job(failed, code=-15, facts={"time_limit_s": 8.0})).kind == "time_limit"
+    assert end_of(job(failed, code=-15)).kind == "stopped"
+
+
 def test_a_helper_that_the_script_killed_is_no_victim() -> None:
     found = end_of(job(ended(RaisedError("ValueError", "boom"), children=((99, -9),)), job_end=memory(0)))
     assert found.kind == "exception" and "ValueError: boom" in found.text

@@ -34,6 +34,23 @@ def test_a_loss_that_moves_or_may_move_is_not_noted(seed: int, begin: float, end
     assert diagnose(with_losses(noisy(begin, end, noise, seed=seed))).notes == ()
 
 
+def folds(count: int, length: int, fall: float, noise: float) -> list[float]:
+    rng = random.Random(0)
+    return [2.3 - fall * step / length + rng.gauss(0, noise) for _ in range(count) for step in range(length)]
+
+
+def test_the_losses_of_models_that_follow_one_another_are_not_compared() -> None:
+    still = with_losses(folds(6, 15, 0.01, 0.02))
+    assert [note.kind for note in diagnose(still).notes] == ["loss_still"]
+    begins = tuple(Event(MAIN_PID, "new_weights", 1.99 + 0.75 * fold, 0.0) for fold in range(6))
+    assert diagnose(replace(still, events=begins)).notes == ()
+    assert len(diagnose(replace(still, events=begins[:1])).notes) == 1, "an optimizer begins in every training"
+
+
+def test_a_loss_that_falls_again_and_again_is_not_called_still() -> None:
+    assert diagnose(with_losses(folds(6, 15, 0.2, 0.02))).notes == ()
+
+
 def test_few_values_very_noisy_ones_and_other_processes_give_no_note() -> None:
     assert diagnose(with_losses([2.3] * 20)).notes == ()
     assert diagnose(with_losses(noisy(2.3, 2.3, 1.5))).notes == ()

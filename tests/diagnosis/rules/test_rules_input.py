@@ -154,3 +154,37 @@ def test_the_function_that_takes_the_time_is_evidence_of_slow_preparation() -> N
     too_few = tuple(replace(stack, count=stack.count // 5) for stack in stacks)
     diagnosis = check(replace(session, stacks=too_few, cwd="/job"), "CPU_PREP")
     assert diagnosis.hot_functions == ()
+
+
+def made_by(*frames: tuple[str, str], seen: int = 60) -> Session:
+    """Batches without a known file, made in the training process by these functions of libraries."""
+    session = make_session(workers=0, cpu_s=0.03, compute_s=0.01)
+    loader = replace(session.loaders[0], take_over="part", take_over_reason="the decode only", image_folder=False)
+    calls = (StackFrame("Rows.__getitem__", "/job/train.py", 8), *(StackFrame(name, file, 1) for name, file in frames))
+    stacks = Stack(MAIN_PID, "batch", seen, False, calls, 0), Stack(MAIN_PID, "batch", 4, False, calls[:1], 0)
+    return replace(session, loaders=(loader,), stacks=stacks, cwd="/job")
+
+
+def test_decompressing_and_tensors_of_single_numbers_are_said() -> None:
+    archive = check(made_by(("open", "PIL/Image.py"), ("GzipFile.seek", "gzip.py")), "NO_OVERLAP")
+    assert any("94 % of making a batch is decompressing an archive" in words for words in archive.findings[0].evidence)
+    numbers = ("default_collate", "torch/utils/data/_utils/collate.py"), (
+        "collate_float_fn",
+        "torch/utils/data/_utils/collate.py",
+    )
+    columns = check(made_by(*numbers), "NO_OVERLAP")
+    assert any("tensors of single Python numbers" in words for words in columns.findings[0].evidence)
+    few = check(made_by(("GzipFile.seek", "gzip.py"), seen=10), "NO_OVERLAP")
+    assert not any("decompressing" in words for words in few.findings[0].evidence)
+
+
+def test_fixes_of_decoding_are_offered_only_where_images_are_opened() -> None:
+    def offered(session: Session) -> set[str]:
+        return {one.id for one in check(session, "NO_OVERLAP").fixes} & {"headrace_run", "pre_resize"}
+
+    arrays = made_by(("NpzFile.__getitem__", "numpy/lib/_npyio_impl.py"))
+    assert offered(arrays) == set()
+    assert offered(made_by(("Image.convert", "PIL/Image.py"))) == {"headrace_run", "pre_resize"}
+    assert offered(replace(arrays, stacks=())) == {"headrace_run", "pre_resize"}, "nothing was seen"
+    by_opencv = replace(arrays.processes[0], thread_settings={"cv2": 2})
+    assert offered(replace(arrays, processes=(by_opencv,))) == {"headrace_run", "pre_resize"}, "OpenCV leaves no function"

@@ -278,6 +278,8 @@ def test_pages_that_stay_shared_are_no_growth() -> None:
     session = make_session(cpu_s=0.08, compute_s=0.01, cores=8)
     assert not growth_of(copying(session, 700, 699, 698))
     assert not growth_of(copying(session, 10, 1))
+    assert not growth_of(copying(session, 472, 376, 376)), "a collection of garbage writes to all objects once"
+    assert not growth_of(copying(session, 472, 376))
 
 
 def test_copying_that_does_not_fit_is_full_soon() -> None:

@@ -177,3 +177,42 @@ def test_the_scripts_own_collection_is_named_by_its_line_and_its_removal_predict
     assert [item.id for item in diagnosis.findings[0].fixes] == ["remove_gc_collect"]
     assert fix(diagnosis, "remove_gc_collect").gain == pytest.approx(7, rel=0.15)
     assert diagnosis.share_of_step["compute"] == pytest.approx(0.025 / 0.35, abs=0.02)
+
+
+def growing(times: float, session: Session, *, every_byte: bool = False) -> Session:
+    """The steps become longer, the last one `times` as long as the first."""
+    count, bytes_each = len(session.steps), session.steps[0].batch_bytes
+    grown = [1 + (times - 1) * number / count for number in range(count)]
+    steps = tuple(
+        replace(step, compute_s=step.compute_s * factor, batch_bytes=int(bytes_each * (factor if every_byte else 1)))
+        for step, factor in zip(session.steps, grown, strict=True)
+    )
+    return replace(session, steps=steps)
+
+
+def test_steps_that_take_longer_and_longer_are_the_verdict() -> None:
+    diagnosis = check(growing(4.0, make_session(cpu_s=0.005, compute_s=0.025)), "GROWING_STEP")
+    assert diagnosis.summary == "a step takes longer and longer: 34 ms at the start, 94.7 ms at the end"
+    assert diagnosis.findings[0].share == pytest.approx(0.45, abs=0.08)
+
+
+def test_growth_behind_a_slow_input_is_a_note() -> None:
+    diagnosis = check(growing(3.0, make_session(workers=1, cpu_s=0.2, compute_s=0.025)), "CPU_PREP")
+    assert [note.text for note in diagnosis.notes if "longer and longer" in note.text]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_steps_of_uneven_length_larger_batches_and_a_slower_phase_do_not_grow(seed: int) -> None:
+    plain = make_session(cpu_s=0.005, compute_s=0.025, jitter=0.5, seed=seed)
+    half = len(plain.steps) // 2
+    slower = tuple(replace(step, compute_s=step.compute_s * (1 if at < half else 3)) for at, step in enumerate(plain.steps))
+    sessions = plain, replace(plain, steps=slower), growing(3.0, plain, every_byte=True), growing(1.2, plain)
+    assert not [found for each in sessions for found in diagnose(each).findings if found.kind == "GROWING_STEP"]
+
+
+def test_a_function_of_the_script_that_takes_longer_and_longer_says_so() -> None:
+    plain = growing(4.0, make_session(cpu_s=0.005, compute_s=0.025))
+    steps = tuple(replace(step, after_s=step.compute_s - 0.02, after_cpu_s=step.compute_s - 0.02) for step in plain.steps)
+    diagnosis = check(replace(plain, steps=steps), "SCRIPT_BOUND")
+    assert any("longer and longer" in words for words in diagnosis.findings[0].evidence)
+    assert "GROWING_STEP" not in [found.kind for found in diagnosis.findings]

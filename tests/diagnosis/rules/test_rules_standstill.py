@@ -408,3 +408,26 @@ def test_the_diagnosis_is_of_the_training_that_stands() -> None:
     assert found.verdict == "HANG" and found.step_s is not None
     of_session = 34.0 + sum(step.step_s for step in session.steps)
     assert found.share_of_step["standstill"] == pytest.approx(34.0 / of_session, abs=0.05)
+
+
+def test_a_thread_that_did_not_answer_is_named_by_where_it_was_last_seen() -> None:
+    def silent(process: StandingProcess, number: int) -> StandingProcess:
+        return replace(process, frames=(), state="R", cpu_s=9.0) if number == 3 else process
+
+    found = open_standstill(stands(trainer(IN_BARRIER, phase="runs"), change=silent, steps=0))
+    assert found is not None and not found.hangs
+    assert "the training thread was last seen at train.py:40 in <module>" in found.words
+    never = open_standstill(stands(trainer((), phase="runs", state="R"), steps=0))
+    assert never is not None and "the training thread runs, its stack is not known" in never.words
+
+
+def test_a_compilation_is_named_with_the_line_of_the_script_and_is_no_hang_early() -> None:
+    compiling = (
+        ("<module>", "/work/project/train.py", 30),
+        ("_compile", "torch/_dynamo/convert_frame.py", 2169),
+        ("<module>", "/tmp/torchinductor_me/va/generated.py", 34),
+        ("communicate", "subprocess.py", 1196),
+    )
+    found = open_standstill(stands(trainer(compiling, phase="runs"), age_s=100.0))
+    assert found is not None and not found.hangs
+    assert found.words.endswith("the training thread stands at train.py:30 in <module> (torch.compile compiles)")

@@ -3,7 +3,8 @@
 The loss of a step is the first tensor on which the script calls `backward()` after a batch. A scaled one (GradScaler) counts
 before it is scaled. On the CPU the mean over all steps is recorded. On a GPU the loss of some steps is copied to pinned memory
 behind the work that is queued, and read when that has run, so that no step waits for it. A script that calls
-`torch.autograd.backward` itself, or that captures its whole step in a CUDA graph, has no loss here.
+`torch.autograd.backward` itself, or that captures its whole step in a CUDA graph, has no loss here. When an optimizer of other
+weights steps for the first time, that is recorded as well: the losses of two models have no common trend.
 """
 
 from __future__ import annotations
@@ -21,15 +22,22 @@ from headrace.attach.record.unseen_frames import drop_own_frames
 
 __all__ = ["LossReader", "install", "note_losses"]
 
+NEW_WEIGHTS = "new_weights"
+"""Name of the event at the first step of an optimizer whose weights were not trained before."""
+
 INTERVAL_S = 0.1
 """Seconds between two recorded losses at least: a trend needs no more."""
 
 
 def install(recorder: Recorder) -> None:
     """Patch `torch.Tensor.backward` and `GradScaler.scale` to record the loss that gradients are computed from."""
+    from torch.optim import optimizer
+
     reader = _SampledLoss(recorder)
     recorder.before_flush.append(lambda last: reader.guarded(reader.write, last))
     note_losses(reader)
+    models = _Models(recorder)
+    optimizer.register_optimizer_step_post_hook(lambda stepped, *_: models.guarded(models.note, stepped))
 
 
 def note_losses(reader: LossReader) -> None:
@@ -85,6 +93,31 @@ class LossReader(load_hooks.Guarded):
         """Remember the loss before it was scaled."""
         if hasattr(outputs, "detach"):
             self._scaled = (weakref.ref(scaled), outputs.detach())
+
+
+class _Models(load_hooks.Guarded):
+    """Notices when an optimizer steps whose weights no optimizer has stepped before, as in each fold of a cross-validation."""
+
+    where = "reading of the loss"
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._weights: dict[int, weakref.ref[Any]] = {}
+
+    def note(self, optimizer: Any) -> None:
+        """Record an event at the first step of an optimizer whose first parameter is new. A schedule may make new optimizers."""
+        if optimizer in self._optimizers:
+            return
+        self._optimizers.add(optimizer)
+        first = next((each for group in optimizer.param_groups for each in group["params"]), None)
+        known = self._weights.get(id(first))
+        if first is None or (known is not None and known() is first):
+            return
+        self._weights = {key: known for key, known in self._weights.items() if known() is not None}
+        self._weights[id(first)] = weakref.ref(first)
+        self._recorder.event(NEW_WEIGHTS, time.monotonic(), 0.0)
 
 
 class _SampledLoss(LossReader):

@@ -82,7 +82,9 @@ def how_it_ended(session: Session) -> End | None:
     if session.exit_code == 0 and not limit_s:
         return nan or _stopped(_Facts(session, None, None)) or End("finished", "the command ended by itself, with exit code 0")
     facts = _Facts(session, first, find_victim(session, first))
-    found = next(end for rule in _RULES if (end := rule(facts)) is not None)
+    # Before --seconds ended the command, something had failed: that is the end, and the signal of --seconds is none.
+    rules = [rule for rule in _RULES if not (limit_s and facts.errors and rule is _stopped)]
+    found = next(end for rule in rules if (end := rule(facts)) is not None)
     return _with_nan(found, nan, facts)
 
 

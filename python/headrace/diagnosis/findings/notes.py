@@ -35,15 +35,18 @@ def loss_notes(session: Session, rank: Rank) -> tuple[Note, ...]:
     """Return a note when the loss of a rank is not a number, or does not move over the watched steps; else nothing.
 
     The loss is that of the first `backward()` of a step (`headrace.attach.training.loss`). Where none was seen, there is no
-    note.
+    note. Only the steps of the last model are compared: one that begins anew, as in each fold, has no trend with the one before.
     """
     losses = [loss for loss in session.losses if loss.pid == rank.process.pid]
     broken = next((loss for loss in losses if not math.isfinite(loss.value)), None)
     if broken is not None:
         return (Note("loss_not_finite", _broken_words(broken, losses, rank)),)
-    if len(losses) < LEAST_VALUES or len(rank.all_steps) < LEAST_STEPS:
+    pid, steps = rank.process.pid, rank.all_steps
+    begun_s = max((one.start_s for one in session.events if one.name == "new_weights" and one.pid == pid), default=0.0)
+    values = [loss.value for loss in losses if loss.time_s >= begun_s]
+    watched = sum(step.start_s + step.step_s >= begun_s for step in steps)
+    if len(values) < LEAST_VALUES or watched < LEAST_STEPS or _has_trends(values):
         return ()
-    values = [loss.value for loss in losses]
     third = len(values) // 3
     first, last = values[:third], values[-third:]
     begin, end = required(mean(first)), required(mean(last))
@@ -52,13 +55,23 @@ def loss_notes(session: Session, rank: Rank) -> tuple[Note, ...]:
     is_still = abs(change) <= STANDARD_ERRORS * error or abs(change) <= LEAST_SHARE * level
     if not is_still or STANDARD_ERRORS * error > SEEN_SHARE * level:
         return ()
-    steps = count_text(len(rank.all_steps), "watched step")
     text = (
-        f"the loss does not move over {steps}: {begin:.4g} in the first third, {end:.4g} in the last "
+        f"the loss does not move over {count_text(watched, 'watched step')}: {begin:.4g} in the first third, {end:.4g} in the last "
         f"(a change of {percent_text(max(LEAST_SHARE, STANDARD_ERRORS * error / level))} would show). Early in a training: "
         "headrace diagnose --find-learning-rate; check labels and frozen weights"
     )
     return (Note("loss_still", text),)
+
+
+def _has_trends(values: Sequence[float]) -> bool:
+    """Return whether neighbouring values are closer than chance has them (von Neumann's ratio): the loss moves for a while.
+
+    So it does where weights are set back in place, or a rate rises and falls, although first and last third are equal.
+    """
+    count, level = len(values), required(mean(values))
+    squares = math.fsum((value - level) ** 2 for value in values)
+    apart = math.fsum((later - earlier) ** 2 for earlier, later in pairwise(values))
+    return apart < (2 - STANDARD_ERRORS * 2 * math.sqrt((count - 2) / (count * count - 1))) * squares
 
 
 def _broken_words(broken: Loss, losses: Sequence[Loss], rank: Rank) -> str:
@@ -76,7 +89,7 @@ def _standard_error(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum(squares) / (2 * len(squares)) / len(values)) if squares else math.inf
 
 
-NOTED_KINDS = ("MEMORY_GROWTH", "SCRIPT_BOUND", "GC_PAUSE")
+NOTED_KINDS = ("MEMORY_GROWTH", "SCRIPT_BOUND", "GROWING_STEP", "GC_PAUSE")
 NOTED_SETTINGS = (
     "ANOMALY_MODE", "PROFILER_ON", "DENORMALS", "RECOMPILATION", "DETERMINISTIC", "FIND_UNUSED", "NO_LEARNING",
 )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.fixes.take_over import is_closed, is_image_folder, run_command
+from headrace.diagnosis.measure.hot_functions import opens_images
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix
 from headrace.diagnosis.result.model import Fix
@@ -68,6 +69,12 @@ def _reads_no_images(job: MeasuredJob) -> bool:
     return cost.read_bytes < least and (cost.disk_bytes or 0.0) < least and not cost.socket_s
 
 
+def _decodes_none(job: MeasuredJob) -> bool:
+    """Return whether no image is decoded: none is read, or no library of images was seen at work."""
+    known = image_benchmark(job) or job.rank.loader.sample_paths or job.rank.loader.family != "torch"
+    return _reads_no_images(job) or (not known and opens_images(job.session) is False)
+
+
 def cpu_ratio(job: MeasuredJob, way: str) -> float | None:
     """Return CPU time per image when it is made in another way, over the time now; None without the benchmark.
 
@@ -91,7 +98,7 @@ def _headrace_run(job: MeasuredJob, kind: str) -> Fix | None:
 def _native_decode(job: MeasuredJob) -> Fix | None:
     """Predict native decode in the script's own workers: the rest of the transforms stays the script's."""
     model, cost, loader = job.model, job.rank.batch_cost, job.rank.loader
-    if loader.native_part is None and _takes_cpu(job) and not _reads_no_images(job):
+    if loader.native_part is None and _takes_cpu(job) and not _decodes_none(job):
         return Fix(
             "headrace_run",
             f"headrace makes part of the batches ({loader.take_over_reason})",
@@ -165,7 +172,7 @@ def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose to shrink the images once. Predicted from decoding shrunk copies of the job's own images."""
     model, cost = job.model, job.rank.batch_cost
     ratio, benchmark = cpu_ratio(job, "pre_resized_s"), image_benchmark(job)
-    if model is None or cost is None or _reads_no_images(job):
+    if model is None or cost is None or _decodes_none(job):
         return None
     if benchmark and benchmark.get("pre_resized_s") is None:
         return None  # no image is larger than the target

@@ -18,8 +18,10 @@ __all__ = [
     "hot_functions",
     "hot_words",
     "name_of",
+    "opens_images",
     "place_words",
     "training_stacks",
+    "work_words",
 ]
 
 LEAST_SAMPLES = 30
@@ -42,6 +44,15 @@ LEAST_BAR = 0.004
 
 DEEPEST_BAR = 24
 MOST_BARS = 400
+
+IMAGE_FILES = ("PIL/", "cv2/", "torchvision/io/", "imageio/", "skimage/")
+"""Libraries that decode images."""
+
+UNPACKING = ("gzip.py", "_compression.py", "bz2.py", "lzma.py", "zipfile.py", "zipfile/", "compression/")
+"""Files of Python that decompress."""
+
+SINGLE_NUMBERS = ("collate_float_fn", "collate_int_fn")
+"""Functions of PyTorch's collation that make a tensor of Python's numbers."""
 
 WORK = {"batch": "making a batch", "collate": "making a batch", "step": "the training step"}
 
@@ -194,6 +205,36 @@ def hot_words(session: Session, role: str) -> tuple[str, ...]:
             others.append(f"{one.name} {percent_text(one.samples / total)}")
             taken |= one.stacks
     return ("; ".join([words, ", ".join(others)]) if others else words,)
+
+
+def work_words(session: Session) -> tuple[str, ...]:
+    """Return what is known to be dear in making a batch, whoever calls it: decompressing, tensors of single numbers."""
+    stacks = _of_role(session, "batch")
+    total = sum(stack.count for stack in stacks)
+    if total < LEAST_SAMPLES:
+        return ()
+    unpacking = sum(one.count for one in stacks if any(frame.file.startswith(UNPACKING) for frame in one.frames))
+    numbers = sum(one.count for one in stacks if any(frame.function in SINGLE_NUMBERS for frame in one.frames))
+    words = []
+    if unpacking >= LEADING_SHARE * total:
+        share = percent_text(unpacking / total)
+        words.append(f"{share} of making a batch is decompressing an archive, again at each jump and access: unpack it once")
+    if numbers >= LEADING_SHARE * total:
+        share = percent_text(numbers / total)
+        words.append(f"{share} of making a batch is tensors of single Python numbers: let the dataset return tensors or arrays")
+    return tuple(words)
+
+
+def opens_images(session: Session) -> bool | None:
+    """Return whether a library of images was seen at work while batches were made; None from too few samples.
+
+    OpenCV leaves no function of Python: where a process has loaded it, the answer is None.
+    """
+    stacks = _of_role(session, "batch")
+    if any(frame.file.startswith(IMAGE_FILES) for stack in stacks for frame in stack.frames):
+        return True
+    unknown = any("cv2" in process.thread_settings for process in session.processes)
+    return None if unknown or sum(stack.count for stack in stacks) < LEAST_SAMPLES else False
 
 
 def _leading(functions: Sequence[_Function], stacks: Sequence[Stack], total: int) -> _Function | None:

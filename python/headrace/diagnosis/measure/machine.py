@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from headrace.attach.machine.foreign_programs import LEAST_FOREIGN_CORES
 from headrace.diagnosis.measure.rank import Rank
@@ -38,6 +39,11 @@ LEAST_COPIED_SHARE = 0.03
 
 LEAST_COPIED_BYTES_S = 1e6
 """Ignore workers that copy more slowly together."""
+
+
+GOES_ON = 0.2
+"""Copying goes on where it has this share of its mean rate between two pairs of readings: a collection of garbage, which writes
+to every object of the interpreter, copies some 100 MB once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +266,7 @@ def _foreign_programs(samples: Sequence[Sample]) -> list[ForeignProgram] | None:
 
 
 def _copying(session: Session) -> Copying | None:
-    """Return how fast workers copy pages that the fork shares, from two or more readings of each worker's memory.
+    """Return how fast workers copy pages that the fork shares, from three or more readings of each worker's memory.
 
     Of workers that are started again in each epoch, the last ones count.
     """
@@ -276,9 +282,17 @@ def _copying(session: Session) -> Copying | None:
     for found in readings.values():
         first, last = int(found[0].detail or 0), int(found[-1].detail or 0)
         passed_s = found[-1].start_s - found[0].start_s
-        if passed_s > 0 and first - last >= max(LEAST_COPIED_BYTES, LEAST_COPIED_SHARE * first):
+        if passed_s > 0 and first - last >= max(LEAST_COPIED_BYTES, LEAST_COPIED_SHARE * first) and _goes_on(found):
             rate, left, workers = rate + (first - last) / passed_s, left + last, workers + 1
     return Copying(rate, left, workers) if rate >= LEAST_COPIED_BYTES_S else None
+
+
+def _goes_on(readings: Sequence[Event]) -> bool:
+    """Return whether what the fork shares falls from reading to reading, and not at once."""
+    values = [(one.start_s, int(one.detail or 0)) for one in readings]
+    mean_rate = (values[0][1] - values[-1][1]) / (values[-1][0] - values[0][0])
+    falls = ((one[1] - later[1], later[0] - one[0]) for one, later in pairwise(values))
+    return sum(fall >= GOES_ON * mean_rate * passed_s > 0 for fall, passed_s in falls) >= 2
 
 
 def _growth(session: Session, name: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Time lost to single long steps, and between epochs, by cause."""
+"""Time lost to single long steps, between epochs, and to steps that take longer and longer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,28 @@ from itertools import pairwise
 from headrace.diagnosis.measure.stats import Spans, mean, median, required
 from headrace.session.model import Event, ObservedLoader, Step
 
-__all__ = ["EpochGaps", "Pauses", "is_start_of", "measure_epoch_gaps", "measure_pauses", "steps_by_epoch"]
+__all__ = ["EpochGaps", "Growth", "Pauses", "is_start_of", "measure_epoch_gaps", "measure_growth", "measure_pauses", "steps_by_epoch"]
 
 PAUSE_FACTOR = 0.6
 """A step is a pause when its compute exceeds the median by this share of the median and by six median deviations."""
+
+PARTS = 8
+"""Compare the medians of this many equal parts of the run, to see whether steps take longer and longer."""
+
+LEAST_PART = 5
+"""A part has at least this many steps."""
+
+GROWN_RATIO = 1.5
+"""Call steps growing when the last part's median is at least this many times the first one's."""
+
+LEAST_RISEN = 0.9
+"""Of all pairs of parts, the later one is the longer in at least this share: a slower phase alone does not do that."""
+
+LARGEST_JUMP = 0.6
+"""From one part to the next passes at most this share of the whole rise: more is a change, not a growth."""
+
+LARGER_BATCH = 1.1
+"""Where batches grow by more than this factor, steps grow with them: longer sequences, larger images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +78,42 @@ class EpochGaps:
     other_loader_s: float
     other_wait_s: float
     save_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Steps that take longer and longer, outside `next()` and without waits for a core.
+
+    first_s, last_s: median of the first and of the last part of the run. added_s: mean per step on top of `first_s`.
+    is_after: whether most of the growth passes after the optimizer's step.
+    """
+
+    first_s: float
+    last_s: float
+    added_s: float
+    is_after: bool
+
+
+def measure_growth(steps: Sequence[Step]) -> Growth | None:
+    """Return the growth of the steps; None where they do not grow steadily, or batches grow as well."""
+    size = len(steps) // PARTS
+    if size < LEAST_PART:
+        return None
+    parts = [steps[number * size : (number + 1) * size] for number in range(PARTS)]
+    computing = [required(median([max(0.0, step.compute_s - (step.queue_s or 0.0)) for step in part])) for part in parts]
+    first_s, last_s = computing[0], computing[-1]
+    rise_s = last_s - first_s
+    pairs = [(one, later) for number, one in enumerate(computing) for later in computing[number + 1 :]]
+    risen = sum(later > one for one, later in pairs) / len(pairs)
+    largest_s = max(later - one for one, later in pairwise(computing))
+    if last_s < GROWN_RATIO * first_s or risen < LEAST_RISEN or largest_s > LARGEST_JUMP * rise_s:
+        return None
+    sizes = [median([step.batch_bytes for step in part if step.batch_bytes]) or 0.0 for part in (parts[0], parts[-1])]
+    if sizes[0] and sizes[1] > LARGER_BATCH * sizes[0]:
+        return None
+    after = [median([max(0.0, (step.after_s or 0.0) - (step.after_queue_s or 0.0)) for step in part]) for part in parts]
+    is_after = required(after[-1]) - required(after[0]) > 0.5 * rise_s
+    return Growth(first_s, last_s, math.fsum(computing) / PARTS - first_s, is_after)
 
 
 def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step]) -> tuple[Pauses, float]:

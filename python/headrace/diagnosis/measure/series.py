@@ -18,7 +18,7 @@ MAX_TIMELINE = 2000
 MAX_HEAT_COLUMNS = 600
 """Average neighbouring samples so that a heat map has at most this many columns."""
 
-NOT_ON_TIMELINE = ("probe", "tcp_connections", "operators", "imports", "download", "iterated_elsewhere")
+NOT_ON_TIMELINE = ("probe", "tcp_connections", "operators", "imports", "download", "iterated_elsewhere", "new_weights")
 """Events that are no pause."""
 
 

@@ -237,6 +237,16 @@ _VERDICTS = (
         fixes=("async_checkpoint", "dynamic_shapes"),
     ),
     VerdictKind(
+        "GROWING_STEP",
+        summary="a step takes longer and longer while the batches stay as large as they were",
+        headline="{summary}.",
+        label="growing step",
+        advice=(
+            "Look for what is kept from step to step and read whole: a loss or a state without .detach(), a list, a cache, a "
+            "bank of features, hooks that are added again."
+        ),
+    ),
+    VerdictKind(
         "SCRIPT_BOUND",
         summary="functions of the script beside forward, backward and the optimizer's step take the time",
         headline="{summary}.",

@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 from headrace.diagnosis.measure import BatchCost, Rank, has_native_threads
-from headrace.diagnosis.measure.hot_functions import hot_words
+from headrace.diagnosis.measure.hot_functions import hot_words, work_words
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.stats import mean
 from headrace.diagnosis.result.kinds import KINDS, verdict_kind
@@ -138,6 +138,7 @@ def slow_input(job: MeasuredJob) -> Finding | None:
     what = "what comes before the forward pass" if rank.loader.family == "none" else "next()"
     waits = f"{what} takes {duration(_common_wait_s(job))} of each {duration(rank.step_s)} step{ready}"
     hot = (hot_words(job.session, "collate") if kind == "COLLATE_IPC" else ()) or hot_words(job.session, "batch")
+    hot = (*hot, *work_words(job.session))
     found = make_finding(kind, share, waits, *evidence, *hot)
     if not is_cause_unseen(job, kind):
         return found

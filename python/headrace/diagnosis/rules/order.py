@@ -20,7 +20,7 @@ from headrace.diagnosis.rules.machine import (
     queueing_in_input_s,
     thermal_throttle,
 )
-from headrace.diagnosis.rules.pauses import gc_pause, periodic_stall, script_bound, startup
+from headrace.diagnosis.rules.pauses import gc_pause, growing_step, periodic_stall, script_bound, startup
 from headrace.diagnosis.rules.ranks import communication, rank_straggler
 
 __all__ = ["find_causes"]
@@ -36,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     rank_straggler,
     gc_pause,
     periodic_stall,
+    growing_step,
     startup,
     new_iterators,
     inside_next,

@@ -1,4 +1,5 @@
-"""The rules for pauses (garbage collection, periodic stalls, slow starts), and for the script's own functions in each step."""
+"""The rules for pauses (garbage collection, periodic stalls, slow starts), for steps that take longer and longer, and for the
+script's own functions in each step."""
 
 from __future__ import annotations
 
@@ -6,15 +7,16 @@ import math
 from dataclasses import replace
 
 from headrace.diagnosis.measure import Pauses
-from headrace.diagnosis.measure.hot_functions import place_words
+from headrace.diagnosis.measure.hot_functions import hot_words, place_words
 from headrace.diagnosis.measure.job import MeasuredJob
+from headrace.diagnosis.measure.pauses import Growth, measure_growth
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE
 from headrace.diagnosis.rules.startup import START_WORDS, startup_parts_s
 from headrace.system.text.sizes import number_text, percent_text
 
-__all__ = ["PERIODIC_PART", "gc_call_words", "gc_pause", "periodic_stall", "script_bound", "startup"]
+__all__ = ["PERIODIC_PART", "gc_call_words", "gc_pause", "growing_step", "periodic_stall", "script_bound", "startup"]
 
 PAUSE_SHARE = 0.04
 """Report pauses when they take at least this share of the step on average."""
@@ -45,6 +47,9 @@ VERY_LONG_START_S = 60.0
 NAMED_PART = 0.03
 """Name a part of a gap or of a start in the evidence when it takes at least this share of it."""
 
+
+GROWTH_SHARE = 0.10
+"""Report that steps take longer and longer when that adds at least this share of the step on average."""
 
 SCRIPT_SHARE = 0.10
 """Report functions of the script beside the model when they take at least this share of the step."""
@@ -227,6 +232,28 @@ def _slow_epochs(job: MeasuredJob) -> Finding | None:
     return replace(found, share_of="run")
 
 
+def growing_step(job: MeasuredJob) -> Finding | None:
+    """Report that steps take longer and longer, unless functions of the script after the optimizer's step do (`script_bound`)."""
+    growth = measure_growth(job.rank.steps)
+    if growth is None or job.share(growth.added_s) < GROWTH_SHARE:
+        return None
+    if growth.is_after and job.share(job.script.seconds) >= SCRIPT_SHARE:
+        return None
+    where = "after the optimizer's step" if growth.is_after else "mostly up to the end of the optimizer's step"
+    found = make_finding(
+        "GROWING_STEP",
+        job.share(growth.added_s),
+        f"{_growth_words(growth)}, without next() and waits for a core: {duration(growth.added_s)} more per step on average",
+        f"the growth passes {where}; batches do not grow",
+        *hot_words(job.session, "step"),
+    )
+    return replace(found, summary=f"a step takes longer and longer: {_growth_words(growth)}")
+
+
+def _growth_words(growth: Growth) -> str:
+    return f"{duration(growth.first_s)} at the start, {duration(growth.last_s)} at the end"
+
+
 def script_bound(job: MeasuredJob) -> Finding | None:
     """Report functions that the training loop calls beside forward, backward and the optimizer's step.
 
@@ -248,6 +275,9 @@ def script_bound(job: MeasuredJob) -> Finding | None:
         words.append(f"{duration(script.after_s)} pass from the end of the optimizer's step to the next batch")
     if rank.pauses.period and job.script_pause_s >= PERIODIC_PART * script.seconds:
         words.append(f"every {rank.pauses.period} steps a step takes up to {duration(rank.pauses.longest_s)} longer")
+    growth = measure_growth(rank.steps)
+    if growth is not None and growth.is_after:
+        words.append(f"a step takes longer and longer: {_growth_words(growth)}; what these functions read or draw may grow")
     found = make_finding("SCRIPT_BOUND", share, *words)
     if not script.functions:
         return found

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from headrace.session.standstill import StandingProcess
 
-__all__ = ["OWN", "STORAGE_STATE", "Place", "collective_of", "is_event_loop", "is_idle_worker", "place_of", "place_words"]
+__all__ = ["COMPILES", "OWN", "STORAGE_STATE", "Place", "collective_of", "is_event_loop", "is_idle_worker", "place_of", "place_words"]
 
 Frame = tuple[str, str, int]
 
@@ -52,6 +52,9 @@ KERNEL_WAITS = (
 OWN = ("/", "…/")
 """Begin of the files of the script: absolute paths, shortened ones in a session for strangers."""
 
+COMPILERS = ("torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py")
+COMPILES = "torch.compile compiles"
+
 BASES = ("_worker_loop", "_bootstrap", "_bootstrap_inner")
 """Functions in which a worker, a process of multiprocessing or a thread begins its own work."""
 
@@ -89,7 +92,8 @@ def place_of(process: StandingProcess) -> Place | None:
     frames = process.frames[begin + 1 :] or process.frames  # the frames below are those of the process that it was forked from
     if not frames:
         return None
-    own = next((frame for frame in reversed(frames) if frame[1].startswith(OWN)), frames[-1])
+    compiler = next((number for number, frame in enumerate(frames) if frame[1] in COMPILERS), len(frames))
+    own = next((frame for frame in reversed(frames[:compiler]) if frame[1].startswith(OWN)), frames[-1])
     lock = process.lock if own == frames[-1] else None
     return Place(frames[-1], own, _what(frames, process, lock), lock)
 
@@ -111,6 +115,8 @@ def _what(frames: Sequence[Frame], process: StandingProcess, lock: str | None) -
     """Return what a thread waits for; empty where nothing tells. Of nested waits, the outermost says most."""
     if lock is not None:
         return f"waits for the lock {lock}"
+    if any(file in COMPILERS for _, file, _ in frames):
+        return COMPILES
     last_own = max((number for number, frame in enumerate(frames) if frame[1].startswith(OWN)), default=-1)
     for function, file, _ in frames[last_own + 1 :]:
         for known, name, words in WAITS:

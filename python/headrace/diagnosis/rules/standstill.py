@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import make_finding
 from headrace.diagnosis.rules.standing_places import (
+    COMPILES,
     OWN,
     STORAGE_STATE,
     collective_of,
@@ -54,7 +55,7 @@ may be meant to, for example after its loop."""
 
 WORKER_PHASES = ("makes a batch", "worker idle")
 SLEEPS = "sleeps"
-ENDS_BY_ITSELF = (SLEEPS, "waits for another program", "waits for another process to end", "waits for storage")
+ENDS_BY_ITSELF = (SLEEPS, COMPILES, "waits for another program", "waits for another process to end", "waits for storage")
 """What the training thread may do for a while with nothing wrong, so that it is a hang only after `FIRST_STEP_S`."""
 
 WAITS_FOR_OTHERS = (
@@ -70,7 +71,7 @@ WAITS_FOR_OTHERS = (
 MOST_CLAUSES = 8
 """Say where so many training processes stand, and at how many places the workers of one; the others are counted."""
 
-STOPPED = ("T", "t")
+STOPPED, RUNS = ("T", "t"), "R"
 LAUNCHERS = ("torch/distributed/elastic", "torch/distributed/launcher", "torch/distributed/run.py")
 
 
@@ -338,22 +339,27 @@ def _clause(judged: _Judged, trainer: StandingProcess, *, several: bool) -> str:
     if standing != [trainer]:
         by_words: dict[str, list[StandingProcess]] = {}
         for one in standing:
-            by_words.setdefault(_where(one, judged.cwd), []).append(one)
+            by_words.setdefault(_where(judged, one), []).append(one)
         said = [_workers_words(ones, words) for words, ones in list(by_words.items())[:MOST_CLAUSES]]
         more = [f"and at {len(by_words) - MOST_CLAUSES} more places"] if len(by_words) > MOST_CLAUSES else []
         workers = ", ".join((*said, *more))
         return f"{rank}: {workers}" if several else workers
     if _waits_for_worker(trainer):
         return f"{rank} waits for a batch, and no worker makes one"
-    return f"{f'{ended} and' if ended and several else rank} {_where(trainer, judged.cwd, wait_first=True)}"
+    return f"{f'{ended} and' if ended and several else rank} {_where(judged, trainer, wait_first=True)}"
 
 
-def _where(process: StandingProcess, cwd: str, *, wait_first: bool = False) -> str:
-    """Return the place of a process in words."""
+def _where(judged: _Judged, process: StandingProcess, *, wait_first: bool = False) -> str:
+    """Return the place of a process in words: where it was last seen, if it did not answer in the last sample."""
     if process.state in STOPPED:
         return "is stopped (SIGSTOP, or a debugger)"
     place = place_of(process)
-    return "stands still, its stack is not known" if place is None else place_words(place, cwd, wait_first=wait_first)
+    if place is not None:
+        return place_words(place, judged.cwd, wait_first=wait_first)
+    before = next((found for one in reversed(judged.history(process.pid)) if (found := place_of(one)) is not None), None)
+    if before is not None:
+        return place_words(before, judged.cwd).replace("stands", "was last seen", 1)
+    return "runs, its stack is not known" if process.state == RUNS else "stands still, its stack is not known"
 
 
 def _waits_for_worker(trainer: StandingProcess) -> bool:
