@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypedDict, Un
 import numpy as np
 import numpy.typing as npt
 
-from headrace.datasets.open import open as open_dataset
-from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.notebook import dataset_facts, dataset_strip, notebook_html
 from headrace.datasets.records.table import Stream
 from headrace.datasets.sources.masks import with_masks
@@ -30,13 +28,15 @@ from headrace.loading.feeding.feed import Masks
 from headrace.loading.feeding.feed_pass import FeedPass, FilledBatch, IndexBatch
 from headrace.loading.feeding.options import OF_DATALOADER, LoaderOptions, OnError, Output, resolve_rank
 from headrace.loading.feeding.streaming import BUFFER_SIZE, StreamOptions, StreamPass
-from headrace.loading.order.arithmetic import EpochOrder
 from headrace.loading.order.block_shuffle import WINDOW, BlockLayout, window_bytes
-from headrace.loading.order.shuffle_prefetch import prefetch_windows
+from headrace.loading.order.rank_order import Order, RankOrder, check_order
+from headrace.loading.order.sampled import Sampler, check_sampler
 from headrace.loading.order.uneven_shards import Parts, RankPart, assign_part
+from headrace.loading.order.weighted_draws import Weights, record_weights
 from headrace.loading.other_frameworks import FrameworkOutputs
 from headrace.loading.resume import make_state, read_position
 from headrace.loading.statistics.stats import LoaderStats, ShuffleQuality
+from headrace.loading.torch_datasets import Data, as_dataset
 from headrace.system.hardware import machine
 from headrace.system.text.arguments import suggest_arguments
 from headrace.system.text.sizes import count_text, parse_size
@@ -61,7 +61,9 @@ class _OtherArguments(TypedDict, total=False):
     """Arguments of `Loader` on which the type of a batch does not depend."""
 
     seed: int
-    shuffle: bool | str
+    shuffle: bool | str | None
+    sampler: Sampler | None
+    weights: Weights | None
     drop_last: bool
     rank: int | None
     world_size: int | None
@@ -85,16 +87,23 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     output="numpy": images are an array [N, H, W, 3], labels int64 [N]. With MixUp or CutMix, labels are float32 [N, classes].
     With `Views`, images are a tuple of batches. With `mask` and `with_json`, the tuple gets longer: see there.
 
-    The order and the random draws depend on (seed, epoch, record) alone: not on threads, ranks or resuming. A finished pass
-    advances the epoch; a pass that is left early starts again. N is `batch_size`, but for the last batch with drop_last=False.
+    The order and the random draws depend on (seed, epoch, record) alone: not on threads, ranks or resuming. A record that comes
+    again in an epoch has other draws. A finished pass advances the epoch; a pass that is left early starts again. N is
+    `batch_size`, but for the last batch with drop_last=False, and for the batches of a sampler.
 
-    data: a Dataset, or a path or URL for `headrace.open`.
+    data: a Dataset, or a path or URL for `headrace.open`; torch's Subset or ConcatDataset of these; torchvision's ImageFolder
+        without transforms.
     batch_size: images per batch and rank.
     transform: a transform of `headrace.transforms`, or a function on one image, with a fixed output size. Required.
     seed (0): decides order and random draws; 0 to 2**63 - 1.
-    shuffle (True): True shuffles all records; False keeps the dataset's order; "block" or "block:SIZE" takes shards in random
+    shuffle (None): True shuffles all records; False keeps the dataset's order; "block" or "block:SIZE" takes shards in random
         order and shuffles the records of SIZE bytes of shards (2 GiB) at a time, which reads an object store in large pieces.
-        `explain` tells how well that shuffles this dataset. For a stream, SIZE is the buffer (512 MiB).
+        `explain` tells how well that shuffles this dataset. For a stream, SIZE is the buffer (512 MiB). None: True, unless a
+        sampler decides.
+    sampler (None): an iterable of this rank's record numbers, or of lists of them, each a batch of at most `batch_size`. It is
+        asked anew for each epoch, after `sampler.set_epoch(epoch)` if it has that. All ranks need as many batches.
+    weights (None): draw as many records as there are, with replacement, by these weights: one a record, one a class, or a dict
+        of class names. Over an epoch a record comes as often as its share of the weights says, rounded up or down.
     drop_last (True): drop the last, incomplete batch of an epoch. False: keep it; ranks then share it, and up to
         world_size - 1 records come twice, so that all ranks have the same number of batches.
     rank, world_size (None): None: those of torch.distributed if it is initialized, else 0 and 1. Give both or neither.
@@ -133,7 +142,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     @overload
     def __init__(
         self: Loader[tuple[Any, ...]],
-        data: Dataset | str | os.PathLike[str],
+        data: Data,
         batch_size: int,
         transform: Views,
         *,
@@ -146,7 +155,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     @overload
     def __init__(
         self: Loader[tuple[torch.Tensor, torch.Tensor]],
-        data: Dataset | str | os.PathLike[str],
+        data: Data,
         batch_size: int,
         transform: Transform | Callable[[Any], Any],
         *,
@@ -159,7 +168,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     @overload
     def __init__(
         self: Loader[tuple[npt.NDArray[Any], npt.NDArray[np.int64]]],
-        data: Dataset | str | os.PathLike[str],
+        data: Data,
         batch_size: int,
         transform: Transform | Callable[[Any], Any],
         *,
@@ -172,7 +181,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     @overload
     def __init__(
         self: Loader[tuple[Any, ...]],
-        data: Dataset | str | os.PathLike[str],
+        data: Data,
         batch_size: int,
         transform: Transform | Callable[[Any], Any],
         *,
@@ -185,12 +194,14 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     @suggest_arguments(OF_DATALOADER)
     def __init__(
         self,
-        data: Dataset | str | os.PathLike[str],
+        data: Data,
         batch_size: int,
         transform: Transform | Callable[[Any], Any] | None = None,
         *,
         seed: int = 0,
-        shuffle: bool | str = True,
+        shuffle: bool | str | None = None,
+        sampler: Sampler | None = None,
+        weights: Weights | None = None,
         drop_last: bool = True,
         rank: int | None = None,
         world_size: int | None = None,
@@ -209,7 +220,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         dct_scale: DctScale = "off",
         decode: Decode = "auto",
     ) -> None:
-        self.dataset = data if isinstance(data, Dataset) else open_dataset(data)
+        self.dataset = as_dataset(data)
         self.rank, self.world_size = resolve_rank(rank, world_size)
         self.options = LoaderOptions(
             batch_size=batch_size,
@@ -218,6 +229,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             threads=threads if threads is not None else max(1, round(machine.cores().usable)),
             seed=seed,
             shuffle=shuffle,
+            sampler=sampler,
+            weights=weights,
             drop_last=drop_last,
             prefetch=prefetch,
             device=device,
@@ -261,11 +274,24 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             drop_last=options.drop_last,
         )
         is_stream = self.dataset.stream is not None
+        check_order(options.shuffle, options.sampler, options.weights, options.parts, is_stream=is_stream)
         if not is_stream:
             self._check_for_a_batch()
+        self._weights = None if options.weights is None else record_weights(options.weights, self.dataset)
         window = window_bytes(options.shuffle, BUFFER_SIZE if is_stream else WINDOW)
         self._blocks = None if window is None or is_stream else BlockLayout.from_table(self.dataset.table, window)
         self._shuffle: bool | str = bool(options.shuffle) if window is None else f"block:{window}"  # in saved states
+        self._orders = RankOrder(
+            dataset=self.dataset,
+            batch_size=options.batch_size,
+            part=self._part,
+            shuffle=bool(options.shuffle),
+            drop_last=options.drop_last,
+            seed=options.seed,
+            blocks=self._blocks,
+            weights=self._weights,
+            sampler=options.sampler,
+        )
         self._stream_options = StreamOptions(
             batch_size=options.batch_size,
             rank=self._part.rank,
@@ -285,6 +311,9 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         records, ranks, batch_size = len(self.dataset), self.options.world_size, self.options.batch_size
         if records == 0:
             raise SourceError(f"{self.dataset.root} has 0 records", hint="open a dataset that holds images")
+        if self.options.sampler is not None:
+            check_sampler(self.options.sampler)
+            return
         if not self.options.drop_last or self._part.whole_batches(records, batch_size):
             return
         each = f" (batch_size={batch_size} on each of {ranks} ranks)" if ranks > 1 else ""
@@ -316,7 +345,10 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         return self._views.pipeline
 
     def __len__(self) -> int:
-        """Return the batches of an epoch on each rank. Raises UnknownLengthError for a stream of unknown length."""
+        """Return the batches of an epoch on each rank; a sampler is asked for the current one.
+
+        Raises UnknownLengthError for a stream of unknown length.
+        """
         return len(self._order(self._epoch))
 
     def __reduce__(self) -> NoReturn:
@@ -328,7 +360,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             first, self._resume_step = self._resume_step or 0, None
             self._step = first
             return self._iterate_stream(self.dataset.stream, first)
-        order = self._order(self._epoch)
+        order = self._orders.begin(self._epoch)
         first = self._resume_step or 0
         self._resume_step, self._step = None, first
         return self._iterate(order, first)
@@ -340,8 +372,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         then asks for a different pass, the work is dropped.
         """
         self._cancel_started_pass()
-        order = self._order(self._epoch)
-        if self.dataset.stream is None and self._resume_step is None and len(order):
+        if self.dataset.stream is None and self._resume_step is None and len(order := self._orders.begin(self._epoch)):
             self._started_pass = self._begin(order, 0)
             self._started_pass.top_up()
 
@@ -354,20 +385,17 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         if self._current_pass is not None:
             self._current_pass.top_up()
 
-    def _begin(self, order: EpochOrder, first: int) -> FeedPass:
-        batches = order.batches(first)
-        if self._blocks is not None and self.dataset.fetcher is not None:
-            steps = prefetch_windows(range(first, len(order)), order, self._blocks, self.dataset.fetcher)
-            batches = (order.batch(step) for step in steps)
-        first_draw = self._part.first_draw  # not `self` below: a cycle would keep the threads until the collector runs
-        return self._views.begin((_index_batch(records, first_draw) for records in batches), order.epoch)
+    def _begin(self, order: Order, first: int) -> FeedPass:
+        batches, stand_ins = self._orders.draws(order, first, self.dataset.fetcher), order.stand_ins
+        # Not `self` below: a cycle would keep the threads until the collector runs.
+        return self._views.begin((_index_batch(records, draws, stand_ins) for records, draws in batches), order.epoch)
 
     def _cancel_started_pass(self) -> None:
         if self._started_pass is not None:
             self._started_pass.cancel()
             self._started_pass = None
 
-    def _iterate(self, order: EpochOrder, first: int) -> Iterator[Any]:
+    def _iterate(self, order: Order, first: int) -> Iterator[Any]:
         feed_pass, self._started_pass = self._started_pass, None
         if feed_pass is not None and (first != 0 or feed_pass.epoch != order.epoch):
             feed_pass.cancel()
@@ -440,19 +468,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
                 hint="repair it, or drop with_json",
             ) from error
 
-    def _order(self, epoch: int) -> EpochOrder:
-        return EpochOrder(
-            records=len(self.dataset),
-            batch_size=self.batch_size,
-            rank=self._part.rank,
-            world_size=self._part.world_size,
-            steps=self._part.steps,
-            shuffle=bool(self.options.shuffle),
-            drop_last=self.options.drop_last,
-            seed=self.seed,
-            epoch=epoch,
-            block_shuffle=None if self._blocks is None else self._blocks.order(self.seed, epoch).rows,
-        )
+    def _order(self, epoch: int) -> Order:
+        return self._orders.of(epoch)
 
     def batch_records(self, epoch: int, step: int) -> npt.NDArray[np.int64]:
         """Return the rows of the dataset's table in batch `step` of `epoch` on this rank, int64 [n].
@@ -460,7 +477,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         Raises SourceError for a stream. Example: `[loader.dataset.table.keys[row] for row in loader.batch_records(0, 0)]`.
         """
         self.dataset.check_stored()
-        return self._order(epoch).batch(step)
+        return self._orders.batch(epoch, step)
 
     def preview(self) -> Batch:
         """Return the first batch of the current epoch, made on the CPU. The loader's position does not change.
@@ -470,7 +487,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         self.dataset.check_stored()
         order = self._order(self._epoch)
         views = LoaderViews(self.dataset, self.transform, replace(self.options, device="cpu", cache=None), self._masks)
-        feed_pass = views.begin([_index_batch(order.batch(0), self._part.first_draw)], order.epoch)
+        first = next(iter(self._orders.draws(order, 0, None)))
+        feed_pass = views.begin([_index_batch(*first, order.stand_ins)], order.epoch)
         try:
             (filled,) = feed_pass.run()
             batch: Any = self._output_batch(views, filled, self.dataset.table.label, order.epoch, 0)
@@ -504,19 +522,19 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             shuffle=self._shuffle,
             fingerprint=self._part.fingerprint,
             transform=self._views.transform_hash,
-        )
+        ) | self._orders.state(self._epoch, self._step)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was saved: the next pass yields the remaining batches of the epoch, bit for bit.
 
-        The world size may differ, if batch_size * world_size is the same. Raises StateError for a state of another version,
-        dataset, transform, seed, order or global batch. Example: `loader.load_state_dict(json.load(file))`.
+        The world size may differ, if batch_size * world_size is the same and there is no sampler, which is asked again for the
+        epoch of the state. Raises StateError for a state of another version, dataset, transform, seed, order or global batch,
+        and if the sampler gives other indices than before. Example: `loader.load_state_dict(json.load(file))`.
         """
-        is_stream = self.dataset.stream is not None
-        self._epoch, self._step = read_position(
-            state, self.state_dict(), steps=lambda epoch: None if is_stream else len(self._order(epoch))
-        )
-        self._resume_step = self._step
+        is_known = self.dataset.stream is None and self.options.sampler is None
+        epoch, step = read_position(state, self.state_dict(), steps=lambda epoch: len(self._order(epoch)) if is_known else None)
+        self._orders.check_resumed(state, epoch, step)
+        self._epoch, self._step, self._resume_step = epoch, step, step
 
     def stats(self) -> LoaderStats:
         """Return counts and times of every stage since the loader was made. Example: `loader.stats().wait_s`."""
@@ -536,6 +554,9 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             lines += [] if quality is None else [f"  so far: {quality.describe()}"]
         if self._blocks is not None and self._block_quality is not None:
             lines += [self._blocks.describe(), f"  {self._block_quality.describe()}"]
+        lines += [] if self._weights is None else [self._weights.describe()]
+        if self.options.sampler is not None:
+            lines.append(f"records in the order of a sampler: {type(self.options.sampler).__name__}")
         return "\n".join([*lines, *self._views.describe()])
 
     def close(self) -> None:
@@ -552,7 +573,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         self.close()
 
     def __repr__(self) -> str:
-        batches = "" if self.dataset.stream is not None else f", batches={len(self)}"
+        batches = "" if self.dataset.stream is not None or self.options.sampler is not None else f", batches={len(self)}"
         return f"Loader({self.dataset!r}, batch_size={self.batch_size}{batches}, epoch={self._epoch})"
 
     def _repr_html_(self) -> str:
@@ -562,5 +583,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         return notebook_html(f"Loader of {self.dataset.root}", dataset_facts(self.dataset) | facts, dataset_strip(self.dataset))
 
 
-def _index_batch(records: npt.NDArray[np.int64], first_draw: int) -> IndexBatch:
-    return IndexBatch(records, records.astype(np.uint64) + np.uint64(first_draw))
+def _index_batch(
+    records: npt.NDArray[np.int64], draws: npt.NDArray[np.uint64], stand_ins: npt.NDArray[np.int64] | None
+) -> IndexBatch:
+    return IndexBatch(records, draws, stand_ins=stand_ins)

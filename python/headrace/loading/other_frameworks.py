@@ -283,7 +283,7 @@ def as_numpy(batch: Any) -> Any:
 def signature(loader: _Source) -> Any:
     """Return shapes and dtypes (`_ArraySpec`) of a batch's arrays, nested as the loader's batches are."""
     options, several = loader.options, isinstance(loader.transform, Views)
-    count = options.batch_size if options.drop_last else None
+    count = options.batch_size if options.drop_last and options.sampler is None else None
     sizes = [(pipeline.height, pipeline.width) for pipeline in loader.pipelines]
     images = tuple(_ArraySpec((count, *size, 3), options.dtype) for size in sizes)
     masks = tuple(_ArraySpec((count, *size), "uint8") for size in sizes)

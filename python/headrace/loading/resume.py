@@ -10,6 +10,7 @@ loader begins its next pass at that step. A stream is read from its beginning, a
 (`streaming.StreamPass`).
 
 The other keys of a state say for which data, transform and order the position holds; a state with other values is refused.
+With a sampler there is a hash of the indices that were handed out (`order.rank_order`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _GUARDS = {
     "shuffle": "shuffle",
     "drop_last": "drop_last",
     "global_batch": "global batch (batch_size * world_size)",
+    "weights": "weights (hash)",
 }
 
 
@@ -60,9 +62,9 @@ def read_position(state: dict[str, Any], expected: dict[str, Any], *, steps: Cal
     Raises StateError for a state that is damaged or belongs to another dataset, transform, seed, order or global batch.
     """
     for key, name in _GUARDS.items():
-        if state.get(key) != expected[key]:
+        if state.get(key) != expected.get(key):
             raise StateError(
-                f"the saved state does not fit: its {name} is {state.get(key)!r}, this loader's is {expected[key]!r}",
+                f"the saved state does not fit: its {name} is {state.get(key)!r}, this loader's is {expected.get(key)!r}",
                 hint="resume with the same data, transform, seed and global batch, or start without the state",
             )
     epoch, done = state.get("epoch"), state.get("records_done")

@@ -93,10 +93,10 @@ class Dataset:
         try:
             row = operator.index(record)  # type: ignore[arg-type]
         except TypeError:
-            if isinstance(record, slice) or (isinstance(record, Iterable) and not isinstance(record, str | bytes)):
+            if isinstance(record, slice) or (isinstance(record, Iterable) and not isinstance(record, str | bytes | tuple)):
                 return self.subset(record)
             raise UsageError(
-                f"a dataset takes the number of a record, not {record!r}", hint="or a slice, a list of numbers, or a mask"
+                f"a dataset takes the number of one record, not {record!r}", hint="or a slice, a list of numbers, a mask"
             ) from None
         if not -len(self) <= row < len(self):
             raise RecordIndexError(f"{self.root} has {len(self)} records: there is no record {row}")

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from headrace.errors import UsageError
 from headrace.gpu.preparation.batch_steps import Erase, Mix
 from headrace.loading.batches.mixing import Rectangle, blend, paste_rectangle
-from headrace.loading.order.arithmetic import hashed
+from headrace.loading.order.arithmetic import hashed, mix64
 from headrace.transforms.base import Transform
 from headrace.transforms.batch import CutMix, MixUp, RandomChoice, RandomErasing
 
@@ -183,17 +183,10 @@ def _erased_rectangle(step: RandomErasing, height: int, width: int, uniform: Any
     return None
 
 
-def _mix64(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finaliser (Steele, Lea, Flood 2014), elementwise modulo 2**64."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
 def _uniforms(key: BatchKey, number: int) -> npt.NDArray[np.float64]:
     """Return [N, 1 + 4 * attempts] numbers in [0, 1): SplitMix64 streams keyed by (seed, epoch, record, pipeline step)."""
     with np.errstate(over="ignore"):
-        state = _mix64(key.draws + np.uint64(hashed(key.seed, key.epoch, key.view, number)))
+        state = mix64(key.draws + np.uint64(hashed(key.seed, key.epoch, key.view, number)))
         counters = np.arange(1, 2 + 4 * _ATTEMPTS, dtype=np.uint64) * _GOLDEN
-        bits = _mix64(state[:, None] + counters[None, :])
+        bits = mix64(state[:, None] + counters[None, :])
     return np.asarray((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)

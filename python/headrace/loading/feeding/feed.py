@@ -341,12 +341,14 @@ class Feed:
         )
 
     def _substitute_record(self, bad: IndexBatch, draw: int, chosen: int) -> IndexBatch:
-        """Return the record that the hash `chosen` selects: of the dataset, or of the same batch for a stream."""
+        """Return the record that the hash `chosen` selects: of the batch's `stand_ins`, or of the same batch for a stream."""
         draws = np.array([draw], dtype=np.uint64)
         if bad.labels is not None and bad.data is not None:
             at = chosen % len(bad.records)
             return IndexBatch(bad.records[at : at + 1], draws, [bad.data[at]], bad.labels[at : at + 1])
-        records = np.array([chosen % len(self.dataset)], dtype=np.int64)
+        rows = bad.stand_ins
+        record = chosen % len(self.dataset) if rows is None else rows[chosen % len(rows)]
+        records = np.array([record], dtype=np.int64)
         fetcher = self.dataset.fetcher
         return IndexBatch(records, draws, None if fetcher is None else fetcher.begin(records).wait())
 

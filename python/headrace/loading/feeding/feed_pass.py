@@ -24,18 +24,20 @@ __all__ = ["BatchMaker", "FeedPass", "FetchedBatches", "FilledBatch", "IndexBatc
 
 @dataclass(frozen=True, slots=True)
 class IndexBatch:
-    """The records of a batch, and the keys of their random draws: the record numbers (with `parts`, counted over all parts)."""
+    """The records of a batch, and the keys of their random draws (`draw_keys`; with `parts`, records count over all parts)."""
 
     records: npt.NDArray[np.int64]  # [n] row of each record in the dataset's table
     draws: npt.NDArray[np.uint64]  # [n] key of each record's random draws
     data: list[bytes] | None = None  # [n] the encoded images, if they are not read from the table's files
     labels: npt.NDArray[np.int64] | None = None  # [n] for a stream, whose records are in no table; else None
     keys: list[str] | None = None  # [n] for a stream; else None
+    stand_ins: npt.NDArray[np.int64] | None = None  # rows that may take the place of a bad record; None: all
 
     def part(self, first: int, end: int) -> IndexBatch:
         """Return the records from slot `first` up to `end`."""
-        columns = (self.records, self.draws, self.data, self.labels, self.keys)
-        return IndexBatch(*(None if column is None else column[first:end] for column in columns))  # type: ignore[arg-type]
+        own = slice(first, end)
+        data, labels, keys = (None if column is None else column[own] for column in (self.data, self.labels, self.keys))
+        return replace(self, records=self.records[own], draws=self.draws[own], data=data, labels=labels, keys=keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ from typing import Literal, SupportsIndex, TypeAlias
 from headrace.errors import UsageError
 from headrace.gpu.placement import DECODE, Decode
 from headrace.loading.feeding.byte_cache import parse_cache
+from headrace.loading.order.sampled import Sampler
 from headrace.loading.order.uneven_shards import Parts
+from headrace.loading.order.weighted_draws import Weights
 from headrace.transforms.compile import DctScale, Dtype, Fuse
 
 __all__ = ["OF_DATALOADER", "LoaderOptions", "OnError", "Output", "resolve_rank"]
@@ -30,8 +32,7 @@ OF_DATALOADER = {
     "multiprocessing_context": "leave it out: a Loader has no worker processes",
     "worker_init_fn": "leave it out: a Loader has no worker processes; seed=0 decides all random draws",
     "generator": "did you mean seed? It decides order and random draws: seed=0",
-    "sampler": "leave it out: shuffle, seed, rank and world_size decide the order; a subset is a list (.csv)",
-    "batch_sampler": "leave it out: batch_size, shuffle, drop_last, rank and world_size decide the batches",
+    "batch_sampler": "did you mean sampler? It takes lists of indices, too, of at most batch_size: sampler=batches",
     "collate_fn": "leave it out: batches are made in place; change them in your loop",
 }
 """Arguments of PyTorch's DataLoader that a Loader does not take, each with a hint on what to use."""
@@ -46,7 +47,9 @@ class LoaderOptions:
     world_size: int
     threads: int
     seed: int = 0
-    shuffle: bool | str = True
+    shuffle: bool | str | None = None  # None: True unless a sampler is given; then this becomes True or False
+    sampler: Sampler | None = None
+    weights: Weights | None = None
     drop_last: bool = True
     prefetch: int = 3
     device: str = "cpu"
@@ -63,6 +66,8 @@ class LoaderOptions:
     decode: Decode = "auto"
 
     def __post_init__(self) -> None:
+        if self.shuffle is None:
+            object.__setattr__(self, "shuffle", self.sampler is None)
         for name, example in (
             ("batch_size", "batch_size=256"),
             ("seed", "seed=0"),

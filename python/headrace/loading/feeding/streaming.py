@@ -22,7 +22,7 @@ from headrace.datasets.records.table import Stream, StreamRecord
 from headrace.datasets.sources.archives.containers import MAX_CLASSES
 from headrace.errors import FormatError, SourceError
 from headrace.loading.feeding.feed_pass import IndexBatch
-from headrace.loading.order.arithmetic import hashed
+from headrace.loading.order.arithmetic import draw_keys, hashed
 from headrace.loading.statistics.stats import ShuffleQuality
 from headrace.system.processes.scheduling import yield_to_running_threads
 from headrace.system.text.printable import value_text
@@ -191,16 +191,18 @@ class StreamPass:
                     return
             count = -(-len(taken) // options.world_size)  # per rank
             if step >= self.first:
-                yield self._batch([*taken, *front * count][options.rank * count : (options.rank + 1) * count])
+                own = slice(options.rank * count, (options.rank + 1) * count)
+                again = [1 + place // len(front) for place in range(len(front) * count)]  # they came before
+                yield self._batch([*taken, *front * count][own], [*([0] * len(taken)), *again][own])
             if len(taken) < whole:
                 return
 
-    def _batch(self, records: list[_Numbered]) -> IndexBatch:
+    def _batch(self, records: list[_Numbered], occurrences: list[int]) -> IndexBatch:
         numbers = np.array([number for number, _ in records], dtype=np.int64)
         labels = np.array([self._label(record) for _, record in records], dtype=np.int64)
         return IndexBatch(
             numbers,
-            numbers.astype(np.uint64),
+            draw_keys(numbers, np.array(occurrences, dtype=np.int64)),
             [record.data for _, record in records],
             labels,
             [record.key for _, record in records],

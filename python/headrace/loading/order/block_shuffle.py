@@ -25,7 +25,7 @@ WINDOW = "2GiB"  # default window: 16 shards of the packer's default size
 _MIN_BLOCKS = 8  # cut shards so that a window holds at least this many blocks
 
 
-def window_bytes(shuffle: bool | str, default: str = WINDOW) -> int | None:
+def window_bytes(shuffle: bool | str | None, default: str = WINDOW) -> int | None:
     """Return the window of `shuffle="block"` or `"block:SIZE"` in bytes, None for True and False.
 
     Raises UsageError for anything else.
