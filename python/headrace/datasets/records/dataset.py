@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import operator
 import os
 import shlex
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,12 @@ import numpy.typing as npt
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.records.notebook import dataset_facts, dataset_strip, names_text, notebook_html
 from headrace.datasets.records.table import Kind, RecordFetcher, RecordTable, Stream
-from headrace.errors import DecodeError, RecordIndexError, SourceError, UsageError
+from headrace.errors import DecodeError, FormatError, RecordIndexError, SourceError, UsageError
 from headrace.images.with_pillow import rgb_picture
 from headrace.system.files.near_paths import near_path_hint
 from headrace.system.files.regular_file import regular_opener
+from headrace.system.text.arguments import unknown_name
+from headrace.system.text.other_libraries import OF_DATASET
 from headrace.system.text.redaction import without_url_secrets
 from headrace.system.text.size_limits import record_limit, too_large
 
@@ -36,15 +39,28 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "existing", "fingerprint"]
 
 
+class _Opened:
+    """Base of Dataset, which is made by `headrace.open`."""
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Raise UsageError for `Dataset("photos")`."""
+        if 0 < len(arguments) + len(named) < _REQUIRED:  # none: of a copy
+            raise UsageError("a Dataset is made by headrace.open", hint='headrace.open("photos")')
+        return object.__new__(cls)
+
+
+_REQUIRED = 5  # arguments of a Dataset that have no default
+
+
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(_Opened):
     """An opened dataset: records from one source, with class names. `headrace.open` returns it, `headrace.Loader` reads it.
 
     `len(dataset)` is the number of records; it raises UnknownLengthError for a stream of unknown length. `root` is the path or
     URL, `table` the place, size, label and key of each record, and `classes` the names of the labels.
 
-    As torchvision's `ImageFolder`, it has `class_to_idx` and `targets`, and `dataset[i]` is (image, label) of record i.
-    A notebook shows the facts and a strip of pictures.
+    As torchvision's `ImageFolder`, it has `class_to_idx`, `targets` and `samples`, and `dataset[i]` is (image, label) of record
+    i. A notebook shows the facts and a strip of pictures.
     Example: `data = headrace.open("photos"); image, label = data[0]; data.classes[label]`.
     """
 
@@ -56,6 +72,7 @@ class Dataset:
     fetcher: RecordFetcher | None = None  # None: everything is on local disk
     stream: Stream | None = None  # None: not a stream; the table of a stream is empty
     strays: tuple[str, ...] = ()  # members of archives without an image; images that ImageFolder ignores
+    ignored_folders: tuple[str, ...] = ()  # in an image folder: hidden ones, and those of a Mac's archive
     other_files: int = 0  # in the class folders, with endings that are no image's
 
     def __len__(self) -> int:
@@ -66,7 +83,9 @@ class Dataset:
             return f"Dataset({without_url_secrets(self.root)!r}, a stream)"
         names = f" ({names_text(self.classes, 3)})" if self.classes else ""
         root = without_url_secrets(self.root)
-        return f"Dataset({root!r}, kind={self.kind!r}, records={len(self)}, classes={len(self.classes)}{names})"
+        ignored = f", ignored folders: {', '.join(self.ignored_folders[:3])}" if self.ignored_folders else ""
+        ignored += " …" if len(self.ignored_folders) > 3 else ""
+        return f"Dataset({root!r}, kind={self.kind!r}, records={len(self)}, classes={len(self.classes)}{names}{ignored})"
 
     def _repr_html_(self) -> str:
         """Return facts and a strip of pictures, which notebooks show."""
@@ -95,6 +114,20 @@ class Dataset:
         except DecodeError as error:
             key = self.table.keys[row]
             raise DecodeError(f"record {key!r} of {self.root}: {error}", key=key, status=error.status) from error
+
+    if not TYPE_CHECKING:  # else a type checker would accept any name
+
+        def __getattr__(self, name: str) -> object:
+            raise unknown_name("a Dataset", name, dir(type(self)), OF_DATASET)
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """Path and label of each record, as ImageFolder has them; of a record in a container its key. `imgs` is the same."""
+        self.check_stored()
+        names = self.table.files if self.kind in ("folder", "lst") else self.table.keys
+        return list(zip(names, self.targets, strict=True))
+
+    imgs = samples
 
     @cached_property
     def class_to_idx(self) -> dict[str, int]:
@@ -131,6 +164,17 @@ class Dataset:
         if offset is None or size is None or not size[record]:
             return b""
         return self._read(record, int(offset[record]), int(size[record]))
+
+    def parsed_json(self, record: int) -> Any:
+        """Return the parsed JSON of a record, or None. Raise FormatError for damaged JSON, else what `read` raises."""
+        raw = self.read_json(record)
+        try:
+            return json.loads(raw) if raw else None
+        except ValueError as error:
+            raise FormatError(
+                f"record {self.table.keys[record]!r}: its JSON cannot be read: {error}",
+                hint="repair it, or drop with_json",
+            ) from error
 
     def read_extras(self, record: int) -> list[tuple[str, bytes]]:
         """Return name (`seg.png` of KEY.seg.png) and bytes of each sidecar file of a record. Raises what `read` raises."""
