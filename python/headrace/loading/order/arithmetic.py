@@ -89,6 +89,11 @@ class EpochOrder:
             count = -(-left // self.world_size)
         return self._records_at(np.arange(count, dtype=np.int64) + (start + self.rank * count))
 
+    def real_images(self, step: int, images: int) -> int:
+        """Return how many of the `images` records of this rank's batch `step` are not repeated to fill up the last batch."""
+        left = self.records - step * self.global_batch
+        return images if left >= self.global_batch else max(0, min(images, left - self.rank * images))
+
     def batches(self, first: int) -> Iterator[Positions]:
         """Yield the records of this rank's batches from step `first` on, each as `batch` returns it.
 
