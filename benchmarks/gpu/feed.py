@@ -19,7 +19,7 @@ from typing import Any
 import headrace
 import record
 import torch
-from headrace.transforms.presets import IMAGENET_MEAN, IMAGENET_STD
+from headrace.transforms.composition import IMAGENET_MEAN, IMAGENET_STD
 from loader_peers import repeated
 
 from gpu.setting import CORES, MODELS, Row, Run, endless, trainer

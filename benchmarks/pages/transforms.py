@@ -23,10 +23,11 @@ def render() -> dict[str, dict[str, str]]:
 
 
 def public(module: ModuleType) -> list[str]:
-    """Return the public transforms of a module, in the order in which they are defined."""
+    """Return the public transforms of a module, in the order in which they are defined, without the pipelines for ImageNet."""
     from headrace import transforms
 
-    return [name for name in vars(module) if name in module.__all__ and name in transforms.__all__]
+    known = [name for name in vars(module) if name in module.__all__ and name in transforms.__all__]
+    return [name for name in known if not name.lower().startswith("imagenet")]
 
 
 def reference(names: list[str]) -> str:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.images.decode import checkpoint_index, decode_into
     from headrace.images.restart_markers import restart_markers
     from headrace.inspection.verify import verify
+    from headrace.loading.eval_loader import eval_loader
     from headrace.loading.loader import Loader
     from headrace.loading.show_batch import show_batch
     from headrace.packing import pack
@@ -58,6 +59,7 @@ __all__ = [
     "checkpoint_index",
     "decode_into",
     "errors",
+    "eval_loader",
     "open",
     "pack",
     "restart_markers",
@@ -74,6 +76,7 @@ _LAZY = {
     "__version__": "headrace._native",
     "checkpoint_index": "headrace.images.decode",
     "decode_into": "headrace.images.decode",
+    "eval_loader": "headrace.loading.eval_loader",
     "open": "headrace.datasets.open",
     "pack": "headrace.packing",
     "restart_markers": "headrace.images.restart_markers",
@@ -89,7 +92,10 @@ if not TYPE_CHECKING:  # else a type checker would accept any name
         import importlib
 
         if name not in _LAZY:
-            raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+            from headrace.system.text.arguments import unknown_name
+            from headrace.system.text.other_libraries import OF_HEADRACE
+
+            raise unknown_name("module 'headrace'", name, __all__, OF_HEADRACE)
         if _LAZY[name] == "headrace":
             value = importlib.import_module(f"headrace.{name}")
         else:

@@ -87,6 +87,7 @@ def decode_into(
     dct_scale: bool = False,
     sizes: Sequence[tuple[int, int]] | None = None,
     windows: Sequence[_Box] | None = None,
+    scale_depth: bool = False,
 ) -> list[int]: ...
 def fill_items(
     items: Sequence[_Item],
@@ -142,7 +143,9 @@ class IndexStore:
 
 @final
 class Program:
-    def __new__(cls, ops: Sequence[tuple[str, dict[str, Any]]], fuse: bool = True, dct_scale: bool = False) -> Program: ...
+    def __new__(
+        cls, ops: Sequence[tuple[str, dict[str, Any]]], fuse: bool = True, dct_scale: bool = False, scale_depth: bool = False
+    ) -> Program: ...
     @property
     def out(self) -> tuple[int, int]: ...
     def parameters(self, width: int, height: int, seed: int, epoch: int, draw: int) -> list[tuple[str, dict[str, Any]]]: ...

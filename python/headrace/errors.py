@@ -3,7 +3,8 @@
 HeadraceError
 ├── UsageError           the call or the command line is wrong (exit code 2)
 │   ├── RecordIndexError     a dataset has no record of that number (also an IndexError)
-│   └── UnknownArgumentError a function takes no such keyword argument (also a TypeError)
+│   ├── UnknownArgumentError a function takes no such keyword argument (also a TypeError)
+│   └── UnknownNameError     headrace, or an object of it, has no such attribute (also an AttributeError)
 ├── SourceError          a dataset path or URL cannot be opened, or holds no images
 │   └── UnknownLengthError   the number of records of a stream is not known (also a TypeError)
 ├── DecodeError          an image cannot be decoded; names its key and the reason
@@ -32,6 +33,7 @@ __all__ = [
     "StateError",
     "UnknownArgumentError",
     "UnknownLengthError",
+    "UnknownNameError",
     "UsageError",
 ]
 
@@ -70,6 +72,10 @@ class RecordIndexError(UsageError, IndexError):
 
 class UnknownArgumentError(UsageError, TypeError):
     """A function takes no such keyword argument. Also a TypeError, as of any Python function. The hint names the one meant."""
+
+
+class UnknownNameError(UsageError, AttributeError):
+    """headrace, or an object of it, has no such attribute. Also an AttributeError. The message says what to use instead."""
 
 
 class SourceError(HeadraceError):

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from headrace.cli.main import main
 from headrace.errors import DecodeError, HeadraceError, SourceError, StateError, UsageError
 from headrace.loading.loader import Loader
 from headrace.training import loop as trainer
+from headrace.training.inputs.data import left_out_note
 from headrace.training.loop import Options, TrainingProgress, train
 from headrace.training.models import factory
 from headrace.training.settings.optimization import OptimizationOptions, learning_rate, make_optimizer
@@ -190,8 +192,62 @@ def test_one_class_and_unequal_classes_are_refused(options: Options, data: Path,
     (one / "a.jpg").write_bytes((data / "train/red/0.jpg").read_bytes())
     with pytest.raises(SourceError, match="one class only"):
         train(replace(options, data=str(tmp_path / "one")))
-    with pytest.raises(SourceError, match=r"missing: blue, green, red; not in training: only"):
+    with pytest.raises(SourceError, match=r"one has classes that the training data lacks: only"):
         train(replace(options, data=str(data / "train"), val=str(tmp_path / "one")))
+
+
+def test_a_validation_set_without_some_classes_has_the_labels_of_the_training_set(
+    options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    val = tmp_path / "val"
+    shutil.copytree(Path(options.data) / "val" / "red", val / "red")
+    (val / "green").mkdir()
+    remarks: list[str] = []
+    changed = replace(options, model="tiny:make", data=f"{options.data}/train", val=str(val), epochs=1)
+    result = train(changed, on_progress=lambda progress: remarks.append(progress.remark or ""))
+    assert f"note: {val} has no images of 2 of the 3 classes: blue, green; its labels are the training data's" in remarks
+    assert result.scores is not None and result.scores.images == 7
+    capsys.readouterr()
+    assert main(["evaluate", options.out, "--model", "tiny:make", "--data", str(val), "--device", "cpu", "--json"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)["per_class"]
+    assert [(row["class"], row["images"]) for row in evaluated] == [("blue", 0), ("green", 0), ("red", 7)]  # red is not 0
+
+
+def test_images_left_out_of_each_epoch_are_reported_with_a_batch_size_that_leaves_out_fewer(options: Options) -> None:
+    remarks: list[str] = []
+    train(replace(options, batch_size=40, steps=1), on_progress=lambda progress: remarks.append(progress.remark or ""))
+    (note,) = [remark for remark in remarks if "left out of each epoch" in remark]
+    assert "8 of 48 images" in note and "--batch-size 24 leaves out 0" in note
+    assert left_out_note(500, 256, ranks=1) == (
+        "244 of 500 images are left out of each epoch, others each time: they fill no batch of 256; "
+        "--batch-size 250 leaves out 0"
+    )
+    assert left_out_note(1_281_167, 256, ranks=8) is None
+
+
+def test_more_epochs_continue_a_finished_run_with_the_schedule_of_all_epochs(options: Options) -> None:
+    options = replace(options, model="tiny:make")
+    train(replace(options, epochs=1))
+    with pytest.raises(UsageError, match="has finished its 1 epoch") as caught:
+        train(replace(options, epochs=1))
+    assert "--epochs 2 continues it" in (caught.value.hint or "")
+    remarks: list[str] = []
+    result = train(replace(options, epochs=3), on_progress=lambda progress: remarks.append(progress.remark or ""))
+    assert (result.resumed_from_step, result.steps) == (6, 18)
+    (note,) = [remark for remark in remarks if "continuing a finished run" in remark]
+    rate = learning_rate(6, peak=options.optimization.peak_rate(8), schedule="cosine", warmup_steps=3, total_steps=18)
+    assert f"to 3 epochs, from step 6: the learning rate is that of a run of 3 epochs at this step, {rate:.3g}" in note
+    grown = replace(options, epochs=6, resume="auto")
+    assert train(grown).resumed_from_step == 18
+
+
+def test_data_without_labels_says_where_they_were_looked_for(options: Options, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "plain.tar", "w") as archive:
+        for number in range(3):
+            archive.add(Path(options.data) / f"train/red/{number}.jpg", f"{number}.v2.jpg")
+    with pytest.raises(SourceError, match="holds no labels") as caught:
+        train(replace(options, data=str(tmp_path / "plain.tar")))
+    assert "KEY.cls" in (caught.value.hint or "") and "first dot" in (caught.value.hint or "")
 
 
 def test_divergence_raises_and_names_the_last_good_checkpoint(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,7 @@ pub struct Decoder {
     scratch: Vec<u8>,
     exif: bool,
     quiet: bool,
+    scale_depth: bool,
 }
 
 impl Decoder {
@@ -120,6 +121,11 @@ impl Decoder {
     /// Refuse images that are not quiet (see [`quiet`]) as [`Status::Unsupported`] (default: off).
     pub fn set_quiet(&mut self, quiet: bool) {
         self.quiet = quiet;
+    }
+
+    /// Scale gray of 16 bits to 8 bits. By default (off) it is clipped at 255, as Pillow does, which makes most of it white.
+    pub fn set_scale_depth(&mut self, scale_depth: bool) {
+        self.scale_depth = scale_depth;
     }
 
     /// Read the header of an image: its size, checked against [`limits::max_pixels`], its orientation, and which decoder
@@ -204,7 +210,8 @@ impl Decoder {
             Choice::Format(_) if scale != Scale::Full => return Err(Status::Unsupported),
             Choice::Format(format) => {
                 let (samples, pixels) = (&mut self.scratch, &mut self.pixels);
-                formats::region(image.data, *format, stored, part, samples, pixels)?;
+                let scale_depth = self.scale_depth;
+                formats::region(image.data, *format, stored, part, scale_depth, samples, pixels)?;
                 3 * part.w as usize
             }
             Choice::Turbo => self.region_by_turbo(image.data, scale, part)?,

@@ -56,7 +56,9 @@ pub fn list_images(folder: &Path, class: &str, endings: Endings<'_>) -> Option<I
             let entry = entry.ok()?;
             let name = entry.file_name().into_string().ok()?;
             let kind = entry.file_type().ok()?;
-            if kind.is_dir() {
+            if kind.is_dir() && (name.starts_with('.') || name == "__MACOSX") {
+                return None; // the caller lists which folders it ignores
+            } else if kind.is_dir() {
                 folders.push(format!("{parent}/{name}"));
             } else if kind.is_symlink() && fs::metadata(entry.path()).ok()?.is_dir() {
                 return None;
@@ -225,5 +227,16 @@ mod tests {
         std::os::unix::fs::symlink(root.join("gone"), root.join("c.jpg")).unwrap();
         assert_eq!(listed(&root), None);
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn folders_that_are_ignored_are_declined() {
+        for name in [".git", "__MACOSX"] {
+            let root = folder("image-folder-hidden");
+            fs::write(root.join("a.jpg"), "a").unwrap();
+            fs::create_dir(root.join(name)).unwrap();
+            assert_eq!(listed(&root), None);
+            fs::remove_dir_all(root).unwrap();
+        }
     }
 }

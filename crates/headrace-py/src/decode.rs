@@ -35,7 +35,7 @@ pub fn follow_pillow(major: u32) {
 /// boxes are in the upright image. Return a status per slot, 0 = ok; a failed slot is black. Nobody else may read or write `out`
 /// during the call.
 #[pyfunction]
-#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false, indexes = None, dct_scale = false, sizes = None, windows = None))]
+#[pyo3(signature = (images, out, height, width, boxes, flips, threads, resample, exif = false, indexes = None, dct_scale = false, sizes = None, windows = None, scale_depth = false))]
 #[allow(clippy::too_many_arguments)]
 pub fn decode_into(
     py: Python<'_>,
@@ -52,6 +52,7 @@ pub fn decode_into(
     dct_scale: bool,
     sizes: Option<Vec<(i64, i64)>>,
     windows: Option<Vec<Corners>>,
+    scale_depth: bool,
 ) -> PyResult<Vec<i32>> {
     let count = images.len();
     let slot_bytes = (height as usize * width as usize)
@@ -126,5 +127,6 @@ pub fn decode_into(
     let mut batch =
         Items::new(groups, items, vec![Target { store, memory }]).map_err(PyValueError::new_err)?;
     (batch.exif, batch.dct_scale) = (exif, dct_scale);
+    batch.scale_depth = scale_depth;
     detached(py, || fill_items(batch, threads))
 }

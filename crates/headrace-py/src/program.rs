@@ -115,15 +115,17 @@ fn colour_described(op: ColourOp, arguments: &Bound<'_, PyDict>) -> PyResult<&'s
 impl Program {
     /// Compile `ops`, a list of operations, each (name, values by field): `operation_schema` says which there are. With `fuse`, all
     /// consecutive geometric operations become one sampling; otherwise only those whose combination gives exactly the pixels of one
-    /// operation after the other. With `dct_scale`, JPEGs that the first resize shrinks to half or less are decoded at reduced size.
+    /// operation after the other. With `dct_scale`, JPEGs that the first resize shrinks to half or less are decoded at reduced size. With
+    /// `scale_depth`, gray of 16 bits is scaled to 8 bits, else clipped at 255.
     /// Raise ValueError with a message if `ops` is not valid.
     #[new]
-    #[pyo3(signature = (ops, fuse=true, dct_scale=false))]
+    #[pyo3(signature = (ops, fuse=true, dct_scale=false, scale_depth=false))]
     fn new(
         py: Python<'_>,
         ops: Vec<(String, Bound<'_, PyDict>)>,
         fuse: bool,
         dct_scale: bool,
+        scale_depth: bool,
     ) -> PyResult<Self> {
         guarded(py, || {
             let ops = ops
@@ -133,7 +135,11 @@ impl Program {
             let fuse = if fuse { Fuse::Geometry } else { Fuse::Off };
             let inner = program::Program::new(ops, fuse).map_err(PyValueError::new_err)?;
             Ok(Program {
-                inner: Arc::new(inner.with_dct_scale(dct_scale)),
+                inner: Arc::new(
+                    inner
+                        .with_dct_scale(dct_scale)
+                        .with_scale_depth(scale_depth),
+                ),
             })
         })
     }

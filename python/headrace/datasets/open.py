@@ -14,6 +14,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from headrace.datasets.records.dataset import Dataset, existing, joined, of_classes
+from headrace.datasets.records.labels import labelled_by
+from headrace.datasets.records.splits import TRAIN, split_place
 from headrace.datasets.records.table import Kind
 from headrace.datasets.shards.manifest import ERRORS, INDEX, MANIFEST, read_manifest
 from headrace.datasets.sources.archives.container_index_cache import cache_folder
@@ -31,8 +33,9 @@ from headrace.errors import SourceError, UsageError
 from headrace.system.files.private_cache import make_cache_folder
 from headrace.system.files.regular_file import check_regular
 from headrace.system.text.arguments import suggest_arguments
+from headrace.system.text.other_libraries import OF_OPEN
 
-__all__ = ["LISTS", "local_copy", "open", "open_list", "open_stored"]
+__all__ = ["LISTS", "local_copy", "open", "open_list", "open_split", "open_stored"]
 
 LISTS = (".lst", *TABLES)
 
@@ -50,7 +53,7 @@ _KINDS: tuple[tuple[Kind, Callable[[Sequence[Path]], Callable[[Path], ContainerR
 _SCANNERS = tuple((pattern, *kind_and_scan) for (pattern, _), kind_and_scan in zip(_CONTAINERS, _KINDS, strict=True))
 
 
-@suggest_arguments()
+@suggest_arguments(OF_OPEN)
 def open(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
@@ -58,15 +61,16 @@ def open(
     records: int | None = None,
     part: bool = False,
     root: str | os.PathLike[str] | None = None,
+    split: str | None = None,
     on_listed: OnListed | None = None,
 ) -> Dataset:
     """Open the dataset at `path`, of any kind, for a Loader.
 
-    Kinds: a packed dataset (`headrace pack`); an image folder (`ROOT/CLASS/*.jpg`); tar archives, in WebDataset's layout or
-    plain; MXNet RecordIO (`.rec`); TFRecord; an im2rec list (`.lst`); a table of paths and labels (`.csv`, `.tsv`,
-    `.parquet`). Of containers: one file, a folder of them, or a pattern with `*`. Each also as the URL of an object store
-    (`s3:// gs:// az:// https://`). A SageMaker channel in Pipe mode (`CHANNEL`, beside a named pipe `CHANNEL_0`) is a stream:
-    each pass reads the next pipe, and nothing is stored on disk.
+    Kinds: a packed dataset (`headrace pack`); an image folder (`ROOT/CLASS/*.jpg`, or images alone, which have no labels); tar
+    archives, in WebDataset's layout or plain; MXNet RecordIO (`.rec`); TFRecord; an im2rec list (`.lst`); a table of paths and
+    labels (`.csv`, `.tsv`, `.parquet`). Of containers: one file, a folder of them, or a pattern with `*`. Each also as the URL
+    of an object store (`s3:// gs:// az:// https://`). A SageMaker channel in Pipe mode (`CHANNEL`, beside a named pipe
+    `CHANNEL_0`) is a stream: each pass reads the next pipe, and nothing is stored on disk.
 
     path: file, folder, pattern or URL; or a list of these, whose records come one after the other (`Dataset.__add__`).
     classes: names of the classes to keep, numbered in this order, as by `headrace pack --classes`. Default: None, all.
@@ -75,21 +79,29 @@ def open(
     part: open the shards of a packed dataset that are on this host (SageMaker's ShardedByS3Key), even without manifest or
         index. `Loader(parts=…)` then gives every rank the same number of batches. Default: False.
     root: folder or URL that the paths of a list are relative to. Default: None, the folder of the list.
+    split: open this folder of `path`: "train", "val" (also valid or validation), "test". Labels of "val" and "test" are numbers
+        of the classes of "train", of which they may lack some. Default: None, `path` itself.
     on_listed: called with the number of images just found, while an image folder or a list is read: for a progress display.
         Default: None.
 
     Returns a Dataset; no image is decoded. Raises SourceError if nothing readable is at `path` or the number of records is not
-    `records`, FormatError for a damaged file, UsageError for an unknown class, an empty list of paths and a `root` without a
-    list, MissingDependencyError without obstore (object stores) or pyarrow (Parquet).
+    `records`, FormatError for a damaged file, UsageError for an unknown class or split, an empty list of paths and a `root`
+    without a list, MissingDependencyError without obstore (object stores) or pyarrow (Parquet).
     Example: `data = headrace.open("photos/"); print(len(data), data.classes)`.
     """
+
+    def opened(one: str | os.PathLike[str]) -> Dataset:
+        if split is not None:
+            return open_split(one, split, on_listed=on_listed)
+        return open_stored(one, root, part=part, on_listed=on_listed)
+
     if not isinstance(path, str | os.PathLike):
-        dataset = _open_all(path, lambda one: open_stored(one, root, part=part, on_listed=on_listed))
+        dataset = _open_all(path, opened)
     else:
-        pipe = None if is_url(path) else find_pipe(Path(path).expanduser().absolute())
+        pipe = None if split is not None or is_url(path) else find_pipe(Path(path).expanduser().absolute())
         if pipe is not None:
             return _open_pipe(pipe, records, classes)
-        dataset = open_stored(path, root, part=part, on_listed=on_listed)
+        dataset = opened(path)
     if classes is not None:
         dataset = of_classes(dataset, classes)
     if records not in (None, len(dataset)):
@@ -114,6 +126,22 @@ def _open_pipe(pipe: Path, records: int | None, classes: Iterable[str] | None) -
     if classes is not None:
         raise UsageError(f"{pipe} is a stream, whose classes cannot be chosen", hint="headrace pack --classes copies it first")
     return open_pipe(pipe, records)
+def open_split(
+    path: str | os.PathLike[str], split: str, *, list_unreadable: bool = False, on_listed: OnListed | None = None
+) -> Dataset:
+    """Open one of the splits below `path`; the labels of all are numbers of the classes of `train`.
+
+    Raises UsageError for a name that is no split, SourceError if there is no such folder.
+    """
+    place = split_place(path, split)
+    dataset = open_stored(place, list_unreadable=list_unreadable, empty_classes=split != TRAIN, on_listed=on_listed)
+    if split == TRAIN or not dataset.classes:
+        return dataset
+    training = split_place(path, TRAIN)
+    if not is_url(training) and not Path(training).is_dir():
+        return dataset
+    classes = open_stored(training, list_unreadable=True).classes
+    return dataset if classes == dataset.classes else labelled_by(dataset, classes)
 
 
 def open_stored(
@@ -122,13 +150,14 @@ def open_stored(
     *,
     part: bool = False,
     list_unreadable: bool = False,
+    empty_classes: bool = False,
     on_listed: OnListed | None = None,
 ) -> Dataset:
     """Open the dataset at `path` so that its records can be read in any order; a pipe is copied to the cache first.
 
     From an object store, records of packed datasets and of containers larger than the cache are fetched when they are
-    read; other kinds are copied to the cache first. `list_unreadable`: see `open_folder`; other arguments and errors are those
-    of `open`.
+    read; other kinds are copied to the cache first. `list_unreadable`, `empty_classes`: see `open_folder`; other arguments and
+    errors are those of `open`.
     """
     if root is not None:
         return _open_list_with_root(path, root, on_listed)
@@ -154,7 +183,7 @@ def open_stored(
         if matching:
             _check_all_regular(matching)
             return opener(found, matching)
-    return open_folder(found, list_unreadable=list_unreadable, on_listed=on_listed)
+    return open_folder(found, list_unreadable=list_unreadable, empty_classes=empty_classes, on_listed=on_listed)
 
 
 def _check_all_regular(files: Sequence[Path]) -> None:

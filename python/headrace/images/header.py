@@ -6,14 +6,19 @@ JPEG and Netpbm headers are read by the native core, PNG (RFC 2083) here, others
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace._native import image_size, jpeg_facts
 from headrace.errors import DecodeError, MissingDependencyError
 from headrace.images.raster import open_raster
 
-__all__ = ["EXTENSIONS", "ImageHeader", "JpegHeader", "format_of", "read_header"]
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["EIGHT_BITS", "EXTENSIONS", "ImageHeader", "JpegHeader", "format_of", "read_header"]
 
 # Signatures and formats: the first bytes decide, not the file's name.
 _SIGNATURES = (
@@ -31,6 +36,10 @@ EXTENSIONS = {"jpeg": "jpg", "png": "png", "gif": "gif", "bmp": "bmp", "tiff": "
 EXTENSIONS |= {name: name for name in ("pbm", "pgm", "ppm")}
 # Netpbm: the digit after "P" in the first bytes → format; 1 to 3 are plain text, 4 to 6 binary.
 _PORTABLE = {b"1": "pbm", b"2": "pgm", b"3": "ppm", b"4": "pbm", b"5": "pgm", b"6": "ppm"}
+
+
+EIGHT_BITS = "8-bit"
+"""The kind of the values of almost every image; those of fewer bits count as such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,7 @@ class ImageHeader:
     width: int
     height: int
     jpeg: JpegHeader | None = None
+    samples: str = EIGHT_BITS  # kind of the values: "8-bit", "16-bit", "32-bit", "floating-point", …
 
 
 def format_of(data: bytes) -> str | None:
@@ -89,7 +99,7 @@ def _jpeg(data: bytes) -> ImageHeader:
     except ValueError as error:
         raise DecodeError(str(error)) from None
     encoding = JpegHeader(components, bits, subsampling, process, restart_interval, quality)
-    return ImageHeader("jpeg", width, height, encoding)
+    return ImageHeader("jpeg", width, height, encoding, _samples(bits))
 
 
 def _png(data: bytes) -> ImageHeader:
@@ -100,7 +110,11 @@ def _png(data: bytes) -> ImageHeader:
     width, height = struct.unpack_from(">II", data, 16)
     if not width or not height:
         raise DecodeError(f"the PNG has no pixels: its size is {width} x {height}")
-    return ImageHeader("png", width, height)
+    return ImageHeader("png", width, height, samples=_samples(data[24] if len(data) > 24 else 8))
+
+
+def _samples(bits: int) -> str:
+    return EIGHT_BITS if bits <= 8 else f"{bits}-bit"
 
 
 def _portable(data: bytes, kind: str) -> ImageHeader:
@@ -108,7 +122,18 @@ def _portable(data: bytes, kind: str) -> ImageHeader:
         width, height = image_size(data)
     except ValueError as error:
         raise DecodeError(f"{kind.upper()}: {error}") from error
-    return ImageHeader(kind, width, height)
+    white = re.match(rb"P[2356](?:\s+(?:#[^\n]*\n)?\s*\d+){2}\s+(?:#[^\n]*\n)?\s*(\d{1,6})", data[:1000])
+    return ImageHeader(kind, width, height, samples=_samples(16 if white and int(white[1]) > 255 else 8))
+
+
+_BITS_PER_SAMPLE, _SAMPLE_FORMAT, _FLOATING = 258, 339, 3  # TIFF 6.0, sections 8 and 19
+
+
+def _tiff_samples(image: Image.Image) -> str:
+    tags = getattr(image, "tag_v2", {})
+    bits, kind = (tags.get(number, (usual,)) for number, usual in ((_BITS_PER_SAMPLE, 1), (_SAMPLE_FORMAT, 1)))
+    floating = _FLOATING in (kind if isinstance(kind, tuple) else (kind,))
+    return "floating-point" if floating else _samples(max(bits if isinstance(bits, tuple) else (bits,)))
 
 
 def _other(data: bytes, kind: str | None) -> ImageHeader:
@@ -120,7 +145,8 @@ def _other(data: bytes, kind: str | None) -> ImageHeader:
         ) from error
     try:
         with open_raster(data) as image:
-            return ImageHeader(kind or (image.format or "unknown").lower(), *image.size)
+            samples = _tiff_samples(image) if kind == "tiff" else EIGHT_BITS
+            return ImageHeader(kind or (image.format or "unknown").lower(), *image.size, samples=samples)
     except Exception as error:  # Pillow's plugins raise many kinds of errors: each means that Pillow cannot open the image
         if data.startswith(b"MM\0+"):  # big-endian BigTIFF, which Pillow does not open
             with contextlib.suppress(ValueError):

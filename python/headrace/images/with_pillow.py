@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import numpy.typing as npt
 
+from headrace._native import decode_into
 from headrace.errors import DecodeError, MissingDependencyError
-from headrace.images.decode import NOT_DECODED, TOO_LARGE, decode_into, reason
+from headrace.images.decode import NOT_DECODED, TOO_LARGE, reason
 from headrace.images.header import read_header
 from headrace.images.raster import open_raster
 from headrace.system.text.size_limits import max_pixels
@@ -34,7 +35,7 @@ def rgb_pixels(data: bytes, size: tuple[int, int] | None = None) -> npt.NDArray[
         raise DecodeError(reason(TOO_LARGE), status=TOO_LARGE)
     width, height = size or (header.width, header.height)
     pixels = np.empty((1, height, width, 3), dtype=np.uint8)
-    status = int(decode_into([data], pixels)[0])
+    status = int(decode_into([data], pixels, height, width, None, None, 1, "bilinear", scale_depth=True)[0])
     if status in NOT_DECODED:
         image = converted(decode_with_pillow(data), "RGB")
         return np.asarray(image if size is None else image.resize(size, pillow().Resampling.BILINEAR))
@@ -63,7 +64,16 @@ def decode_with_pillow(data: bytes) -> Image.Image:
 
 
 def converted(image: Image.Image, mode: str) -> Image.Image:
-    """Convert an image of any mode to `mode`, "L" or "RGB". Raise DecodeError with the image's mode if Pillow cannot."""
+    """Convert an image of any mode to `mode`, "L" or "RGB". Raise DecodeError with the image's mode if Pillow cannot.
+
+    Gray of 16 bits keeps its upper 8 bits, as in a Loader; Pillow would make all above 255 white. Numbers whose white is not
+    stated raise DecodeError: floating point, and 32 bits.
+    """
+    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
+        kind = "floating-point numbers" if image.mode == "F" else "numbers of 32 bits"
+        raise DecodeError(f"its values are {kind}, of which none is white", hint="scale them to 8 or 16 bits first")
+    if image.mode.startswith("I"):
+        image = pillow().fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     try:
         if image.mode == "La":  # gray, multiplied by alpha: Pillow converts it to no other mode than LA
             image = image.convert("LA")

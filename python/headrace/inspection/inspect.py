@@ -19,14 +19,14 @@ import numpy.typing as npt
 from headrace.datasets.open import open_stored
 from headrace.datasets.records.dataset import Dataset
 from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
-from headrace.images.header import ImageHeader, read_header
+from headrace.images.header import EIGHT_BITS, ImageHeader, read_header
 from headrace.inspection.contact_sheet import contact_sheet
 from headrace.inspection.decode_cost import measure_decode_cost
 from headrace.inspection.object_sizes import ObjectSizes, object_sizes
 from headrace.system.files.atomic_write import write_output
 from headrace.system.hardware import machine
 
-__all__ = ["Inspection", "Spread", "inspect_dataset"]
+__all__ = ["Inspection", "Spread", "deep_samples_note", "inspect_dataset", "sampled_values"]
 
 SAMPLE = 2000  # images to read; a share is then known to about ±2 percentage points (95 % confidence, binomial)
 
@@ -60,10 +60,12 @@ class Inspection:
     extras: Mapping[str, int]  # name of a sidecar file without its key ("seg.png") → number of records that have one
     strays: int  # members of archives without an image, and image files that torchvision's ImageFolder would ignore
     other_files: int  # files in the class folders whose ending is not that of an image
+    ignored_folders: tuple[str, ...]  # of an image folder, which are not entered: hidden ones, and those of a Mac's archive
     bytes: int | None  # size of all images together
     sampled: int  # images read for the fields below
     unreadable: Mapping[str, str]  # key → reason, of the sampled images that cannot be read
     formats: Mapping[str, int]  # format → number of sampled images
+    samples: Mapping[str, int]  # "8-bit", "16-bit", "floating-point", … → number of sampled images
     subsampling: Mapping[str, int]  # chroma subsampling → number of sampled JPEGs
     processes: Mapping[str, int]  # "baseline", "progressive", … → number of sampled JPEGs
     restart_markers: float | None  # share of the sampled JPEGs that have restart markers, 0 to 1
@@ -130,10 +132,12 @@ def inspect_dataset(
         extras=dataset.table.sidecars.counts() if dataset.table.sidecars is not None else {},
         strays=len(dataset.strays),
         other_files=dataset.other_files,
+        ignored_folders=dataset.ignored_folders,
         bytes=_bytes(dataset, images),
         sampled=len(images),
         unreadable={dataset.table.keys[int(row)]: image.error for row, image in zip(rows, images, strict=True) if image.error},
         formats=_counted(header.format for header in headers),
+        samples=_counted(header.samples for header in headers),
         subsampling=_counted(jpeg.subsampling for jpeg in jpegs),
         processes=_counted(jpeg.process for jpeg in jpegs),
         restart_markers=sum(jpeg.restart_interval > 0 for jpeg in jpegs) / len(jpegs) if jpegs else None,
@@ -150,6 +154,24 @@ def inspect_dataset(
         objects=object_sizes(dataset),
         contact_sheet=str(sheet) if sheet is not None else None,
     )
+
+
+def deep_samples_note(samples: Mapping[str, int]) -> str | None:
+    """Return what a Loader makes of images whose values have more than 8 bits, None if there are none."""
+    deep = {name: count for name, count in samples.items() if name != EIGHT_BITS}
+    if not deep:
+        return None
+    words = ", ".join(f"{name} {count:,}" for name, count in deep.items())
+    rules = ['a Loader keeps the upper 8 bits (depth="clip" makes all gray above 255 white)'] if "16-bit" in deep else []
+    rules += ["it cannot decode floating-point values: scale them to 8 or 16 bits first"] if "floating-point" in deep else []
+    return "; ".join([words, *rules])
+
+
+def sampled_values(dataset: Dataset, count: int = 200) -> dict[str, int]:
+    """Return the kinds of values of `count` images spread over the dataset: "8-bit", "16-bit", … → number of images."""
+    rows = np.unique(np.linspace(0, len(dataset) - 1, min(count, len(dataset))).astype(np.int64))
+    headers = [_read_image(dataset, int(row)).header for row in rows]
+    return _counted(header.samples for header in headers if header is not None)
 
 
 def _write_sheet(path: str | os.PathLike[str] | None, dataset: Dataset) -> None:

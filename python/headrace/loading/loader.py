@@ -6,13 +6,12 @@ Where things are: `options` checks the arguments, `order` computes which records
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Unpack, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +19,17 @@ import numpy.typing as npt
 from headrace.datasets.records.notebook import dataset_facts, dataset_strip, notebook_html
 from headrace.datasets.records.table import Stream
 from headrace.datasets.sources.masks import with_masks
-from headrace.errors import FormatError, SourceError, UsageError
+from headrace.errors import SourceError, UsageError
 from headrace.gpu.placement import Decode
 from headrace.loading.batches.batch_transforms import BatchKey
 from headrace.loading.batches.views import LoaderViews
 from headrace.loading.feeding.feed import Masks
 from headrace.loading.feeding.feed_pass import FeedPass, FilledBatch, IndexBatch
-from headrace.loading.feeding.options import OF_DATALOADER, LoaderOptions, OnError, Output, resolve_rank
+from headrace.loading.feeding.options import Device, LoaderOptions, OnError, Output, resolve_rank
+from headrace.loading.feeding.options import OtherArguments as _OtherArguments
 from headrace.loading.feeding.streaming import BUFFER_SIZE, StreamOptions, StreamPass
 from headrace.loading.order.block_shuffle import WINDOW, BlockLayout, window_bytes
+from headrace.loading.order.evaluation_note import evaluation_note, say_once
 from headrace.loading.order.rank_order import Order, RankOrder, check_order
 from headrace.loading.order.sampled import Sampler, check_sampler
 from headrace.loading.order.uneven_shards import Parts, RankPart, assign_part
@@ -38,10 +39,11 @@ from headrace.loading.resume import make_state, read_position
 from headrace.loading.statistics.stats import LoaderStats, ShuffleQuality
 from headrace.loading.torch_datasets import Data, as_dataset
 from headrace.system.hardware import machine
-from headrace.system.text.arguments import suggest_arguments
+from headrace.system.text.arguments import suggest_arguments, unknown_name
+from headrace.system.text.other_libraries import OF_LOADER, OF_LOADER_OBJECT
 from headrace.system.text.sizes import count_text, parse_size
 from headrace.transforms.base import Transform
-from headrace.transforms.compile import DctScale, Dtype, Fuse, Pipeline
+from headrace.transforms.compile import DctScale, Depth, Dtype, Fuse, Pipeline
 from headrace.transforms.composition import Views
 
 if TYPE_CHECKING:
@@ -55,29 +57,6 @@ else:
     Batch = TypeVar("Batch", covariant=True)
 
 __all__ = ["Loader"]
-
-
-class _OtherArguments(TypedDict, total=False):
-    """Arguments of `Loader` on which the type of a batch does not depend."""
-
-    seed: int
-    shuffle: bool | str | None
-    sampler: Sampler | None
-    weights: Weights | None
-    drop_last: bool
-    rank: int | None
-    world_size: int | None
-    threads: int | None
-    prefetch: int
-    device: str
-    dtype: Dtype
-    on_error: OnError
-    mask_fill: int
-    cache: str | None
-    parts: Parts
-    fuse: Fuse
-    dct_scale: DctScale
-    decode: Decode
 
 
 class Loader(FrameworkOutputs, Generic[Batch]):
@@ -94,7 +73,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     data: a Dataset, or a path or URL for `headrace.open`; torch's Subset or ConcatDataset of these; torchvision's ImageFolder
         without transforms.
     batch_size: images per batch and rank.
-    transform: a transform of `headrace.transforms`, or a function on one image, with a fixed output size. Required.
+    transform: of `headrace.transforms`, a list of them, of torchvision (translated), or a function on one image; with a fixed
+        output size. Required.
     seed (0): decides order and random draws; 0 to 2**63 - 1.
     shuffle (None): True shuffles all records; False keeps the dataset's order; "block" or "block:SIZE" takes shards in random
         order and shuffles the records of SIZE bytes of shards (2 GiB) at a time, which reads an object store in large pieces.
@@ -109,8 +89,9 @@ class Loader(FrameworkOutputs, Generic[Batch]):
     rank, world_size (None): None: those of torch.distributed if it is initialized, else 0 and 1. Give both or neither.
     threads (None): native threads; None: the cores that this process may use. Threads beyond the cores only read ahead.
     prefetch (3): batches that are decoded ahead of the one in use.
-    device ("cpu"): "cuda" or "cuda:N" yields tensors on that GPU, normalized there, by asynchronous copies.
-    dtype ("uint8"): of the images: "uint8", "float32", "float16", "bfloat16" (torch only). Floats are 0 to 1 before Normalize.
+    device ("cpu"): "cuda", "cuda:N" or torch's device yields tensors on that GPU, normalized there, by asynchronous copies.
+    dtype ("uint8"): of the images: "uint8", "float32", "float16", "bfloat16" (torch only), or torch's dtype. Floats are 0 to 1
+        before Normalize.
     output ("torch"): "torch" or "numpy".
     on_error ("raise"): "raise" raises DecodeError at a bad record; "skip" substitutes another record, always the same one, and
         counts and lists it in `stats`.
@@ -119,12 +100,16 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         `7.mask.png` beside `7.jpg`), or a folder with `KEY.png` for each image `KEY.jpg`. PNG, gray or palette, up to 8 bits.
     mask_fill (0): class of pixels outside the image, 0 to 255; 255 is often "ignore".
     with_json (False): append to the batch a list of the parsed JSON beside each image in its shard or tar; None without JSON.
+    with_index, with_key (False): append to the batch the rows of its records in the dataset's table, int64 [N]; a list of keys.
+    repeated_label (None): label of records that come a second time, where drop_last=False fills up the ranks' last batch.
+        `eval_loader` sets -100, which torch's cross_entropy ignores. None: their own label.
     cache (None): "ram:8GiB" or "disk:FOLDER:200GiB" keeps encoded records after their first read, for slow storage.
     parts (None): None: every rank opens the same dataset. "agree": each host has only its own shards (ShardedByS3Key), and the
         ranks exchange their numbers of records, to make equally many batches. A list: each rank's number of records.
     fuse ("geometry"): do any run of crops, resizes, flips, rotations and affines in one sampling; "off": one operation after
         the other, bit for bit as torchvision on Pillow images (docs/reference/exactness.md gives the differences).
     dct_scale ("off"): "auto" decodes JPEGs at half or quarter size if they are shrunk that much anyway: faster, not exact.
+    depth ("scale"): how 16-bit gray becomes 8-bit: "scale" keeps the upper 8 bits; "clip" makes all above 255 white, as Pillow.
     decode ("auto"): where JPEGs are decoded with device="cuda": "cpu", "gpu", "split" (both, by measured rates), or "auto": the
         GPU takes the share that makes the step shortest. It may also augment (docs/guides/gpu.md).
 
@@ -149,6 +134,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         output: Output = ...,
         mask: str | os.PathLike[str] | None = ...,
         with_json: bool = ...,
+        with_index: bool = ...,
+        with_key: bool = ...,
         **others: Unpack[_OtherArguments],
     ) -> None: ...
 
@@ -162,6 +149,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         output: Literal["torch"] = ...,
         mask: None = ...,
         with_json: Literal[False] = ...,
+        with_index: Literal[False] = ...,
+        with_key: Literal[False] = ...,
         **others: Unpack[_OtherArguments],
     ) -> None: ...
 
@@ -175,6 +164,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         output: Literal["numpy"],
         mask: None = ...,
         with_json: Literal[False] = ...,
+        with_index: Literal[False] = ...,
+        with_key: Literal[False] = ...,
         **others: Unpack[_OtherArguments],
     ) -> None: ...
 
@@ -188,10 +179,12 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         output: Output = ...,
         mask: str | os.PathLike[str] | None = ...,
         with_json: bool = ...,
+        with_index: bool = ...,
+        with_key: bool = ...,
         **others: Unpack[_OtherArguments],
     ) -> None: ...
 
-    @suggest_arguments(OF_DATALOADER)
+    @suggest_arguments(OF_LOADER)
     def __init__(
         self,
         data: Data,
@@ -207,17 +200,21 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         world_size: int | None = None,
         threads: int | None = None,
         prefetch: int = 3,
-        device: str = "cpu",
-        dtype: Dtype = "uint8",
+        device: Device = "cpu",
+        dtype: Dtype | torch.dtype = "uint8",
         output: Output = "torch",
         on_error: OnError = "raise",
         mask: str | os.PathLike[str] | None = None,
         mask_fill: int = 0,
         with_json: bool = False,
+        with_index: bool = False,
+        with_key: bool = False,
+        repeated_label: int | None = None,
         cache: str | None = None,
         parts: Parts = None,
         fuse: Fuse = "geometry",
         dct_scale: DctScale = "off",
+        depth: Depth = "scale",
         decode: Decode = "auto",
     ) -> None:
         self.dataset = as_dataset(data)
@@ -233,17 +230,21 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             weights=weights,
             drop_last=drop_last,
             prefetch=prefetch,
-            device=device,
-            dtype=dtype,
+            device=str(device),
+            dtype=cast("Dtype", dtype),
             output=output,
             on_error=on_error,
             mask=mask,
             mask_fill=mask_fill,
             with_json=with_json,
+            with_index=with_index,
+            with_key=with_key,
+            repeated_label=repeated_label,
             cache=cache,
             parts=parts,
             fuse=fuse,
             dct_scale=dct_scale,
+            depth=depth,
             decode=decode,
         )
         self.transform = transform
@@ -305,6 +306,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         self._views = LoaderViews(self.dataset, self.transform, options, self._masks)
         if options.with_json and self.dataset.table.json_size is None:
             raise UsageError(f"the records of {self.dataset.root} have no JSON", hint="drop with_json")
+        if is_stream and (options.with_index or options.with_key):
+            raise UsageError("the records of a stream have no numbers and keys", hint="drop with_index and with_key")
 
     def _check_for_a_batch(self) -> None:
         """Raise SourceError for an empty dataset, UsageError if an epoch has no batch."""
@@ -323,6 +326,16 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             f"{self.options.global_batch}{each}: no epoch would have a batch",
             hint=f"{smaller}drop_last=False, which keeps the incomplete batch",
         )
+
+    if not TYPE_CHECKING:  # else a type checker would accept any name
+
+        def __getattr__(self, name: str) -> object:
+            raise unknown_name("a Loader", name, dir(type(self)), OF_LOADER_OBJECT)
+
+    @property
+    def sampler(self) -> Loader[Batch]:
+        """The loader itself, which has `set_epoch` as torch's DistributedSampler has."""
+        return self
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -363,6 +376,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         order = self._orders.begin(self._epoch)
         first = self._resume_step or 0
         self._resume_step, self._step = None, first
+        if self.rank == 0:
+            say_once(evaluation_note(order, is_fixed=self._views.is_fixed))
         return self._iterate(order, first)
 
     def begin_next(self) -> None:
@@ -454,19 +469,21 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             labels = first.labels
         else:
             labels = first.records if table_labels is None else table_labels[first.records]
+            if self.options.repeated_label is not None:
+                labels[self.real_images(step, len(labels)) :] = self.options.repeated_label
         key = BatchKey(self.seed, epoch, step, self.rank, first.draws)
         batch = views.output_batch(filled, labels, key)
-        return (*batch, [self._read_json(record) for record in first.records.tolist()]) if self.options.with_json else batch
+        return (*batch, *self._attached(first.records))
 
-    def _read_json(self, record: int) -> Any:
-        raw = self.dataset.read_json(record)
-        try:
-            return json.loads(raw) if raw else None
-        except ValueError as error:
-            raise FormatError(
-                f"record {self.dataset.table.keys[record]!r}: its JSON cannot be read: {error}",
-                hint="repair it, or drop with_json",
-            ) from error
+    def _attached(self, records: npt.NDArray[np.int64]) -> Iterator[Any]:
+        """Yield what stands behind the images, labels and masks of a batch: JSON, record numbers, keys."""
+        options = self.options
+        if options.with_json:
+            yield [self.dataset.parsed_json(record) for record in records.tolist()]
+        if options.with_index:
+            yield records if options.output == "numpy" else self._views.as_tensor(records)
+        if options.with_key:
+            yield [self.dataset.table.keys[record] for record in records.tolist()]
 
     def _order(self, epoch: int) -> Order:
         return self._orders.of(epoch)
@@ -478,6 +495,13 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         """
         self.dataset.check_stored()
         return self._orders.batch(epoch, step)
+
+    def real_images(self, step: int, images: int) -> int:
+        """Return how many of the `images` images of this rank's batch `step` come for the first time in their epoch.
+
+        With drop_last=False, those behind them fill up the ranks' last batch. Example: `loader.real_images(7, len(labels))`.
+        """
+        return self._order(self._epoch).real_images(step, images)
 
     def preview(self) -> Batch:
         """Return the first batch of the current epoch, made on the CPU. The loader's position does not change.
@@ -557,6 +581,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         lines += [] if self._weights is None else [self._weights.describe()]
         if self.options.sampler is not None:
             lines.append(f"records in the order of a sampler: {type(self.options.sampler).__name__}")
+        if self.dataset.stream is None and (note := evaluation_note(self._order(0), is_fixed=self._views.is_fixed)):
+            lines.append(note)
         return "\n".join([*lines, *self._views.describe()])
 
     def close(self) -> None:

@@ -314,8 +314,11 @@ def _check(loader: _Source, method: str) -> None:
             f"{method} needs a loader with device='cpu': the framework copies batches to its own device",
             hint="leave out device=",
         )
-    if loader.options.with_json:
-        raise UsageError(f"{method} gives arrays, and with_json=True adds Python objects", hint="leave out with_json")
+    for name in ("with_json", "with_index", "with_key"):
+        if getattr(loader.options, name):
+            raise UsageError(
+                f"{method} gives images, labels and masks, without what {name}=True adds", hint=f"leave out {name}"
+            )
 
 
 def _imported(package: str, method: str, install: str) -> Any:

@@ -106,9 +106,9 @@ def _rows(batch: Sequence[Any], count: int, scale: _Scale | None) -> list[_Row]:
     views = batch[0] if isinstance(batch[0], tuple | list) else (batch[0],)
     pictures = [_as_pictures(images, count, scale) for images in views]
     labels = _as_array(batch[1])[:count]
-    masks = batch[2] if len(batch) > 2 and not isinstance(batch[2], list) else None
-    masks = masks[0] if isinstance(masks, tuple) else masks
-    laid = None if masks is None else _as_array(masks)[:count]
+    third = batch[2] if len(batch) > 2 and not isinstance(batch[2], list) else None
+    third = third[0] if isinstance(third, tuple) else third
+    laid = _as_array(third)[:count] if getattr(third, "ndim", 0) == 3 else None  # else the numbers of the records
     if len(labels) != len(pictures[0]):
         raise UsageError(f"{len(labels)} labels for {len(pictures[0])} images", hint="give a batch as the loader gave it")
     return [

@@ -7,12 +7,13 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal, Unpack
 
-from headrace.datasets.open import open_stored
+from headrace.datasets.open import open_split, open_stored
 from headrace.datasets.records.dataset import Dataset
+from headrace.datasets.records.splits import splits_below
 from headrace.datasets.sources.folders.folder import OnListed
 from headrace.datasets.sources.remote.store import Bucket, is_url, open_bucket
 from headrace.errors import HeadraceError, UsageError
@@ -55,6 +56,8 @@ def pack(
 ) -> PackResult:
     """Pack the dataset `src` into shards in the folder or object store `dst`; continue a pack that was interrupted.
 
+    A folder that holds `train` beside `val` or `test` becomes `dst/train`, `dst/val`, …, each with the classes of `train`.
+
     These do not change the bytes:
     workers: threads, with Ray processes. Default: one for each core.
     engine: "local" or "ray" (the Ray cluster; every node must see the source). Default: "local".
@@ -95,7 +98,40 @@ def pack(
         raise UsageError(f"layout is {layout!r}; possible: shards, folder")
     if follow_links:
         raise UsageError("--follow-links belongs to --layout folder", hint="leave it out")
-    return _pack(src, dst, chosen, callbacks, engine=engine, workers=workers, unit=unit, root=root, sync=sync)
+    how = _How(engine, workers, unit, root, sync)
+    names = () if isinstance(src, Dataset) or is_url(src) else splits_below(Path(src).expanduser())
+    return _pack_splits(src, names, dst, chosen, callbacks, how) if names else _pack(src, dst, chosen, callbacks, how)
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """The arguments of `pack` that do not change the bytes."""
+
+    engine: str
+    workers: int | None
+    unit: tuple[int, int] | None
+    root: str | os.PathLike[str] | None
+    sync: bool
+
+
+def _pack_splits(
+    src: str | os.PathLike[str] | Dataset,
+    names: Sequence[str],
+    dst: str | os.PathLike[str],
+    options: PackOptions,
+    callbacks: _Callbacks,
+    how: _How,
+) -> PackResult:
+    """Pack each split below `src` into a folder of its name below `dst`."""
+    if options.splits or how.engine != "local" or isinstance(src, Dataset):
+        option = "--train-ratio and --test-ratio" if options.splits else "--engine ray"
+        raise UsageError(f"{src} holds the splits {', '.join(names)}, which are packed without {option}", hint="leave it out")
+    datasets = [open_split(src, name, list_unreadable=True, on_listed=callbacks.on_listed) for name in names]
+    callbacks.start(sum(map(len, datasets)))
+    callbacks = replace(callbacks, on_start=None)
+    place = os.fspath(dst).rstrip("/")
+    parts = [_pack(dataset, f"{place}/{name}", options, callbacks, how) for name, dataset in zip(names, datasets, strict=True)]
+    return summed(place, parts)
 
 
 def _tree_to_copy(
@@ -174,13 +210,9 @@ def _pack(
     dst: str | os.PathLike[str],
     options: PackOptions,
     callbacks: _Callbacks,
-    *,
-    engine: str,
-    workers: int | None,
-    unit: tuple[int, int] | None,
-    root: str | os.PathLike[str] | None,
-    sync: bool,
+    how: _How,
 ) -> PackResult:
+    unit, root = how.unit, how.root
     store = _open_store(dst, unit)
     dataset = src if isinstance(src, Dataset) else open_stored(src, root, list_unreadable=True, on_listed=callbacks.on_listed)
     dataset.check_stored()
@@ -193,10 +225,10 @@ def _pack(
     callbacks.start(len(listing))
     encoder = image_encoder(options)
     chosen_engine: Engine
-    if engine == "local":
-        chosen_engine = LocalEngine(encoder, options, workers or max(1, round(machine.cores().usable)))
+    if how.engine == "local":
+        chosen_engine = LocalEngine(encoder, options, how.workers or max(1, round(machine.cores().usable)))
     else:
-        chosen_engine = RayEngine(src, root, options, listing, workers)
+        chosen_engine = RayEngine(src, root, options, listing, how.workers)
 
     @functools.cache
     def estimate_once() -> Estimate | None:
@@ -206,7 +238,7 @@ def _pack(
         callbacks.estimate(expected)
         return expected
 
-    missing = MissingUnits(options, chosen_engine, unit, sync, callbacks.progress, estimate_once)
+    missing = MissingUnits(options, chosen_engine, unit, how.sync, callbacks.progress, estimate_once)
     result = _pack_parts(missing, parts, folder)
     if store is None:
         return result

@@ -11,8 +11,8 @@ from headrace.loading.loader import Loader
 from headrace.training.distributed import devices
 from headrace.training.distributed.devices import Device
 from headrace.training.distributed.ranks import Ranks, RankVote, join_group, ranks_from_environment
-from headrace.training.inputs.data import check_batch_size, open_data
-from headrace.training.inputs.enlarging import enlargement_note, short_side
+from headrace.training.inputs.data import check_batch_size, data_notes, open_data
+from headrace.training.inputs.enlarging import short_side
 from headrace.training.inputs.input import TrainingInput, validation_loader
 from headrace.training.inputs.sharded_data import agree_on_parts
 from headrace.training.learning.learner import Learner
@@ -26,7 +26,7 @@ from headrace.training.settings.environment import environment
 from headrace.training.settings.options import Options, check_options
 from headrace.training.state import TrainingProgress, TrainingRun, restore
 from headrace.training.weights.checkpoint import Checkpoint, Writer
-from headrace.training.weights.resume import broadcast_checkpoint, find_checkpoint, loader_epoch
+from headrace.training.weights.resume import broadcast_checkpoint, find_checkpoint, is_continued_by, loader_epoch
 from headrace.training.weights.saved_state import saved_step
 from headrace.training.weights.uploads import Uploads
 
@@ -50,7 +50,7 @@ def prepare(options: Options, on_progress: OnProgress) -> TrainingRun:
     for remark in remarks:
         _report_remark(on_progress, remark)
     data, val = open_data(options)
-    if ranks.main and (note := enlargement_note(data, options.image_size)):
+    for note in data_notes(options, data, val, ranks=ranks.world_size) if ranks.main else ():
         _report_remark(on_progress, f"note: {note}")
     join_group(ranks, device)
     images = len(data)
@@ -135,6 +135,13 @@ def _begin(run: TrainingRun, found: Checkpoint | None, *, images: int) -> None:
     if not run.ranks.main:
         return
     options = run.options
+    if found is not None and is_continued_by(found, options):
+        rate = run.learner.learning_rate
+        _report_remark(
+            run.on_progress,
+            f"continuing a finished run to {options.epochs} epochs, from step {run.step}: the learning rate is that of a run "
+            f"of {options.epochs} epochs at this step, {rate(run.step):.3g} ({options.optimization.schedule} to its end)",
+        )
     options_file.write(options, Path(options.out) / "config.toml")
     if run.learner.loaded is not None:
         _report_remark(run.on_progress, f"start: {run.learner.loaded}")

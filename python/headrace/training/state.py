@@ -24,6 +24,7 @@ from headrace.training.logs.step_timer import StepTimer
 from headrace.training.settings.options import Options
 from headrace.training.weights.checkpoint import Checkpoint, Writer
 from headrace.training.weights.evaluation import Scores
+from headrace.training.weights.resume import is_continued_by
 from headrace.training.weights.saved_state import read_saved_state
 from headrace.training.weights.uploads import Uploads
 
@@ -145,6 +146,7 @@ def save(run: TrainingRun) -> None:
         "evaluated_step": run.evaluated_step,
         "scores": asdict(run.scores) if run.scores else None,
         "identity": _identity(run),
+        "finished_epochs": run.options.epochs if run.finished and run.options.steps is None else None,
         "classes": list(run.loader.dataset.classes),  # for programs that read the weights
         "trained_side": run.trained_side,
     }
@@ -156,7 +158,8 @@ def save(run: TrainingRun) -> None:
 
 def restore(run: TrainingRun, found: Checkpoint) -> None:
     """Put a checkpoint into the run: weights, optimizer, loader position, step. Raises StateError if it is of another run."""
-    _check_same_run(found, _identity(run))
+    continued = is_continued_by(found, run.options)
+    _check_same_run(found, _identity(run), but="total_steps" if continued else None)
     tensors, state = found.tensors, read_saved_state(found)
     try:
         run.learner.model.load_state_dict(_below("model.", tensors))
@@ -169,7 +172,8 @@ def restore(run: TrainingRun, found: Checkpoint) -> None:
         run.learner.load_scaler_state(state.scaler)
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise StateError(f"{found.path} does not fit the optimizer: {first_line(error)}") from error
-    run.loader.load_state_dict(state.loader)
+    # With more epochs the images of an epoch may have another size, and the transform another hash.
+    run.loader.load_state_dict(state.loader | ({"transform": run.loader.state_dict()["transform"]} if continued else {}))
     run.step = run.resumed_from_step = run.saved_step = state.step
     run.evaluated_step = state.evaluated_step
     run.scores = state.scores
@@ -242,14 +246,16 @@ def _identity(run: TrainingRun) -> dict[str, Any]:
     }
 
 
-def _check_same_run(found: Checkpoint, expected: Mapping[str, Any]) -> None:
+def _check_same_run(found: Checkpoint, expected: Mapping[str, Any], *, but: str | None) -> None:
+    """Raise StateError for another value of a setting. but: the setting that may differ."""
     for name, value in expected.items():
         identity = found.state.get("identity")
         saved = identity.get(name) if isinstance(identity, dict) else None
-        if saved != value:
+        if saved != value and name != but:
+            more = "; more --epochs may follow when the run has finished" if name == "total_steps" else ""
             raise StateError(
                 f"{found.path} is of another run: its {name.replace('_', ' ')} is {saved!r}, here it is {value!r}",
-                hint="resume with the options it was started with, or choose another --out",
+                hint=f"resume with the options it was started with, or choose another --out{more}",
             )
 
 

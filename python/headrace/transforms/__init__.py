@@ -6,7 +6,9 @@ result differs from torchvision's, docs/reference/exactness.md gives the size of
 
 from __future__ import annotations
 
-from headrace.transforms.base import Transform
+from typing import TYPE_CHECKING
+
+from headrace.transforms.base import InterpolationMode, Transform
 from headrace.transforms.batch import CutMix, MixUp, RandomChoice, RandomErasing
 from headrace.transforms.colour import (
     ColorJitter,
@@ -23,7 +25,19 @@ from headrace.transforms.colour import (
     RandomPosterize,
     RandomSolarize,
 )
-from headrace.transforms.composition import Compose, RandomApply, Repeat, Views
+from headrace.transforms.composition import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Compose,
+    Identity,
+    Lambda,
+    RandomApply,
+    RandomOrder,
+    Repeat,
+    Views,
+    imagenet_eval,
+    imagenet_train,
+)
 from headrace.transforms.geometry import (
     CenterCrop,
     Pad,
@@ -35,22 +49,26 @@ from headrace.transforms.geometry import (
     RandomVerticalFlip,
     Resize,
 )
-from headrace.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
-from headrace.transforms.presets import IMAGENET_MEAN, IMAGENET_STD, imagenet_eval, imagenet_train
-from headrace.transforms.values import Normalize, ToDtype
+from headrace.transforms.policies import AutoAugment, AutoAugmentPolicy, RandAugment, TrivialAugmentWide
+from headrace.transforms.values import ConvertImageDtype, Normalize, ToDtype, ToTensor
 
 __all__ = [
     "IMAGENET_MEAN",
     "IMAGENET_STD",
     "AutoAugment",
+    "AutoAugmentPolicy",
     "CenterCrop",
     "ColorJitter",
     "Compose",
+    "ConvertImageDtype",
     "CutMix",
     "Dilation",
     "Erosion",
     "GaussianBlur",
     "Grayscale",
+    "Identity",
+    "InterpolationMode",
+    "Lambda",
     "MixUp",
     "Normalize",
     "Pad",
@@ -67,6 +85,7 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomOrder",
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",
@@ -75,12 +94,22 @@ __all__ = [
     "Repeat",
     "Resize",
     "ToDtype",
+    "ToTensor",
     "Transform",
     "TrivialAugmentWide",
     "Views",
     "imagenet_eval",
     "imagenet_train",
 ]
+
+
+if not TYPE_CHECKING:  # else a type checker would accept any name
+
+    def __getattr__(name: str) -> object:
+        from headrace.system.text.arguments import unknown_name
+        from headrace.transforms.torchvision import NOT_OFFERED
+
+        raise unknown_name("headrace.transforms", name, __all__, NOT_OFFERED)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Transforms of a finished batch, on the device that the batch is on: erasing and mixing."""
+"""Transforms of a finished batch, on the device that the batch is on: erasing and mixing; and a choice, also of others."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import UsageError
-from headrace.transforms.arguments import check_probability, positive_range
-from headrace.transforms.base import Transform
+from headrace.transforms.base import Transform, check_probability, positive_range
+from headrace.transforms.composition import native_only
 
-__all__ = ["CutMix", "MixUp", "RandomChoice", "RandomErasing"]
+__all__ = ["CutMix", "MixUp", "RandomChoice", "RandomErasing", "is_of_batches"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,13 @@ def _check_mixing(alpha: float, num_classes: int | None, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RandomChoice(Transform):
-    """Apply one of several batch transforms to each batch.
+    """Apply one of several transforms: of MixUp, CutMix and RandomErasing one to each batch, of others one to each image.
 
-    transforms: a list of MixUp, CutMix and RandomErasing.
+    transforms: a list of headrace's own transforms; a Compose in it is one choice.
     p: weight of each, 0 or more; None: equal chances. The attribute holds probabilities that sum to 1.
 
-    Raises UsageError for other transforms, or weights that do not fit. Example: `RandomChoice([MixUp(alpha=0.2), CutMix()])`.
+    Raises UsageError for Python functions, a mixture of both kinds, or weights that do not fit.
+    Example: `RandomChoice([MixUp(alpha=0.2), CutMix()])`.
     """
 
     transforms: Sequence[Transform]
@@ -112,10 +113,24 @@ class RandomChoice(Transform):
 
     def __post_init__(self) -> None:
         choices = tuple(self.transforms)
-        if not choices or not all(isinstance(choice, MixUp | CutMix | RandomErasing) for choice in choices):
-            raise UsageError("RandomChoice: a list of MixUp, CutMix and RandomErasing is needed")
+        of_batches = [isinstance(choice, _OF_BATCHES) for choice in choices]
+        if not choices or (any(of_batches) and not all(of_batches)):
+            raise UsageError(
+                "RandomChoice: a list of transforms is needed, all of single images or all of whole batches",
+                hint="MixUp, CutMix and RandomErasing are those of whole batches",
+            )
+        if not any(of_batches):
+            native_only(choices, "RandomChoice")
         weights = (1.0,) * len(choices) if self.p is None else tuple(float(weight) for weight in self.p)
         if len(weights) != len(choices) or min(weights) < 0 or sum(weights) <= 0:
             raise UsageError(f"RandomChoice: p must hold a weight of 0 or more for each transform, not {self.p!r}")
         object.__setattr__(self, "transforms", choices)
         object.__setattr__(self, "p", tuple(weight / sum(weights) for weight in weights))
+
+
+_OF_BATCHES = (RandomErasing, MixUp, CutMix)
+
+
+def is_of_batches(step: object) -> bool:
+    """Return whether a transform works on the finished batch."""
+    return isinstance(step, _OF_BATCHES) or (isinstance(step, RandomChoice) and isinstance(step.transforms[0], _OF_BATCHES))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from headrace.errors import UsageError
-from headrace.transforms.arguments import check_probability, positive_range, size_pair
-from headrace.transforms.base import Size, Transform
+from headrace.transforms.base import Size, Transform, check_probability, positive_range, size_pair
 
 __all__ = [
     "ColorJitter",
@@ -100,7 +99,10 @@ class Grayscale(Transform):
 
     def __post_init__(self) -> None:
         if self.num_output_channels != 3:
-            raise UsageError("Grayscale: batches have three channels; pass num_output_channels=3")
+            raise UsageError(
+                "Grayscale: batches have three channels; pass num_output_channels=3",
+                hint="the three are equal: images[:, :1] in your loop is one channel, for a model of gray images",
+            )
 
 
 _MAX_KERNEL = 127  # headrace_core::colour::neighbours::MAX_KERNEL

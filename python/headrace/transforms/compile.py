@@ -21,25 +21,38 @@ import numpy.typing as npt
 from headrace._native import Program, Store
 from headrace.errors import UsageError
 from headrace.transforms.base import Transform, native_schema
-from headrace.transforms.batch import CutMix, MixUp, RandomChoice, RandomErasing
-from headrace.transforms.composition import Compose, RandomApply
+from headrace.transforms.batch import is_of_batches
 from headrace.transforms.geometry import RandomHorizontalFlip, RandomVerticalFlip
 from headrace.transforms.native_operations import (
     CHANGES_COLOUR,
-    NATIVE_TRANSFORMS,
     NEEDS_AFFINE,
     Operation,
     native_operations,
 )
+from headrace.transforms.torchvision import flattened
 from headrace.transforms.values import Normalize, ToDtype
 from headrace.transforms.written import written
 
-__all__ = ["NUMPY_DTYPES", "DctScale", "Dtype", "Fuse", "Layout", "Pipeline", "ValueTable", "compile_pipeline", "encode"]
+__all__ = [
+    "NUMPY_DTYPES",
+    "DctScale",
+    "Depth",
+    "Dtype",
+    "Fuse",
+    "Layout",
+    "Pipeline",
+    "ValueTable",
+    "compile_pipeline",
+    "encode",
+    "split_steps",
+    "value_table",
+]
 
 Dtype = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["hwc", "chw"]
 Fuse = Literal["geometry", "off"]
 DctScale = Literal["off", "auto"]
+Depth = Literal["scale", "clip"]
 Steps = tuple[Transform | Callable[[Any], Any], ...]
 ValueTable = npt.NDArray[np.float32]  # [3, 256]: the output value of each input value, for R, G, B
 
@@ -116,6 +129,7 @@ def compile_pipeline(
     table: ValueTable | None = None,
     fuse: Fuse = "geometry",
     dct_scale: DctScale = "off",
+    depth: Depth = "scale",
 ) -> Pipeline:
     """Compile `transform` for the native engine.
 
@@ -127,21 +141,21 @@ def compile_pipeline(
 
     dct_scale: "auto" decodes JPEGs at half or quarter size if the first resize shrinks them that much; not exact.
 
+    depth: how gray of 16 bits becomes 8 bits: "scale" keeps the upper 8 bits, "clip" makes all above 255 white, as Pillow does.
+
     Raises UsageError for an unknown option, and for a pipeline without a fixed output size.
     """
-    _check_options(dtype, fuse, dct_scale)
+    _check_options(dtype, fuse, dct_scale, depth)
     if transform is None:
         raise UsageError("a transform is needed: images differ in size, a batch has one", hint=_EXAMPLE)
-    steps = transform.transforms if isinstance(transform, Compose) else (transform,)
-    steps, batch = _split_batch(steps)
-    pixels, functions, values = _split(steps)
+    pixels, functions, values, batch = split_steps(transform)
     operations = tuple(operation for step in pixels for operation in native_operations(step))
     try:
-        program = Program(list(operations), fuse == "geometry", dct_scale == "auto")
+        program = Program(list(operations), fuse == "geometry", dct_scale == "auto", depth == "scale")
     except ValueError as error:
         raise UsageError(f"this pipeline cannot be compiled: {error}", hint=_EXAMPLE) from error
     height, width = program.out
-    table = _value_table(values, dtype) if table is None else table
+    table = value_table(values, dtype) if table is None else table
     return Pipeline(
         transforms=tuple(pixels),
         operations=operations,
@@ -155,26 +169,24 @@ def compile_pipeline(
         fuse=fuse,
         dct_scale=dct_scale,
         batch=batch,
-        hash=_hash(operations, functions, table, dtype, fuse, dct_scale, batch),
+        hash=_hash(operations, functions, table, dtype, (fuse, dct_scale, depth), batch),
     )
 
 
 _EXAMPLE = "for example transform=headrace.transforms.imagenet_train(224), or Compose([Resize(256), CenterCrop(224)])"
 
 _VALUES = (ToDtype, Normalize)
-_BATCH = (RandomErasing, MixUp, CutMix, RandomChoice)
-_NAMES = frozenset(NATIVE_TRANSFORMS) | {kind.__name__ for kind in (*_VALUES, *_BATCH, Compose, RandomApply)}
 
 
-def _check_options(dtype: str, fuse: str, dct_scale: str) -> None:
+def _check_options(dtype: str, fuse: str, dct_scale: str, depth: str) -> None:
     if fuse not in ("geometry", "off"):
         raise UsageError(f"fuse must be 'geometry' or 'off', not {fuse!r}")
     if dct_scale not in ("off", "auto"):
         raise UsageError(f"dct_scale must be 'off' or 'auto', not {dct_scale!r}")
+    if depth not in ("scale", "clip"):
+        raise UsageError(f"depth must be 'scale' or 'clip', not {depth!r}", hint="it says how gray of 16 bits becomes 8 bits")
     if dtype not in NUMPY_DTYPES:
-        name = str(dtype).rpartition(".")[2]  # of torch.float32
-        hint = f"dtype={name!r}: it is given by its name" if name in NUMPY_DTYPES else None
-        raise UsageError(f"dtype {dtype!r} is not offered; there are {', '.join(NUMPY_DTYPES)}", hint=hint)
+        raise UsageError(f"dtype {dtype!r} is not offered; there are {', '.join(NUMPY_DTYPES)}")
 
 
 def _hash(
@@ -182,11 +194,11 @@ def _hash(
     functions: Sequence[Callable[[Any], Any]],
     table: ValueTable | None,
     dtype: str,
-    fuse: str,
-    dct_scale: str,
+    options: tuple[str, str, str],
     batch: Sequence[Transform],
 ) -> str:
     """Return the pipeline's hash. Saved loader states hold it: its input never changes for a pipeline that exists today."""
+    fuse, dct_scale, depth = options
     parts: list[object] = [
         tuple(map(_hashed, operations)),
         [f"{getattr(call, '__module__', '')}.{getattr(call, '__qualname__', type(call).__name__)}" for call in functions],
@@ -197,6 +209,8 @@ def _hash(
         parts.append(fuse)
     if dct_scale == "auto":
         parts.append("dct_scale")
+    if depth == "clip":
+        parts.append("clip")
     return hashlib.sha256(repr((*parts, *batch)).encode()).hexdigest()[:16]
 
 
@@ -226,12 +240,20 @@ def _hashed(operation: Operation) -> tuple[str, list[float], str]:
     return name, numbers, interpolation
 
 
+def split_steps(
+    transform: object,
+) -> tuple[list[Transform], tuple[Callable[[Any], Any], ...], list[Transform], tuple[Transform, ...]]:
+    """Return the parts of a transform: pixels, functions, values, batch. Raises UsageError for another order of them."""
+    steps, batch = _split_batch(flattened(transform))
+    return (*_split(steps), batch)
+
+
 def _split_batch(steps: Steps) -> tuple[Steps, tuple[Transform, ...]]:
     """Return the steps before the first batch transform, and the rest, which must all be batch transforms."""
-    first = next((at for at, step in enumerate(steps) if isinstance(step, _BATCH)), len(steps))
+    first = next((at for at, step in enumerate(steps) if is_of_batches(step)), len(steps))
     batch = []
     for step in steps[first:]:
-        if not isinstance(step, _BATCH):
+        if not is_of_batches(step):
             raise UsageError(
                 f"{type(step).__name__} after {type(steps[first]).__name__} cannot be compiled",
                 hint="put RandomErasing, MixUp and CutMix last: they work on the finished batch",
@@ -266,27 +288,23 @@ def _split(steps: Steps) -> tuple[list[Transform], tuple[Callable[[Any], Any], .
 
 
 def _check_function(step: object) -> None:
-    """Refuse what is not a function on arrays. torchvision's v2 transforms would return an array unchanged."""
+    """Refuse what is not a function on arrays."""
     name = type(step).__name__
+    if isinstance(step, type):
+        raise UsageError(f"{step.__name__} is a class, not a transform", hint=f"make one of it: {step.__name__}(…)")
     if not callable(step):
         raise UsageError(
             f"{name} is neither a transform nor a function", hint="headrace.transforms.Compose([…]) makes one of several"
         )
-    if type(step).__module__.startswith("torchvision.transforms.") and name != "Lambda":
-        same = f"headrace.transforms.{name}" if name in _NAMES else "those of headrace.transforms"
-        raise UsageError(
-            f"{name} is torchvision's: it works on Pillow images and tensors, and a Loader has neither",
-            hint=f"use {same}: names, arguments and defaults are torchvision's, and it runs in native code",
-        )
 
 
-def _value_table(values: list[Transform], dtype: str) -> ValueTable | None:
+def value_table(values: list[Transform], dtype: str) -> ValueTable | None:
     """Return the table of the value transforms, in float32 arithmetic as torchvision does; None for uint8."""
     if dtype == "uint8":
         if values:
             raise UsageError(
                 f"{type(values[0]).__name__} makes floats, but the loader's dtype is uint8",
-                hint="pass dtype='float32' (or float16, bfloat16), or drop it here and normalise on the GPU",
+                hint="pass dtype='float32' (or float16, bfloat16) to the Loader",
             )
         return None
     row: ValueTable = np.tile(np.arange(256, dtype=np.float32), (3, 1))

@@ -1,16 +1,30 @@
-"""Transforms made of other transforms."""
+"""Transforms made of other transforms, and the usual pipelines for ImageNet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import UsageError
-from headrace.transforms.arguments import check_probability
-from headrace.transforms.base import Transform
+from headrace.transforms.base import Size, Transform, check_probability, size_pair
+from headrace.transforms.geometry import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from headrace.transforms.values import Normalize
 
-__all__ = ["Compose", "RandomApply", "Repeat", "Views"]
+__all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
+    "Compose",
+    "Identity",
+    "Lambda",
+    "RandomApply",
+    "RandomOrder",
+    "Repeat",
+    "Views",
+    "imagenet_eval",
+    "imagenet_train",
+    "native_only",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +40,14 @@ class Compose(Transform):
     transforms: tuple[Transform | Callable[[Any], Any], ...]
 
     def __init__(self, transforms: Sequence[Transform | Callable[[Any], Any]]) -> None:
+        if not isinstance(transforms, Iterable):
+            raise UsageError(f"Compose takes a list of transforms, not {transforms!r}", hint="Compose([first, second])")
         flat: list[Transform | Callable[[Any], Any]] = []
         for number, transform in enumerate(transforms):
             if isinstance(transform, Compose):
                 flat += transform.transforms
+            elif isinstance(transform, list | tuple):
+                flat += Compose(transform).transforms
             elif isinstance(transform, Transform) or callable(transform):
                 flat.append(transform)
             else:
@@ -52,7 +70,7 @@ class RandomApply(Transform):
 
     def __post_init__(self) -> None:
         check_probability(self.p, "RandomApply")
-        object.__setattr__(self, "transforms", _native_only(self.transforms, "RandomApply"))
+        object.__setattr__(self, "transforms", native_only(self.transforms, "RandomApply"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +89,65 @@ class Repeat(Transform):
     def __post_init__(self) -> None:
         if not isinstance(self.n, int) or not 0 <= self.n <= 1000:
             raise UsageError(f"Repeat: n must be an int from 0 to 1000, not {self.n!r}")
-        _native_only([self.op], "Repeat")
+        native_only([self.op], "Repeat")
 
 
-def _native_only(transforms: Sequence[object], what: str) -> tuple[Transform, ...]:
+def native_only(transforms: Sequence[object], what: str) -> tuple[Transform, ...]:
     """Return the transforms with inner Composes flattened. Raise UsageError for Python functions."""
     flat: list[Transform] = []
     for transform in transforms:
         if isinstance(transform, Compose):
-            flat += _native_only(transform.transforms, what)
+            flat += native_only(transform.transforms, what)
         elif isinstance(transform, Transform):
             flat.append(transform)
         else:
             raise UsageError(
-                f"{what}: {transform!r} is not one of headrace's transforms", hint="put Python functions outside of it"
+                f"{what}: {transform!r} is not one of headrace's transforms",
+                hint="put Python functions outside of it; torchvision's transforms have the same names in headrace.transforms",
             )
     return tuple(flat)
+
+
+_MOST_ORDERED = 4  # of which there are 24 orders
+
+
+@dataclass(frozen=True, slots=True)
+class RandomOrder(Transform):
+    """Apply all of several transforms, for each image in an order of its own.
+
+    transforms: two to four of headrace's own transforms.
+
+    Raises UsageError for a Python function among them, and for more. Example: `RandomOrder([GaussianBlur(5), RandomInvert()])`.
+    """
+
+    transforms: Sequence[Transform]
+
+    def __post_init__(self) -> None:
+        transforms = native_only(self.transforms, "RandomOrder")
+        if not 1 <= len(transforms) <= _MOST_ORDERED:
+            raise UsageError(
+                f"RandomOrder: {len(transforms)} transforms; it takes 1 to {_MOST_ORDERED}",
+                hint="ColorJitter orders its four changes itself; put others in a Compose",
+            )
+        object.__setattr__(self, "transforms", transforms)
+
+
+def Identity(*_: Any, **__: Any) -> Compose:
+    """Return the transform that changes nothing: an empty Compose. Arguments are ignored, as by `torch.nn.Identity`.
+
+    Example: `RandomErasing(0.1) if train else Identity()`.
+    """
+    return Compose([])
+
+
+def Lambda(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `function`: a Compose takes functions as they are. It gets one image, uint8 [H, W, 3] (numpy), not a Pillow image.
+
+    Raises UsageError for what cannot be called. Example: `Compose([CenterCrop(224), Lambda(lambda image: 255 - image)])`.
+    """
+    if not callable(function):
+        raise UsageError(f"Lambda: {function!r} cannot be called", hint="give a function of one image, uint8 [H, W, 3]")
+    return function
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +166,38 @@ class Views(Transform):
         if not views or any(isinstance(view, Views) or not (isinstance(view, Transform) or callable(view)) for view in views):
             raise UsageError("Views: a list of one or more transforms is needed, without Views in it")
         object.__setattr__(self, "transforms", views)
+
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""The channel means (RGB, values in [0, 1]) that torchvision's models use; source: torchvision.transforms._presets."""
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""The channel standard deviations (RGB, values in [0, 1]) that torchvision's models use; same source."""
+
+
+def imagenet_train(size: Size = 224, *, normalize: bool = False) -> Compose:
+    """Return the transforms for training, not compiled: Compose([RandomResizedCrop(size), RandomHorizontalFlip()]).
+
+    size: output (height, width) in pixels; one int means a square. Default 224.
+    normalize: end with Normalize by ImageNet's statistics, which needs a Loader with a float `dtype`. Default False.
+
+    Raises UsageError for a size that is not positive. Example: `Loader(data, 256, imagenet_train(224))`.
+    """
+    return Compose([RandomResizedCrop(size), RandomHorizontalFlip(), *_normalization(normalize)])
+
+
+def imagenet_eval(size: Size = 224, *, resize: int | None = None, normalize: bool = False) -> Compose:
+    """Return the transforms for evaluation, not compiled: Compose([Resize(resize), CenterCrop(size)]).
+
+    size: output (height, width) in pixels; one int means a square. Default 224.
+    resize: length of the shorter side before the crop, in pixels; None: the longer side of `size` / 0.875 (256 for 224).
+    normalize: end with Normalize by ImageNet's statistics, which needs a Loader with a float `dtype`. Default False.
+
+    Raises UsageError for a size that is not positive. Example: `Loader(data, 256, imagenet_eval(224), shuffle=False)`.
+    """
+    height, width = size_pair(size, "imagenet_eval")
+    shorter = resize if resize is not None else round(max(height, width) / 0.875)
+    return Compose([Resize(shorter), CenterCrop(size), *_normalization(normalize)])
+
+
+def _normalization(normalize: bool) -> list[Transform]:
+    return [Normalize(IMAGENET_MEAN, IMAGENET_STD)] if normalize else []

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from headrace.errors import UsageError
 from headrace.images.interpolation import INTERPOLATIONS, interpolation_name
-from headrace.transforms.arguments import (
+from headrace.transforms.base import (
+    Fill,
+    Interpolation,
+    Size,
+    Transform,
     angle_range,
     check_antialias,
     positive_range,
@@ -16,7 +20,6 @@ from headrace.transforms.arguments import (
     size_pair,
     xy,
 )
-from headrace.transforms.base import Fill, Interpolation, Size, Transform
 
 __all__ = [
     "CenterCrop",

@@ -6,22 +6,28 @@ listed here.
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any, TypeAlias
 
 from headrace.errors import UsageError
 from headrace.transforms import colour, geometry, policies
 from headrace.transforms.base import Field, Transform, native_schema
-from headrace.transforms.colour import Dilation, Erosion, Grayscale
-from headrace.transforms.composition import Compose, RandomApply, Repeat
-from headrace.transforms.geometry import RandomAffine, Resize
+from headrace.transforms.batch import RandomChoice, is_of_batches
+from headrace.transforms.colour import Dilation, Erosion, Grayscale, PillowBlur
+from headrace.transforms.composition import Compose, RandomApply, RandomOrder, Repeat
+from headrace.transforms.geometry import CenterCrop, Pad, RandomAffine, Resize
+from headrace.transforms.values import Normalize, ToDtype
 
-__all__ = ["CHANGES_COLOUR", "NATIVE_TRANSFORMS", "NEEDS_AFFINE", "Operation", "native_operations"]
+__all__ = ["CHANGES_COLOUR", "NATIVE_TRANSFORMS", "NEEDS_AFFINE", "Operation", "is_random", "native_operations"]
 
 Operation: TypeAlias = tuple[str, dict[str, Any]]
 """Name and values by field: bool, int, float, str, a tuple of such, or None."""
 
 NATIVE_TRANSFORMS: dict[str, type[Transform]] = {
-    name: getattr(module, name) for module in (geometry, colour, policies) for name in module.__all__
+    name: kind
+    for module in (geometry, colour, policies)
+    for name in module.__all__
+    if issubclass(kind := getattr(module, name), Transform)
 }
 """The transforms that are one native operation, by name."""
 
@@ -36,16 +42,37 @@ NEEDS_AFFINE = _with_effect("turns", "augments")
 CHANGES_COLOUR = _with_effect("colours", "augments")
 
 
+_FIXED = (CenterCrop, Dilation, Erosion, Grayscale, Normalize, Pad, Resize, ToDtype)
+
+
+def is_random(transform: Transform) -> bool:
+    """Return whether a transform draws random numbers."""
+    match transform:
+        case Compose():
+            return any(is_random(part) for part in transform.transforms if isinstance(part, Transform))
+        case Repeat():
+            return is_random(transform.op)
+        case RandomChoice() | RandomOrder() if len(transform.transforms) == 1:
+            return is_random(transform.transforms[0])
+        case PillowBlur(radius=(low, high)):
+            return low != high
+    return not isinstance(transform, _FIXED)
+
+
 def native_operations(transform: Transform) -> list[Operation]:
     """Return the operations of a transform. Raise UsageError for a transform that does not work on single images."""
     match transform:
         case RandomApply():
             inner = [operation for part in transform.transforms for operation in native_operations(part)]
-            return [("apply", {"p": transform.p, "count": len(inner)}), *inner]
+            return [_apply(transform.p, len(inner)), *inner]
+        case RandomChoice() if not is_of_batches(transform):
+            return _choice([_operations_of(part) for part in transform.transforms], list(transform.p or ()))
+        case RandomOrder():
+            parts = [native_operations(part) for part in transform.transforms]
+            orders = [[operation for part in order for operation in part] for order in permutations(parts)]
+            return _choice(orders, [1.0] * len(orders))
         case Repeat():
-            parts = transform.op.transforms if isinstance(transform.op, Compose) else (transform.op,)
-            once = [operation for part in parts if isinstance(part, Transform) for operation in native_operations(part)]
-            return once * transform.n
+            return _operations_of(transform.op) * transform.n
         case Resize(size=int()):
             return [_operation(transform, "resize_short")]
         case RandomAffine():
@@ -57,9 +84,35 @@ def native_operations(transform: Transform) -> list[Operation]:
             return [_operation(transform, radius=transform.size // 2)]
     if not transform.operation:
         raise UsageError(
-            f"{type(transform).__name__} cannot be used inside RandomApply or Repeat", hint="put it at the end of the pipeline"
+            f"{type(transform).__name__} cannot be used inside RandomApply, RandomChoice, RandomOrder or Repeat",
+            hint="put it at the end of the pipeline",
         )
     return [_operation(transform)]
+
+
+def _operations_of(transform: Transform) -> list[Operation]:
+    """Return the operations of a transform or of all transforms of a Compose."""
+    parts = transform.transforms if isinstance(transform, Compose) else (transform,)
+    return [operation for part in parts if isinstance(part, Transform) for operation in native_operations(part)]
+
+
+def _apply(p: float, count: int) -> Operation:
+    """Return the operation that applies the next `count` operations with probability `p`, all or none."""
+    return "apply", {"p": p, "count": count}
+
+
+def _choice(branches: list[list[Operation]], weights: list[float]) -> list[Operation]:
+    """Return operations that apply one of the branches, chosen by weight.
+
+    The first is applied with its probability, and then the rest is passed over; else one of the rest is chosen.
+    """
+    chosen = branches[-1]
+    for at in range(len(branches) - 2, -1, -1):
+        left = sum(weights[at:])
+        passed = [_apply(0.0, len(chosen))] if chosen else []
+        branch = [*branches[at], *passed]
+        chosen = ([_apply(weights[at] / left if left else 0.0, len(branch))] if branch else []) + branch + chosen
+    return chosen
 
 
 def _operation(step: Transform, name: str | None = None, **given: Any) -> Operation:

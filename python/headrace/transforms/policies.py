@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headrace.errors import UsageError
-from headrace.transforms.arguments import rgb, sampling_filter
-from headrace.transforms.base import Fill, Interpolation, Transform, check_fields
+from headrace.transforms.base import Fill, Interpolation, Transform, check_fields, rgb, sampling_filter
 
-__all__ = ["AutoAugment", "RandAugment", "TrivialAugmentWide"]
+__all__ = ["AutoAugment", "AutoAugmentPolicy", "RandAugment", "TrivialAugmentWide"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,14 @@ class TrivialAugmentWide(Transform):
         object.__setattr__(self, "interpolation", sampling_filter(self.interpolation, "TrivialAugmentWide"))
         _check_version(self.version, "TrivialAugmentWide")
         object.__setattr__(self, "fill", rgb(self.fill, "TrivialAugmentWide"))
+
+
+class AutoAugmentPolicy(Enum):
+    """The policies of `AutoAugment`, by torchvision's names; their values are strings, which it takes too."""
+
+    IMAGENET = "imagenet"
+    CIFAR10 = "cifar10"
+    SVHN = "svhn"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ impl Worker {
             let seats = self.seats.clone();
             let _seat = seats.as_deref().map(Seats::take);
             self.decoder.set_exif(batch.exif);
+            self.decoder.set_scale_depth(batch.scale_depth);
             self.decoder.set_quiet(false); // Pillow has opened the image already
             let opened = self.decoder.open(bytes)?;
             let cache = batch

@@ -159,6 +159,8 @@ pub struct Items {
     pub exif: bool,
     /// Decode JPEGs at half or quarter size if the resize shrinks them that much.
     pub dct_scale: bool,
+    /// Scale gray of 16 bits to 8 bits, see [`crate::decode::Decoder::set_scale_depth`].
+    pub scale_depth: bool,
     /// The JPEG indexes of images, by [`super::content_key`].
     pub indexes: Option<Arc<IndexCache>>,
 }
@@ -203,6 +205,7 @@ impl Items {
             targets,
             exif: false,
             dct_scale: false,
+            scale_depth: false,
             indexes: None,
         })
     }

@@ -143,6 +143,8 @@ impl Worker {
         let upright = batch.files.as_ref().is_some_and(|files| files.upright);
         self.decoder.set_exif(upright);
         self.decoder.set_quiet(self.quiet);
+        let scales = batch.views.iter().any(|view| view.program.scale_depth());
+        self.decoder.set_scale_depth(scales);
         let result = self.decoder.open(bytes).and_then(|opened| {
             let files = batch.files.as_ref();
             if files.is_some_and(|files| !files.kinds[image].is(&opened)) {

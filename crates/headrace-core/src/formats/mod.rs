@@ -1,5 +1,6 @@
 //! Formats other than JPEG, decoded by maintained libraries to the pixels of Pillow's `open().convert("RGB")`: alpha is
-//! dropped, palettes are applied, 16-bit colour keeps its upper byte, and 16-bit gray is clipped at 255, as Pillow does.
+//! dropped, palettes are applied, 16-bit colour keeps its upper byte, and 16-bit gray is clipped at 255, as Pillow does,
+//! or keeps its upper byte too where the caller asks for it.
 //!
 //! The whole image is decoded, because these formats allow no random access, then the region is converted. Of an animation the
 //! first frame is decoded. Images that the libraries read differently from Pillow, or not at all, are [`Status::Unsupported`]:
@@ -87,17 +88,18 @@ fn stated_size(data: &[u8], format: Format) -> Result<Size> {
 }
 
 /// Decode `data`, an image of the `size` that [`size`] returned, and write `region`, which must lie in it, as RGB rows without
-/// gaps into `pixels`. `samples` is reused memory. A panic of a library is [`Status::Internal`].
+/// gaps into `pixels`. With `scale_depth`, 16-bit gray is scaled to 8 bits, else clipped. `samples` is reused memory. A panic of a library is [`Status::Internal`].
 pub fn region(
     data: &[u8],
     format: Format,
     size: Size,
     region: Rect,
+    scale_depth: bool,
     samples: &mut Vec<u8>,
     pixels: &mut Vec<u8>,
 ) -> Result<()> {
     // Both buffers are only overwritten, so they serve the next image whatever a panic left in them.
-    or_internal(|| decode_region(data, format, size, region, samples, pixels))
+    or_internal(|| decode_region(data, format, size, region, scale_depth, samples, pixels))
 }
 
 fn decode_region(
@@ -105,6 +107,7 @@ fn decode_region(
     format: Format,
     size: Size,
     region: Rect,
+    scale_depth: bool,
     samples: &mut Vec<u8>,
     pixels: &mut Vec<u8>,
 ) -> Result<()> {
@@ -116,7 +119,7 @@ fn decode_region(
     }
     let kind = match format {
         Format::Gif => return gif::region(data, region, samples, pixels),
-        Format::Pnm => return pnm::region(data, region, samples, pixels),
+        Format::Pnm => return pnm::region(data, region, scale_depth, samples, pixels),
         Format::Tiff => tiff::samples(data, size, samples)?,
         Format::Png => png::samples(data, samples)?,
         Format::WebP => webp::samples(data, samples)?,
@@ -135,7 +138,7 @@ fn decode_region(
     let columns = region.x as usize * kind.bytes()..(region.x + region.w) as usize * kind.bytes();
     limits::resize(pixels, region.w as usize * region.h as usize * 3, 0)?;
     for (row, out) in rows.zip(pixels.chunks_exact_mut(region.w as usize * 3)) {
-        kind.convert(&row[columns.clone()], out);
+        kind.convert(&row[columns.clone()], scale_depth, out);
     }
     Ok(())
 }
@@ -231,7 +234,7 @@ impl Samples {
     }
 
     /// Convert a row of pixels to RGB.
-    fn convert(self, row: &[u8], out: &mut [u8]) {
+    fn convert(self, row: &[u8], scale_depth: bool, out: &mut [u8]) {
         let wide = |pair: &[u8]| u16::from_ne_bytes([pair[0], pair[1]]);
         let upper = |pair: &[u8]| (wide(pair) >> 8) as u8;
         match self {
@@ -240,6 +243,9 @@ impl Samples {
             Samples::Cmyk8 => each(row, self.bytes(), out, |p| {
                 rgb_of_cmyk([p[0], p[1], p[2], p[3]])
             }),
+            Samples::Gray16 | Samples::KeyedGray16 if scale_depth => {
+                each(row, self.bytes(), out, |p| [upper(p); 3])
+            }
             Samples::Gray16 | Samples::KeyedGray16 => {
                 each(row, self.bytes(), out, |p| [wide(p).min(255) as u8; 3])
             }

@@ -1,5 +1,6 @@
 //! Portable bitmaps, graymaps and pixmaps (PBM, PGM, PPM; binary and plain) as Pillow reads them: samples are scaled to 255 with
-//! halves rounded to even, and gray of more than 8 bits, which Pillow scales to 65,535, is clipped at 255.
+//! halves rounded to even, and gray of more than 8 bits, which Pillow scales to 65,535, is clipped at 255, if the caller does
+//! not ask for 8 bits.
 //!
 //! Of several images in a file the first is read. Numbers have at most 10 digits. A comment, from `#` to the end of its line, may
 //! stand inside a number.
@@ -26,6 +27,8 @@ struct Header {
     size: Size,
     /// The largest sample, which is white.
     maximum: u16,
+    /// Scale gray of more than 8 bits to 8 bits.
+    scale_depth: bool,
     /// Offset of the samples.
     samples_at: usize,
 }
@@ -45,10 +48,14 @@ pub fn size(data: &[u8]) -> Result<Size> {
 pub fn region(
     data: &[u8],
     region: Rect,
+    scale_depth: bool,
     samples: &mut Vec<u8>,
     pixels: &mut Vec<u8>,
 ) -> Result<()> {
-    let header = header(data)?;
+    let header = Header {
+        scale_depth,
+        ..header(data)?
+    };
     let stored = &data[header.samples_at..];
     let (rows, layout) = if header.plain {
         read_plain(stored, &header, samples)?;
@@ -116,9 +123,9 @@ impl Kind {
 }
 
 impl Header {
-    /// Return the value of a sample after Pillow's `convert("RGB")`.
+    /// Return the value of a sample after Pillow's `convert("RGB")`, or on a scale of 8 bits.
     fn scaled(&self, sample: u16) -> u8 {
-        let wide_gray = self.kind == Kind::Gray && self.maximum > 255;
+        let wide_gray = self.kind == Kind::Gray && self.maximum > 255 && !self.scale_depth;
         let white = if wide_gray { 65_535.0 } else { 255.0 };
         let share = f64::from(sample) / f64::from(self.maximum);
         (share * white).round_ties_even().min(255.0) as u8
@@ -152,6 +159,7 @@ fn header(data: &[u8]) -> Result<Header> {
             plain,
             size: Size { width, height },
             maximum,
+            scale_depth: false,
             samples_at: text.at,
         }),
         _ => Err(Status::CorruptHeader),

@@ -31,6 +31,7 @@ pub struct Program {
     out: (u32, u32),
     fuse: Fuse,
     dct_scale: bool,
+    scale_depth: bool,
 }
 
 /// Largest number of pixels in an output image.
@@ -58,6 +59,7 @@ impl Program {
             out,
             fuse,
             dct_scale: false,
+            scale_depth: false,
         })
     }
 
@@ -80,6 +82,20 @@ impl Program {
     /// Return whether JPEGs may be decoded at reduced size, see [`Program::with_dct_scale`].
     pub fn dct_scale(&self) -> bool {
         self.dct_scale
+    }
+
+    /// Scale gray of 16 bits to 8 bits, see [`crate::decode::Decoder::set_scale_depth`]. All views of a batch agree.
+    #[must_use]
+    pub fn with_scale_depth(self, scale_depth: bool) -> Self {
+        Program {
+            scale_depth,
+            ..self
+        }
+    }
+
+    /// Return whether gray of 16 bits is scaled to 8 bits.
+    pub fn scale_depth(&self) -> bool {
+        self.scale_depth
     }
 
     /// Replace the contents of `steps` by the concrete operations for an image of this size under this key.

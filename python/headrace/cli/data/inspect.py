@@ -14,7 +14,7 @@ from headrace.datasets.open import open_stored
 from headrace.datasets.records.pictures import pictures
 from headrace.errors import UsageError
 from headrace.inspection.contact_sheet import PICTURES
-from headrace.inspection.inspect import SAMPLE, Inspection, Spread, inspect_dataset
+from headrace.inspection.inspect import SAMPLE, Inspection, Spread, deep_samples_note, inspect_dataset
 from headrace.report.pages.dataset_page import objects_text, write
 from headrace.system.text.sizes import count_text, percent_text, size_text
 
@@ -97,12 +97,17 @@ def _render_records(found: Inspection) -> None:
             _line("not read", f"{count_text(found.strays, 'image')} that ImageFolder ignores")
         else:
             _line("not read", f"{count_text(found.strays, 'archive member')} without an image")
+    if found.ignored_folders:
+        more = " …" if len(found.ignored_folders) > _SHOWN else ""
+        _line("ignored folders", ", ".join(found.ignored_folders[:_SHOWN]) + more)
     if found.other_files:
         _line("other files", f"{found.other_files:,} whose endings are not those of images")
 
 
 def _render_sample(found: Inspection) -> None:
     _line("formats", _list(found.formats))
+    if note := deep_samples_note(found.samples):
+        _line("values", note)
     if found.width and found.height and found.size_bytes:
         _line("width", _range(found.width) + " px")
         _line("height", _range(found.height) + " px")

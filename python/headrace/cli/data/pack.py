@@ -10,8 +10,11 @@ from contextlib import ExitStack
 from dataclasses import asdict
 
 from headrace.cli.shared.output import ProgressBar, emit, listing_progress, log, progress, say
+from headrace.datasets.open import open_stored
 from headrace.datasets.shards.manifest import ERRORS
+from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import UsageError
+from headrace.inspection.inspect import deep_samples_note, sampled_values
 from headrace.packing import Estimate, PackResult, pack
 from headrace.packing.job import ENGINES
 from headrace.system.text.sizes import count_text, parse_size, percent_text, size_text
@@ -174,6 +177,9 @@ def _render(result: PackResult) -> None:
         say(f"  {count_text(result.unmarked, 'JPEG')} kept byte for byte: restart markers cannot be written into such files")
     if result.other_files:
         say(f"  {count_text(result.other_files, 'other file')} left out: their endings are not those of images")
+    for part in () if is_url(result.path) else (result.parts or (result,)):
+        if note := deep_samples_note(sampled_values(open_stored(part.path))):
+            say(f"  of a sample of {part.path}: {note}")
     for part in result.parts or (result,):
         if part.errors:
             say(f"  {count_text(part.errors, 'record')} not packed: see {part.path}/{ERRORS}")

@@ -14,8 +14,9 @@ from rich.table import Column, Table
 
 from headrace.cli.shared import output
 from headrace.cli.train.training_options import add_model_of_weights
-from headrace.datasets.open import open as open_dataset
-from headrace.errors import SourceError, UsageError
+from headrace.datasets.open import open_stored
+from headrace.datasets.records.labels import labelled_by
+from headrace.errors import UsageError
 from headrace.system.files.atomic_write import write_output
 from headrace.system.text.sizes import count_text, percent_text
 from headrace.system.text.spreadsheet import cell_text
@@ -68,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
     if device.simulated:
         raise UsageError("weights cannot be evaluated on a simulated device", hint="--device cpu or cuda")
     model, weights = load_model(args.weights, model=args.model)
-    data = open_dataset(args.data)
+    data = open_stored(args.data, empty_classes=True)
     if data.classes != weights.classes:
-        what = f"the classes of {args.data} ({len(data.classes)}) are not those of {weights.path} ({len(weights.classes)})"
-        raise SourceError(what, hint="give data with the class folders that the training had")
+        data = labelled_by(data, weights.classes)
+        output.log(f"note: {args.data} has images of some classes only; its labels are those of {weights.path}")
     if args.confusion is not None and len(data.classes) > MOST_CLASSES:
         raise UsageError(f"--confusion: a matrix of {len(data.classes):,} classes has no reader", hint="--json has each class")
     import torch

@@ -28,8 +28,7 @@ from headrace.training.distributed.devices import open_device
 from headrace.training.distributed.processes import rank_count, run_processes
 from headrace.training.distributed.ranks import ranks_from_environment
 from headrace.training.dry_run import DryRun, measure_dry_run
-from headrace.training.inputs.data import open_data
-from headrace.training.inputs.enlarging import enlargement_note
+from headrace.training.inputs.data import data_notes, open_data
 from headrace.training.loop import Options, Result, TrainingProgress, train
 from headrace.training.settings import options_file
 from headrace.training.settings.options import Compile, check_options
@@ -148,7 +147,7 @@ def _measured_batch_size(resolved: ResolvedOptions, ranks: int) -> int:
     options = resolved.options
     if "WORLD_SIZE" in os.environ:
         raise UsageError("--batch-size auto does not work under torchrun", hint="give a number")
-    if options.resume is not None and (found := find_checkpoint(options)[0]) is not None:
+    if (found := find_checkpoint(options)[0]) is not None:
         return read_saved_state(found).batch_size
     device = open_device(options.device)
     if device.simulated:
@@ -191,7 +190,7 @@ def _dry_run(args: argparse.Namespace, resolved: ResolvedOptions, options: Optio
     device = open_device(options.device)
     data, val = open_data(options)
     _log_options(resolved, options)
-    if note := enlargement_note(data, options.image_size):
+    for note in data_notes(options, data, val, ranks=ranks):
         output.log(f"note: {note}")
     output.log(f"measuring on the {device.name} for {DRY_RUN_LIMIT_S:.0f} s at most; nothing is written")
     with output.Heartbeat("headrace train --dry-run") as beat:

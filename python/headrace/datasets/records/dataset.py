@@ -6,6 +6,7 @@ A record is one image with key and label.
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 import os
 import shlex
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +25,11 @@ from headrace.datasets.records.keys import Keys
 from headrace.datasets.records.notebook import dataset_facts, dataset_strip, names_text, notebook_html
 from headrace.datasets.records.part_fetcher import joined_fetcher, selected_fetcher
 from headrace.datasets.records.table import Kind, RecordFetcher, RecordTable, Stream
-from headrace.errors import DecodeError, RecordIndexError, SourceError, UsageError
+from headrace.errors import DecodeError, FormatError, RecordIndexError, SourceError, UsageError
 from headrace.images.with_pillow import rgb_picture
 from headrace.system.files.near_paths import near_path_hint
+from headrace.system.text.arguments import unknown_name
+from headrace.system.text.other_libraries import OF_DATASET
 from headrace.system.text.redaction import without_url_secrets
 
 if TYPE_CHECKING:
@@ -35,15 +38,28 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "existing", "fingerprint", "joined", "of_classes"]
 
 
+class _Opened:
+    """Base of Dataset, which is made by `headrace.open`."""
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Raise UsageError for `Dataset("photos")`."""
+        if 0 < len(arguments) + len(named) < _REQUIRED:  # none: of a copy
+            raise UsageError("a Dataset is made by headrace.open", hint='headrace.open("photos")')
+        return object.__new__(cls)
+
+
+_REQUIRED = 5  # arguments of a Dataset that have no default
+
+
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(_Opened):
     """An opened dataset: records from one source, with class names. `headrace.open` returns it, `headrace.Loader` reads it.
 
     `len(dataset)` is the number of records; it raises UnknownLengthError for a stream of unknown length. `root` is the path or
     URL, `table` the place, size, label and key of each record, and `classes` the names of the labels.
 
-    As torchvision's `ImageFolder`, it has `class_to_idx` and `targets`, and `dataset[i]` is (image, label) of record i.
-    A notebook shows the facts and a strip of pictures.
+    As torchvision's `ImageFolder`, it has `class_to_idx`, `targets` and `samples`, and `dataset[i]` is (image, label) of record
+    i. A notebook shows the facts and a strip of pictures.
 
     `subset`, `split`, slices and `+` return a part or a union: a Dataset with a table, targets and a fingerprint of its own.
     No image is read or copied for it.
@@ -58,6 +74,7 @@ class Dataset:
     fetcher: RecordFetcher | None = None  # None: everything is on local disk
     stream: Stream | None = None  # None: not a stream; the table of a stream is empty
     strays: tuple[str, ...] = ()  # members of archives without an image; images that ImageFolder ignores
+    ignored_folders: tuple[str, ...] = ()  # in an image folder: hidden ones, and those of a Mac's archive
     other_files: int = 0  # in the class folders, with endings that are no image's
     is_part: bool = False  # made of other datasets: `root` has more records, or it is several
 
@@ -70,7 +87,10 @@ class Dataset:
         names = f" ({names_text(self.classes, 3)})" if self.classes else ""
         root = without_url_secrets(self.root)
         part = "part of " if self.is_part else ""
-        return f"Dataset({part}{root!r}, kind={self.kind!r}, records={len(self)}, classes={len(self.classes)}{names})"
+        ignored = f", ignored folders: {', '.join(self.ignored_folders[:3])}" if self.ignored_folders else ""
+        ignored += " …" if len(self.ignored_folders) > 3 else ""
+        facts = f"records={len(self)}, classes={len(self.classes)}{names}{ignored}"
+        return f"Dataset({part}{root!r}, kind={self.kind!r}, {facts})"
 
     def _repr_html_(self) -> str:
         """Return facts and a strip of pictures, which notebooks show."""
@@ -166,9 +186,24 @@ class Dataset:
             fetcher=selected_fetcher(self.fetcher, rows, table),
             fingerprint=_fingerprint_of(table),
             strays=(),
+            ignored_folders=(),
             other_files=0,
             is_part=True,
         )
+
+    if not TYPE_CHECKING:  # else a type checker would accept any name
+
+        def __getattr__(self, name: str) -> object:
+            raise unknown_name("a Dataset", name, dir(type(self)), OF_DATASET)
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """Path and label of each record, as ImageFolder has them; of a record in a container its key. `imgs` is the same."""
+        self.check_stored()
+        names = self.table.files if self.kind in ("folder", "lst") else self.table.keys
+        return list(zip(names, self.targets, strict=True))
+
+    imgs = samples
 
     @cached_property
     def class_to_idx(self) -> dict[str, int]:
@@ -205,6 +240,17 @@ class Dataset:
         if offset is None or size is None or not size[record]:
             return b""
         return self._read(record, int(offset[record]), int(size[record]))
+
+    def parsed_json(self, record: int) -> Any:
+        """Return the parsed JSON of a record, or None. Raise FormatError for damaged JSON, else what `read` raises."""
+        raw = self.read_json(record)
+        try:
+            return json.loads(raw) if raw else None
+        except ValueError as error:
+            raise FormatError(
+                f"record {self.table.keys[record]!r}: its JSON cannot be read: {error}",
+                hint="repair it, or drop with_json",
+            ) from error
 
     def read_extras(self, record: int) -> list[tuple[str, bytes]]:
         """Return name (`seg.png` of KEY.seg.png) and bytes of each sidecar file of a record. Raises what `read` raises."""

@@ -35,6 +35,7 @@ from headrace.transforms.base import Transform
 from headrace.transforms.batch import CutMix, MixUp, RandomChoice
 from headrace.transforms.compile import Pipeline, compile_pipeline
 from headrace.transforms.composition import Views
+from headrace.transforms.native_operations import is_random
 from headrace.transforms.written import written
 
 __all__ = ["LoaderViews", "View"]
@@ -101,7 +102,8 @@ class LoaderViews:
         self._dataset, self._options, self._masks = dataset, options, masks
         transforms = transform.transforms if isinstance(transform, Views) else (transform,)
         pipelines = [
-            compile_pipeline(one, dtype=options.dtype, fuse=options.fuse, dct_scale=options.dct_scale) for one in transforms
+            compile_pipeline(one, dtype=options.dtype, fuse=options.fuse, dct_scale=options.dct_scale, depth=options.depth)
+            for one in transforms
         ]
         for pipeline in pipelines:
             _check_batch_transforms(pipeline, options, several=self.several, masked=masks is not None)
@@ -147,6 +149,19 @@ class LoaderViews:
         """A hash of all pipelines. A loader refuses a saved state with another hash."""
         hashes = [view.pipeline.hash for view in self._views]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()[:16]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no transform draws random numbers, as in an evaluation. A Python function may do anything."""
+        steps = [step for view in self._views for step in (*view.pipeline.transforms, *view.pipeline.batch)]
+        return not any(view.pipeline.functions for view in self._views) and not any(map(is_random, steps))
+
+    def as_tensor(self, numbers: npt.NDArray[np.int64]) -> Any:
+        """Return numbers as a tensor on the device of the images."""
+        import torch
+
+        transfer = self._views[0].transfer
+        return torch.from_numpy(numbers).to("cpu" if transfer is None else transfer.device)
 
     def begin(self, batches: Iterable[IndexBatch], epoch: int) -> FeedPass:
         """Return a new pass over the batches of all views. Nothing is submitted yet."""

@@ -38,7 +38,8 @@ __all__ = ["BatchAllocator", "Feed", "Masks"]
 INDEX_BYTES = 1 << 30
 _MAX_SUBSTITUTES = 100  # records tried in place of a bad one before the pass fails
 _REPAIR_HINT = "repair or remove it"
-_HINTS = {UNSUPPORTED: "make it a JPEG (headrace pack --quality 95)"}  # the file is undamaged, so repairing is no advice
+_AS_JPEG = "make it a JPEG (headrace pack --quality 95); floating-point values must be scaled to 8 or 16 bits first"
+_HINTS = {UNSUPPORTED: _AS_JPEG}  # the file is undamaged, so repairing is no advice
 _FETCHED_AHEAD = 3  # fetch the records of up to this many times `prefetch` batches of a remote dataset
 _STATUS = status_names()
 
@@ -365,7 +366,7 @@ class Feed:
             for image in images:
                 result = image
                 for function in self.pipeline.functions:
-                    result = function(result)
+                    result = _called(function, result)
                 _check_result(result, image.shape, self.pipeline.functions[-1])
                 if result is not image:
                     image[...] = result
@@ -378,6 +379,19 @@ class Feed:
             for channel in range(3):
                 axis = (..., channel) if self.pipeline.layout == "hwc" else (slice(None), channel)
                 target[axis] = table[channel][values[axis]]
+
+
+def _called(function: Callable[[Any], Any], image: npt.NDArray[np.uint8]) -> Any:
+    """Call the user's function. Say what it is given if it takes the image for one of Pillow or a tensor."""
+    try:
+        return function(image)
+    except (AttributeError, TypeError) as error:
+        if "ndarray" not in str(error):
+            raise
+        raise UsageError(
+            f"the function {getattr(function, '__qualname__', type(function).__name__)} fails: {error}",
+            hint="it gets one image as a uint8 array [H, W, 3]; PIL.Image.fromarray(image) makes a Pillow image of it",
+        ) from error
 
 
 _NativeView = tuple[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias, TypedDict
 
 from headrace.errors import UsageError
 from headrace.gpu.placement import DECODE, Decode
@@ -13,29 +13,44 @@ from headrace.loading.feeding.byte_cache import parse_cache
 from headrace.loading.order.sampled import Sampler
 from headrace.loading.order.uneven_shards import Parts
 from headrace.loading.order.weighted_draws import Weights
-from headrace.transforms.compile import DctScale, Dtype, Fuse
+from headrace.transforms.compile import DctScale, Depth, Dtype, Fuse
 
-__all__ = ["OF_DATALOADER", "LoaderOptions", "OnError", "Output", "resolve_rank"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Device", "LoaderOptions", "OnError", "OtherArguments", "Output", "resolve_rank"]
 
 OnError: TypeAlias = Literal["raise", "skip"]
 Output: TypeAlias = Literal["torch", "numpy"]
+Device: TypeAlias = "str | torch.device"
 
 MOST_THREADS = 1024
 """Largest `threads=`. Larger numbers are mistakes: each thread has a stack and decoding memory of its own."""
 
-OF_DATALOADER = {
-    "num_workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
-    "workers": "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores",
-    "prefetch_factor": "did you mean prefetch? It counts batches: prefetch=3",
-    "pin_memory": "leave it out: with device='cuda' batches come from pinned memory, by asynchronous copies",
-    "persistent_workers": "leave it out: the threads live as long as the Loader",
-    "multiprocessing_context": "leave it out: a Loader has no worker processes",
-    "worker_init_fn": "leave it out: a Loader has no worker processes; seed=0 decides all random draws",
-    "generator": "did you mean seed? It decides order and random draws: seed=0",
-    "batch_sampler": "did you mean sampler? It takes lists of indices, too, of at most batch_size: sampler=batches",
-    "collate_fn": "leave it out: batches are made in place; change them in your loop",
-}
-"""Arguments of PyTorch's DataLoader that a Loader does not take, each with a hint on what to use."""
+
+class OtherArguments(TypedDict, total=False):
+    """Arguments of `Loader` on which the type of a batch does not depend."""
+
+    seed: int
+    shuffle: bool | str | None
+    sampler: Sampler | None
+    weights: Weights | None
+    drop_last: bool
+    rank: int | None
+    world_size: int | None
+    threads: int | None
+    prefetch: int
+    device: Device
+    dtype: Dtype | torch.dtype
+    on_error: OnError
+    mask_fill: int
+    repeated_label: int | None
+    cache: str | None
+    parts: Parts
+    fuse: Fuse
+    dct_scale: DctScale
+    depth: Depth
+    decode: Decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,22 +67,28 @@ class LoaderOptions:
     weights: Weights | None = None
     drop_last: bool = True
     prefetch: int = 3
-    device: str = "cpu"
-    dtype: Dtype = "uint8"
+    device: str = "cpu"  # given as torch's device or by name; its name here
+    dtype: Dtype = "uint8"  # likewise
     output: Output = "torch"
     on_error: OnError = "raise"
     mask: str | os.PathLike[str] | None = None
     mask_fill: int = 0
     with_json: bool = False
+    with_index: bool = False
+    with_key: bool = False
+    repeated_label: int | None = None
     cache: str | None = None
     parts: Parts = None
     fuse: Fuse = "geometry"
     dct_scale: DctScale = "off"
+    depth: Depth = "scale"
     decode: Decode = "auto"
 
     def __post_init__(self) -> None:
         if self.shuffle is None:
             object.__setattr__(self, "shuffle", self.sampler is None)
+        object.__setattr__(self, "device", str(self.device))
+        object.__setattr__(self, "dtype", str(self.dtype).removeprefix("torch."))
         for name, example in (
             ("batch_size", "batch_size=256"),
             ("seed", "seed=0"),

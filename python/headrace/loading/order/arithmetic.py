@@ -146,6 +146,11 @@ class EpochOrder:
             count = -(-left // self.world_size)
         return np.arange(count, dtype=np.int64) + (start + self.rank * count)
 
+    def real_images(self, step: int, images: int) -> int:
+        """Return how many of the `images` records of this rank's batch `step` are not repeated to fill up the last batch."""
+        left = self.records - step * self.global_batch
+        return images if left >= self.global_batch else max(0, min(images, left - self.rank * images))
+
     def _positions_from(self, first: int) -> Iterator[Positions]:
         """Yield the positions of this rank's batches from step `first` on, a row for each batch.
 

@@ -126,7 +126,7 @@ def _plain(image: Image.Image) -> Image.Image:
     """Convert to grey or RGB, which a JPEG can hold and torchvision's loader gives."""
     if image.mode in ("RGB", "L"):
         return image
-    return converted(image, "L" if image.mode in ("1", "I;16", "La") else "RGB")
+    return converted(image, "L" if image.mode[0] in "1I" or image.mode == "La" else "RGB")
 
 
 def _encoded(image: Image.Image, quality: int, source: bytes, *, with_markers: bool) -> bytes:

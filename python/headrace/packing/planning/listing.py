@@ -22,6 +22,7 @@ from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.division import key_numbers, relabeled, split_salt
 from headrace.datasets.records.file_paths import FilesBelow
 from headrace.datasets.records.keys import Keys, repeated_values
+from headrace.datasets.records.labels import labels_looked_for
 from headrace.datasets.records.packed_keys import packed_keys, wrong_key
 from headrace.datasets.sources.folders.folder import IMAGE_EXTENSIONS, THREADS, OnListed, change_of_file
 from headrace.datasets.sources.remote.store import is_url
@@ -136,6 +137,8 @@ def list_records(dataset: Dataset, options: PackOptions, on_listed: OnListed | N
     rows = np.flatnonzero(labels >= 0)
     why = "ImageFolder takes no files of this ending" if dataset.kind == "folder" else "belongs to no image"
     strays = [_stray(name, why) for name in dataset.strays]
+    ignored = "a folder that is hidden, or of a Mac's archive"
+    strays += [Rejection(f"{name}/", "no image", ignored) for name in dataset.ignored_folders]
     if options.undecodable == "stop" and (stopping := next((one for one in strays if one.reason == "unreadable"), None)):
         raise SourceError(f"{stopping.file} cannot be packed: it is {stopping.detail}", hint="take it out of the source")
     keys = _keys(dataset, rows)
@@ -145,7 +148,7 @@ def list_records(dataset: Dataset, options: PackOptions, on_listed: OnListed | N
         which = "a label" if options.classes is None else "a label that is wanted"
         raise SourceError(
             f"nothing to pack in {dataset.root}: none of {len(table)} records has {which}",
-            hint="`headrace inspect` shows its classes; docs/guides/packing.md says where labels are looked for",
+            hint=labels_looked_for(dataset) or "`headrace inspect` shows its classes",
         )
     sizes, changed = _sizes_and_times(dataset, rows, on_listed)
     irregular = [Rejection(table.keys[int(row)], "unreadable", "not a file") for row in rows[sizes < 0]]
@@ -226,7 +229,7 @@ def _refuse_resizing_with_sidecar_images(listing: Listing, options: PackOptions)
 
 def _outside_classes(dataset: Dataset) -> Iterator[str]:
     """Yield images in an image folder that are in no class folder; torchvision ignores them silently."""
-    if dataset.kind == "folder" and not dataset.is_part and Path(dataset.root).is_dir():
+    if dataset.kind == "folder" and dataset.classes and not dataset.is_part and Path(dataset.root).is_dir():
         with os.scandir(dataset.root) as entries:
             yield from sorted(
                 entry.name for entry in entries if entry.is_file() and entry.name.lower().endswith(IMAGE_EXTENSIONS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.datasets.records.pictures import Picture
 from headrace.errors import HeadraceError
-from headrace.inspection.inspect import Inspection, Spread
+from headrace.inspection.inspect import Inspection, Spread, deep_samples_note
 from headrace.inspection.object_sizes import ObjectSizes
 from headrace.report.drawing.markup import Html, no_break, tag
 from headrace.report.drawing.plot import ends, stretched
@@ -122,7 +122,9 @@ def _facts(found: Inspection) -> Html:
             "images that ImageFolder skips" if found.kind == "folder" else "files without an image",
             f"{found.strays:,}" if found.strays else None,
         ),
+        ("ignored folders", ", ".join(found.ignored_folders) or None),
         ("formats", _counts(found.formats)),
+        ("values", deep_samples_note(found.samples)),
         ("JPEG subsampling", _counts(found.subsampling)),
         ("JPEG process", _counts(found.processes)),
         ("JPEG quality", _range(found.quality)),

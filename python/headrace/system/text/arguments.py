@@ -1,16 +1,20 @@
-"""Misspelt keyword arguments of public functions: an error of ours that names the argument that was meant."""
+"""Misspelt arguments and names: an error of ours that names what was meant, or what another library's name is called here."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import inspect
+import opcode
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import ParamSpec, TypeVar
 
-from headrace.errors import UnknownArgumentError
+from headrace.errors import UnknownArgumentError, UnknownNameError, UsageError
 
-__all__ = ["suggest_arguments", "unknown_argument"]
+__all__ = ["suggest_arguments", "unknown_argument", "unknown_name"]
+
+_IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,3 +54,21 @@ def unknown_argument(
     near = difflib.get_close_matches(wrong.lower(), known, n=1)
     hint = (others or {}).get(wrong) or (f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}")
     return UnknownArgumentError(f"{called} takes no argument {wrong!r}", hint=hint)
+
+
+def unknown_name(owner: str, name: str, known: Iterable[str], others: Mapping[str, str]) -> UsageError:
+    """Return the error for the attribute `name` that `owner` lacks, for its `__getattr__` to raise.
+
+    known: the names that it has. others: what to use for names of other libraries.
+
+    Python hides an AttributeError of `from headrace import name` behind an ImportError without a hint. There the error is no
+    AttributeError, so that it is seen.
+    """
+    public = {one.lower(): one for one in known if not one.startswith("_")}
+    near = [] if name.startswith("_") else difflib.get_close_matches(name.lower(), public, n=1)  # Python asks for "__…" often
+    use = others.get(name) or (f"did you mean {public[near[0]]}?" if near else None)
+    if use is None:
+        return UnknownNameError(f"{owner} has no attribute {name!r}")
+    frame = sys._getframe(2)  # of what asks `__getattr__`
+    imports = frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
+    return (UsageError if imports else UnknownNameError)(f"{owner} has no {name}: {use}")

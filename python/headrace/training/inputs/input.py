@@ -17,10 +17,9 @@ from headrace.training.settings.options import Options
 from headrace.transforms.base import Transform
 from headrace.transforms.batch import RandomErasing
 from headrace.transforms.compile import Dtype
-from headrace.transforms.composition import Compose
+from headrace.transforms.composition import IMAGENET_MEAN, IMAGENET_STD, Compose
 from headrace.transforms.geometry import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from headrace.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
-from headrace.transforms.presets import IMAGENET_MEAN, IMAGENET_STD
 from headrace.transforms.values import Normalize
 
 __all__ = ["TrainingInput", "evaluation_loader", "validation_loader"]

@@ -60,7 +60,7 @@ def evaluate(
     with torch.inference_mode(), torch.autocast(device.split(":")[0], dtype=autocast, enabled=autocast is not None):
         for images, labels in loader:
             images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-            real = _real_images(loader, step, len(labels))
+            real = loader.real_images(step, len(labels))
             step += 1
             if stopped():
                 totals[4] = 1
@@ -98,12 +98,3 @@ def model_scores(model: nn.Module, images: torch.Tensor, *, flip: bool) -> torch
             raise HeadraceError(f"the model fails on {what}: {first_line(error)}", hint="another --image-size") from error
         what = f"{what} do not fit into the memory with this model"
         raise HeadraceError(what, hint="a smaller --batch-size or --image-size") from error
-
-
-def _real_images(loader: Loader, step: int, images: int) -> int:
-    """Return how many images of a batch count: the last batch repeats images from the front, so that ranks stay in step."""
-    part = loader.part  # the ranks that read the same images: all of them, unless each host has its own
-    left = len(loader.dataset) - step * loader.batch_size * part.world_size
-    if left >= loader.batch_size * part.world_size:
-        return images
-    return max(0, min(images, left - part.rank * images))

@@ -24,7 +24,7 @@ from headrace.system.text.sizes import percent_text
 from headrace.training.weights.checkpoint import save_weights
 from headrace.training.weights.evaluation import model_scores
 from headrace.training.weights.trained_weights import Weights, load_model
-from headrace.transforms.presets import IMAGENET_MEAN, IMAGENET_STD
+from headrace.transforms.composition import IMAGENET_MEAN, IMAGENET_STD
 
 if TYPE_CHECKING:
     import torch

@@ -26,16 +26,18 @@ from typing import TYPE_CHECKING
 
 from headrace.datasets.sources.remote.store import Bucket, is_url, open_bucket
 from headrace.errors import StateError, UsageError
+from headrace.system.text.sizes import count_text
 from headrace.training.distributed.ranks import Ranks
 from headrace.training.settings.options import Options
 from headrace.training.weights import checkpoint
 from headrace.training.weights.checkpoint import Checkpoint
+from headrace.training.weights.saved_state import finished_epochs
 from headrace.training.weights.uploads import check_writable, load_remote_checkpoint, remote_names
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["broadcast_checkpoint", "find_checkpoint", "loader_epoch", "newest_checkpoint"]
+__all__ = ["broadcast_checkpoint", "find_checkpoint", "is_continued_by", "loader_epoch", "newest_checkpoint"]
 
 
 def loader_epoch(step: int, steps_per_epoch: int) -> int:
@@ -50,7 +52,8 @@ def loader_epoch(step: int, steps_per_epoch: int) -> int:
 def find_checkpoint(options: Options) -> tuple[Checkpoint | None, list[str]]:
     """Return the checkpoint to resume from (None: start anew), and a message about each damaged one that was passed over.
 
-    Raises UsageError if a run would be overwritten, StateError if the checkpoint named by --resume cannot be read,
+    Without --resume, a finished run is continued if the options have more epochs. Raises UsageError if a run would be
+    overwritten, StateError if the checkpoint named by --resume cannot be read,
     SourceError if the object store cannot be used.
     """
     folder = Path(options.out) / "checkpoints"
@@ -59,8 +62,7 @@ def find_checkpoint(options: Options) -> tuple[Checkpoint | None, list[str]]:
         check_writable(bucket)
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # by torchrun --max-restarts: continue
     if options.resume is None and not restarted:
-        _refuse_to_overwrite(options, folder, bucket)
-        return None, []
+        return _find_finished(options, folder, bucket)
     if restarted or options.resume == "auto":
         found, damaged = newest_checkpoint(folder, bucket)
         if found is not None or options.resume in (None, "auto"):
@@ -101,12 +103,30 @@ def broadcast_checkpoint(found: Checkpoint | None, ranks: Ranks) -> Checkpoint |
     return Checkpoint(load(tensors), document, path)
 
 
-def _refuse_to_overwrite(options: Options, folder: Path, bucket: Bucket | None) -> None:
-    hint = "--resume auto continues it; or choose another"
+def _find_finished(options: Options, folder: Path, bucket: Bucket | None) -> tuple[Checkpoint | None, list[str]]:
+    """Return the last checkpoint of a finished run that has fewer epochs; None in a new folder. Raise UsageError otherwise."""
     if next(checkpoint.candidates(folder), None) is not None:
-        raise UsageError(f"{options.out} already holds a training run", hint=f"{hint} --out")
-    if bucket is not None and remote_names(bucket):
-        raise UsageError(f"{bucket.url} already holds checkpoints of a run", hint=f"{hint} --checkpoint-url")
+        what, option = f"{options.out} already holds a training run", "--out"
+    elif bucket is not None and remote_names(bucket):
+        what, option = f"{bucket.url} already holds checkpoints of a run", "--checkpoint-url"
+    else:
+        return None, []
+    found, damaged = newest_checkpoint(folder, bucket)
+    epochs = None if found is None else finished_epochs(found)
+    if found is not None and is_continued_by(found, options):
+        return found, _messages(found, damaged)
+    if epochs is None:
+        raise UsageError(what, hint=f"--resume auto continues it; or choose another {option}")
+    raise UsageError(
+        f"{what}, which has finished its {count_text(epochs, 'epoch')}",
+        hint=f"--epochs {2 * epochs} continues it for as many again; or choose another {option}",
+    )
+
+
+def is_continued_by(found: Checkpoint, options: Options) -> bool:
+    """Return whether a checkpoint is the end of a run that had fewer epochs than these options."""
+    epochs = finished_epochs(found)
+    return epochs is not None and epochs < options.epochs
 
 
 def _messages(found: Checkpoint | None, damaged: list[str]) -> list[str]:

@@ -15,7 +15,7 @@ from headrace.system.text.printable import value_text
 from headrace.training.weights.checkpoint import Checkpoint
 from headrace.training.weights.evaluation import Scores
 
-__all__ = ["SavedState", "read_facts", "read_saved_state", "saved_step"]
+__all__ = ["SavedState", "finished_epochs", "read_facts", "read_saved_state", "saved_step"]
 
 MOST = 1 << 53
 """Refuse larger integers in a saved state: real steps, batches and sizes are far below, and up to here floats are exact."""
@@ -54,6 +54,14 @@ def saved_step(found: Checkpoint) -> int:
     """Return the number of steps that the checkpoint's run had done. Raises StateError if its state has no valid number."""
     step: int = _Reader(found.state, str(found.path)).get("step", _is_step)
     return step
+
+
+def finished_epochs(found: Checkpoint) -> int | None:
+    """Return the epochs of a run whose last checkpoint this is; None if it was stopped before, or ended by --steps."""
+    epochs: int | None = _Reader(found.state, str(found.path)).get(
+        "finished_epochs", lambda value: value is None or _is_count(1)(value), None
+    )
+    return epochs
 
 
 def read_facts(facts: object, where: str) -> dict[str, Any]:

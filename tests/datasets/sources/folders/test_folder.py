@@ -11,7 +11,7 @@ import headrace
 import pytest
 from headrace.datasets.records import keys as record_keys
 from headrace.datasets.sources.folders import folder
-from headrace.errors import SourceError
+from headrace.errors import SourceError, UsageError
 from headrace.packing.planning import listing, pack_plan
 from headrace.packing.planning.options import PackOptions
 
@@ -52,7 +52,6 @@ def test_the_error_says_why_a_path_is_no_image_folder(image_folder: MakeFolder, 
         (tmp_path / "missing", "no such file or folder"),
         (dangling, "a link to .*gone, which does not exist"),
         (Path("/dev/null"), "a device, not a file"),
-        (flat, "4 images but no class folders"),
         (flat / "image_000.jpg", "is a file"),
         (bare, "no images in"),
         (nothing, "no class folders and no images"),
@@ -199,3 +198,57 @@ def test_progress_is_reported_while_a_folder_is_listed(image_folder: MakeFolder,
     headrace.open(root, on_listed=opened.append)
     headrace.pack(root, tmp_path / "out", on_listed=packed.append)
     assert opened == packed == [2, 2, 2]
+
+
+def test_a_folder_of_images_alone_opens_without_labels(image_folder: MakeFolder, tmp_path: Path) -> None:
+    flat = image_folder() / "class_0"
+    (flat / ".ipynb_checkpoints").mkdir()
+    (flat / ".ipynb_checkpoints" / "image_000.jpg").write_bytes(b"")
+    (flat / "notes.txt").write_text("x")
+    data = headrace.open(flat)
+    assert data.classes == () and set(data.targets) == {-1} and len(data) == 4
+    assert list(data.table.keys) == sorted(path.name for path in flat.glob("*.jpg"))
+    assert (data.other_files, data.ignored_folders) == (1, (".ipynb_checkpoints",))
+    with headrace.Loader(flat, 2, headrace.transforms.imagenet_train(16), output="numpy") as loader:
+        assert [labels.tolist() for _, labels in loader] == [[-1, -1]] * 2
+    with pytest.raises(SourceError, match="nothing to pack") as caught:
+        headrace.pack(flat, tmp_path / "packed")
+    assert "FOLDER/CLASS/image.jpg" in (caught.value.hint or "")
+
+
+def test_hidden_folders_and_those_of_a_mac_are_ignored_and_named(image_folder: MakeFolder, tmp_path: Path) -> None:
+    root = image_folder()
+    before = headrace.open(root)
+    for name in (".git", "__MACOSX", "class_1/.ipynb_checkpoints"):
+        (root / name).mkdir()
+        (root / name / "a.jpg").write_bytes(b"no image")
+    data = headrace.open(root)
+    assert (data.classes, data.fingerprint) == (before.classes, before.fingerprint)
+    assert sorted(data.ignored_folders) == [".git", "__MACOSX", "class_1/.ipynb_checkpoints"]
+    assert "ignored folders: " in repr(data)
+    result = headrace.pack(root, tmp_path / "packed")
+    assert result.records == len(data)
+    assert "__MACOSX/" in (tmp_path / "packed" / "errors.jsonl").read_text()
+
+
+def test_a_split_below_a_folder_opens_and_all_are_packed_at_once(image_folder: MakeFolder, tmp_path: Path) -> None:
+    import shutil
+
+    for part in ("train", "valid"):
+        image_folder(name=f"whole/{part}", classes=3)
+    shutil.rmtree(tmp_path / "whole/valid/class_1")
+    (tmp_path / "whole/valid/class_0/image_000.jpg").unlink()
+    for path in (tmp_path / "whole/valid/class_0").iterdir():
+        path.unlink()
+    training, validation = (headrace.open(tmp_path / "whole", split=name) for name in ("train", "val"))
+    assert training.classes == validation.classes == ("class_0", "class_1", "class_2")
+    assert set(validation.targets) == {2}
+    result = headrace.pack(tmp_path / "whole", tmp_path / "packed")
+    assert [Path(part.path).name for part in result.parts] == ["train", "valid"]
+    assert headrace.open(tmp_path / "packed", split="val").targets == validation.targets
+    with pytest.raises(UsageError, match="split is 'training'"):
+        headrace.open(tmp_path / "whole", split="training")
+    with pytest.raises(SourceError, match="holds no folder test"):
+        headrace.open(tmp_path / "whole", split="test")
+    with pytest.raises(UsageError, match="packed without --train-ratio"):
+        headrace.pack(tmp_path / "whole", tmp_path / "other", train_ratio=0.5)

@@ -1,4 +1,7 @@
-"""Image folders as torchvision's ImageFolder reads them: `root/CLASS/…/image.jpg`, classes by sorted folder name."""
+"""Image folders: `root/CLASS/…/image.jpg`, classes by sorted folder name as in torchvision's ImageFolder, or images alone.
+
+Hidden folders (`.ipynb_checkpoints`, `.git`) and `__MACOSX` of a Mac's archives are ignored; ImageFolder reads them.
+"""
 
 from __future__ import annotations
 
@@ -54,49 +57,78 @@ _Item = TypeVar("_Item")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8
 
 
-def open_folder(root: Path, *, list_unreadable: bool = False, on_listed: OnListed | None = None) -> Dataset:
-    """Open an image folder: the same classes, files and order as torchvision's `ImageFolder(root)`.
+def open_folder(
+    root: Path, *, list_unreadable: bool = False, empty_classes: bool = False, on_listed: OnListed | None = None
+) -> Dataset:
+    """Open an image folder: the same classes, files and order as torchvision's `ImageFolder(root)`, without hidden folders.
+
+    A folder of images without class folders is a dataset without classes: all its labels are -1.
 
     list_unreadable: list dangling links, pipes and devices with an image's name among the strays. Default: False, an error.
+    empty_classes: open a folder with classes that hold no image. Default: False, an error as in ImageFolder.
     on_listed: called with the number of images just listed, from one thread. Default: None.
 
-    Raises SourceError if `root` has no class folders, no images, an empty class or an unreadable folder, or if it holds
-    splits (`train` and `val` or `test`) with class folders inside them.
+    Raises SourceError if `root` has no images, an empty class or an unreadable folder, or if it holds splits (`train` and
+    `val` or `test`) with class folders inside them.
     """
     if not root.is_dir():
         raise SourceError(
             f"{root} is a file, not an image folder",
             hint="give the folder that holds one folder for each class: FOLDER/CLASS/image.jpg",
         )
-    classes = tuple(sorted(entry.name for entry in _entries(root) if entry.is_dir()))
+    folders = sorted(entry.name for entry in _entries(root) if entry.is_dir())
+    classes = tuple(name for name in folders if not is_ignored(name))
     if not classes:
-        raise SourceError(_no_classes(root), hint="expected FOLDER/CLASS/image.jpg, one folder for each class")
+        return _open_flat(root, list_unreadable=list_unreadable, on_listed=on_listed)
     if holds_splits(root, classes):
         raise SourceError(
             f"{root} holds {len(classes)} datasets, not classes: {', '.join(classes)}",
-            hint=f"give one of them, for example {root / 'train'}",
+            hint=f'give one of them, for example {root / "train"}; headrace.open(…, split="train")',
         )
     names, lengths, sizes, changes = bytearray(), bytearray(), bytearray(), bytearray()
     strays: list[str] = []
+    ignored = [name for name in folders if is_ignored(name)]
     others = 0
     counts: list[int] = []
-    with _listed_classes(root, classes, list_unreadable=list_unreadable) as found:
-        for images in found:
+    with _listed_classes(root, classes, list_unreadable=list_unreadable) as listed:
+        for images in listed:
             names += images.names
             lengths += images.lengths
             sizes += images.sizes
             changes += images.changes
             strays += images.strays
+            ignored += images.ignored
             others += images.others
             counts.append(len(images.sizes) // 8)
             if on_listed is not None:
                 on_listed(counts[-1])
-    _refuse_empty(root, classes, counts)
+    _refuse_empty(root, classes, counts, empty_classes=empty_classes)
     label, keys = np.repeat(np.arange(len(classes)), counts), Keys.of_lengths(names, lengths)
-    return replace(_dataset(root, classes, label, keys, sizes, changes, strays), other_files=others)
+    found = _dataset(root, classes, label, keys, sizes, changes, strays)
+    return replace(found, other_files=others, ignored_folders=tuple(ignored))
 
 
-def _refuse_empty(root: Path, classes: Sequence[str], counts: Sequence[int]) -> None:
+def is_ignored(name: str) -> bool:
+    """Return whether a folder of this name is no class: hidden, or what archives from a Mac bring."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _open_flat(root: Path, *, list_unreadable: bool, on_listed: OnListed | None) -> Dataset:
+    """Open a folder of images without class folders. Raise SourceError for no images."""
+    found = _looked_at(root, root, list_unreadable=list_unreadable)
+    keys = Keys.of_lengths(found.names, found.lengths)
+    if not keys:
+        raise SourceError(
+            f"{root} holds no class folders and no images", hint="expected FOLDER/CLASS/image.jpg, or images in FOLDER itself"
+        )
+    if on_listed is not None:
+        on_listed(len(keys))
+    label = np.full(len(keys), -1, dtype=np.int64)
+    flat = _dataset(root, (), label, keys, bytearray(found.sizes), bytearray(found.changes), found.strays)
+    return replace(flat, other_files=found.others, ignored_folders=tuple(found.ignored))
+
+
+def _refuse_empty(root: Path, classes: Sequence[str], counts: Sequence[int], *, empty_classes: bool) -> None:
     """Raise SourceError if there is no image, or a class has none."""
     if not any(counts):
         raise SourceError(
@@ -104,7 +136,7 @@ def _refuse_empty(root: Path, classes: Sequence[str], counts: Sequence[int]) -> 
             hint="check the path: it must be the folder above the class folders",
         )
     empty = [name for name, count in zip(classes, counts, strict=True) if not count]
-    if empty:
+    if empty and not empty_classes:
         raise SourceError(
             f"class folders without images in {root}: {', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}",
             hint="add images or remove the empty folders (torchvision's ImageFolder refuses them too)",
@@ -159,6 +191,7 @@ class _Images:
     changes: bytes  # `change_of_file`
     strays: Sequence[str]  # with words in brackets behind it where it cannot be read
     others: int  # files of other endings
+    ignored: Sequence[str] = ()  # folders that are not entered; the native listing declines where there are any
 
 
 @contextlib.contextmanager
@@ -186,7 +219,8 @@ def _looked_at(folder: Path, root: Path, *, list_unreadable: bool) -> _Images:
     """Return the images of a class that the native listing declines: their names, links or errors need a closer look."""
     strays: list[str] = []
     others: list[int] = []
-    found = list(_images(folder, strays, others, list_unreadable=list_unreadable))
+    ignored: list[str] = []
+    found = list(_images(folder, strays, others, ignored, list_unreadable=list_unreadable))
     prefix_length = len(os.path.join(root, ""))  # noqa: PTH118 (bytes of text, not a path)
     names = [os.fsencode(path[prefix_length:]) for path, _ in found]
     return _Images(
@@ -196,6 +230,7 @@ def _looked_at(folder: Path, root: Path, *, list_unreadable: bool) -> _Images:
         changes=np.array([change_of_file(facts) for _, facts in found], dtype=np.int64).tobytes(),
         strays=[path[prefix_length:] for path in strays],
         others=sum(others),
+        ignored=[path[prefix_length:] for path in ignored],
     )
 
 
@@ -221,14 +256,15 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _images(
-    folder: Path, strays: list[str], others: list[int], *, list_unreadable: bool
+    folder: Path, strays: list[str], others: list[int], ignored: list[str], *, list_unreadable: bool
 ) -> Iterator[tuple[str, os.stat_result]]:
     """Yield path and facts of each image below `folder`, in ImageFolder's order (by folder, then by name).
 
-    Images that ImageFolder ignores are added to `strays`, the number of other files to `others`.
+    Images that ImageFolder ignores are added to `strays`, the number of other files to `others`, and folders that are not
+    entered to `ignored`.
     """
 
-    for parent, names in sorted(walked(folder)):
+    for parent, names in sorted(walked(folder, ignored)):
         others.append(sum(not name.lower().endswith((*IMAGE_EXTENSIONS, *_IGNORED_EXTENSIONS)) for name in names))
         for name in sorted(names):
             if name.lower().endswith(IMAGE_EXTENSIONS):
@@ -244,8 +280,10 @@ def _images(
                 strays.append(os.path.join(parent, name))  # noqa: PTH118 (as above)
 
 
-def walked(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
+def walked(folder: str | os.PathLike[str], ignored: list[str] | None = None) -> Iterator[tuple[str, list[str]]]:
     """Yield each folder from `folder` down, and the names of its files. Links to folders are followed.
+
+    ignored: gets the folders that `is_ignored`, which are not entered. Default: None, all are entered.
 
     Raises SourceError for a folder that cannot be listed, and for links that never end: one to a folder above it, or folders
     of two links to the next one, which are 2^40 paths after forty.
@@ -256,6 +294,10 @@ def walked(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
 
     met = Counter[str]()
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=fail):
+        if ignored is not None:
+            hidden = [name for name in folders if is_ignored(name)]
+            ignored += [os.path.join(parent, name) for name in sorted(hidden)]  # noqa: PTH118 (as above)
+            folders[:] = [name for name in folders if name not in hidden]
         for name in folders:
             path = os.path.join(parent, name)  # noqa: PTH118 (as above)
             if not os.path.islink(path):  # noqa: PTH114
@@ -270,10 +312,3 @@ def walked(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
                 continue
             raise SourceError(f"{path} is a link to {what}: following it would never end", hint="remove the link")
         yield parent, names
-
-
-def _no_classes(root: Path) -> str:
-    images = [entry.name for entry in _entries(root) if entry.name.lower().endswith(IMAGE_EXTENSIONS)]
-    if images:
-        return f"{root} holds {len(images)} images but no class folders (first: {images[0]})"
-    return f"{root} holds no class folders and no images"
