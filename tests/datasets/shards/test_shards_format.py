@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from headrace.datasets.records import keys as record_keys
+from headrace.datasets.records import packed_keys as keys
 from headrace.datasets.records.keys import Keys
-from headrace.datasets.shards import index, keys, manifest, tar
+from headrace.datasets.shards import index, manifest, tar
 from headrace.errors import FormatError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "packed"
