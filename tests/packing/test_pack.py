@@ -530,7 +530,7 @@ def test_a_loader_reads_packed_images_of_every_format(tmp_path: Path) -> None:
         assert {"x/c.pgm", "x/d.pbm"} < set(archive.getnames()), "the ending says what the bytes are"
     assert verify(tmp_path / "out", decode=True).ok
     whole = transforms.CenterCrop((30, 40))
-    loader = Loader(tmp_path / "out", batch_size=len(saved), transform=whole, shuffle=False, output="numpy")
+    loader = Loader(tmp_path / "out", batch_size=len(saved), transform=whole, shuffle=False, output="numpy", depth="clip")
     images, _ = next(iter(loader))
     np.testing.assert_array_equal(images, expected)
 
@@ -580,6 +580,7 @@ def test_images_that_no_loader_decodes_are_rejected_or_reencoded(tmp_path: Path)
     assert [line["file"] for line in map(json.loads, lines)] == ["x/a.bmp", "x/float.tif"]
     for line, kind in zip(lines, ("pcx", "tiff"), strict=True):
         assert f"{kind}: a valid image of a kind that headrace does not decode; --quality 95 packs it as a JPEG" in line
+    assert "of its floating-point values, those above 255 become white in a JPEG" in lines[1]
     with pytest.raises(DecodeError, match="--keep-bytes as it is"):
         pack(tmp_path / "in", tmp_path / "strict", undecodable="stop")
 

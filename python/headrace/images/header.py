@@ -146,7 +146,8 @@ def _other(data: bytes, kind: str | None) -> ImageHeader:
     try:
         with open_raster(data) as image:
             samples = _tiff_samples(image) if kind == "tiff" else EIGHT_BITS
-            return ImageHeader(kind or (image.format or "unknown").lower(), *image.size, samples=samples)
+            width, height = image.size
+            return ImageHeader(kind or (image.format or "unknown").lower(), width, height, samples=samples)
     except Exception as error:  # Pillow's plugins raise many kinds of errors: each means that Pillow cannot open the image
         if data.startswith(b"MM\0+"):  # big-endian BigTIFF, which Pillow does not open
             with contextlib.suppress(ValueError):

@@ -37,7 +37,11 @@ def rgb_pixels(data: bytes, size: tuple[int, int] | None = None) -> npt.NDArray[
     pixels = np.empty((1, height, width, 3), dtype=np.uint8)
     status = int(decode_into([data], pixels, height, width, None, None, 1, "bilinear", scale_depth=True)[0])
     if status in NOT_DECODED:
-        image = converted(decode_with_pillow(data), "RGB")
+        decoded = decode_with_pillow(data)
+        if decoded.mode in ("F", "I"):
+            kind = "floating-point numbers" if decoded.mode == "F" else "numbers of 32 bits"
+            raise DecodeError(f"its values are {kind}, of which none is white", hint="scale them to 8 or 16 bits first")
+        image = converted(decoded, "RGB")
         return np.asarray(image if size is None else image.resize(size, pillow().Resampling.BILINEAR))
     if status:
         raise DecodeError(reason(status), status=status)
@@ -66,13 +70,10 @@ def decode_with_pillow(data: bytes) -> Image.Image:
 def converted(image: Image.Image, mode: str) -> Image.Image:
     """Convert an image of any mode to `mode`, "L" or "RGB". Raise DecodeError with the image's mode if Pillow cannot.
 
-    Gray of 16 bits keeps its upper 8 bits, as in a Loader; Pillow would make all above 255 white. Numbers whose white is not
-    stated raise DecodeError: floating point, and 32 bits.
+    Gray of 16 bits keeps its upper 8 bits, as in a Loader; Pillow would make all above 255 white. Floating-point values, and
+    those of 32 bits, whose white is not stated, are cut off at 0 and 255.
     """
-    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
-        kind = "floating-point numbers" if image.mode == "F" else "numbers of 32 bits"
-        raise DecodeError(f"its values are {kind}, of which none is white", hint="scale them to 8 or 16 bits first")
-    if image.mode.startswith("I"):
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         image = pillow().fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     try:
         if image.mode == "La":  # gray, multiplied by alpha: Pillow converts it to no other mode than LA

@@ -101,22 +101,20 @@ def inspect_dataset(
 ) -> Inspection:
     """Return facts about the dataset at `path`.
 
-    path: path or URL for `headrace.open`, or an open dataset.
-    sample: number of images to read. Default: 2,000.
+    path: path or URL for `headrace.open`, or an open dataset. sample: number of images to read (2,000).
     sheet: PNG file to write a contact sheet to (default: none). workers: threads (default: one for each core).
 
     Raises what `headrace.open` raises, UsageError for a sample below 1, HeadraceError if the sheet cannot be written.
     """
     if sample < 1:
         raise UsageError(f"sample is {sample}; at least 1 image is needed")
-    dataset = path if isinstance(path, Dataset) else open_stored(path, list_unreadable=True)
-    dataset.check_stored()
+    (dataset := path if isinstance(path, Dataset) else open_stored(path, list_unreadable=True)).check_stored()
     rows = np.unique(np.linspace(0, len(dataset) - 1, min(sample, len(dataset))).astype(np.int64))
     images = _read_sample(dataset, rows, workers)
     headers = [image.header for image in images if image.header is not None]
     jpegs = [header.jpeg for header in headers if header.jpeg is not None]
     counts = np.bincount(dataset.table.label[dataset.table.label >= 0], minlength=len(dataset.classes))
-    cost = measure_decode_cost(dataset, [int(row) for row, image in zip(rows, images, strict=True) if image.header])
+    cost = measure_decode_cost(dataset, rows[[image.header is not None for image in images]].tolist())
     _write_sheet(sheet, dataset)
     return Inspection(
         path=dataset.root,

@@ -27,7 +27,7 @@ _DECIDED = {
 def eval_loader(
     data: Dataset | str | os.PathLike[str],
     batch_size: int,
-    transform: Transform | Callable[[Any], Any] | None = None,
+    transform: Transform | Callable[[Any], Any] | list[Any],
     **options: Any,
 ) -> Loader:
     """Return a Loader for evaluation: each record once an epoch, in the dataset's order, the incomplete last batch too.

@@ -56,8 +56,6 @@ def pack(
 ) -> PackResult:
     """Pack the dataset `src` into shards in the folder or object store `dst`; continue a pack that was interrupted.
 
-    A folder that holds `train` beside `val` or `test` becomes `dst/train`, `dst/val`, …, each with the classes of `train`.
-
     These do not change the bytes:
     workers: threads, with Ray processes. Default: one for each core.
     engine: "local" or "ray" (the Ray cluster; every node must see the source). Default: "local".
@@ -85,6 +83,7 @@ def pack(
     duplicates: "stop" at a second record with the same key, "skip" it, or "rename" it. Default: "stop".
     extras: "keep" or "drop" sidecar files. Default: "keep". codec: how images are stored; only "jpeg" exists.
 
+    A folder of `train` beside `val` or `test` becomes `dst/train`, `dst/val`, …, each with the classes of `train`.
     Returns counts, sizes and the rate. Raises UsageError for options that contradict or a destination with other content,
     SourceError if the source cannot be opened or nothing in it can be packed, DecodeError if undecodable="stop".
     Example: `headrace.pack("photos/", "packed/", max_side=500, quality=90)`.
@@ -98,9 +97,7 @@ def pack(
         raise UsageError(f"layout is {layout!r}; possible: shards, folder")
     if follow_links:
         raise UsageError("--follow-links belongs to --layout folder", hint="leave it out")
-    how = _How(engine, workers, unit, root, sync)
-    names = () if isinstance(src, Dataset) or is_url(src) else splits_below(Path(src).expanduser())
-    return _pack_splits(src, names, dst, chosen, callbacks, how) if names else _pack(src, dst, chosen, callbacks, how)
+    return _pack_all(src, dst, chosen, callbacks, _How(engine, workers, unit, root, sync))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +111,18 @@ class _How:
     sync: bool
 
 
-def _pack_splits(
+def _pack_all(
     src: str | os.PathLike[str] | Dataset,
-    names: Sequence[str],
     dst: str | os.PathLike[str],
     options: PackOptions,
     callbacks: _Callbacks,
     how: _How,
 ) -> PackResult:
-    """Pack each split below `src` into a folder of its name below `dst`."""
-    if options.splits or how.engine != "local" or isinstance(src, Dataset):
+    """Pack the dataset at `src`, or each split below it into a folder of its name below `dst`."""
+    names = () if isinstance(src, Dataset) or is_url(src) else splits_below(Path(src).expanduser())
+    if isinstance(src, Dataset) or not names:
+        return _pack(src, dst, options, callbacks, how)
+    if options.splits or how.engine != "local":
         option = "--train-ratio and --test-ratio" if options.splits else "--engine ray"
         raise UsageError(f"{src} holds the splits {', '.join(names)}, which are packed without {option}", hint="leave it out")
     datasets = [open_split(src, name, list_unreadable=True, on_listed=callbacks.on_listed) for name in names]

@@ -161,7 +161,7 @@ def check_fields(step: Transform, *names: str) -> None:
         least, most = field.range
         if field.kind == "integer" and (not isinstance(value, int) or not least <= value <= most):
             limits = f"an int from {least:,} to {most:,}"
-        elif field.kind == "number" and not (isinstance(value, Real) and least <= value <= most):
+        elif field.kind == "number" and not ((number := numbers_of(value)) and least <= number[0] <= most):
             limits = f"between {least:g} and {most:g}" if most < 1e300 else f"{least:g} or more"
         else:
             continue
@@ -199,7 +199,7 @@ def positive_range(values: Sequence[float], what: str) -> tuple[float, float]:
 
 def check_probability(p: float, what: str) -> None:
     """Raise UsageError unless `p` lies between 0 and 1. what: the transform, for the message."""
-    if not isinstance(p, Real) or not 0 <= p <= 1:
+    if not (numbers := numbers_of(p)) or not 0 <= numbers[0] <= 1:
         raise UsageError(f"{what}: p must be between 0 and 1, not {p!r}")
 
 

@@ -15,6 +15,7 @@ from headrace.transforms.base import Transform
 from headrace.transforms.compile import split_steps, value_table
 from headrace.transforms.composition import Views
 from headrace.transforms.native_operations import Operation, is_random, native_operations
+from headrace.transforms.values import ToDtype
 
 __all__ = ["applied"]
 
@@ -40,7 +41,7 @@ def applied(transform: Transform, image: Any) -> Any:
         found = np.asarray(function(found))
     if not values:
         return _as(image, found)
-    dtype = next((str(step.dtype) for step in values if hasattr(step, "dtype")), "float32")  # type: ignore[attr-defined]
+    dtype = next((str(step.dtype) for step in values if isinstance(step, ToDtype)), "float32")
     import torch
 
     table = value_table(values, dtype)

@@ -122,7 +122,7 @@ class Pipeline:
 
 
 def compile_pipeline(
-    transform: Transform | Callable[[Any], Any] | None,
+    transform: Transform | Callable[[Any], Any] | list[Any] | None,
     *,
     dtype: Dtype = "uint8",
     layout: Layout = "hwc",
@@ -245,7 +245,8 @@ def split_steps(
 ) -> tuple[list[Transform], tuple[Callable[[Any], Any], ...], list[Transform], tuple[Transform, ...]]:
     """Return the parts of a transform: pixels, functions, values, batch. Raises UsageError for another order of them."""
     steps, batch = _split_batch(flattened(transform))
-    return (*_split(steps), batch)
+    pixels, functions, values = _split(steps)
+    return pixels, functions, values, batch
 
 
 def _split_batch(steps: Steps) -> tuple[Steps, tuple[Transform, ...]]:
@@ -253,7 +254,7 @@ def _split_batch(steps: Steps) -> tuple[Steps, tuple[Transform, ...]]:
     first = next((at for at, step in enumerate(steps) if is_of_batches(step)), len(steps))
     batch = []
     for step in steps[first:]:
-        if not is_of_batches(step):
+        if not isinstance(step, Transform) or not is_of_batches(step):
             raise UsageError(
                 f"{type(step).__name__} after {type(steps[first]).__name__} cannot be compiled",
                 hint="put RandomErasing, MixUp and CutMix last: they work on the finished batch",

@@ -93,7 +93,7 @@ class LoaderViews:
     def __init__(
         self,
         dataset: Dataset,
-        transform: Transform | Callable[[Any], Any] | None,
+        transform: Transform | Callable[[Any], Any] | list[Any] | None,
         options: LoaderOptions,
         masks: Masks | None,
     ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from headrace._native import restart_markers
 from headrace.errors import DecodeError
 from headrace.images.decode import NOT_DECODED, TOO_LARGE, UNSUPPORTED, decode_into, reason
-from headrace.images.header import EXTENSIONS, ImageHeader, read_header
+from headrace.images.header import EIGHT_BITS, EXTENSIONS, ImageHeader, read_header
 from headrace.images.with_pillow import converted, decode_with_pillow
 from headrace.packing.planning.options import DEFAULT_QUALITY, RESTART_TILE, PackOptions
 from headrace.system.text.size_limits import max_pixels
@@ -65,8 +65,11 @@ def _check_for_loaders(data: bytes, header: ImageHeader) -> None:
             raise
         converted(decode_with_pillow(data), "RGB")  # raises its own reason if Pillow cannot decode the image either
         as_jpeg = f"--quality {DEFAULT_QUALITY} packs it as a JPEG, " if max(header.width, header.height) <= MAX_SIDE else ""
+        deep = (
+            "" if header.samples == EIGHT_BITS else f"; of its {header.samples} values, those above 255 become white in a JPEG"
+        )
         raise DecodeError(
-            f"{header.format}: {reason(UNSUPPORTED)}; {as_jpeg}--keep-bytes {'' if as_jpeg else 'packs it '}as it is",
+            f"{header.format}: {reason(UNSUPPORTED)}; {as_jpeg}--keep-bytes {'' if as_jpeg else 'packs it '}as it is{deep}",
             status=error.status,
         ) from error
 
