@@ -6,10 +6,12 @@ import logging
 import multiprocessing
 import pickle
 import traceback
+from pathlib import Path
 
 import headrace as hr
 import pytest
 from headrace.errors import HeadraceError, MissingDependencyError, UsageError
+from headrace.system.text.printable import ACTIVE
 
 
 def test_a_traceback_ends_with_the_hint() -> None:
@@ -45,3 +47,15 @@ def test_secrets_of_a_hint_are_masked_in_its_line() -> None:
 
 def _refuse() -> None:
     raise UsageError("batch_size is 0", hint="pass 1 or more")
+
+
+def test_names_in_a_message_do_not_act_on_the_terminal_that_shows_the_traceback(tmp_path: Path) -> None:
+    """Python prints the message of an error as it is."""
+    (tmp_path / "cat\x1b]0;title\x07\u202e\udce9").mkdir()
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "a.jpg").touch()
+    with pytest.raises(HeadraceError) as raised:
+        hr.open(tmp_path)
+    printed = "".join(traceback.format_exception(raised.value))
+    assert not ACTIVE.search(printed) and r"cat\x1b]0;title\x07\u202e\xe9" in printed
+    assert not ACTIVE.search("".join(traceback.format_exception(UsageError("wrong", hint="\x1b[2J"))))

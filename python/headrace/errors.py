@@ -43,7 +43,10 @@ class HeadraceError(Exception):
 
     hint: str | None
     mask: Callable[[str], str] = staticmethod(str)
-    """Removes secrets in URLs from messages, because tracebacks end in logs. `headrace.system.text.redaction` sets it."""
+    """Removes secrets in URLs from messages, because tracebacks end in logs, and escapes characters that act on a terminal.
+
+    `headrace.system.text.redaction` sets it.
+    """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(self.mask(message))

@@ -49,6 +49,44 @@ def test_a_damaged_options_file(text: str, verb: list[str], tmp_path: Path, caps
     assert "own.toml" in error([*verb, str(tmp_path / "own.toml")], capsys)
 
 
+@pytest.mark.parametrize("name", ["a" + ".a" * 9000, '"a"' + '."a"' * 9000])
+@pytest.mark.parametrize("form", ["{} = 1", "[{}]", "t = {{ {} = 1 }}"])
+def test_a_name_of_many_parts_takes_no_memory(name: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """40 kB of one took 1.6 GB, and a file of a megabyte may hold one."""
+    (tmp_path / "own.toml").write_text(form.format(name))
+    with at_most(4 << 20):
+        assert "more than 200 points" in error(["trials", str(tmp_path / "own.toml")], capsys)
+
+
+EXPERIMENT = 'title = "t"\nquestion = "q"\naccelerator = "none"\n{top}\n[[cells]]\nloader = "pytorch"\n{cell}\n'
+
+
+@pytest.mark.parametrize(
+    ("top", "cell", "words"),
+    [
+        ("", "\n".join(f"{name} = {[*range(1, 60)]}" for name in ("workers", "batch_size", "load", "epochs")), "are the most"),
+        ("", f"load = {[*range(1, 999)]}\n[[cells]]\nepochs = {[*range(2, 2000)]}", "are the most"),
+        ("", "workers = 100000", "workers cannot be 100000"),
+        ("", "ranks = 100000", "ranks cannot be 100000"),
+        ("", "batch_size = 1000000", "batch_size cannot be 1000000"),
+        ("", "load = 1000000000", "load cannot be"),
+        ("", f'arguments = "{"a" * 900_000}"', "arguments have 900,000 characters"),
+        ("train_images = 1000000000", "", "asks for 40,000,157 photographs"),
+        ("budget_minutes = 1e9", "", "budget_minutes must be a number from 0.01 to 1440"),
+        (f"published = [{'{ where = { load = 7 } }, ' * 600}]", "", "published numbers, more than 500"),
+    ],
+)
+def test_an_experiment_of_a_stranger_takes_neither_memory_nor_hours(
+    top: str, cell: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lists multiply: a kilobyte of text stood for 10^8 cells. Workers and ranks are processes."""
+    (tmp_path / "own.toml").write_text(EXPERIMENT.format(top=top, cell=cell))
+    began_s = time.process_time()
+    with at_most(16 << 20):
+        assert words in error(["trials", str(tmp_path / "own.toml"), "--out", str(tmp_path / "out")], capsys)
+    assert time.process_time() - began_s < 10
+
+
 @pytest.mark.parametrize("verb", [["launch", "sagemaker", "--dry-run", "--request"], ["cost", "--calibrate"]])
 def test_deep_json_is_refused(verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "own.json").write_text(DEEP)

@@ -25,7 +25,7 @@ needs_obstore = pytest.mark.skipif(
 
 Fault = Callable[[int, str, str], str | None]
 """(number of the request, key, range that is asked for or "") -> "500", "reset", "cut", "wrong" or None;
-"huge": a length of 1 TiB is announced."""
+"huge": a length of 1 TiB is announced; "more": a page of a listing without objects, which names the next one."""
 
 
 @dataclass
@@ -77,6 +77,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return None
+        if "list-type" in query and fault == "more":
+            token = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{number}</NextContinuationToken>"
+            return self._answer(200, f'<?xml version="1.0"?><ListBucketResult>{token}</ListBucketResult>'.encode())
         if "list-type" in query:
             return self._answer(200, self._listing(query.get("prefix", [""])[0]))
         data = self.bucket.objects.get(key)

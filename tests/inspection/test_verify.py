@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,12 +14,16 @@ from pathlib import Path
 import headrace
 import numpy as np
 import pytest
+from headrace.datasets.records.keys import Keys
 from headrace.datasets.shards.index import read_columns, serialized
 from headrace.datasets.shards.manifest import INDEX, MANIFEST, FileFacts, ShardFacts, read_manifest
 from headrace.errors import FormatError, HeadraceError, SourceError
 from headrace.inspection.verify import verify
 from headrace.packing import pack
 from sample_images import photograph
+
+
+CHANGED = "its CRC-32C is not the index's: the bytes have changed"
 
 
 @pytest.fixture
@@ -46,6 +51,21 @@ def test_an_image_beyond_the_limit_is_named_and_not_read(packed: Path, monkeypat
     monkeypatch.setenv("HEADRACE_RECORD_LIMIT", "4KiB")
     problems = verify(packed).problems
     assert len(problems) == 8 and all("more than the limit of 4.0 KiB" in problem.detail for problem in problems)
+
+
+def test_a_shard_that_is_cut_off_while_it_is_read_is_a_problem(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was mapped, and whoever cut it off ended the process with SIGBUS."""
+    shard = min(packed.glob("*.tar"))
+
+    def cut_off(keys: Keys, row: int) -> str:
+        os.truncate(shard, 0)
+        return key_of(keys, row)
+
+    key_of = Keys.__getitem__
+    monkeypatch.setattr(Keys, "__getitem__", cut_off)
+    problems = verify(packed, workers=1).problems
+    assert problems
+    assert all((one.file, one.detail) == (shard.name, CHANGED) for one in problems)
 
 
 @pytest.mark.parametrize("decode", [False, True])

@@ -380,6 +380,22 @@ def test_a_local_job_follows_no_link_in_its_folder(
     assert [path for path in (tmp_path / "home").rglob("*") if path.is_file()] == [precious]
 
 
+def test_the_folder_of_a_local_job_is_no_link_unless_the_user_names_it(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The request names the folder. The results of another job of the user's were removed."""
+    (kept := tmp_path / "mine/results/model.pt").parent.mkdir(parents=True)
+    kept.write_text("x")
+    (tmp_path / "mine/.headrace-local-job").touch()
+    (repository := tmp_path / "repository").mkdir()
+    (repository / "theirs").symlink_to(tmp_path / "mine")
+    monkeypatch.chdir(repository)
+    request = foreign_request(repository, HyperParameters={"model": "resnet20"})
+    assert main(["launch", "local", "--request", str(request), "--channel", f"train={data}"]) == 2
+    assert "cannot use the folder theirs here: is a link" in capsys.readouterr().err
+    assert kept.read_text() == "x"
+
+
 def test_a_place_of_a_store_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "secret.txt").write_text("x")

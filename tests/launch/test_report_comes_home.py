@@ -138,6 +138,23 @@ def test_a_packed_output_leads_nowhere_else(tmp_path: Path, session: Path) -> No
         fetch_results(client("s3"), description, tmp_path / "other", sleep=lambda s: None, log=lambda line: None)
 
 
+@pytest.mark.parametrize("link", ["headrace-sessions", "headrace-sessions/slow", "headrace-sessions/slow/headrace-algo-1"])
+def test_a_report_comes_home_through_no_link(
+    link: str, tmp_path: Path, session: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The current folder may be a stranger's."""
+    job("slow")
+    for file in session.iterdir():
+        put(f"jobs/slow/output/output/headrace-algo-1/{file.name}", file.read_bytes())
+    (tmp_path / "documents").mkdir()
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path / "documents")
+    assert main(["launch", "follow", "slow"]) == 0
+    said = capsys.readouterr()
+    assert "slow: Completed" in said.out and "is a link, which is not followed" in said.err
+    assert not list((tmp_path / "documents").iterdir())
+
+
 def test_a_job_that_ran_plain_says_so_and_leaves_no_report(capsys: pytest.CaptureFixture[str]) -> None:
     job("plainly")
     put("jobs/plainly/output/output/headrace-plain-algo-1.txt", b"train.py: Python 3.10, and headrace needs 3.11")

@@ -188,6 +188,18 @@ def test_jobs_that_cannot_be_compared_are_an_error_in_words(
     assert "cannot be compared: its values contradict each other" in capsys.readouterr().err
 
 
+def test_settings_of_any_number_are_compared_in_a_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each was looked for in all: a session of a megabyte took minutes."""
+    places = []
+    for value in "ab":
+        job = {"hyperparameters": {f"k{number}": value for number in range(20_000)}}
+        places.append(str(replace(example_session(), facts={"sagemaker_job": job}).save(tmp_path / value)))
+    began_s = time.process_time()
+    assert main(["compare", *places]) == 0
+    assert time.process_time() - began_s < 10
+    assert "and 19,800 more: --json lists all" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("values", [{"core_busy": [0.5] * 9000}, {"gpus": [{"index": 0}] * 9000}], ids=["cores", "gpus"])
 def test_a_sample_of_more_cores_than_any_machine_has_is_refused(values: dict[str, Any], folder: Path) -> None:
     """One sample of a million cores gave each of the others as many: gigabytes of a heat map from 2 MB."""

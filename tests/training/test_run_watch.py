@@ -123,12 +123,13 @@ def test_a_diagnosis_that_fails_does_not_fail_the_training(
     assert message in output.err and "no room for the report" in output.err
 
 
-def test_the_session_of_a_training_is_written_through_no_link(two_colours: Path, tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize("link", ["sessions", "sessions/from-000000000"])
+def test_the_session_of_a_training_is_written_through_no_link(link: str, two_colours: Path, tmp_path: Path, capsys) -> None:
     """A stranger's training may bring one: folders appeared where it leads, and the one with the session's name was removed."""
     (kept := tmp_path / "elsewhere/from-000000000/kept.txt").parent.mkdir(parents=True)
     kept.write_text("mine")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/sessions").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run" / link).parent.mkdir(parents=True)
+    (tmp_path / "run" / link).symlink_to(tmp_path / "elsewhere")
     assert main(words(two_colours, tmp_path / "run", "--steps", "2")) == 0
     assert "this run is not diagnosed" in (said := capsys.readouterr().err) and "is a link, which is not followed" in said
     assert [*(tmp_path / "elsewhere").rglob("*.*")] == [kept]
@@ -139,6 +140,23 @@ def test_under_diagnose_the_run_records_no_session_of_its_own(two_colours: Path,
     assert main(words(two_colours, tmp_path / "run", "--steps", "2")) == 0
     assert json.loads(capsys.readouterr().out)["verdict"] is None
     assert not (tmp_path / "run/sessions").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_rank_waits_for_a_first_rank_that_cannot_write_its_session(
+    two_colours: Path, tmp_path: Path, child_environment: dict[str, str]
+) -> None:
+    """The other waited for it, and took the first rank's next exchange for the end of the wait."""
+    (tmp_path / "run/sessions").mkdir(parents=True)
+    (tmp_path / "run/sessions/from-000000000").write_text("no folder")
+    words = ["--batch-size", 4, "--processes", 2, "--device", "sim:100", "--model", "resnet18"]
+    command = train_command(two_colours, tmp_path / "run", *words)
+    done = subprocess.run(command, env=child_environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["session"] is None and json.loads(done.stdout)["steps"] > 0
+    said = [line for line in done.stderr.splitlines() if "this run is not diagnosed" in line]
+    assert len(said) == 2 and sum("the first rank of this machine cannot write" in line for line in said) == 1
 
 
 @pytest.mark.slow

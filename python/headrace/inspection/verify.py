@@ -12,12 +12,12 @@ Checks, in this order:
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -158,29 +158,27 @@ class _ShardCheck:
                     return [Problem(shard.file, "", f"has {size} bytes, the manifest says {shard.size}")]
                 if not size:
                     return [Problem(shard.file, "", "is empty: even a shard without records has an end")]
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
-                    return list(self._check_records(shard, number, view))
+                return list(self._check_records(shard, number, file))
         except OSError as error:
             return [Problem(shard.file, "", error.strerror or str(error))]
 
-    def _check_records(self, shard: ShardFacts, number: int, data: memoryview) -> Iterator[Problem]:
-        if not self._digest_is(shard.sha256, data):
+    def _check_records(self, shard: ShardFacts, number: int, file: IO[bytes]) -> Iterator[Problem]:
+        if not self._digest_is(shard.sha256, file):
             yield Problem(shard.file, "", "its SHA-256 is not the manifest's: the bytes have changed")
         keys = Keys(self.columns.keys, self.columns.key_start)
         for row in self.rows[number].tolist():
             try:
-                detail = self._check_record(row, keys[row], data)
+                detail = self._check_record(row, keys[row], file.fileno())
             except FormatError as error:  # a key that no member name can hold
                 detail = str(error)
             if detail:
                 yield Problem(shard.file, keys[row], detail)
 
-    def _digest_is(self, expected: str, data: memoryview) -> bool:
+    def _digest_is(self, expected: str, file: IO[bytes]) -> bool:
         digest = hashlib.sha256()
-        for at in range(0, len(data), 1 << 22):
-            with data[at : at + (1 << 22)] as piece:
-                digest.update(piece)
-                self.on_progress(len(piece))
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+            self.on_progress(len(piece))
         return digest.hexdigest() == expected
 
     def _sidecars(self, row: int) -> list[SidecarFile]:
@@ -191,23 +189,26 @@ class _ShardCheck:
             found.append(("json", int(columns.json_offset[row]), int(columns.json_size[row])))
         return found
 
-    def _check_record(self, row: int, key: str, data: memoryview) -> str | None:
-        """Return in words the first fault of one record; None if it is intact."""
+    def _check_record(self, row: int, key: str, shard: int) -> str | None:
+        """Return in words the first fault of one record; None if it is intact. shard: the descriptor of its file.
+
+        The file is read, not mapped: who cuts a mapped file off ends the process that looks at it.
+        """
         offset, size = int(self.columns.offset[row]), int(self.columns.size[row])
         if size > (limit := record_limit()):  # a sparse shard of any size takes no disk
             return too_large(size, limit)
-        image = bytes(data[offset : offset + size])
+        image = os.pread(shard, size, offset)
         if crc32c(image) != int(self.columns.crc32c[row]):
             return "its CRC-32C is not the index's: the bytes have changed"
-        if not _is_headed(key, size, data[:offset]):
+        if not _is_headed(key, size, shard, offset):
             return "the tar header before it is not its own"
         label_at = offset + size + len(tar.padding(size))
         label = tar.member(f"{key}.cls", b"%d" % self.columns.label[row])
-        if data[label_at : label_at + len(label)] != label:
+        if os.pread(shard, len(label), label_at) != label:
             return "the member after it is not its label"
         for name, at, length in self._sidecars(row):
             expected_header = tar.header(f"{key}.{name}", length)
-            if data[at - len(expected_header) : at] != expected_header:
+            if _before(shard, at, len(expected_header)) != expected_header:
                 return f"there is no member {name!r} of {length:,} bytes where the index says"
         if not self.decode:
             return None
@@ -222,9 +223,15 @@ class _ShardCheck:
         return None
 
 
-def _is_headed(key: str, size: int, before: memoryview) -> bool:
-    """Return whether the bytes before an image end in its tar header, whatever its file extension is."""
-    last = bytes(before[-tar.BLOCK :])  # its name ends in the extension, in which "_" may stand for what is not ASCII
+def _before(shard: int, at: int, size: int) -> bytes:
+    """Return up to `size` bytes of a file before the place `at`."""
+    begin = max(0, at - size)
+    return os.pread(shard, at - begin, begin)
+
+
+def _is_headed(key: str, size: int, shard: int, at: int) -> bool:
+    """Return whether the bytes before an image, which begins at `at`, end in its tar header, whatever its file extension is."""
+    last = _before(shard, at, tar.BLOCK)  # its name ends in the extension, in which "_" may stand for what is not ASCII
     extension = last[:100].rstrip(b"\0").rpartition(b".")[2].decode("ascii", "replace")
     expected = tar.header(f"{key}.{extension}", size)
-    return before[-len(expected) :] == expected or ("_" in extension and last == expected[-tar.BLOCK :])
+    return _before(shard, at, len(expected)) == expected or ("_" in extension and last == expected[-tar.BLOCK :])

@@ -17,7 +17,7 @@ from headrace.attach import sampler
 from headrace.attach.launch import FinishedCommand, spawn
 from headrace.errors import CommandError, SessionError, UsageError
 from headrace.session.model import SESSION_VERSION
-from headrace.system.files.private_files import make_private_folder, private_opener
+from headrace.system.files.private_files import check_unnamed_folder, make_private_folder, private_opener
 from headrace.system.text.redaction import redact_words
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "end_sampler",
     "end_session",
     "make_session_folder",
+    "sessions_folder",
     "watch",
 ]
 
@@ -93,14 +94,27 @@ def watch(
 def default_session_folder() -> Path:
     """Return the folder of a new session, named after the time: `headrace-sessions/2026-11-20-141205`.
 
-    Of several in one second, the later ones get a number: `…-141205-2`.
+    Of several in one second, the later ones get a number: `…-141205-2`. Raises `SessionError` as `sessions_folder`.
     """
-    first = Path("headrace-sessions") / time.strftime("%Y-%m-%d-%H%M%S")
+    first = sessions_folder() / time.strftime("%Y-%m-%d-%H%M%S")
     return next(
         folder
         for number in itertools.count(1)
         if not (folder := first if number == 1 else first.with_name(f"{first.name}-{number}")).exists()
     )
+
+
+def sessions_folder() -> Path:
+    """Return the folder below the current one for sessions whose place the user has not named; it need not exist.
+
+    Raises `SessionError` if it is a link, or another user's in a folder such as /tmp: the current folder may be a stranger's.
+    """
+    folder = Path("headrace-sessions")
+    try:
+        check_unnamed_folder(folder)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return folder
 
 
 def make_session_folder(folder: Path) -> None:

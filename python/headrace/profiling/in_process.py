@@ -18,7 +18,14 @@ from headrace.attach.record import load_hooks, log
 from headrace.attach.record.processes import rank_from_environment
 from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import HeadraceError
-from headrace.profiling.command import HOOKS, begin_session, default_session_folder, end_sampler, end_session
+from headrace.profiling.command import (
+    HOOKS,
+    begin_session,
+    default_session_folder,
+    end_sampler,
+    end_session,
+    sessions_folder,
+)
 from headrace.profiling.finish import finish
 from headrace.profiling.standstill_notice import StandstillNotice
 from headrace.report.text import numbers
@@ -162,4 +169,4 @@ def _default_folder(world_size: int) -> Path:
         started = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         started = "0"
-    return Path("headrace-sessions") / f"{time.strftime('%Y-%m-%d')}-launcher-{launcher}-{started}"
+    return sessions_folder() / f"{time.strftime('%Y-%m-%d')}-launcher-{launcher}-{started}"

@@ -11,9 +11,11 @@ from pathlib import Path
 import headrace
 import pytest
 from headrace.cli.main import main
-from headrace.errors import HeadraceError, UsageError
+from headrace.cli.shared.unnamed_folder import unnamed_folder
+from headrace.errors import HeadraceError, SessionError, UsageError
 from headrace.inspection.inspect import inspect_dataset
 from headrace.packing.engines.work import WORK, WorkFolder
+from headrace.profiling import in_process
 from headrace.system.files.atomic_write import atomic_write, write_output
 from headrace.system.files.private_files import make_output_folder, output_opener
 from headrace.training import preflight
@@ -151,6 +153,44 @@ def test_a_session_is_not_written_through_a_link_of_another_user(tmp_path: Path,
     assert main(["diagnose", "--out", str(tmp_path / "session"), "--", "true"]) == 1
     assert f"is a link made by user {STRANGER}" in " ".join(capsys.readouterr().err.split())
     assert not list((tmp_path / "documents").iterdir())
+
+
+@pytest.mark.parametrize("words", [("diagnose", "--", "true"), ("watch", "--", "true"), ("compare", "job-a", "job-b"), ()])
+def test_a_session_without_a_named_place_is_written_through_no_link(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`headrace-sessions` may have come with a stranger's files, unpacked by this user."""
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "headrace-sessions").symlink_to("documents")
+    monkeypatch.chdir(tmp_path)
+    if words:
+        assert main([*words]) == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert "headrace-sessions: is a link, which is not followed" in said
+        assert "--out" in said
+    else:
+        for size in ("1", "2"):
+            monkeypatch.setattr(in_process, "rank_from_environment", lambda size=size: (0, 0, int(size)))
+            with pytest.raises(SessionError, match="is a link, which is not followed"), headrace.watch(report=False):
+                pass
+    assert not list((tmp_path / "documents").iterdir())
+
+
+def test_the_folders_of_results_without_a_name_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "photos").mkdir()
+    for name in ("run", "headrace-trials-workers"):
+        (tmp_path / name).symlink_to("documents")
+    for words in (("train", "--model", "resnet18", "--data", "photos"), ("trials", "workers")):
+        assert main([*words]) == 2
+        assert "is a link, which is not followed" in (said := " ".join(capsys.readouterr().err.split())) and "--out" in said
+    assert not list((tmp_path / "documents").iterdir())
+    assert unnamed_folder("new") == Path("new")
+    (tmp_path / "mine").mkdir(mode=0o775)
+    assert unnamed_folder("mine") == Path("mine")
 
 
 @pytest.mark.parametrize("name", [".lock", "work/stdout.txt", "work/stderr.txt"])

@@ -14,6 +14,7 @@ from typing import Any
 from headrace.cli.profile.session_command import print_diagnosis
 from headrace.cli.shared import output
 from headrace.cli.shared.price_options import prices_of_job
+from headrace.cli.shared.unnamed_folder import unnamed_folder
 from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import HeadraceError, UsageError
 from headrace.launch.own_code.plain_reasons import plain_reasons
@@ -31,6 +32,7 @@ from headrace.launch.sagemaker.follow import (
 )
 from headrace.launch.sagemaker.plan import ExpectedCost
 from headrace.launch.sagemaker.results import fetch_results
+from headrace.profiling.command import sessions_folder
 from headrace.profiling.finish import REPORT_FILE
 from headrace.report.sessions.session_folder import read_session_folder
 from headrace.session.model import Session
@@ -96,10 +98,11 @@ def follow_to_the_end(args: argparse.Namespace, client: Any, name: str, cost: Ex
         output.log(f"end it:     headrace launch stop {name} --region {args.region}")
         raise
     description = _described(client, name)
-    folder = args.out if args.target == "follow" and args.out is not None else Path("headrace-sessions") / name
+    folder = _place(args.out if args.target == "follow" else None, name)
     is_own = _is_own_script(description)
-    sessions = _fetched(args.region, description, folder) if is_own or _is_of_sdk_3(description) else []
-    if not done.ran_plain:
+    has_report = folder is not None and (is_own or _is_of_sdk_3(description))
+    sessions = _fetched(args.region, description, folder) if has_report else []
+    if not done.ran_plain and folder is not None:
         done = dataclasses.replace(done, ran_plain=tuple(plain_reasons(folder)))
     plain = None
     if is_own or sessions or baseline is not None:
@@ -145,6 +148,15 @@ def _is_own_script(description: Mapping[str, Any]) -> bool:
 def _is_of_sdk_3(description: Mapping[str, Any]) -> bool:
     """Return whether a `ModelTrainer` of SDK 3 made the job: its request does not name the script."""
     return any(channel["ChannelName"] == "sm_drivers" for channel in description.get("InputDataConfig") or [])
+
+
+def _place(named: Path | None, job: str) -> Path | None:
+    """Return the folder for the report of a job, or None, with a line, where what is there may lead elsewhere."""
+    try:
+        return named or unnamed_folder(str(sessions_folder() / job))
+    except HeadraceError as reason:
+        output.log(f"the report of the job is not fetched: {reason}; --out FOLDER names a place for it")
+        return None
 
 
 def _fetched(region: str, description: Mapping[str, Any], folder: Path) -> list[Path]:

@@ -26,6 +26,7 @@ from headrace.cli.cloud.own_code import (
 from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_number
 from headrace.cli.shared.price_options import prices_of_job
+from headrace.cli.shared.unnamed_folder import unnamed_folder
 from headrace.datasets.open import local_copy
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import HeadraceError, UsageError
@@ -333,7 +334,7 @@ def _run_here(args: argparse.Namespace, request: dict[str, Any], source: Source 
     resources = request.get("ResourceConfig") or {}
     if "AlgorithmSpecification" not in request or not (resources.get("InstanceGroups") or resources.get("InstanceType")):
         raise UsageError("a local job needs AlgorithmSpecification, and InstanceType or InstanceGroups in ResourceConfig")
-    folder: Path = args.out or Path(request["TrainingJobName"])
+    folder: Path = args.out or unnamed_folder(request["TrainingJobName"])
     store = LocalStore(args.store or folder / STORE, _folders(args, request, source), sends=args.send)
     _ask_for_code(args, request, source)
     source = source or source_of_request(args, request, store)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from headrace.cli.shared import output
 from headrace.cli.shared.price_options import add_price_options, machine_usd_per_hour
+from headrace.cli.shared.unnamed_folder import unnamed_folder
 from headrace.cost.estimates.floors import ASSUMED_CPU_SPREAD, CPU_SPREAD
 from headrace.cost.market.live_prices import read_table
 from headrace.cost.market.prices import PriceTable
@@ -41,6 +42,9 @@ SHORT = (
     "computing alone", "loss", "top-1", "verdict",
 )  # fmt: skip
 DESCRIPTIONS = ("model", "load", "batch", "mode", "data")
+
+#: Photographs that a file of an experiment may ask for, about 5 GB.
+MOST_PHOTOGRAPHS = 50_000
 
 #: Fields of AMD's CPUs whose name a virtual machine hides: (family, model) → name in the price table. AMD's PPR of family 19h,
 #: models 10h to 1Fh: Genoa; of family 1Ah, models 00h to 0Fh: Turin.
@@ -130,13 +134,14 @@ def _settings(args: argparse.Namespace, experiment: Experiment) -> Settings:
         raise UsageError(f"there is no simulated GPU {args.simulate!r}", hint=f"known: {', '.join(SIMULATED_GPUS)}")
     if args.data is not None and not args.data.is_dir():
         raise UsageError(f"--data {args.data}: there is no such folder")
+    _check_photographs(args, experiment)
     gpu_here = has_gpu()
     simulated = args.simulate or (None if gpu_here else experiment.accelerator)
     _check_simulation(args.simulate, simulated, experiment)
     declared = {cell.batch_size for cell in load(args.experiment).cells}
     budget = args.budget_minutes if args.budget_minutes is not None else experiment.budget_minutes
     return Settings(
-        out=(args.out or Path(f"headrace-trials-{experiment.name}")).absolute(),
+        out=(args.out or unnamed_folder(f"headrace-trials-{experiment.name}")).absolute(),
         own=args.data.absolute() if args.data else None,
         scale=args.scale if args.scale is not None else experiment.scale,
         gpu=simulated,
@@ -145,6 +150,16 @@ def _settings(args: argparse.Namespace, experiment: Experiment) -> Settings:
         seconds=args.seconds,
         batch_size=args.batch_size if args.batch_size not in declared else None,
     )
+
+
+def _check_photographs(args: argparse.Namespace, experiment: Experiment) -> None:
+    """Raise `UsageError` where the file of an experiment would have more photographs made than a run can use."""
+    made = experiment.scale * (experiment.train_images + experiment.validation_images)
+    if args.data is None and args.scale is None and made > MOST_PHOTOGRAPHS:
+        raise UsageError(
+            f"{args.experiment} asks for {made:,.0f} photographs, more than {MOST_PHOTOGRAPHS:,}",
+            hint="--scale S makes S times the published number, --data DIR uses your own images",
+        )
 
 
 def _check_simulation(asked: str | None, gpu: str | None, experiment: Experiment) -> None:

@@ -37,6 +37,10 @@ PAGE = "comparison.html"
 """Name of the page in the folder of the later session, if --out names no other."""
 
 
+MOST_DIFFERENCES = 200
+"""Print at most this many settings that differ. A line of a table takes two milliseconds, and a session may hold any number."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headrace compare`."""
     parser.add_argument(
@@ -114,8 +118,11 @@ def _show(found: SessionComparison, page: Path | None) -> None:
         output.stdout_console.print(_table((f"per {found.per}", "before", "after", "change"), rows, whole_values=True))
     if found.differences:
         output.stdout_console.print()
-        changed = [(difference.name, difference.before, difference.after) for difference in found.differences]
+        shown = found.differences[:MOST_DIFFERENCES]
+        changed = [(difference.name, difference.before, difference.after) for difference in shown]
         output.stdout_console.print(_table(("set differently", "before", "after"), changed))
+        if more := len(found.differences) - len(shown):
+            output.say(f"and {more:,} more: --json lists all")
     if page is not None:
         output.stdout_console.print()
         output.say(f"both runs side by side: {page}")

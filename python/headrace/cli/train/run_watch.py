@@ -12,10 +12,10 @@ from pathlib import Path
 from headrace.attach.record.load_hooks import SESSION_VARIABLE
 from headrace.cli.shared import output
 from headrace.diagnosis.result.model import Diagnosis
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SessionError
 from headrace.profiling.finish import finish
 from headrace.profiling.in_process import Watch
-from headrace.system.files.private_files import check_own_state
+from headrace.system.files.private_files import check_below
 from headrace.training.distributed.ranks import barrier
 from headrace.training.loop import Options, TrainingStart
 from headrace.training.tune.rates import UNWATCHED
@@ -41,18 +41,30 @@ class RunWatch:
         machine = os.environ.get("GROUP_RANK", "0")
         name = f"from-{start.step:09d}" + (f"-machine-{machine}" if machine != "0" else "")
         watch = Watch(self._out / "sessions" / name)
-        try:
-            check_own_state(watch.folder.parent)  # it may have come with a stranger's training, as a link to elsewhere
-            if start.ranks.local_rank == 0:
-                shutil.rmtree(watch.folder, ignore_errors=True)
-                watch.start()
-            barrier(start.ranks)  # the other ranks write into the folder that exists now
-            if start.ranks.local_rank != 0:
-                watch.start()
-        except (HeadraceError, OSError) as error:
-            output.log(f"warning: this run is not diagnosed: {error}")
+        problem: Exception | None = None
+        if start.ranks.local_rank == 0:
+            problem = self._started(watch, anew=True)
+        # The other ranks write into the folder that exists now, and begin no session where the first one has none.
+        failed = barrier(start.ranks, failed=problem is not None)
+        if start.ranks.local_rank != 0:
+            lacks_first = start.ranks.rank - start.ranks.local_rank in failed
+            words = f"the first rank of this machine cannot write {watch.folder}"
+            problem = SessionError(words) if lacks_first else self._started(watch)
+        if problem is not None:
+            output.log(f"warning: this run is not diagnosed: {problem}")
             return
         self._watch = watch
+
+    def _started(self, watch: Watch, *, anew: bool = False) -> Exception | None:
+        """Start recording, after removing an earlier session (`anew`). Return why that is impossible, or None."""
+        try:
+            check_below(self._out.absolute(), watch.folder)  # a stranger's training may hold links to elsewhere
+            if anew:
+                shutil.rmtree(watch.folder, ignore_errors=True)
+            watch.start()
+        except (HeadraceError, OSError) as error:
+            return error
+        return None
 
     def end(self, *, failed: bool = False, measure: bool = True) -> Diagnosis | None:
         """Stop recording. On the first rank of a machine, diagnose the session and write the report into its folder.

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headrace.cli.shared.unnamed_folder import unnamed_folder
 from headrace.datasets.sources.remote.store import is_url
 from headrace.errors import UsageError
 from headrace.gpu.placement import DECODE
@@ -185,7 +186,8 @@ def _names(word: str) -> tuple[str, ...]:
 def options_from_arguments(args: argparse.Namespace, config: Path | None) -> ResolvedOptions:
     """Return the options of a run: defaults, overridden by preset, file, command line, in this order.
 
-    Raises UsageError for a file with other options or values, for options that are missing, and for a masked password in a URL.
+    Raises UsageError for a file with other options or values, for options that are missing, for a masked password in a URL, and
+    for a link in the place of the folder of results, if none is named.
     """
     given = {key: value for key, value in vars(args).items() if key in KEYS}
     file = _from_file(config) if config is not None else {}
@@ -199,7 +201,10 @@ def options_from_arguments(args: argparse.Namespace, config: Path | None) -> Res
     }.items():
         if isinstance(url, str) and is_url(url) and MASK in url:
             raise UsageError(f"the password in {flag} {url} is masked, as in every file", hint=f"give {flag} with its URL")
-    return resolve_options(found)
+    resolved = resolve_options(found)
+    if "out" not in found:
+        unnamed_folder(resolved.options.out)
+    return resolved
 
 
 def _from_file(path: Path) -> dict[str, Any]:

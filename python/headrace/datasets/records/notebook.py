@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace.datasets.records.pictures import Picture, pictures
 from headrace.datasets.records.table import Tabled
+from headrace.system.text.printable import printable_lines
 
 __all__ = ["STRIP", "dataset_facts", "dataset_strip", "names_text", "notebook_html"]
 
@@ -81,5 +82,5 @@ def _figures(strip: Sequence[Picture]) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Escape a text; bytes of file names that are no UTF-8 become question marks, as pages cannot hold them."""
-    return html.escape(text.encode("utf-8", "replace").decode())
+    """Escape a text, with visible escapes for direction marks and bytes that are no UTF-8."""
+    return html.escape(printable_lines(text))

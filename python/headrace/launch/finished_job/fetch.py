@@ -22,7 +22,7 @@ from headrace.launch.finished_job.times import job_times
 from headrace.launch.sagemaker.aws import MOST_PAGES, error_code, list_sizes, patiently, read_object
 from headrace.launch.sagemaker.follow import ENDED
 from headrace.system.files.atomic_write import atomic_write
-from headrace.system.files.private_files import make_private_folder
+from headrace.system.files.private_files import check_below, make_private_folder
 from headrace.system.text.redaction import redact_text
 from headrace.system.text.size_limits import RECORD_LIMIT, record_limit
 
@@ -188,6 +188,7 @@ def _profiler_files(s3: Any, description: Mapping[str, Any], folder: Path, sleep
             raise SourceError(f"the files of the Debugger up to s3://{bucket}/{key} {words}")
         path = folder / "profiler-output" / key.removeprefix(below)
         try:
+            check_below(folder, path.parent)
             make_private_folder(path.parent)
             atomic_write(path, read, private=True)
         except (OSError, RecursionError, ValueError) as reason:  # a key may be no name of a file here

@@ -16,7 +16,7 @@ from headrace.datasets.sources.archives.tar import TarStream
 from headrace.errors import FormatError, SourceError
 from headrace.launch.sagemaker.aws import error_code, explained, list_sizes, read_object
 from headrace.system.files.atomic_write import atomic_write
-from headrace.system.files.private_files import make_private_folder
+from headrace.system.files.private_files import check_below, make_private_folder
 from headrace.system.text.size_limits import record_limit, too_large
 
 __all__ = ["fetch_results"]
@@ -67,6 +67,7 @@ class _Kept:
         if self._files > MOST_FILES:
             raise SourceError(f"the session of the job has more than {MOST_FILES:,} files")
         path = self._folder / name
+        check_below(self._folder, path.parent)  # an earlier report there may have come with somebody else's files
         make_private_folder(path.parent)
         atomic_write(path, data, private=True)
 

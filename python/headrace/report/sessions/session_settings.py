@@ -134,10 +134,10 @@ def _compared(names: list[tuple[str, str]], old: Settings, new: Settings) -> Ite
 
 def _is_comparable(key: tuple[str, str], old: Settings, new: Settings) -> bool:
     """Return whether both sessions recorded the setting: a variable or a library that is absent is a value too."""
-    group = key[0]
-    if group in _OPEN_GROUPS and not {key} <= old.keys() & new.keys():
+    group, in_both = key[0], key in old and key in new
+    if group in _OPEN_GROUPS and not in_both:
         return all((_OPEN_GROUPS[group], "") in one for one in (old, new))
-    return key in old and key in new
+    return in_both
 
 
 def _text(value: object, absent: str) -> str:

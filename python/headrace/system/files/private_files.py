@@ -21,8 +21,10 @@ __all__ = [
     "PRIVATE_FILE",
     "PRIVATE_FOLDER",
     "ForeignPart",
+    "check_below",
     "check_output_folder",
     "check_own_state",
+    "check_unnamed_folder",
     "foreign_part",
     "make_output_folder",
     "make_private_folder",
@@ -97,6 +99,24 @@ def check_output_folder(folder: Path) -> None:
         raise PermissionError(errno.EACCES, f"is a link made by {user_text(facts.st_uid)}", os.fspath(folder))
 
 
+def check_unnamed_folder(folder: Path) -> None:
+    """Raise `OSError` for what `check_output_folder` refuses, and for any link in the place of `folder`.
+
+    For folders in the current folder that headrace names itself, and those inside a folder of results: what came with somebody
+    else's files may lead anywhere, and is this user's own once it was unpacked. The user did not choose where it leads.
+    """
+    check_output_folder(folder)
+    _refuse_link(folder)
+
+
+def check_below(root: Path, path: Path) -> None:
+    """Raise `OSError` for a link in the place of `path` or of a folder between `root` and it. `root` itself may be one."""
+    for part in (path, *path.parents):
+        if part == root:
+            return
+        _refuse_link(part)
+
+
 def check_own_state(path: Path) -> None:
     """Raise `OSError` unless the saved state at `path` can be trusted: this user's or root's, no link, not writable by others.
 
@@ -107,7 +127,7 @@ def check_own_state(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     if stat.S_ISLNK(facts.st_mode):
-        raise OSError(errno.ELOOP, "is a link, which is not followed", os.fspath(path))
+        raise _followed_link(path)
     if not _trusted(facts.st_uid) and not _maps_all_users(path if path.is_dir() else path.parent, facts.st_uid):
         raise PermissionError(errno.EACCES, f"belongs to {user_text(facts.st_uid)}", os.fspath(path))
     if stat.S_ISDIR(facts.st_mode) and writable_by_others(facts):
@@ -151,7 +171,7 @@ def _open_own(path: str, flags: int, mode: int) -> int:
         descriptor = os.open(path, wanted, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "is a link, which is not followed", path) from error
+            raise _followed_link(path) from error
         raise
     try:
         facts = os.fstat(descriptor)
@@ -203,6 +223,15 @@ def _is_shared(folder: Path) -> bool:
     """Return whether other users may make files in `folder`, and none may replace those of others."""
     mode = folder.stat().st_mode
     return bool(mode & stat.S_ISVTX and mode & (stat.S_IWOTH | stat.S_IWGRP))
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise _followed_link(path)
+
+
+def _followed_link(path: str | Path) -> OSError:
+    return OSError(errno.ELOOP, "is a link, which is not followed", os.fspath(path))
 
 
 def _foreign(user: int, path: Path) -> OSError:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.errors import HeadraceError
+from headrace.system.text.printable import printable_lines
 
 __all__ = ["MASK", "redact_text", "redact_words", "without_url_secrets"]
 
@@ -463,4 +464,9 @@ def _is_encoded_secret(text: str) -> bool:
     return _ENCODED_SECRET.search(base64.b64decode(plain[: len(plain) // 4 * 4])) is not None
 
 
-HeadraceError.mask = staticmethod(without_url_secrets)
+def _public(text: str) -> str:
+    """Return the message of an error as Python may print it: without secrets, and with escapes for what acts on a terminal."""
+    return printable_lines(without_url_secrets(text))
+
+
+HeadraceError.mask = staticmethod(_public)

@@ -159,12 +159,20 @@ def lost_ranks_reported(ranks: Ranks) -> Iterator[None]:
         ) from error
 
 
-def barrier(ranks: Ranks) -> None:
-    """Wait until all processes of the run have called this. A process alone returns at once."""
+def barrier(ranks: Ranks, *, failed: bool = False) -> frozenset[int]:
+    """Wait until all processes of the run have called this, and return the ranks that called it with `failed`.
+
+    A process that cannot go on calls it all the same: the others would wait for it. A process alone returns at once.
+    """
+    flags = [int(failed)]
     if ranks.world_size > 1:
         import torch.distributed
 
-        torch.distributed.all_reduce(torch.zeros(1))  # on the CPU, by gloo: a barrier of NCCL would occupy a GPU
+        found = torch.zeros(ranks.world_size, dtype=torch.uint8)
+        found[ranks.rank] = failed
+        torch.distributed.all_reduce(found)  # on the CPU, by gloo: a barrier of NCCL would occupy a GPU
+        flags = found.tolist()
+    return frozenset(rank for rank, flag in enumerate(flags) if flag)
 
 
 def leave_group() -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -68,15 +69,30 @@ _NOT_IN_FILES = ("--model", "--config", "--out", "--checkpoint-url", "--resume")
 
 _MOST_BYTES = 1 << 20  # largest file of an experiment that is read; usual ones have a few kB
 
-NUMBERS: dict[str, tuple[Any, float]] = {
-    "train_images": (int, 1),
-    "validation_images": (int, 0),
-    "mean_bytes": (int, 1),
-    "published_vcpus": (int, 1),
-    "scale": (int | float, 1e-6),
-    "budget_minutes": (int | float, 0.01),
+NUMBERS: dict[str, tuple[Any, float, float]] = {
+    "train_images": (int, 1, 10**12),
+    "validation_images": (int, 0, 10**12),
+    "mean_bytes": (int, 1, 10**12),
+    "published_vcpus": (int, 1, 10**6),
+    "scale": (int | float, 1e-6, 10**6),
+    "budget_minutes": (int | float, 0.01, 24 * 60),
 }
-"""Settings of an experiment that are numbers → their type and smallest value."""
+"""Settings of an experiment that are numbers → their type, smallest and largest value."""
+
+MOST_CELLS, MOST_PUBLISHED = 2_000, 500
+"""Declare so many cells and published numbers at most. Lists multiply: a kilobyte of text may stand for 10^16 cells."""
+
+MOST_CHARACTERS = 4_096
+"""Characters of `arguments`; to split a megabyte of them takes minutes."""
+
+
+def _largest(name: str) -> int | None:
+    """Return the largest value of a field of a cell that is a number. Somebody else may have written the file.
+
+    Ranks are processes of a training, which bounds them itself. `--batch-size` of the command line may be larger.
+    """
+    workers = max(64, 2 * (os.cpu_count() or 1))
+    return {"workers": workers, "batch_size": 4_096, "load": 1_000, "epochs": 10_000, "ranks": 1_024}.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +261,14 @@ def _parse(name: str, text: str, where: str) -> Experiment:
         document["accelerator"] = None
     if not isinstance(published, list) or not all(isinstance(table, dict) for table in (*tables, *published)):
         raise UsageError(f"{where}: cells and published are tables, written [[cells]] and [[published]]")
-    cells = [cell for table in tables for cell in _product(table, where)]
+    cells: dict[Cell, None] = {}
+    for table in tables:
+        cells |= dict.fromkeys(_product(table, where))
+        _refuse_more(len(cells), where)
+    if len(published) > MOST_PUBLISHED:
+        raise UsageError(f"{where} has {len(published):,} published numbers, more than {MOST_PUBLISHED:,}")
     entries = [_published(entry, where) for entry in published]
-    return Experiment(name=name, cells=tuple(dict.fromkeys(cells)), published=tuple(entries), **document)
+    return Experiment(name=name, cells=tuple(cells), published=tuple(entries), **document)
 
 
 def _check_values(document: Mapping[str, Any], where: str) -> None:
@@ -269,10 +290,10 @@ def _check_values(document: Mapping[str, Any], where: str) -> None:
                 raise UsageError(f"{where}: reference: {several[0]} must be one value, not a list")
             _product(value, f"{where}: reference")
         elif name in NUMBERS:
-            kind, least = NUMBERS[name]
-            if not isinstance(value, kind) or isinstance(value, bool) or not least <= value < math.inf:
+            kind, least, most = NUMBERS[name]
+            if not isinstance(value, kind) or isinstance(value, bool) or not least <= value <= most:
                 words = "a whole number" if kind is int else "a number"
-                raise UsageError(f"{where}: {name} must be {words}, {least:g} or more, not {value!r}")
+                raise UsageError(f"{where}: {name} must be {words} from {least:g} to {most:g}, not {value!r}")
         elif not isinstance(value, str):
             raise UsageError(f"{where}: {name} must be text, not {value!r}")
 
@@ -304,6 +325,8 @@ def _product(table: Mapping[str, Any], where: str) -> list[Cell]:
                 raise UsageError(f"{where}: {key} cannot be {item!r}")
             if isinstance(item, int) and item < (0 if key in ("load", "workers") else 1):
                 raise UsageError(f"{where}: {key} cannot be {item}")
+            if isinstance(item, int) and (most := _largest(key)) is not None and item > most:
+                raise UsageError(f"{where}: {key} cannot be {item}: at most {most:,}")
             if key == "model" and ":" in str(item):
                 raise UsageError(
                     f"{where}: model cannot be {item!r}: a file must not choose code", hint="a name of torchvision"
@@ -317,10 +340,18 @@ def _product(table: Mapping[str, Any], where: str) -> list[Cell]:
                     hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(choices[key])}",
                 )
         lists.append(values)
+    _refuse_more(math.prod(map(len, lists)), where)
     return [Cell(**dict(zip(table, combination, strict=True))) for combination in itertools.product(*lists)]
 
 
+def _refuse_more(cells: int, where: str) -> None:
+    if cells > MOST_CELLS:
+        raise UsageError(f"{where} declares {cells:,} cells or more, and {MOST_CELLS:,} are the most", hint="shorten its lists")
+
+
 def _check_arguments(text: str, where: str) -> None:
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(f"{where}: arguments have {len(text):,} characters, more than {MOST_CHARACTERS:,}")
     try:
         words = shlex.split(text)
     except ValueError as error:

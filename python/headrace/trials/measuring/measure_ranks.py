@@ -19,7 +19,7 @@ from typing import Any
 from headrace.loading.order.rank_messages import gather_json
 from headrace.system.processes.own_python import own_module
 from headrace.training.distributed.devices import open_device
-from headrace.training.distributed.processes import run_processes
+from headrace.training.distributed.processes import rank_count, run_processes
 from headrace.training.distributed.ranks import join_group, leave_group, ranks_from_environment
 from headrace.trials.experiment.cells import Cell
 from headrace.trials.experiment.source import workers_of
@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> int:
     spec = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     cell = Cell(**spec["cells"][0])
     if "WORLD_SIZE" not in os.environ:
-        return run_processes(cell.ranks, own_module("headrace.trials.measuring.measure_ranks", *arguments))[0]
+        command = own_module("headrace.trials.measuring.measure_ranks", *arguments)
+        return run_processes(rank_count(cell.ranks, "cpu"), command)[0]
     import torch
     from torch.nn.parallel import DistributedDataParallel
 

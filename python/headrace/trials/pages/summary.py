@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 from headrace.system.text.sizes import count_text
@@ -131,16 +132,15 @@ def _ranks(rows: Sequence[Row]) -> list[str]:
 
 def _next_fix(rows: Sequence[Row]) -> list[str]:
     """Return sentences that compare the predicted rate of `headrace run` with the measured rate."""
+    same = operator.attrgetter("model", "load", "mode", "batch_size", "data", "workers")
+    measured: dict[object, Row] = {}
+    for row in rows:
+        if row.loader == "run":
+            measured.setdefault(same(row), row)
     ratios = []
     for row in rows:
-        if row.next_fix != "headrace_run" or not row.predicted_img_s:
-            continue
-        same = ("model", "load", "mode", "batch_size", "data", "workers")
-        other = next(
-            (each for each in rows if each.loader == "run" and all(getattr(each, name) == getattr(row, name) for name in same)),
-            None,
-        )
-        if other is not None and other.img_s:
+        other = measured.get(same(row))
+        if row.next_fix == "headrace_run" and row.predicted_img_s and other is not None and other.img_s:
             ratios.append(row.predicted_img_s / other.img_s)
     if not ratios:
         return []

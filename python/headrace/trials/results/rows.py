@@ -38,7 +38,7 @@ def rows_of(run: Run, counts: tuple[int, int], projection: Projection | None, us
         rows = [_priced(row, usd_per_hour) for row in rows]
     reference = run.experiment.reference
     rows = with_expected_rates(rows, machine.cores().usable)
-    return [_with_gain(row, rows, reference) for row in rows] if reference else rows
+    return _with_gains(rows, reference) if reference else rows
 
 
 def _training_rows(run: Run, group: Group, cell: Cell) -> list[Row]:
@@ -53,7 +53,7 @@ def _training_rows(run: Run, group: Group, cell: Cell) -> list[Row]:
         found = same if ranks["shared"] else f"ranks read different data ({ranks['batches']} batches compared)"
         return [replace(row, img_s=ranks["img_s"], verdict=found, simulated=False)]
     images = group.result["images"]
-    epochs = group.result["epochs"]
+    epochs = group.result["epochs"][: cell.epochs]  # a result that was there may name more
     return [
         replace(
             row,
@@ -163,18 +163,24 @@ def _priced(row: Row, usd_per_hour: float) -> Row:
     return replace(row, usd_per_epoch=usd_per_hour * row.seconds_per_epoch / 3600)
 
 
-def _with_gain(row: Row, rows: list[Row], reference: Any) -> Row:
-    """Compare a row with the reference's row of the same model, load, mode and batch size."""
-    same = ("model", "load", "mode", "batch_size", "precision", "transform", "ranks", "epoch")
-    others = [
-        other
-        for other in rows
-        if all(getattr(other, name) == getattr(row, name) for name in same if name not in reference)
-        and all(getattr(other, name) == value for name, value in reference.items())
-    ]
-    if not others or row.seconds_per_epoch is None or others[0].seconds_per_epoch is None:
+SAME = ("model", "load", "mode", "batch_size", "precision", "transform", "ranks", "epoch")
+"""Fields that a row and the reference's row have in common, unless the reference names them."""
+
+
+def _with_gains(rows: list[Row], reference: Any) -> list[Row]:
+    """Compare each row with the reference's row of the same model, load, mode and batch size."""
+    same = [name for name in SAME if name not in reference]
+    first: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        if all(getattr(row, name) == value for name, value in reference.items()):
+            first.setdefault(tuple(getattr(row, name) for name in same), row)
+    return [_with_gain(row, first.get(tuple(getattr(row, name) for name in same))) for row in rows]
+
+
+def _with_gain(row: Row, other: Row | None) -> Row:
+    if other is None or row.seconds_per_epoch is None or other.seconds_per_epoch is None:
         return row
-    return replace(row, gain_percent=100 * (1 - row.seconds_per_epoch / others[0].seconds_per_epoch))
+    return replace(row, gain_percent=100 * (1 - row.seconds_per_epoch / other.seconds_per_epoch))
 
 
 def as_documents(rows: list[Row]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import headrace
 import pytest
+from headrace.datasets.sources.remote import store
 from headrace.datasets.sources.remote.store import open_bucket
 from headrace.errors import FormatError, SourceError
 from object_store import Bucket, disk_bytes, needs_obstore
@@ -68,3 +69,16 @@ def test_a_listing_without_end_is_refused(packed: Path, bucket: Bucket, monkeypa
     bucket.objects["data/" + "z" * 900 + "3"] = b""
     with pytest.raises(SourceError, match="lists more than"):
         open_bucket("s3://b").list()
+
+
+@needs_obstore
+def test_a_listing_of_empty_pages_without_end_is_refused(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """obstore asks for one after the other, and never comes back."""
+    bucket.fault = lambda number, key, part: "more"
+    monkeypatch.setattr(store, "_PAGE_S", 0.5)
+    with pytest.raises(SourceError, match="the listing has brought no objects"):
+        open_bucket("s3://b/data").list()
+    monkeypatch.setattr(store, "_LISTING_S", 0.0)
+    with pytest.raises(SourceError, match="the listing has brought no end"):
+        open_bucket("s3://b/data").list()
+    bucket.fault = lambda number, key, part: None  # obstore's thread comes to an end

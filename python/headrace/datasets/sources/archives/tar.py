@@ -6,6 +6,7 @@ links. Layout: POSIX.1-2017 pax, "ustar Interchange Format", and GNU tar's long 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -95,6 +96,7 @@ class _Walk:
             block = os.pread(self.descriptor, BLOCK, at)
             if not any(block):
                 zeros, at = zeros + 1, at + BLOCK
+                at = self._behind_hole(at) if zeros > 1 else at
                 continue
             zeros = 0
             kind, name, size = headers.parsed(block, at)
@@ -116,6 +118,17 @@ class _Walk:
                 "has no end (two blocks of zeros): it is probably truncated",
                 f"if it is complete, append the end:  head -c 1024 /dev/zero >> {headers.path}",
             )
+
+    def _behind_hole(self, at: int) -> int:
+        """Return the place of the next block that is stored, from `at` on: terabytes of a sparse file take no disk.
+
+        An archive may stand behind the end of another one (`cat a.tar b.tar`), so the walk goes on to the end of the file.
+        """
+        try:
+            found = os.lseek(self.descriptor, at, os.SEEK_DATA)
+        except OSError as error:  # ENXIO: nothing but a hole up to the end; else a file system that knows no holes
+            return self.end if error.errno == errno.ENXIO else at
+        return max(at, found // BLOCK * BLOCK)
 
 
 class Headers:

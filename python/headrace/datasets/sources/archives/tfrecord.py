@@ -7,11 +7,12 @@ key (1) to value (2)) . bytes_list (1) | float_list (2) | int64_list (3) . value
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from headrace._native import crc32c
 from headrace.datasets.records.dataset import Dataset
@@ -25,6 +26,7 @@ __all__ = ["masked_crc32c", "open_tfrecord", "scan_tfrecord"]
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _IMAGE, _LABEL, _TEXT, _NAME = "image/encoded", "image/class/label", "image/class/text", "image/filename"
+_WANTED = frozenset({_IMAGE, _LABEL, _TEXT, _NAME})
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 
 
@@ -45,13 +47,10 @@ def scan_tfrecord(files: Sequence[Path]) -> Callable[[Path], ContainerRecords]:
 
 def _scan(path: Path, begin: str) -> ContainerRecords:
     found, names = ContainerRecords(), list[str]()
-    if path.stat().st_size == 0:
-        return found
-    with open(path, "rb", opener=regular_opener) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for number, (at, size) in enumerate(_records(path, data)):
-            example = bytes(data[at : at + size])
+    with open(path, "rb", opener=regular_opener) as file:
+        for number, (at, example) in enumerate(_records(path, file)):
             try:
-                features = dict(_features(example))
+                features = {name: feature for name, feature in _features(example) if name in _WANTED}
                 image = features[_IMAGE].blob()
                 label = features[_LABEL].number() if _LABEL in features else None
                 text = features[_TEXT].text() if _TEXT in features else ""
@@ -73,25 +72,33 @@ def _scan(path: Path, begin: str) -> ContainerRecords:
     return found
 
 
-def _records(path: Path, data: mmap.mmap) -> Iterator[tuple[int, int]]:
-    """Yield offset and size of each record's data; check the checksums."""
-    at, end = 0, len(data)
+def _records(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield offset and bytes of each record's data; check the checksums.
+
+    The file is read, not mapped: who cuts a mapped file off ends the process that looks at it.
+    """
+    at, end = 0, os.fstat(file.fileno()).st_size
     while at < end:
-        if at + _HEAD.size > end:
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
             raise _broken(path, at, "is cut off: the file is truncated")
-        length, crc = _HEAD.unpack_from(data, at)
-        if masked_crc32c(bytes(data[at : at + 8])) != crc:
-            if at == 0 and data[:2] == b"\x1f\x8b":
+        length, crc = _HEAD.unpack(head)
+        if masked_crc32c(head[:8]) != crc:
+            if at == 0 and head[:2] == b"\x1f\x8b":
                 raise FormatError(f"{path} is compressed; its images cannot be reached", hint="unpack it first:  gunzip")
             raise _broken(path, at, "has a damaged length (CRC)")
         begin = at + _HEAD.size
+        more = f"has {length:,} bytes, more than the file holds: the file is truncated"
         if length > end - begin - _CRC.size:
-            raise _broken(path, at, f"has {length:,} bytes, more than the file holds: the file is truncated")
+            raise _broken(path, at, more)
         if length > (limit := record_limit()):  # a file may be sparse: zeros behind a right length take no disk
             raise _broken(path, at, too_large(length, limit))
-        if masked_crc32c(bytes(data[begin : begin + length])) != _CRC.unpack_from(data, begin + length)[0]:
+        data, check = file.read(length), file.read(_CRC.size)
+        if len(data) < length or len(check) < _CRC.size:  # it has become shorter
+            raise _broken(path, at, more)
+        if masked_crc32c(data) != _CRC.unpack(check)[0]:
             raise _broken(path, at, "is damaged (CRC)")
-        yield begin, length
+        yield begin, data
         at = begin + length + _CRC.size
 
 

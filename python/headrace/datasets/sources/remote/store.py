@@ -9,8 +9,10 @@ import contextlib
 import functools
 import importlib
 import os
+import queue
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePosixPath
@@ -31,6 +33,9 @@ __all__ = ["Bucket", "RemoteObject", "is_url", "is_web", "open_bucket"]
 
 _PIECE = 1 << 16  # bytes; least piece in which a document is received
 _PART = 64 << 20  # bytes of one request of a large range
+_OBJECTS = 1000  # of one page of a listing
+_PAGE_S = 180.0  # seconds in which a page of objects has to come: a server may send empty pages, each of which names the next
+_LISTING_S = 7200.0  # seconds of a whole listing: ten million objects take a quarter of it
 _BYTES_OF_OBJECT = 64  # the limit of a record, divided by this, is that of the objects of a listing: 16 million
 
 _SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
@@ -83,16 +88,54 @@ class Bucket:
         return sorted((entry for entry in found if not entry.path.endswith("/")), key=lambda entry: entry.path)
 
     def _listed(self) -> Sequence[RemoteObject]:
-        """Return the objects of all pages. A server may name a next page for ever, so their number and names have a limit."""
+        """Return the objects of all pages. A server may name a next page for ever, so their number and names have a limit.
+
+        Raise SourceError above it, if no objects come for `_PAGE_S`, and after `_LISTING_S`.
+        """
         found: list[RemoteObject] = []
         limit, names = record_limit(), 0
-        for page in self._library.list(self._store, chunk_size=1000):
+        for page in self._timely(self._library.list(self._store, chunk_size=_OBJECTS)):
             found += [RemoteObject.of(entry, entry["path"]) for entry in page]
             names += sum(len(entry.path) + len(entry.tag) for entry in found[len(found) - len(page) :])
             if len(found) > limit // _BYTES_OF_OBJECT or names > 2 * limit:
                 words = f"lists more than {len(found) - 1:,} objects, the limit ({RECORD_LIMIT}=SIZE raises it)"
                 raise SourceError(f"{self.url} {words}", hint="check the address: name the folder of the dataset")
         return found
+
+    def _timely(self, pages: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        """Yield the pages of a listing. obstore collects the objects of one however many answers that takes."""
+        come: queue.SimpleQueue[Sequence[Any] | Exception | None] = queue.SimpleQueue()
+        wanted, over = threading.Semaphore(0), threading.Event()
+
+        def collect() -> None:
+            try:
+                while wanted.acquire() and not over.is_set() and (page := next(pages, None)) is not None:
+                    come.put(page)
+                come.put(None)
+            except Exception as error:  # obstore's; the thread that lists raises it
+                come.put(error)
+
+        # Not of a pool: Python waits at its end for those threads, and this one may never return.
+        threading.Thread(target=collect, name="headrace-listing", daemon=True).start()
+        end_s = time.monotonic() + _LISTING_S
+        try:
+            while True:
+                wanted.release()
+                limit_s = min(_PAGE_S, end_s - time.monotonic())
+                try:
+                    page = come.get(timeout=max(0.0, limit_s))
+                except queue.Empty:
+                    what = f"no objects for {_PAGE_S:.0f} s" if limit_s == _PAGE_S else f"no end in {_LISTING_S / 3600:g} h"
+                    hint = "check the address, and try again"
+                    raise SourceError(f"{self.url}: the listing has brought {what}", hint=hint) from None
+                if isinstance(page, Exception):
+                    raise page
+                if page is None:
+                    return
+                yield page
+        finally:
+            over.set()
+            wanted.release()
 
     def list_some(self, count: int) -> Sequence[RemoteObject]:
         """Return at most `count` objects below the URL, with one request."""
