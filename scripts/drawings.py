@@ -263,7 +263,8 @@ def before_after() -> str:
         parts.append(text(left + wide + 16, y + 25, f"{row['img_s']:,.0f} img/s", "d-ink d-bold"))
     times = rows[shown[1][1]]["times"]
     device = document["settings"]["device"]
-    parts.append(text(left, 20, f"The GPU's time, make demo on 2 cores, {device}: green, it computes; grey, it waits for images", "d-dim d-small"))
+    caption = f"The GPU's time, make demo on 2 cores, {device}: green, it computes; grey, it waits for images"
+    parts.append(text(left, 20, caption, "d-dim d-small"))
     parts.append(text(left, 162, f"{times:g} times as fast, the same batches bit for bit, no changed line", "d-dim d-small"))
     title = f"Before, the GPU waits most of its time for images. Under headrace run it gets {times:g} times as many a second."
     return picture(720, 174, title, parts)

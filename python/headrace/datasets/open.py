@@ -126,6 +126,8 @@ def _open_pipe(pipe: Path, records: int | None, classes: Iterable[str] | None) -
     if classes is not None:
         raise UsageError(f"{pipe} is a stream, whose classes cannot be chosen", hint="headrace pack --classes copies it first")
     return open_pipe(pipe, records)
+
+
 def open_split(
     path: str | os.PathLike[str], split: str, *, list_unreadable: bool = False, on_listed: OnListed | None = None
 ) -> Dataset:

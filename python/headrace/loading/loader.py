@@ -19,19 +19,19 @@ import numpy.typing as npt
 from headrace.datasets.records.notebook import dataset_facts, dataset_strip, notebook_html
 from headrace.datasets.records.table import Stream
 from headrace.datasets.sources.masks import with_masks
-from headrace.errors import SourceError, UsageError
+from headrace.errors import UsageError
 from headrace.gpu.placement import Decode
 from headrace.loading.batches.batch_transforms import BatchKey
 from headrace.loading.batches.views import LoaderViews
 from headrace.loading.feeding.feed import Masks
 from headrace.loading.feeding.feed_pass import FeedPass, FilledBatch, IndexBatch
-from headrace.loading.feeding.options import Device, LoaderOptions, OnError, Output, resolve_rank
+from headrace.loading.feeding.options import Device, LoaderOptions, OnError, Output, check_for_a_batch, resolve_rank
 from headrace.loading.feeding.options import OtherArguments as _OtherArguments
 from headrace.loading.feeding.streaming import BUFFER_SIZE, StreamOptions, StreamPass
 from headrace.loading.order.block_shuffle import WINDOW, BlockLayout, window_bytes
 from headrace.loading.order.evaluation_note import evaluation_note, say_once
 from headrace.loading.order.rank_order import Order, RankOrder, check_order
-from headrace.loading.order.sampled import Sampler, check_sampler
+from headrace.loading.order.sampled import Sampler
 from headrace.loading.order.uneven_shards import Parts, RankPart, assign_part
 from headrace.loading.order.weighted_draws import Weights, record_weights
 from headrace.loading.other_frameworks import FrameworkOutputs
@@ -41,7 +41,7 @@ from headrace.loading.torch_datasets import Data, as_dataset
 from headrace.system.hardware import machine
 from headrace.system.text.arguments import suggest_arguments, unknown_name
 from headrace.system.text.other_libraries import OF_LOADER, OF_LOADER_OBJECT
-from headrace.system.text.sizes import count_text, parse_size
+from headrace.system.text.sizes import parse_size
 from headrace.transforms.base import Transform
 from headrace.transforms.compile import DctScale, Depth, Dtype, Fuse, Pipeline
 from headrace.transforms.composition import Views
@@ -234,19 +234,9 @@ class Loader(FrameworkOutputs, Generic[Batch]):
             dtype=cast("Dtype", dtype),
             output=output,
             on_error=on_error,
-            mask=mask,
-            mask_fill=mask_fill,
-            with_json=with_json,
-            with_index=with_index,
-            with_key=with_key,
-            repeated_label=repeated_label,
-            cache=cache,
-            parts=parts,
-            fuse=fuse,
-            dct_scale=dct_scale,
-            depth=depth,
-            decode=decode,
-        )
+            mask=mask, mask_fill=mask_fill, with_json=with_json, with_index=with_index, with_key=with_key,
+            repeated_label=repeated_label, cache=cache, parts=parts, fuse=fuse, dct_scale=dct_scale, depth=depth, decode=decode,
+        )  # fmt: skip
         self.transform = transform
         self._prepare()
 
@@ -277,7 +267,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         is_stream = self.dataset.stream is not None
         check_order(options.shuffle, options.sampler, options.weights, options.parts, is_stream=is_stream)
         if not is_stream:
-            self._check_for_a_batch()
+            check_for_a_batch(self.dataset, options, self._part)
         self._weights = None if options.weights is None else record_weights(options.weights, self.dataset)
         window = window_bytes(options.shuffle, BUFFER_SIZE if is_stream else WINDOW)
         self._blocks = None if window is None or is_stream else BlockLayout.from_table(self.dataset.table, window)
@@ -309,33 +299,15 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         if is_stream and (options.with_index or options.with_key):
             raise UsageError("the records of a stream have no numbers and keys", hint="drop with_index and with_key")
 
-    def _check_for_a_batch(self) -> None:
-        """Raise SourceError for an empty dataset, UsageError if an epoch has no batch."""
-        records, ranks, batch_size = len(self.dataset), self.options.world_size, self.options.batch_size
-        if records == 0:
-            raise SourceError(f"{self.dataset.root} has 0 records", hint="open a dataset that holds images")
-        if self.options.sampler is not None:
-            check_sampler(self.options.sampler)
-            return
-        if not self.options.drop_last or self._part.whole_batches(records, batch_size):
-            return
-        each = f" (batch_size={batch_size} on each of {ranks} ranks)" if ranks > 1 else ""
-        smaller = f"batch_size={records // ranks} or less, or " if records >= ranks and self.options.parts is None else ""
-        raise UsageError(
-            f"{self.dataset.root} has {count_text(records, 'record')}, fewer than one global batch of "
-            f"{self.options.global_batch}{each}: no epoch would have a batch",
-            hint=f"{smaller}drop_last=False, which keeps the incomplete batch",
-        )
-
     if not TYPE_CHECKING:  # else a type checker would accept any name
 
         def __getattr__(self, name: str) -> object:
             raise unknown_name("a Loader", name, dir(type(self)), OF_LOADER_OBJECT)
 
     @property
-    def sampler(self) -> Loader[Batch]:
-        """The loader itself, which has `set_epoch` as torch's DistributedSampler has."""
-        return self
+    def sampler(self) -> Sampler | Loader[Batch]:
+        """The sampler that was given; else the loader itself, which has `set_epoch` as torch's DistributedSampler has."""
+        return self if self.options.sampler is None else self.options.sampler
 
     @property
     def classes(self) -> tuple[str, ...]:

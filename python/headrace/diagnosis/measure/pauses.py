@@ -11,7 +11,16 @@ from itertools import pairwise
 from headrace.diagnosis.measure.stats import Spans, mean, median, required
 from headrace.session.model import Event, ObservedLoader, Step
 
-__all__ = ["EpochGaps", "Growth", "Pauses", "is_start_of", "measure_epoch_gaps", "measure_growth", "measure_pauses", "steps_by_epoch"]
+__all__ = [
+    "EpochGaps",
+    "Growth",
+    "Pauses",
+    "is_start_of",
+    "measure_epoch_gaps",
+    "measure_growth",
+    "measure_pauses",
+    "steps_by_epoch",
+]
 
 PAUSE_FACTOR = 0.6
 """A step is a pause when its compute exceeds the median by this share of the median and by six median deviations."""

@@ -7,18 +7,20 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, SupportsIndex, TypeAlias, TypedDict
 
-from headrace.errors import UsageError
+from headrace.datasets.records.dataset import Dataset
+from headrace.errors import SourceError, UsageError
 from headrace.gpu.placement import DECODE, Decode
 from headrace.loading.feeding.byte_cache import parse_cache
-from headrace.loading.order.sampled import Sampler
-from headrace.loading.order.uneven_shards import Parts
+from headrace.loading.order.sampled import Sampler, check_sampler
+from headrace.loading.order.uneven_shards import Parts, RankPart
 from headrace.loading.order.weighted_draws import Weights
+from headrace.system.text.sizes import count_text
 from headrace.transforms.compile import DctScale, Depth, Dtype, Fuse
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Device", "LoaderOptions", "OnError", "OtherArguments", "Output", "resolve_rank"]
+__all__ = ["Device", "LoaderOptions", "OnError", "OtherArguments", "Output", "check_for_a_batch", "resolve_rank"]
 
 OnError: TypeAlias = Literal["raise", "skip"]
 Output: TypeAlias = Literal["torch", "numpy"]
@@ -163,3 +165,22 @@ def resolve_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
     return 0, 1
+
+
+def check_for_a_batch(dataset: Dataset, options: LoaderOptions, part: RankPart) -> None:
+    """Raise SourceError for an empty dataset, UsageError if an epoch has no batch."""
+    records, ranks, batch_size = len(dataset), options.world_size, options.batch_size
+    if records == 0:
+        raise SourceError(f"{dataset.root} has 0 records", hint="open a dataset that holds images")
+    if options.sampler is not None:
+        check_sampler(options.sampler)
+        return
+    if not options.drop_last or part.whole_batches(records, batch_size):
+        return
+    each = f" (batch_size={batch_size} on each of {ranks} ranks)" if ranks > 1 else ""
+    smaller = f"batch_size={records // ranks} or less, or " if records >= ranks and options.parts is None else ""
+    raise UsageError(
+        f"{dataset.root} has {count_text(records, 'record')}, fewer than one global batch of "
+        f"{options.global_batch}{each}: no epoch would have a batch",
+        hint=f"{smaller}drop_last=False, which keeps the incomplete batch",
+    )
