@@ -63,7 +63,15 @@ def test_a_name_like_no_other_lists_the_arguments() -> None:
 
 def test_signatures_and_other_errors_stay_pythons() -> None:
     assert "threads" in inspect.signature(headrace.Loader).parameters and "Iterate over" in (headrace.Loader.__doc__ or "")
-    assert list(inspect.signature(headrace.open).parameters) == ["path", "classes", "records", "part", "root", "split", "on_listed"]
+    assert list(inspect.signature(headrace.open).parameters) == [
+        "path",
+        "classes",
+        "records",
+        "part",
+        "root",
+        "split",
+        "on_listed",
+    ]
     with pytest.raises(TypeError, match="missing") as caught:
         headrace.Loader("photos")  # type: ignore[call-overload]
     assert not isinstance(caught.value, HeadraceError)

@@ -63,7 +63,7 @@ def pack(
     unit: (i, N) packs every N-th shard from the i-th, for an array of N jobs; the last one commits. Default: all.
     root: folder or URL that the paths of a list are relative to. Default: the folder of the list.
     follow_links: with layout="folder", folders outside SRC into which its links are followed. Default: none.
-    sync: wait until every file is on the disk, so that the commit survives a power failure. Default: False.
+    sync: wait until every file is on the disk: the commit survives a power failure. Default: False.
     on_listed, on_start, on_progress, on_estimate: called with the number of images or files just listed; of all records;
         with (records, bytes) just finished; with the `Estimate` of what re-encoding gives. Default: None.
 
@@ -76,8 +76,7 @@ def pack(
     restart_markers: insert restart markers, losslessly, so that crops decode faster. Default: True.
     shard_size: size of a shard in bytes, about. Default: 128 MiB.
     shuffle: seed of a random order of records. Default: None, the order of the source.
-    train_ratio, test_ratio: shares of the records in DST/train, DST/test; DST/val gets the rest. Default: 1, 0.
-    seed: chooses other records for these, as that of `Dataset.split`. Default: 0.
+    train_ratio, test_ratio: shares in DST/train, DST/test; DST/val gets the rest. Default: 1, 0. seed: chooses others (0).
     classes: pack only these classes, in this order. Default: all.
     unlabeled, undecodable: "skip" such records and list them in errors.jsonl, or "stop". Default: "skip".
     duplicates: "stop" at a second record with the same key, "skip" it, or "rename" it. Default: "stop".

@@ -56,7 +56,7 @@ def test_unfit_weights_and_data_are_refused_with_a_hint(trained: tuple[Path, Pat
         ([str(tmp_path / "absent"), "--data", str(val)], 1, "cannot read weights"),
         ([str(cut), "--data", str(val)], 1, "cannot read weights"),
         ([str(foreign), "--data", str(val)], 1, "not written by headrace train"),
-        ([good, "--data", str(tmp_path / "other")], 1, "(3) are not those of"),
+        ([good, "--data", str(tmp_path / "other")], 1, "has classes that the training data lacks: one, three, two"),
         ([good, "--data", str(val), "--device", "sim:a100"], 2, "simulated"),
     ]
     for words, code, message in cases:

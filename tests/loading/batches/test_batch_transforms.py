@@ -155,7 +155,6 @@ def test_refuses_arguments_that_cannot_work(image_folder: MakeFolder) -> None:
         (lambda: RandomErasing(p=2), "p must be"),
         (lambda: RandomErasing(scale=(0.5, 1.5)), "share of the image"),
         (lambda: RandomErasing(value=(1, 2)), "value must be"),
-        (lambda: RandomChoice([RandomResizedCrop(8)]), "RandomChoice"),
         (lambda: RandomChoice([MixUp()], p=[0.5, 0.5]), "weight"),
     ]:
         with pytest.raises(UsageError, match=words):

@@ -76,4 +76,5 @@ def test_loader_documents_each_option_with_its_default() -> None:
         if name in ("self", "data", "batch_size", "transform"):
             continue
         default = f'"{argument.default}"' if isinstance(argument.default, str) else repr(argument.default)
-        assert f"{name} ({default}): " in text or (name == "rank" and "rank, world_size (None): " in text), name
+        together = {"rank": "rank, world_size", "with_index": "with_index, with_key", "with_key": "with_index, with_key"}
+        assert f"{together.get(name, name)} ({default}): " in text, name
