@@ -211,7 +211,15 @@ impl Decoder {
             Choice::Format(format) => {
                 let (samples, pixels) = (&mut self.scratch, &mut self.pixels);
                 let scale_depth = self.scale_depth;
-                formats::region(image.data, *format, stored, part, scale_depth, samples, pixels)?;
+                formats::region(
+                    image.data,
+                    *format,
+                    stored,
+                    part,
+                    scale_depth,
+                    samples,
+                    pixels,
+                )?;
                 3 * part.w as usize
             }
             Choice::Turbo => self.region_by_turbo(image.data, scale, part)?,
