@@ -11,10 +11,12 @@ from typing import Any
 import headrace
 import numpy as np
 import pytest
+from containers import write_tar
 from headrace.datasets.records.part_fetcher import PartFetcher
 from headrace.errors import RecordIndexError, SourceError, UsageError
 from loader_batches import are_equal
 from object_store import Bucket
+from sample_images import jpeg
 
 Folder = Callable[..., Path]
 
@@ -116,7 +118,6 @@ def test_open_numbers_classes_as_pack_does(folder: Path, tmp_path: Path) -> None
     headrace.pack(folder, tmp_path / "packed", classes=chosen)
     packed, opened = headrace.open(tmp_path / "packed"), headrace.open(folder, classes=chosen)
     assert packed.classes == opened.classes == chosen
-    assert sorted(zip(stems(packed), packed.targets, strict=False)) is not None
     assert Counter(packed.targets) == Counter(opened.targets)
 
 
@@ -207,6 +208,35 @@ def test_kinds_can_be_mixed_read_split_and_packed(folder: Path, tmp_path: Path) 
     again = headrace.open(tmp_path / "again")
     assert sorted(again.targets) == sorted(both.targets)
     assert set(headrace.open(tmp_path / "again").split(0.5)[0].table.keys) <= set(again.table.keys)
+
+
+def test_json_and_sidecar_files_go_along(image_folder: Folder, tmp_path: Path) -> None:
+    members = [
+        (f"{number}.{end}", content)
+        for number in range(6)
+        for end, content in (
+            ("jpg", jpeg(60 + number, 50, number)),
+            ("cls", str(number % 2).encode()),
+            *([("json", b'{"number": %d}' % number)] if number != 2 else []),
+            *([("seg.png", b"mask %d" % number)] if number % 2 else []),
+        )
+    ]
+    whole = headrace.open(write_tar(tmp_path / "data.tar", members))
+    plain = headrace.open(image_folder(classes=2, per_class=2))
+    part = whole[[5, 2, 3, 5]]
+    assert [part.read_json(row) for row in range(4)] == [b'{"number": 5}', b"", b'{"number": 3}', b'{"number": 5}']
+    assert [part.read_extras(row) for row in range(3)] == [[("seg.png", b"mask 5")], [], [("seg.png", b"mask 3")]]
+    both = part + headrace.open(tmp_path / "data.tar")[:2]
+    assert [both.read_json(row) for row in (3, 4, 5)] == [b'{"number": 5}', b'{"number": 0}', b'{"number": 1}']
+    assert both.read_extras(5) == [("seg.png", b"mask 1")]
+    named = plain + whole
+    assert named.classes == ("class_0", "class_1", "0", "1")
+    assert named.read_json(4 + 5) == b'{"number": 5}' and named.read_json(0) == b""
+    assert named.read_extras(4 + 3) == [("seg.png", b"mask 3")]
+    loader = headrace.Loader(
+        part, 4, headrace.transforms.imagenet_eval(24), shuffle=False, with_json=True, output="numpy", threads=1
+    )
+    assert next(iter(loader))[2] == [{"number": 5}, None, {"number": 3}, {"number": 5}]
 
 
 def batches_of(data: headrace.Dataset, **options: Any) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -36,7 +36,8 @@ class IndexBatch:
     def part(self, first: int, end: int) -> IndexBatch:
         """Return the records from slot `first` up to `end`."""
         own = slice(first, end)
-        data, labels, keys = (None if column is None else column[own] for column in (self.data, self.labels, self.keys))
+        columns: tuple[Any, ...] = (self.data, self.labels, self.keys)
+        data, labels, keys = (None if column is None else column[own] for column in columns)
         return replace(self, records=self.records[own], draws=self.draws[own], data=data, labels=labels, keys=keys)
 
 
