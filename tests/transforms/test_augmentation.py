@@ -422,7 +422,7 @@ def test_defaults_are_torchvisions() -> None:
             continue
         wanted = inspect.signature(theirs).parameters
         for parameter in inspect.signature(getattr(t, name)).parameters.values():
-            if parameter.name == "version":  # which of torchvision's two: ours alone
+            if parameter.name in ("version", "_"):  # which of torchvision's two: ours alone; arguments that are ignored
                 continue
             other = wanted[parameter.name]
             default = getattr(other.default, "value", other.default)
