@@ -93,7 +93,7 @@ def split_rows(dataset: Tabled, ratio: float, seed: int, *, stratified: bool) ->
     if not isinstance(ratio, float | int) or not 0 < ratio < 1:
         raise UsageError(
             f"split takes the share of the first part, between 0 and 1, not {ratio!r}",
-            hint="0.9 puts nine records in ten into the first part; a number of records is a slice: data[:100]",
+            hint="0.9 gives nine records in ten and the rest, which splits again for a third part; data[:100] takes a number",
         )
     keys = dataset.table.keys if isinstance(dataset.table.keys, Keys) else Keys.of(dataset.table.keys)
     order = np.argsort(key_numbers(packed_keys(dataset.kind, keys), split_salt(seed)), kind="stable").astype(np.int64)
