@@ -22,7 +22,6 @@ from headrace.inspection.verify import verify
 from headrace.packing import pack
 from sample_images import photograph
 
-
 CHANGED = "its CRC-32C is not the index's: the bytes have changed"
 
 
