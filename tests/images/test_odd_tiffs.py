@@ -164,6 +164,25 @@ def test_strips_that_reach_into_the_tags_are_not_changed_on_the_way(photometric:
         assert outcome(odd) != "wrong", offset
 
 
+def test_a_strip_that_states_fewer_bytes_than_it_has_does_not_hide_that_it_reaches_into_the_tags() -> None:
+    """A byte of the tags, which were changed on the way, became a pixel."""
+    pixels = np.arange(16 * 16, dtype=np.uint8).reshape(16, 16)
+    image = Image.fromarray(pixels, "P")
+    image.putpalette([value % 256 for number in range(256) for value in (number, 2 * number, 3 * number)])
+    file = io.BytesIO()
+    image.save(file, "TIFF")
+    data = bytearray(file.getvalue())
+    assert outcome(bytes(data)) == "equal"
+    (begin,) = struct.unpack_from("<I", data, 4)
+    for at in range(begin + 2, begin + 2 + 12 * struct.unpack_from("<H", data, begin)[0], 12):
+        (tag,) = struct.unpack_from("<H", data, at)
+        if tag == 273:  # StripOffsets
+            struct.pack_into("<I", data, at + 8, max(8, begin - 100))
+        if tag == STRIP_BYTE_COUNTS:
+            struct.pack_into("<I", data, at + 8, 50)
+    assert outcome(bytes(data)) == "only Pillow"
+
+
 def test_a_jpeg_in_a_tiff_needs_tags_of_its_bits() -> None:
     """The JPEG states them too, but Pillow finds the mode by the tags."""
     file = io.BytesIO()

@@ -198,6 +198,9 @@ def test_settings_of_any_number_are_compared_in_a_moment(tmp_path: Path, capsys:
     assert main(["compare", *places]) == 0
     assert time.process_time() - began_s < 10
     assert "and 19,800 more: --json lists all" in capsys.readouterr().out
+    long = [str(replace(example_session(), command=(name * 3_000_000,)).save(tmp_path / name)) for name in "cd"]
+    assert main(["compare", *long]) == 0
+    assert len(capsys.readouterr().out) < 20_000
 
 
 @pytest.mark.parametrize("values", [{"core_busy": [0.5] * 9000}, {"gpus": [{"index": 0}] * 9000}], ids=["cores", "gpus"])

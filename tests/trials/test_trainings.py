@@ -286,3 +286,12 @@ def test_a_batch_size_that_the_experiment_has_is_no_other_one(tmp_path: Path) ->
     for size, other in ((32, None), (64, 64)):
         args = parser.parse_args(["dali", "--simulate", "v100", "--batch-size", str(size), "--out", str(tmp_path)])
         assert trials._settings(args, trials._experiment(args)).batch_size == other
+
+
+def test_names_of_others_are_no_formulas_in_pictures(tmp_path: Path) -> None:
+    """What lies between two $ is a formula for matplotlib, and a wrong one ended the run after its measurements."""
+    pytest.importorskip("matplotlib")
+    name = r"$\frac{$"
+    for x in (name, 3.0):
+        chart = charts.Chart("chart", name, name, name, (charts.Series(name, ((x, 2.0),)),))
+        assert charts.write_png(chart, tmp_path / "chart.png")

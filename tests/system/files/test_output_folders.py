@@ -67,6 +67,17 @@ def test_a_link_in_the_place_of_the_state_of_a_pack_is_refused(image_folder: Cal
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+def test_a_pipe_in_the_state_of_a_pack_is_not_waited_for(
+    image_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = image_folder(), tmp_path / "packed"
+    stopped_pack(source, out, monkeypatch)
+    (facts := out / WORK / "unit-000000.json").unlink()
+    os.mkfifo(facts)
+    assert headrace.pack(source, out, shard_size=SHARD_SIZE).complete
+    assert headrace.verify(out).ok
+
+
 @as_root
 def test_the_unfinished_pack_of_another_user_is_refused(
     image_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -40,6 +40,9 @@ PAGE = "comparison.html"
 MOST_DIFFERENCES = 200
 """Print at most this many settings that differ. A line of a table takes two milliseconds, and a session may hold any number."""
 
+MOST_CHARACTERS = 2_000
+"""Print at most this many characters of a setting: a command may be a script of megabytes."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `headrace compare`."""
@@ -134,8 +137,12 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, whole_value
     for place, name in enumerate(headers):
         table.add_column(name, overflow="fold", no_wrap=whole_values and place > 0)
     for row in rows:
-        table.add_row(*(escape(_printed(cell)) for cell in row))
+        table.add_row(*(escape(_printed(_shortened(cell))) for cell in row))
     return table
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
 
 def _printed(text: str) -> str:

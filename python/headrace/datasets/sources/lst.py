@@ -15,6 +15,7 @@ from headrace.datasets.sources.folders.folder import OnListed, counted
 from headrace.datasets.sources.folders.listed_images import check_first_image, listed_dataset
 from headrace.errors import FormatError
 from headrace.system.files.regular_file import regular_opener
+from headrace.system.text.printable import value_text
 from headrace.system.text.size_limits import lines_of
 
 __all__ = ["open_lst"]
@@ -57,5 +58,5 @@ def _parsed(path: Path, number: int, fields: list[str]) -> tuple[int, str]:
         if label != int(label) or not 0 <= label < MAX_CLASSES:
             raise ValueError
     except (ValueError, OverflowError) as error:
-        raise FormatError(f"{path}, line {number}: label {fields[1]!r} is not a whole number from 0") from error
+        raise FormatError(f"{path}, line {number}: label {value_text(fields[1])} is not a whole number from 0") from error
     return int(label), fields[2]

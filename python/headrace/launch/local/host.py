@@ -29,6 +29,9 @@ KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV",
         "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCH_HOME")  # fmt: skip
 """Environment variables of this process that a host inherits. Others, such as keys, it does not see, as on SageMaker."""
 
+LOG_BYTES = 2000
+"""Look at so many bytes at the end of a log."""
+
 DEFAULT_GROUP = "homogeneousCluster"
 
 
@@ -149,7 +152,9 @@ class Host:
     def last_lines(self, count: int = 5) -> list[str]:
         """Return the last lines of the log."""
         try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace")[-2000:].splitlines()
+            with open(self.log, "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))  # it may have gigabytes
+                lines = file.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
         except OSError:
             return []
         return lines[-count:]

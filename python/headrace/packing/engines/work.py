@@ -109,7 +109,7 @@ class WorkFolder:
     def is_done(self, unit: int, change_digest: str | None = None) -> bool:
         """Return whether the unit's shard is complete and in place; optionally, whether its change digest is this one."""
         try:
-            facts = json.loads(self._facts_path(unit).read_bytes())
+            facts = json.loads(read_regular(self._facts_path(unit)))
             if change_digest not in (None, facts["mark"]):
                 return False
             shard = facts["shard"]
@@ -203,7 +203,7 @@ class WorkFolder:
 
         Several processes may commit at the same time: they write equal bytes. Raises SourceError if every record was rejected.
         """
-        units = [json.loads(self._facts_path(unit).read_bytes()) for unit in range(plan.units)]
+        units = [json.loads(read_regular(self._facts_path(unit))) for unit in range(plan.units)]
         shards = [ShardFacts(**unit["shard"]) for unit in units if unit["shard"]]
         rejected = [*listing.rejected, *(Rejection(**one) for unit in units for one in unit["rejected"])]
         if not shards:

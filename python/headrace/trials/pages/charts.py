@@ -321,18 +321,23 @@ def write_png(chart: Chart, path: Path) -> bool:
     figure = Figure(figsize=(7.0, 4.0), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    names = [str(x) for x in dict.fromkeys(x for series in chart.series for x, _ in series.points)]
+    # In matplotlib's texts a pair of $ encloses a formula, which may be none.
+    names = [_plain(str(x)) for x in dict.fromkeys(x for series in chart.series for x, _ in series.points)]
     numbers = chart.continuous or len(names) > MOST_LABELS
     for number, series in enumerate(chart.series):
         style = "--" if series.dashed else "-"
-        x = [point[0] if numbers else str(point[0]) for point in series.points]
+        x = [point[0] if numbers else _plain(str(point[0])) for point in series.points]
         y = [point[1] for point in series.points]
-        axes.plot(x, y, style, marker="o", color=_colour(series, number), label=series.name)
+        axes.plot(x, y, style, marker="o", color=_colour(series, number), label=_plain(series.name))
     if not numbers:
         axes.set_xticks(range(len(names)), names)
-    axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
+    axes.set(title=_plain(chart.title), xlabel=_plain(chart.x), ylabel=_plain(chart.y))
     axes.set_ylim(bottom=0)
     axes.legend()
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150)
     return True
+
+
+def _plain(text: str) -> str:
+    return text.replace("$", r"\$")

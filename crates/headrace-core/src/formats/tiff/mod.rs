@@ -63,7 +63,7 @@ fn decoded(data: &[u8], size: Size, out: &mut Vec<u8>) -> Result<Samples> {
     let readable = readable_by_the_library(data, palette.is_some(), size)?;
     let mut reader = open(readable.as_deref().unwrap_or(data))?;
     if let (true, Some(directory)) = (readable.is_some(), Directory::first(data)) {
-        strips::check_apart(&mut reader, &directory.place())?;
+        strips::check_apart(&mut reader, &directory.place(), size)?;
     }
     let kind = reader
         .colortype()

@@ -13,15 +13,53 @@ use crate::geometry::Size;
 /// Refuse a file whose strips or tiles leave it, or hold less than their samples, as [`Status::Unsupported`]: libtiff reads some of
 /// them. Only PackBits, LZW and Deflate are looked into.
 pub fn check(data: &[u8], reader: &mut Reader<'_>, size: Size) -> Result<()> {
-    let compression = number(reader, Tag::Compression)?.and_then(|value| u16::try_from(value).ok());
-    let Some(holds) = compression.and_then(held_by) else {
+    let Some(holds) = compression(reader)?.and_then(held_by) else {
         return Ok(());
     };
+    for strip in strips(reader, size)? {
+        let part = usize::try_from(strip.offset)
+            .ok()
+            .zip(usize::try_from(strip.bytes).ok())
+            .and_then(|(offset, bytes)| data.get(offset..offset.checked_add(bytes)?));
+        if !part.is_some_and(|part| holds(part, strip.needed)) {
+            return Err(Status::Unsupported);
+        }
+    }
+    Ok(())
+}
+
+/// Refuse a file whose strips or tiles reach into `place`, which the library does not get as it is stored. Of samples that are not
+/// compressed it reads as many as there have to be, whatever number of bytes is stated.
+pub fn check_apart(reader: &mut Reader<'_>, place: &Range<usize>, size: Size) -> Result<()> {
+    let is_raw = compression(reader)?.is_none_or(|value| value == CompressionMethod::None.to_u16());
+    let (start, end) = (place.start as u64, place.end as u64);
+    let reaches = |strip: &Strip| {
+        let bytes = if is_raw {
+            strip.bytes.max(strip.needed)
+        } else {
+            strip.bytes
+        };
+        strip.offset < end && strip.offset.saturating_add(bytes) > start
+    };
+    if strips(reader, size)?.iter().any(reaches) {
+        return Err(Status::Unsupported);
+    }
+    Ok(())
+}
+
+/// A strip or tile: where it lies, the bytes that it is stated to have, and those of its samples.
+struct Strip {
+    offset: u64,
+    bytes: u64,
+    needed: u64,
+}
+
+fn strips(reader: &mut Reader<'_>, size: Size) -> Result<Vec<Strip>> {
     let planar = Some(u32::from(PlanarConfiguration::Planar.to_u16()));
     let in_planes = number(reader, Tag::PlanarConfiguration)? == planar;
     let samples = u64::from(number(reader, Tag::SamplesPerPixel)?.unwrap_or(1));
     let bits = first(reader, Tag::BitsPerSample)?.unwrap_or(1);
-    let bits = bits * if in_planes { 1 } else { samples };
+    let bits = bits.saturating_mul(if in_planes { 1 } else { samples });
     let tile = number(reader, Tag::TileWidth)?;
     let (width, rows, places) = match tile {
         Some(width) => {
@@ -38,41 +76,27 @@ pub fn check(data: &[u8], reader: &mut Reader<'_>, size: Size) -> Result<()> {
         return Err(Status::CorruptHeader);
     }
     let (offsets, sizes) = (column(reader, places[0])?, column(reader, places[1])?);
-    let strips = u64::from(size.height.div_ceil(rows));
-    for (number, (&offset, &bytes)) in (0..).zip(offsets.iter().zip(&sizes)) {
+    let in_column = u64::from(size.height.div_ceil(rows));
+    let row_bytes = u64::from(width).saturating_mul(bits).div_ceil(8);
+    let strip = |(number, (&offset, &bytes)): (u64, (&u64, &u64))| {
         let missing_rows = match tile {
-            None if number % strips == strips - 1 => {
-                strips * u64::from(rows) - u64::from(size.height)
+            None if number % in_column == in_column - 1 => {
+                in_column * u64::from(rows) - u64::from(size.height)
             }
             _ => 0,
         };
-        let row_bytes = (u64::from(width) * bits).div_ceil(8);
         let needed = row_bytes.saturating_mul(u64::from(rows) - missing_rows);
-        let part = usize::try_from(offset)
-            .ok()
-            .zip(usize::try_from(bytes).ok())
-            .and_then(|(offset, bytes)| data.get(offset..offset.checked_add(bytes)?));
-        if !part.is_some_and(|part| holds(part, needed)) {
-            return Err(Status::Unsupported);
+        Strip {
+            offset,
+            bytes,
+            needed,
         }
-    }
-    Ok(())
+    };
+    Ok((0..).zip(offsets.iter().zip(&sizes)).map(strip).collect())
 }
 
-/// Refuse a file whose strips or tiles reach into `place`, which the library does not get as it is stored.
-pub fn check_apart(reader: &mut Reader<'_>, place: &Range<usize>) -> Result<()> {
-    let tags = match number(reader, Tag::TileWidth)? {
-        Some(_) => [Tag::TileOffsets, Tag::TileByteCounts],
-        None => [Tag::StripOffsets, Tag::StripByteCounts],
-    };
-    let (offsets, sizes) = (column(reader, tags[0])?, column(reader, tags[1])?);
-    let (start, end) = (place.start as u64, place.end as u64);
-    let reaches =
-        |(&offset, &size): (&u64, &u64)| offset < end && offset.saturating_add(size) > start;
-    if offsets.iter().zip(&sizes).any(reaches) {
-        return Err(Status::Unsupported);
-    }
-    Ok(())
+fn compression(reader: &mut Reader<'_>) -> Result<Option<u16>> {
+    Ok(number(reader, Tag::Compression)?.and_then(|value| u16::try_from(value).ok()))
 }
 
 /// Whether compressed data hold so many bytes.
