@@ -252,3 +252,17 @@ def test_a_split_below_a_folder_opens_and_all_are_packed_at_once(image_folder: M
         headrace.open(tmp_path / "whole", split="test")
     with pytest.raises(UsageError, match="packed without --train-ratio"):
         headrace.pack(tmp_path / "whole", tmp_path / "other", train_ratio=0.5)
+
+
+def test_a_folder_of_images_alone_takes_a_folder_of_masks(image_folder: MakeFolder, tmp_path: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    flat = image_folder() / "class_0"
+    (tmp_path / "masks").mkdir()
+    for path in flat.iterdir():
+        with Image.open(path) as image:
+            Image.fromarray(np.ones(image.size[::-1], dtype=np.uint8)).save(tmp_path / "masks" / f"{path.stem}.png")
+    transform = headrace.transforms.CenterCrop(8)
+    with headrace.Loader(flat, 2, transform, mask=tmp_path / "masks", output="numpy") as loader:
+        assert all((masks == 1).all() for _, _, masks in loader)
