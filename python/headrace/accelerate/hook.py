@@ -247,7 +247,8 @@ def _compare(
         indices = range(len(loader.dataset))
         operations = [recognition.folders[0].dataset.transform]
     native = partial(_iterator, compiled=compiled, log=lambda words: None)
-    require_equal_batches(loader, indices, operations, native, original)
+    plan_s = recognition.plan_s if isinstance(recognition, RecognisedItems) else 0.0
+    require_equal_batches(loader, indices, operations, native, original, plan_s=plan_s)
     if not settings.check:
         return None
     if loader in _decided and _decided[loader].check is not None:

@@ -20,6 +20,7 @@ from PIL import Image, JpegImagePlugin
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace.accelerate.lazy.affine_transform import pillows_transform, transformed, transforms_alike
+from headrace.accelerate.lazy.image_description import begin_batch
 from headrace.accelerate.lazy.pillow import OpenedJpeg, description_of, first_images_equal, unchanged_operations
 from headrace.accelerate.runtime.unsupported import Unsupported
 
@@ -94,6 +95,8 @@ class lazy_images:
                 if Image.Image.transform is pillows_transform and transforms_alike():
                     Image.Image.transform = _transform
             _blocks += 1
+        if not _depth.value:
+            begin_batch()
         _depth.value += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:

@@ -38,6 +38,11 @@ class Tracer:
     def __init__(self) -> None:
         self._found: dict[int, tuple[Any, Steps | Refusal]] = {}  # the object is kept, so that its id stays its own
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a transform of the script's own has been translated."""
+        return any(not isinstance(found, Refusal) for _, found in self._found.values())
+
     def __call__(self, operation: Any, translate: Translate) -> Steps:
         """Return the native transforms that `trace` finds, or raise its `Unsupported`."""
         if id(operation) not in self._found:
