@@ -26,6 +26,7 @@ from headrace.accelerate.script.loader_copies import loader_copy
 from headrace.accelerate.script_code.hf_datasets import rows_at_once
 from headrace.accelerate.whole.equality import are_equal
 from headrace.accelerate.whole.items import CompiledItems, plan_item, plan_items
+from headrace.accelerate.workers.errors import is_of_handler
 from headrace.accelerate.workers.forked_child import ForkedChildFailed, forked_child
 from headrace.accelerate.workers.one_at_a_time import one_at_a_time
 from headrace.accelerate.workers.random_streams import GeneratorStates
@@ -222,6 +223,8 @@ def _passes(small: Any, make: MakeIterator, epochs: int) -> Iterator[Any]:
                 yield batch
             error = _Error("the end")
         except Exception as raised:
+            if is_of_handler(raised):
+                raise
             error = _Error(type(raised).__name__)
         for _ in range(len(small.batch_sampler) - batches):
             yield error

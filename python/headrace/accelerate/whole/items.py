@@ -48,6 +48,7 @@ from headrace.accelerate.whole.folders import (
     require_native_values,
     start_method,
 )
+from headrace.accelerate.workers.errors import is_of_handler
 from headrace.accelerate.workers.randomness import separate_randomness
 
 __all__ = [
@@ -450,6 +451,8 @@ def require_known_batches(loader: Any, compiled: CompiledItems) -> None:
         except Unsupported:
             raise
         except Exception as error:
+            if is_of_handler(error):
+                raise
             raise Unsupported(f"its collate_fn fails with black images ({type(error).__name__}: {error})") from error
     kept = kept_items(recognition, loader.dataset, loader.collate_fn)
     if loader.num_workers > 0 and not holds_image(batch):
@@ -499,6 +502,8 @@ def _planned(calls: ItemCalls, dataset: Any, index: int) -> PlannedItem:
     except Unsupported:
         raise
     except Exception as error:
+        if is_of_handler(error):
+            raise
         raise Unsupported(f"planning item {index} failed ({type(error).__name__}: {error})") from error
 
 

@@ -39,7 +39,7 @@ from headrace.accelerate.whole.compile import CompiledLoader, CompiledView
 from headrace.accelerate.whole.folders import FolderDataset, locate, start_method
 from headrace.accelerate.whole.pending import Pending
 from headrace.accelerate.whole.worker_copies import WorkerCopies
-from headrace.accelerate.workers.errors import Interrupted, exited, worker_error
+from headrace.accelerate.workers.errors import Interrupted, exited, is_of_handler, worker_error
 from headrace.accelerate.workers.plain_frames import initialise
 from headrace.accelerate.workers.random_streams import (
     GeneratorStates,
@@ -221,7 +221,7 @@ class NativeIterator(_BaseDataLoaderIter):
         except NativeFailure as error:
             failure = type(error)(*error.args)  # without the frames that its traceback refers to
         except (Exception, SystemExit) as error:
-            if self._num_workers == 0:
+            if self._num_workers == 0 or is_of_handler(error):
                 raise
             raised = self._raised(error, worker)
         finally:
@@ -234,7 +234,7 @@ class NativeIterator(_BaseDataLoaderIter):
             try:
                 batch = self._fall_back(pending, failure)
             except (Exception, SystemExit) as error:
-                if self._num_workers == 0:
+                if self._num_workers == 0 or is_of_handler(error):
                     raise
                 raised = self._raised(error, worker)
         if raised is not None:
