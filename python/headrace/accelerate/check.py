@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,16 +26,21 @@ from headrace.accelerate.script.loader_copies import loader_copy
 from headrace.accelerate.script_code.hf_datasets import rows_at_once
 from headrace.accelerate.whole.equality import are_equal
 from headrace.accelerate.whole.items import CompiledItems, plan_item, plan_items
+from headrace.accelerate.workers.errors import is_of_handler
 from headrace.accelerate.workers.forked_child import ForkedChildFailed, forked_child
 from headrace.accelerate.workers.one_at_a_time import one_at_a_time
 from headrace.accelerate.workers.random_streams import GeneratorStates
 from headrace.attach.record.unseen_frames import unannounced
+from headrace.system.hardware.machine import cores
 from headrace.system.text.sizes import count_text
 
 __all__ = ["BatchesDiffer", "check", "require_equal_batches", "require_rows_alone"]
 
 COMPARED_ITEMS = 3
 """Number of items compared before any loader is taken over. More take longer at the start, and find rarer differences."""
+
+PLANS_WITHOUT_WORKERS = 2
+"""Without workers the code of an item runs so often: when its batch is made ahead, and before it is handed over."""
 
 CHECKED_BATCHES = 4
 """`--check` divides its items among this many batches, so that each of its workers makes more than one batch."""
@@ -56,30 +63,42 @@ class BatchesDiffer(Exception):
     """Raised by `--check` when native batches differ from the script's. The message says where."""
 
 
-#: For each dataset the collate function and transforms that were compared last: equal ones are not compared again.
-_compared: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
+#: For each dataset the collate function and transforms that were compared last: equal ones are not compared again. They are
+#: referred to weakly: a method of the dataset would keep it for ever.
+_compared: WeakKeyDictionary[Any, tuple[weakref.ref[Any], ...]] = WeakKeyDictionary()
 
 
 def require_equal_batches(
-    loader: Any, indices: Sequence[int], operations: Sequence[Any], native: MakeIterator, plain: MakeIterator
+    loader: Any,
+    indices: Sequence[int],
+    operations: Sequence[Any],
+    native: MakeIterator,
+    plain: MakeIterator,
+    *,
+    plan_s: float = 0.0,
 ) -> None:
     """Make a few items natively and by the script. Raise `Unsupported` if a batch differs.
 
     `indices`: dataset indices from which the items are chosen. `operations`: the transforms, on which the result depends.
+    `plan_s`: CPU seconds that this process spends on the code of an item. Raise `Unsupported` if the script's own processes
+    together make an item in less time.
     """
     key = (loader.collate_fn, *operations)
     try:
         known = _compared.get(loader.dataset)
     except TypeError:  # the dataset cannot be hashed or referred to weakly
         known = None
-    if known is not None and len(known) == len(key) and all(one is other for one, other in zip(known, key, strict=True)):
+    if known is not None and len(known) == len(key) and all(one() is other for one, other in zip(known, key, strict=True)):
         return
     chosen = _spread(indices, COMPARED_ITEMS)
-    difference = _difference(_small(loader, [chosen], workers=0), native, plain, epochs=1)
+    difference, item_s = _difference(_small(loader, [chosen], workers=0), native, plain, epochs=1)
     if difference:
         raise Unsupported(f"a batch of its items came out different ({difference})")
+    times = min(loader.num_workers, max(1, int(cores().usable))) or PLANS_WITHOUT_WORKERS
+    if plan_s * times > item_s:
+        raise Unsupported("the rest of its items' code takes longer in one process than native decoding saves")
     with contextlib.suppress(TypeError):
-        _compared[loader.dataset] = key
+        _compared[loader.dataset] = tuple(map(weakref.ref, key))
 
 
 def require_rows_alone(dataset: Any, compiled: CompiledItems) -> None:
@@ -109,7 +128,7 @@ def check(loader: Any, indices: Sequence[int], count: int, native: MakeIterator,
     batches = [chosen[at : at + size] for at in range(0, len(chosen), size)]
     workers = min(loader.num_workers, CHECKED_WORKERS)
     try:
-        difference = _difference(_small(loader, batches, workers), native, plain, epochs=2)
+        difference, _ = _difference(_small(loader, batches, workers), native, plain, epochs=2)
     except Unsupported as refusal:
         raise BatchesDiffer(str(refusal)) from refusal
     if difference:
@@ -141,27 +160,40 @@ def _small(loader: Any, batches: list[list[int]], workers: int) -> Any:
     return small
 
 
-def _difference(small: Any, native: MakeIterator, plain: MakeIterator, epochs: int) -> str:
-    """Return in words where native batches differ from the script's; an empty text if they are equal."""
+def _difference(small: Any, native: MakeIterator, plain: MakeIterator, epochs: int) -> tuple[str, float]:
+    """Return in words where native batches differ from the script's; an empty text if they are equal.
+
+    Return also the CPU seconds in which the script's own code makes one of their items.
+    """
     try:
         with (
             one_at_a_time(),
             unannounced(),
-            forked_child(lambda: list(_passes(small, plain, epochs)), TIME_LIMIT_S) as theirs_made,
+            forked_child(lambda: (list(_passes(small, plain, epochs)), _item_s(small)), TIME_LIMIT_S) as theirs_made,
         ):
             before = GeneratorStates.now()
             try:
                 ours = list(_passes(small, native, epochs))
             finally:
                 before.restore()
-            theirs = theirs_made()
+            theirs, item_s = theirs_made()
     except ForkedChildFailed as error:
         raise Unsupported("its items could not be made in a forked process for the comparison") from error
     *batches, after = zip(ours, theirs, strict=True)
     for number, (one, other) in enumerate(batches):
         if not are_equal(one, other):
-            return f"batch {number}"
-    return "" if are_equal(*after) else "the generators afterwards"
+            return f"batch {number}", item_s
+    return "" if are_equal(*after) else "the generators afterwards", item_s
+
+
+def _item_s(small: Any) -> float:
+    """Return the CPU seconds in which the script's dataset makes an item. Called in a child which has made items before."""
+    indices = small.batch_sampler[0]
+    begin_s = time.process_time()
+    for index in indices:
+        with contextlib.suppress(Exception):
+            small.dataset[index]
+    return (time.process_time() - begin_s) / len(indices)
 
 
 class _Error(str):
@@ -191,6 +223,8 @@ def _passes(small: Any, make: MakeIterator, epochs: int) -> Iterator[Any]:
                 yield batch
             error = _Error("the end")
         except Exception as raised:
+            if is_of_handler(raised):
+                raise
             error = _Error(type(raised).__name__)
         for _ in range(len(small.batch_sampler) - batches):
             yield error

@@ -54,6 +54,7 @@ from headrace.accelerate.whole.items import (
 )
 from headrace.accelerate.whole.iterator import NativeIterator
 from headrace.accelerate.whole.recognition import Recognition
+from headrace.accelerate.workers.errors import is_of_handler
 from headrace.accelerate.workers.unheard_warnings import unheard_warnings
 from headrace.attach.batches.steps import is_stand_in
 from headrace.attach.record.log import log_line
@@ -176,6 +177,8 @@ def _decide(loader: Any, original: Callable[[Any], Any], settings: Settings) -> 
     except BatchesDiffer as error:
         whole = f"check failed: {error}"
     except Exception as error:
+        if is_of_handler(error):
+            raise
         whole = f"internal error, {_error_text(error)}"
     # Workers are forked here and not inside `except`: a forked worker inherits the exception that is being handled, and Python
     # would print it before each error of the script.
@@ -247,7 +250,8 @@ def _compare(
         indices = range(len(loader.dataset))
         operations = [recognition.folders[0].dataset.transform]
     native = partial(_iterator, compiled=compiled, log=lambda words: None)
-    require_equal_batches(loader, indices, operations, native, original)
+    plan_s = recognition.plan_s if isinstance(recognition, RecognisedItems) else 0.0
+    require_equal_batches(loader, indices, operations, native, original, plan_s=plan_s)
     if not settings.check:
         return None
     if loader in _decided and _decided[loader].check is not None:
@@ -270,6 +274,8 @@ def _take_over_in_part(recognition: Recognition, original: Callable[[Any], Any],
             reason = f"{refusal}; torch makes no iterator for it ({error})"
             break
         except Exception as error:
+            if is_of_handler(error):
+                raise
             reason = f"{refusal}; internal error, {_error_text(error)}"
             break
         if isinstance(made, Refusal):
@@ -343,6 +349,8 @@ def _iterator_of(changed: Any, original: Callable[[Any], Any]) -> Any:
     try:
         return original(changed)
     except Exception as error:
+        if is_of_handler(error):
+            raise
         generator.set_state(state)
         raise _NoIterator(_error_text(error)) from None
 

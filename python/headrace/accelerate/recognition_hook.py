@@ -102,7 +102,8 @@ class _Asker:
                 native_part=answer.native_part,
                 seconds=round(spent_s, 6),
             )
-        except Exception:  # the loader's own attributes may raise anything; the job goes on without an answer
+        except Exception as error:  # the loader's own attributes may raise anything; the job goes on without an answer
+            _require_no_signal(error)
             return
 
     def record_others(self, iterator: Any, loader: Any) -> None:
@@ -115,11 +116,20 @@ class _Asker:
         return self._count >= FREE_LOADERS and self._spent_s > MOST_SHARE * (time.monotonic() - self._began_s)
 
 
+def _require_no_signal(error: Exception) -> None:
+    """Raise an error again that a signal handler of the script has raised meanwhile."""
+    from headrace.accelerate.workers.errors import is_of_handler
+
+    if is_of_handler(error):
+        raise error
+
+
 def ask(loader: Any) -> Answer:
     """Return how `headrace run` would take over a DataLoader, by its rules alone: nothing is compared. Raise nothing."""
     try:
         return _ask(loader)
     except Exception as error:
+        _require_no_signal(error)
         return Answer("unknown", f"its recogniser failed ({type(error).__name__}: {error})")
 
 

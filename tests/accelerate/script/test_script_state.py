@@ -15,7 +15,7 @@ from deferred_helpers import described
 from headrace.accelerate.script.state import state_of
 from headrace.accelerate.whole.iterator import NativeIterator
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
@@ -190,6 +190,10 @@ def scaled(image: Any) -> Any:
     return image.resize((SCALE, SCALE))
 
 
+def offsets(values: list[int]) -> list[int]:
+    return [value + SCALE for value in values]
+
+
 class Slotted:
     __slots__ = ("size", "unset")
 
@@ -230,3 +234,24 @@ def test_the_state_of_an_object_changes_with_what_it_holds(kind: str, monkeypatc
         with torch.no_grad():
             holder.nested[0].weight[0, 0] += 1
     assert state_of(holder) != before
+
+
+def test_the_state_of_a_function_changes_with_what_a_comprehension_in_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state_of(offsets)
+    monkeypatch.setitem(globals(), "SCALE", 3)
+    assert state_of(offsets) != before
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_transform_of_one_part_of_a_dataset_that_changes(at: int, both: Any, folder: Path) -> None:
+    def script() -> Any:
+        steps = v1.Compose([v1.Resize((16, 16)), v1.ToTensor()])
+        parts = [ImageFolder(str(folder), steps) for _ in range(2)]
+        found = []
+        for number, batch in enumerate(DataLoader(ConcatDataset(parts), 4)):
+            found.append(batch)
+            if number == at:
+                parts[1].transform = v1.Compose([*steps.transforms, v1.Normalize([0.5] * 3, [0.2] * 3)])
+        return found
+
+    both(script)

@@ -80,6 +80,31 @@ def test_a_function_for_images_in_torchs_own_map(
     both(lambda: [[*batch] for batch in DataLoader(OwnImages(folder, TV_STEPS), 5, num_workers=workers)])
 
 
+class Scales(torch.nn.Module):
+    def forward(self, image: Any) -> Any:
+        return image * 2
+
+
+def compiled_in_place() -> Any:
+    made = Scales()
+    made.compile(backend="eager")
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["function", "module", "call", "library's function"])
+def test_what_torch_has_compiled_gets_ordinary_tensors(kind: str, both: Any, folder: Path) -> None:
+    made: Any = {
+        "function": lambda: torch.compile(lambda image: image * 2, backend="eager"),
+        "module": lambda: torch.compile(Scales(), backend="eager"),
+        "call": compiled_in_place,
+        "library's function": lambda: torch.compile(transforms.functional.hflip, backend="eager"),
+    }[kind]()
+    dataset = OwnImages(folder, transforms.Compose([*STEPS.transforms, made]))
+    assert bypasses_subclasses(SimpleNamespace(dataset=dataset, collate_fn=default_collate))
+    both(lambda: [[*batch] for batch in DataLoader(dataset, 5, num_workers=1)])
+
+
 BYPASSES = [SetsData, AsDlpack, AsParameter, Renamed]
 
 

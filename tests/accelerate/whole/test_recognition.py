@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from deferred_helpers import OwnImages
 from headrace.accelerate import hook
 from headrace.accelerate.runtime.unsupported import Refusal
@@ -109,3 +112,22 @@ def test_a_refusal_of_both_says_both_where_code_is_not_known(folder: Path) -> No
     assert both.text == f"{found.folders}, and {found.items}" and both.remedy == found.folders.remedy
     other = Recognition(DataLoader(ImageFolder(str(folder), v1.Compose([v1.RandomHorizontalFlip(), *END])), 5))
     assert other.first_that_fits(lambda recognised: recognised) == other.folders
+
+
+class Collates(OwnImages):
+    """Its loader holds a method of it."""
+
+    def collate(self, items: list[Any]) -> Any:
+        return torch.stack([image for image, _ in items]), [target for _, target in items]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_is_gone_when_the_script_drops_it(workers: int, folder: Path, taken_over: list[str]) -> None:
+    dataset = Collates(folder, KNOWN)
+    loader = DataLoader(dataset, 5, num_workers=workers, collate_fn=dataset.collate)
+    list(loader)
+    assert "the same batches, bit for bit" in taken_over[-1]
+    left = weakref.ref(dataset)
+    del dataset, loader
+    gc.collect()
+    assert left() is None

@@ -29,7 +29,7 @@ from headrace._native import IndexStore, Job
 from headrace.accelerate.deferred import values as deferred_values
 from headrace.accelerate.deferred.filling import Filling, compute, layout_of, threads_for
 from headrace.accelerate.deferred.shared_bytes import Place, SharedBytes, received
-from headrace.accelerate.deferred.tensor import DeferredTensor, DescribedImage, Part, State, is_deferred, real
+from headrace.accelerate.deferred.tensor import DeferredTensor, DescribedImage, Part, State, real
 from headrace.accelerate.lazy.image_description import Encoded, ImageDescription
 from headrace.accelerate.runtime.shared_indexes import process_indexes
 from headrace.attach.record.unseen_frames import drop_own_frames
@@ -104,9 +104,9 @@ class _SetAside:
 
     def _reduced(self, tensor: DeferredTensor) -> tuple[Any, ...]:
         is_torchs_own = ForkingPickler._extra_reducers.get(torch.Tensor) is reduce_tensor  # type: ignore[attr-defined]
-        if not is_deferred(tensor) or len(tensor.__dict__) > 1 or not is_torchs_own:  # more: attributes of the script
-            return reduced_by_torch(tensor)
         state: State = tensor.__dict__["_state"]
+        if state.tensor is not None or len(tensor.__dict__) > 1 or not is_torchs_own:  # more: attributes of the script
+            return reduced_by_torch(tensor)
         number = self._numbers.setdefault(id(state), len(self.states))
         if number == len(self.states):
             self.states.append(state)

@@ -35,6 +35,7 @@ from headrace.accelerate.lazy.trial import Trial
 from headrace.accelerate.runtime.batch_memory import batch_block, not_a_view, offer_free_blocks, similar_size
 from headrace.accelerate.runtime.engine import engine
 from headrace.accelerate.runtime.shared_indexes import index_path, process_indexes, use_index_path
+from headrace.accelerate.script.replaced_functions import replaced_tool
 from headrace.accelerate.script.tensor_bypasses import bypasses_subclasses
 from headrace.accelerate.script.type_comparisons import compares_tensor_types, types_looked_at
 from headrace.accelerate.whole.recognition import Recognition
@@ -115,8 +116,8 @@ def _deferred_tensors() -> contextlib.AbstractContextManager[Any]:
 def with_deferred_items(recognition: Recognition, images: int = 0) -> PartlyNative:
     """Return a copy of the DataLoader whose images are lazy, and whose tensors native threads compute in the training process.
 
-    A script that compares `type(…)` with a tensor class, looks inside torch's iterators, or uses tensors in calls that bypass
-    tensor subclasses, gets lazy images only. `images`: compare so many images of a folder first; each process compares the
+    A script that compares `type(…)` with a tensor class, looks inside torch's iterators, replaces functions of torch, or uses
+    tensors in calls that bypass tensor subclasses, gets lazy images only. `images`: compare so many images of a folder first; each process compares the
     first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
     """
     loader = recognition.loader
@@ -124,7 +125,7 @@ def with_deferred_items(recognition: Recognition, images: int = 0) -> PartlyNati
         changed = with_deferred_items(recognition)
         return replace(changed, check=f"{equal}; {changed.check}")
     compares_types = "tensor" in types_looked_at(loader) or compares_tensor_types()
-    if compares_types or recognition.watchers or bypasses_subclasses(loader):
+    if compares_types or recognition.watchers or bypasses_subclasses(loader) or replaced_tool("torch"):
         return with_lazy_images(loader)
     if loader.num_workers == 0:
         return with_lazy_images(loader, ComputedItems())

@@ -24,7 +24,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from headrace.accelerate.deferred.values import Values
-from headrace.accelerate.lazy.image_description import ImageDescription
+from headrace.accelerate.lazy.image_description import ImageDescription, current_batch
 
 __all__ = [
     "DeferredTensor",
@@ -69,10 +69,11 @@ class State:
     """The images, shape, strides and dtype of a deferred tensor, later its computed tensor. Tensors that share memory share it.
 
     `parts`: the images in order, until they are computed. `strides`: in elements. `fill`: function that computes the images
-    into a tensor. `tensor`: the computed tensor, or None. `is_inference`: the tensor was made in inference mode.
+    into a tensor. `tensor`: the computed tensor, or None. `is_inference`: the tensor was made in inference mode. `batch`: the
+    number of the batch in which it was made.
     """
 
-    __slots__ = ("dtype", "fill", "is_inference", "parts", "shape", "strides", "tensor")
+    __slots__ = ("batch", "dtype", "fill", "is_inference", "parts", "shape", "strides", "tensor")
 
     def __init__(
         self, parts: tuple[Part, ...], shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, fill: Fill
@@ -83,6 +84,7 @@ class State:
         self.dtype = dtype
         self.fill = fill
         self.is_inference = torch.is_inference_mode_enabled()
+        self.batch = current_batch()
         self.tensor: torch.Tensor | None = None
 
     def computed(self) -> torch.Tensor:
@@ -148,16 +150,19 @@ _subclass_off = torch._C.DisableTorchFunctionSubclass
 
 
 def is_deferred(value: Any) -> bool:
-    """Return whether a value is a deferred tensor that has not been computed."""
-    return issubclass(type(value), DeferredTensor) and value.__dict__["_state"].tensor is None
+    """Return whether a value is a deferred tensor of this batch that has not been computed.
+
+    One of an earlier batch, which the script keeps, is to be computed: its next use need not decode it then.
+    """
+    if not issubclass(type(value), DeferredTensor):
+        return False
+    state: State = value.__dict__["_state"]
+    return state.tensor is None and state.batch == current_batch()
 
 
 def described_state(value: Any) -> State | None:
-    """Return the state of a deferred tensor that torch shows as a plain `Tensor` and that is not computed yet; else None."""
-    if type(value) is not DeferredTensor:
-        return None
-    state: State = value.__dict__["_state"]
-    return state if state.tensor is None else None
+    """Return the state of a deferred tensor that torch shows as a plain `Tensor`, as `is_deferred` says; else None."""
+    return value.__dict__["_state"] if type(value) is DeferredTensor and is_deferred(value) else None
 
 
 def plain_class(kind: Any) -> Any:

@@ -6,6 +6,8 @@ that it has read, in place of pixels: no file is read a second time.
 
 from __future__ import annotations
 
+import itertools
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +22,8 @@ __all__ = [
     "Box",
     "Encoded",
     "ImageDescription",
+    "begin_batch",
+    "current_batch",
     "pixels",
     "pixels_by_pillow",
     "plain_pixels",
@@ -38,6 +42,26 @@ COMMUTE_WITH_FLIPS = frozenset({"bilinear", "hamming", "bicubic", "lanczos"})
 
 Encoded = bytes | memoryview
 """The bytes of a JPEG file, or decoded pixels as the bytes of a PPM file (`plain_source`)."""
+
+
+class _Current(threading.local):
+    """The number of the batch that this thread makes, or has made last."""
+
+    batch = 0
+
+
+_current = _Current()
+_numbers = itertools.count(1)
+
+
+def begin_batch() -> None:
+    """Count a new batch with lazy images. What a dataset keeps of an earlier one is decoded, once, when it is used again."""
+    _current.batch = next(_numbers)
+
+
+def current_batch() -> int:
+    """Return the number of the batch that this thread makes, or has made last."""
+    return _current.batch
 
 
 class ImageDescription(NamedTuple):

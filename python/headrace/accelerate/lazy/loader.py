@@ -29,6 +29,7 @@ from headrace.accelerate.lazy.used_readers import readers_used
 from headrace.accelerate.runtime.pillow_version import follow_installed_pillow
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.loader_copies import loader_copy
+from headrace.accelerate.script.replaced_functions import replaced_tool
 from headrace.accelerate.script.torch_modes import has_watching_mode
 from headrace.accelerate.script.type_comparisons import require_types_of_images_unseen
 from headrace.attach.record.log import print_by
@@ -78,6 +79,8 @@ def with_lazy_images(loader: Any, extension: Extension | None = None) -> PartlyN
     """
     require_image_library()
     require_types_of_images_unseen(loader)
+    if (replaced := replaced_tool("numpy")) is not None:
+        raise Unsupported(f"{replaced} is replaced")
     trial = trial_of(loader)
     if trial.state in (TrialState.NOT_FASTER, TrialState.NO_JPEG):
         raise Unsupported(trial_reason(trial))

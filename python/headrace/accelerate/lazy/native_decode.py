@@ -26,7 +26,7 @@ from headrace.accelerate.lazy.partly_native import PartlyNative
 from headrace.accelerate.runtime.unsupported import Refusal, Unsupported, required
 from headrace.accelerate.script.loader_copies import loader_copy
 from headrace.accelerate.script.quiet_files import is_quiet
-from headrace.accelerate.script.replaced_functions import require_own_readers
+from headrace.accelerate.script.replaced_functions import require_own_functions
 from headrace.accelerate.transforms.names import V2, display_name, full_name, interpolation_name
 from headrace.accelerate.whole.first_transform import FirstTransform
 from headrace.accelerate.whole.folders import open_rgb
@@ -240,7 +240,7 @@ def with_native_decode(recognition: Recognition, images: int = 0) -> PartlyNativ
     """
     loader, transforms = recognition.loader, required(recognition.first_transforms)
     replaced = list(map(_replaced, transforms))
-    require_own_readers()
+    require_own_functions()  # native code takes the place of `Image.open`, of the crop and of the resize
     operations = _operations(replaced)
     if loader not in _compared or _compared[loader][0] != operations:
         _compared[loader] = operations, _require_equal_images(replaced, max(images, COMPARED_IMAGES))

@@ -20,6 +20,7 @@ from PIL import Image, JpegImagePlugin
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace.accelerate.lazy.affine_transform import pillows_transform, transformed, transforms_alike
+from headrace.accelerate.lazy.image_description import begin_batch
 from headrace.accelerate.lazy.pillow import OpenedJpeg, description_of, first_images_equal, unchanged_operations
 from headrace.accelerate.runtime.unsupported import Unsupported
 
@@ -94,6 +95,8 @@ class lazy_images:
                 if Image.Image.transform is pillows_transform and transforms_alike():
                     Image.Image.transform = _transform
             _blocks += 1
+        if not _depth.value:
+            begin_batch()
         _depth.value += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -144,5 +147,6 @@ def _compare_operations() -> None:
 
 
 def _operated(file: io.BytesIO, resample: int) -> Any:
-    image = Image.open(file).convert("RGB").crop((3, 2, 50, 44)).resize((30, 20), resample).crop((2, 3, 25, 20))
+    file.seek(0)  # `Image.open` may be a function of the script
+    image = Image.OPEN[_FORMAT][0](file, None).convert("RGB").crop((3, 2, 50, 44)).resize((30, 20), resample).crop((2, 3, 25, 20))
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)

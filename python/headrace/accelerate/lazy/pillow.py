@@ -29,6 +29,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from headrace._native import sound_jpeg
 from headrace.accelerate.lazy.image_description import (
     ImageDescription,
+    current_batch,
     pixels,
     pixels_by_pillow,
     plain_pixels,
@@ -71,6 +72,9 @@ COMPARED_IMAGES = 3
 _STATE = "_undecoded"
 """Name of the attribute that holds the description of a lazy image, in place of Pillow's `_im`."""
 
+_BATCH = "_made_in"
+"""Name of the attribute that holds the number of the batch in which a lazy image was made."""
+
 _FILTERS = {
     int(getattr(Image.Resampling, name.upper())): name
     for name in ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
@@ -107,9 +111,20 @@ def description_of(image: Any) -> ImageDescription | None:
     if kind is OpenedJpeg and image._mode == "RGB":
         return _loaded(image)
     if kind is LazyImage or (kind is LoadedJpeg and image._mode == "RGB"):
-        found: ImageDescription | None = image.__dict__.get(_STATE)
-        return found
+        return _of_this_batch(image)
     return None
+
+
+def _of_this_batch(image: Any) -> ImageDescription | None:
+    """Return the description of an image that is not decoded yet.
+
+    None for an image of an earlier batch, which the script keeps: it is decoded now, so that its next use need not decode it.
+    """
+    found: ImageDescription | None = image.__dict__.get(_STATE)
+    if found is not None and image.__dict__.get(_BATCH) != current_batch():
+        _decoded(image)
+        return None
+    return found
 
 
 class _Operations(Image.Image):
@@ -176,7 +191,7 @@ class _Undecoded(_Operations):
     def _im(self, core: Any) -> None:
         self.__dict__["_im"] = core
         _set_class(self, _PLAIN.get(type(self), type(self)))
-        self.__dict__.pop(_STATE, None)
+        _drop_description(self.__dict__)
 
     @property
     def readonly(self: Any) -> Any:
@@ -279,8 +294,14 @@ def _decoded(image: Any) -> Any:
     if "_im" not in fields and description is not None:
         fields.setdefault("_im", _core(image, description))
     _set_class(image, _PLAIN.get(type(image), type(image)))
-    fields.pop(_STATE, None)
+    _drop_description(fields)
     return fields["_im"]
+
+
+def _drop_description(fields: dict[str, Any]) -> None:
+    """Remove from the attributes of an image what its class does not have."""
+    fields.pop(_STATE, None)
+    fields.pop(_BATCH, None)
 
 
 def _core(image: Any, description: ImageDescription) -> Any:
@@ -324,10 +345,7 @@ def _lazily(image: Any, operation: str, *, any_mode: bool = False) -> ImageDescr
     """Return the description to which an operation is added, or None if Pillow's own method must do it."""
     if getattr(Image.Image, operation) is not _pillows_own[operation] or not (any_mode or image._mode == "RGB"):
         return None
-    if type(image) is OpenedJpeg:
-        return _loaded(image)
-    found: ImageDescription | None = image.__dict__.get(_STATE)
-    return found
+    return _loaded(image) if type(image) is OpenedJpeg else _of_this_batch(image)
 
 
 def derived(image: Any, description: ImageDescription) -> LazyImage:
@@ -340,7 +358,7 @@ def derived(image: Any, description: ImageDescription) -> LazyImage:
     fields["info"] = _copied_info(image)
     fields["_readonly"] = 0
     fields["_exif"] = None
-    fields[_STATE] = description
+    fields[_STATE], fields[_BATCH] = description, current_batch()
     return new
 
 
@@ -422,7 +440,7 @@ def _loaded(image: Any) -> ImageDescription | None:
     fields["map"] = None
     fields["_readonly"] = 0
     description = whole_image(source, width, height)
-    fields[_STATE] = description
+    fields[_STATE], fields[_BATCH] = description, current_batch()
     del fields["_im"]
     _set_class(image, LoadedJpeg)
     note_native("Pillow")

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.accelerate.script.library_code import PYTHON, is_installed, is_of, nested_codes
 
-__all__ = ["is_instance", "reached_codes"]
+__all__ = ["is_compiled", "is_instance", "reached", "reached_codes"]
 
 MOST_VISITED = 500
 """Examine at most this many objects, so that the search stays cheap. Code beyond is not found."""
@@ -35,21 +35,42 @@ def is_instance(thing: Any, kind: Any) -> bool:
 
 def reached_codes(things: list[Any]) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
     """Yield each code object that may be reached from `things`, and the global names in it with their values."""
+    for thing in reached(things):
+        if is_instance(thing, types.FunctionType):
+            yield from _codes(thing)
+
+
+def reached(things: list[Any]) -> Iterator[Any]:
+    """Yield each object and function that may be reached from `things`, these included."""
     waiting, seen = deque(things), {id(thing) for thing in things}
     for _ in range(MOST_VISITED):
         if not waiting:
             return
         thing = waiting.popleft()
+        yield thing
         parts = _parts(thing)
         if is_instance(thing, types.FunctionType):
-            for code in nested_codes(thing.__code__):
-                values = {name: thing.__globals__[name] for name in _global_names(code) if name in thing.__globals__}
+            for code, values in _codes(thing):
                 parts += [*values.values(), *_attributes_of_modules(code, values)]
-                yield code, values
         for part in parts:
             if id(part) not in seen and not _is_left_out(part):
                 seen.add(id(part))
                 waiting.append(part)
+
+
+def _codes(function: types.FunctionType) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
+    """Yield each code object of a function, and the global names in it with their values."""
+    for code in nested_codes(function.__code__):
+        yield code, {name: function.__globals__[name] for name in _global_names(code) if name in function.__globals__}
+
+
+def is_compiled(thing: Any) -> bool:
+    """Return whether an object is a function or module that `torch.compile` has made, or one with a compiled call."""
+    try:
+        held = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return False
+    return "_torchdynamo_orig_callable" in held or held.get("_compiled_call_impl") is not None
 
 
 @functools.lru_cache(2048)
@@ -98,4 +119,4 @@ def _is_left_out(thing: Any) -> bool:
     """Return whether the search stops at an object: plain values, modules, code of `_LIBRARIES`."""
     if is_instance(thing, types.ModuleType | str | bytes | int | float | None):
         return True
-    return is_instance(thing, type | types.FunctionType) and is_of(thing.__module__, _LIBRARIES)
+    return is_instance(thing, type | types.FunctionType) and is_of(thing.__module__, _LIBRARIES) and not is_compiled(thing)

@@ -17,7 +17,14 @@ from typing import Any
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.library_code import PYTHON, is_of
 
-__all__ = ["foreign_reader", "is_own_function", "require_no_module_hooks", "require_own_functions", "require_own_readers"]
+__all__ = [
+    "foreign_reader",
+    "is_own_function",
+    "replaced_tool",
+    "require_no_module_hooks",
+    "require_own_functions",
+    "require_own_readers",
+]
 
 PACKAGES = (PYTHON - {"unittest"}) | {"PIL", "headrace", "numpy", "timm", "torch", "torchvision", "typing_extensions"}
 """Packages that may define or patch functions in `MODULES` without causing a refusal. Mocks of `unittest` count as patches."""
@@ -81,6 +88,19 @@ def require_own_functions() -> None:
                 raise Unsupported(f"{place}.{own} is replaced")
     require_own_readers()
     require_no_module_hooks()
+
+
+def replaced_tool(package: str) -> str | None:
+    """Return the name of a function of torch or NumPy (`package`) that the script has replaced, or None.
+
+    headrace calls these itself where it computes tensors and images in the place of a library.
+    """
+    for name, functions in NAMES.items():
+        module = sys.modules.get(name) if name.partition(".")[0] == package else None
+        for own in functions if module is not None else ():
+            if not is_own_function(getattr(module, own, None)):
+                return f"{name}.{own}"
+    return None
 
 
 def require_no_module_hooks() -> None:

@@ -68,30 +68,35 @@ _UNKNOWN = object()
 """Stands for a number, or for the result of `get_worker_info`."""
 
 
-def only_seeds(function: Any) -> bool:
-    """Return whether a `worker_init_fn` can do nothing but seed random generators."""
+def only_seeds(function: Any, *, forked: bool = True) -> bool:
+    """Return whether a `worker_init_fn` can do nothing but seed random generators.
+
+    `forked`: its workers start with the variables of this process. Others may have other numbers in them.
+    """
     if type(function) is functools.partial:
         given = (*function.args, *function.keywords.values())
-        return all(type(value) in VALUES for value in given) and not vars(function) and only_seeds(function.func)
+        plain = all(type(value) in VALUES for value in given) and not vars(function)
+        return plain and only_seeds(function.func, forked=forked)
     frameworks = (getattr(sys.modules.get(module), name, None) for module, name in FRAMEWORKS)
-    return any(function is one for one in frameworks if one is not None) or _seeds(function, DEPTH)
+    return any(function is one for one in frameworks if one is not None) or _seeds(function, DEPTH, forked)
 
 
-def _seeds(function: Any, depth: int) -> bool:
+def _seeds(function: Any, depth: int, forked: bool) -> bool:
     if type(function) is not types.FunctionType or depth == 0:
         return False
     given = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     if not all(type(value) in VALUES for value in given):
         return False
-    return _Instructions(function, depth).seeds()
+    return _Instructions(function, depth, forked).seeds()
 
 
 class _Instructions:
     """The byte code of one function, and the modules and functions that its local variables hold."""
 
-    def __init__(self, function: types.FunctionType, depth: int) -> None:
+    def __init__(self, function: types.FunctionType, depth: int, forked: bool) -> None:
         self._function = function
         self._depth = depth
+        self._forked = forked
         self._all = [one for one in dis.get_instructions(function) if one.opname not in ("CACHE", "EXTENDED_ARG")]
         stored = [name for one in self._all for name in _stored(one)]
         arguments = function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -157,10 +162,10 @@ class _Instructions:
         else:
             return _UNKNOWN if name in BUILTINS and hasattr(builtins, name) else self
         if type(value) in VALUES or (isinstance(value, np.integer) and type(value).__module__ == "numpy"):
-            return _UNKNOWN
+            return _UNKNOWN if self._forked else self
         if isinstance(value, types.ModuleType):
             return value if self._is_known(value) else self
-        return value if self._is_seeding(value) or _seeds(value, self._depth - 1) else self
+        return value if self._is_seeding(value) or _seeds(value, self._depth - 1, self._forked) else self
 
     def _attribute(self, thing: Any, name: str) -> Any:
         if isinstance(thing, types.ModuleType):

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from headrace.accelerate.script.library_code import nested_codes
+
 __all__ = ["state_of"]
 
 MOST_VALUES = 1024
@@ -157,7 +159,7 @@ def _named(function: types.FunctionType) -> list[Any]:
     """Return the variables that a function of the script captures, and the global variables that it names."""
     if str(function.__module__).partition(".")[0] in _LIBRARIES:
         return []
-    names = function.__code__.co_names
+    names = [name for code in nested_codes(function.__code__) for name in code.co_names]
     values = [function.__globals__.get(name) for name in names]
     seen: set[int] = set()
     for value in values:  # grows by what the function may read of the script's modules, and of modules in them

@@ -1,7 +1,8 @@
 """Find code that reads a tensor's memory without `__torch_function__` (`x.data = …`, `to_dlpack`), which deferred tensors lack.
 
 `x.data = tensor` and `to_dlpack(tensor)` then end the process; `Parameter(tensor)`, `swap_tensors` and `tensor.__class__ = …`
-raise an error. Torch's `collate` finds a function by the exact type of a tensor.
+raise an error. Torch's `collate` finds a function by the exact type of a tensor. A function that `torch.compile` has made would
+be compiled with what is inside of a deferred tensor, for each image anew.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils import collate as torch_collate
 
-from headrace.accelerate.script.reached_code import reached_codes
+from headrace.accelerate.script.reached_code import is_compiled, reached, reached_codes
 
 __all__ = ["bypasses_subclasses"]
 
@@ -25,11 +26,11 @@ _ATTRIBUTES = {"data", "__class__"}
 
 
 def bypasses_subclasses(loader: Any) -> bool:
-    """Return whether the code of a DataLoader's items, or of its collate function, uses tensors in such a call."""
+    """Return whether the code of a DataLoader's items, or of its collate function, uses tensors in such a call, or compiled."""
     if any(map(_is_kind_of_tensor, torch_collate.default_collate_fn_map)):
         return True
     things = [loader.dataset, loader.collate_fn]
-    return any(
+    return any(map(is_compiled, reached(things))) or any(
         _FUNCTIONS & set(code.co_names) or _sets_attribute(code) or _collates_by_type(code, values)
         for code, values in reached_codes(things)
     )

@@ -22,6 +22,7 @@ import torch
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.library_code import is_constant, is_of_library, loaded_names, nested_codes
 from headrace.accelerate.script.replaced_functions import is_own_function
+from headrace.accelerate.script_code.attributes import computed_attribute, property_of, vars_of
 from headrace.accelerate.script_code.deep_copies import own_special_method
 from headrace.accelerate.script_code.hf_datasets import DatasetRows, is_rows_dataset
 from headrace.accelerate.script_code.planned_images import (
@@ -30,6 +31,7 @@ from headrace.accelerate.script_code.planned_images import (
     PlannedFile,
     PlannedImage,
     PlannedView,
+    note_opened,
     path_text,
     refusal_of,
 )
@@ -209,6 +211,8 @@ class ItemCalls:
     def item(self, thing: Any, index: Any, /) -> Any:
         """Return `thing[index]`. Raise `NotUnderstood` if reading it may change an object or run code that is refused."""
         kind = type(thing)
+        if isinstance(thing, type):
+            raise self.refuse(f"its items index the class {thing.__name__}")
         if self._is_plain(kind):
             if kind.__module__ == "collections" and kind.__name__ == "defaultdict" and index not in thing:
                 raise self.refuse("its items add to a defaultdict")
@@ -225,12 +229,13 @@ class ItemCalls:
         if kind is types.ModuleType:
             if is_of_library(thing.__name__) and hasattr(thing, name) and not is_constant(vars(thing), name):
                 raise self.refuse(f"its items read {thing.__name__}.{name}")
+            self._require_stored(thing, name)
             if (thing, name) not in self._variables and not is_of_library(thing.__name__):
                 if self._known_names is not None:
                     raise self.refuse(f"its items read {thing.__name__}.{name}, which no item read before")
                 self._variables[thing, name] = None
             return getattr(thing, name)
-        if self._is_plain(kind):
+        if self._is_plain(kind) and kind not in (type, super):
             return getattr(thing, name)
         if kind is PlannedImage:
             return thing.attribute(name)
@@ -238,8 +243,7 @@ class ItemCalls:
             raise self.refuse(f"its items look at {thing.words()}")
         if kind in _FUNCTIONS and not name.startswith("__"):  # its variables are not those of the beginning of a pass
             raise self.refuse(f"its items read the variable {name} of {called_name(thing)}")
-        if kind is not type:
-            self._require_no_property(kind, name)
+        self._require_stored(thing, name)
         return getattr(thing, name)
 
     def immutable(self, value: Any, /) -> Any:
@@ -274,7 +278,7 @@ class ItemCalls:
             return value
         if isinstance(value, PlannedImage | PlannedView | PlannedFile):
             return value
-        if _is_library(kind) and not isinstance(value, torch.utils.data.Dataset) and not hasattr(kind, "__next__"):
+        if _is_library(kind) and isinstance(value, torch.nn.Module):  # a list of modules
             return value
         raise self.refuse(f"its items go over a {kind.__name__}")
 
@@ -425,13 +429,13 @@ class ItemCalls:
             if owner not in KNOWN_OWNERS and not _is_library(owner):
                 raise Unsupported(f"class {owner.__name__} has its own {name}")
         for name in code.own_attributes:
-            self._require_no_property(kind, name)
+            if (computed := property_of(kind, name)) is not None:
+                raise self.refuse(f"its items read {computed}")
 
-    def _require_no_property(self, kind: type, name: str) -> None:
-        value = vars_of(kind, name)
-        harmless = (types.FunctionType, staticmethod, classmethod, types.MemberDescriptorType)
-        if hasattr(type(value), "__get__") and not isinstance(value, harmless):
-            raise self.refuse(f"its items read the property {kind.__name__}.{name}")
+    def _require_stored(self, thing: Any, name: str) -> None:
+        """Refuse an attribute if reading it may run code of the script."""
+        if (computed := computed_attribute(thing, name)) is not None:
+            raise self.refuse(f"its items read {computed}")
 
     # Functions with a meaning of their own
 
@@ -471,6 +475,7 @@ class ItemCalls:
         source = file.source if type(file) is PlannedFile else path_text(file)
         if source is None or arguments or named:
             raise self.refuse("its items open images that are not files")
+        note_opened(source)
         return PlannedImage(source, self._empty, is_rgb=False)
 
     def _open_rgb(self, path: Any) -> PlannedImage:
@@ -490,6 +495,7 @@ class ItemCalls:
         text = path_text(path)
         if text is None or mode != "rb":
             raise self.refuse("its items open other files than images")
+        note_opened(text)
         return PlannedFile(text)
 
     def _bytes(self, data: Any) -> PlannedFile:
@@ -561,11 +567,6 @@ _PURE = object()
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _FUNCTIONS = frozenset({types.FunctionType, types.MethodType, functools.partial})
 _ITERATORS = frozenset({type(iter(zip())), type(iter(reversed([]))), enumerate, map, types.GeneratorType})
-
-
-def vars_of(kind: type, name: str) -> Any:
-    """Return the entry `name` in the `__dict__` of a class or its bases, unbound. None if there is none."""
-    return next((vars(parent)[name] for parent in kind.__mro__ if name in vars(parent)), None)
 
 
 def _is_library(kind: type) -> bool:

@@ -26,6 +26,7 @@ from headrace.accelerate.transforms.draws import FIXED, Draw, single
 from headrace.accelerate.transforms.names import display_name
 from headrace.accelerate.transforms.pillow_blur import blurs_alike
 from headrace.accelerate.transforms.translate import NativeTransform, Steps, draws
+from headrace.accelerate.workers.errors import is_of_handler
 
 __all__ = ["Tracer", "trace"]
 
@@ -37,6 +38,11 @@ class Tracer:
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Any, Steps | Refusal]] = {}  # the object is kept, so that its id stays its own
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a transform of the script's own has been translated."""
+        return any(not isinstance(found, Refusal) for _, found in self._found.values())
 
     def __call__(self, operation: Any, translate: Translate) -> Steps:
         """Return the native transforms that `trace` finds, or raise its `Unsupported`."""
@@ -128,7 +134,9 @@ def _run(operation: Any, translate: Translate, *, way: bool) -> _Way | None:
     calls = _TracedCalls(found, translate)
     try:
         result, refusal = refusal_of(lambda: calls.call(operation, _Image(())))
-    except Exception:  # the stand-ins lack what the code asks for
+    except Exception as error:  # the stand-ins lack what the code asks for
+        if is_of_handler(error):
+            raise
         return None
     if refusal is not None or type(result) is not _Image:
         return None

@@ -7,21 +7,24 @@ the file and the chain of transforms. Any other use of them is refused, so that 
 from __future__ import annotations
 
 import os
+import pathlib
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from headrace.accelerate.script_code.written_calls import written_reason
 from headrace.accelerate.transforms.translate import Trace, is_known, is_random, makes_tensor
 
 __all__ = [
     "Chain",
+    "Looks",
     "NotUnderstood",
     "PlannedFile",
     "PlannedImage",
     "PlannedMode",
     "PlannedView",
     "Source",
+    "note_opened",
     "path_text",
     "refusal_of",
     "source_name",
@@ -77,13 +80,14 @@ def refusal_of(make: Callable[[], Any]) -> tuple[Any, str | None]:
 
 
 class _Looks(threading.local):
-    """For the item of this thread: the mode given to its files, the files whose mode its code read, and the number of draws.
+    """For the item of this thread: the mode given to its files, those that its code opened, and the number of draws.
 
-    A draw is the application of a transform that draws random numbers.
+    `sources`: the files whose mode the code read. A draw is the application of a transform that draws random numbers.
     """
 
     def __init__(self) -> None:
         self.mode: PlannedMode = "RGB"
+        self.opened: list[Source] = []
         self.sources: list[Source] = []
         self.draws = 0
 
@@ -91,18 +95,31 @@ class _Looks(threading.local):
 _looks = _Looks()
 
 
-def with_mode(mode: PlannedMode, make: Callable[[], Any]) -> tuple[Any, list[Source], int]:
-    """Call `make`, in which all image files count as having this mode.
+class Looks(NamedTuple):
+    """What the code of an item, or of several, did with files and random numbers.
 
-    Return its result, the files whose mode the code read, and the number of draws.
+    `opened`: the files that it opened. `looked_at`: those whose mode it read. `draws`: the number of draws.
     """
-    outer, outer_sources, outer_draws = _looks.mode, _looks.sources, _looks.draws
-    _looks.mode, _looks.sources, _looks.draws = mode, [], 0
+
+    opened: list[Source]
+    looked_at: list[Source]
+    draws: int
+
+
+def note_opened(source: Source) -> None:
+    """Note that the code of this thread's item opens a file."""
+    _looks.opened.append(source)
+
+
+def with_mode(mode: PlannedMode, make: Callable[[], Any]) -> tuple[Any, Looks]:
+    """Call `make`, in which all image files count as having this mode. Return its result, and what its code did."""
+    before = vars(_looks).copy()
+    _looks.mode, _looks.opened, _looks.sources, _looks.draws = mode, [], [], 0
     try:
         made = make()
-        return made, _looks.sources, _looks.draws
+        return made, Looks(_looks.opened, _looks.sources, _looks.draws)
     finally:
-        _looks.mode, _looks.sources, _looks.draws = outer, outer_sources, outer_draws
+        vars(_looks).update(before)
 
 
 class Chain:
@@ -280,8 +297,9 @@ def _drawn(before: tuple[int, ...], chain: Chain) -> tuple[int, ...]:
 
 
 def path_text(path: Any) -> str | None:
-    """Return a path (str, bytes or `os.PathLike`) as text. None for any other object."""
-    return os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else None
+    """Return a path (str, bytes or one of `pathlib`) as text. None for any other object: its class says what its path is."""
+    is_path = isinstance(path, pathlib.PurePath) and type(path).__fspath__ is pathlib.PurePath.__fspath__
+    return os.fsdecode(path) if is_path or isinstance(path, str | bytes) else None
 
 
 def source_name(source: Source) -> str:

@@ -113,6 +113,9 @@ _NO_TYPES: dict[str, Any] = {"type_params": []}
 DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 MAKERS = frozenset({"dict", "list", "set"})
 
+#: Exceptions that `except Exception` does not catch.
+ENDING = frozenset({"BaseException", "GeneratorExit", "KeyboardInterrupt", "SystemExit"})
+
 #: Methods that change an object. They are only allowed on objects that the function has made (`DISPLAYS`, `MAKERS`).
 CHANGES = frozenset(
     {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
@@ -295,6 +298,12 @@ class _Rewriter(ast.NodeTransformer):
                 raise self._refuse(f"imports {node.module}.{one.name}")
             self._imported[one.asname or one.name] = self._decisions.attribute(sys.modules[node.module or ""], one.name)
         return node
+
+    def visit_Raise(self, node: ast.Raise) -> Any:
+        """Raise `Unsupported` for an exception that ends a process: it would end the main process instead of a worker."""
+        if isinstance(node.exc, ast.Name) and node.exc.id in ENDING:
+            raise self._refuse(f"raises {node.exc.id}")
+        return self.generic_visit(node)
 
     def visit_With(self, node: ast.With) -> Any:
         """Rewrite a `with` block whose context manager is the result of a call."""

@@ -27,6 +27,7 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import multiprocessing
 import operator
 import pathlib
 import sys
@@ -47,6 +48,7 @@ from headrace.accelerate.script_code.deep_copies import is_unchangeable
 from headrace.accelerate.transforms.names import display_name, full_name
 from headrace.accelerate.transforms.pointwise import ValueTable
 from headrace.accelerate.transforms.translate import TransformParts
+from headrace.accelerate.workers.settings import PILLOWS_PIXEL_LIMIT, changed_setting
 from headrace.system.text.sizes import percent_text
 
 __all__ = [
@@ -69,8 +71,10 @@ __all__ = [
     "require_no_pixel_limit",
     "require_plain_indices",
     "require_seeding_only",
+    "require_settings_of_workers",
     "require_unwatched_iterators",
     "sampled_paths",
+    "start_method",
 ]
 
 #: Kinds of collate functions: torch's `default_collate`, timm's `fast_collate`, or code of the script.
@@ -78,9 +82,6 @@ CollateKind = Literal["list", "timm", "code"]
 
 #: File extensions of the formats that the native decoder decodes exactly as Pillow does.
 NATIVE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm")
-
-#: Pillow's default `MAX_IMAGE_PIXELS`. With a lower one Pillow warns of, or refuses, images that native code decodes.
-PILLOWS_PIXEL_LIMIT = 1024 * 1024 * 1024 // 4 // 3
 
 #: The dtypes of tensors that the native engine can write.
 NATIVE_DTYPES = frozenset({"uint8", "float32", "float16", "bfloat16"})
@@ -311,8 +312,30 @@ def require_no_pixel_limit() -> None:
 
 def require_seeding_only(loader: Any) -> None:
     """Raise `Unsupported` if the loader has workers whose `worker_init_fn` may do more than seed random generators."""
-    if loader.num_workers > 0 and loader.worker_init_fn is not None and not only_seeds(loader.worker_init_fn):
+    own = loader.worker_init_fn if loader.num_workers > 0 else None
+    if own is not None and not only_seeds(own, forked=start_method(loader) in ("", "fork")):
         raise Unsupported("its worker_init_fn may do more than seed random generators", "one that only seeds random generators")
+
+
+def start_method(loader: Any) -> str:
+    """Return how the workers of a loader are started: "fork", "spawn" or "forkserver"; an empty text if it has none."""
+    context = loader.multiprocessing_context or multiprocessing
+    return str(context.get_start_method()) if loader.num_workers > 0 else ""
+
+
+def require_settings_of_workers(loader: Any, *, own_transforms: bool) -> None:
+    """Raise `Unsupported` if workers that are not forked may have other settings or variables than this process has now.
+
+    They import the script anew: what its `main` has set does not reach them. `own_transforms`: code of the script is among the
+    transforms.
+    """
+    method = start_method(loader)
+    if method in ("", "fork"):
+        return
+    if own_transforms:
+        raise Unsupported(f"its workers are started by {method} and have variables of their own", "workers that are forked")
+    if (setting := changed_setting()) is not None:
+        raise Unsupported(f"its workers are started by {method}, and the script has changed {setting}", "workers that are forked")
 
 
 def require_plain_indices(dataset: Any) -> None:

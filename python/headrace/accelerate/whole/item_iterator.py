@@ -34,6 +34,7 @@ from headrace.accelerate.whole.items import (
 )
 from headrace.accelerate.whole.iterator import NativeFailure, NativeIterator
 from headrace.accelerate.whole.pending import Pending
+from headrace.accelerate.workers.errors import is_of_handler
 from headrace.accelerate.workers.random_streams import GeneratorStates, RandomStream
 from headrace.accelerate.workers.settings import WorkerSettings, current_folder
 from headrace.accelerate.workers.unheard_warnings import unheard_warnings
@@ -135,7 +136,9 @@ class ItemIterator(NativeIterator):
         recognition = self._items.recognition
         try:
             items = plan_items(recognition.calls, self._own_dataset, indices)
-        except Exception:  # the script's own code raises it again, where it makes the batch
+        except Exception as error:  # the script's own code raises it again, where it makes the batch
+            if is_of_handler(error):
+                raise
             return []
         return list(items) if len(items) == len(indices) and all(map(recognition.fits, items)) else []
 
@@ -153,7 +156,9 @@ class ItemIterator(NativeIterator):
             item = plan_item(recognition.calls, self._own_dataset, index, mode)
         except Unsupported:
             return None
-        except Exception:  # the script's own code raises it again, where its items are made
+        except Exception as error:  # the script's own code raises it again, where its items are made
+            if is_of_handler(error):
+                raise
             return None
         return item if recognition.fits(item) else None
 

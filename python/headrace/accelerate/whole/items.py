@@ -29,6 +29,7 @@ from headrace.accelerate.script_code.hf_datasets import is_rows_dataset, rows_at
 from headrace.accelerate.script_code.kept_state import KeptItems
 from headrace.accelerate.script_code.planned_images import (
     Chain,
+    Looks,
     PlannedFile,
     PlannedImage,
     PlannedMode,
@@ -45,7 +46,9 @@ from headrace.accelerate.whole.folders import (
     require_fixed_size,
     require_native_endings,
     require_native_values,
+    start_method,
 )
+from headrace.accelerate.workers.errors import is_of_handler
 from headrace.accelerate.workers.randomness import separate_randomness
 
 __all__ = [
@@ -135,7 +138,7 @@ class RecognisedItems:
     `is_rgb`: the code converts images to RGB. `is_upright`: the code turns them by their EXIF orientation. `groups`: the
     numbers of the views of each file of an item. `paths`, `indices`: files and indices of the items planned so far. `length`:
     number of items. `order`: the numbers of the views in the order of their random draws. `collate`: the kind of the collate
-    function; "code" if it is run under control, as the code of the items is.
+    function; "code" if it is run under control, as the code of the items is. `plan_s`: CPU seconds to plan an item.
     """
 
     calls: ItemCalls
@@ -148,6 +151,7 @@ class RecognisedItems:
     length: int
     collate: CollateKind
     order: tuple[int, ...]
+    plan_s: float = 0.0
 
     def fits(self, item: PlannedItem) -> bool:
         """Return whether a planned item has the same views, from the same number of files, as the loader's other items."""
@@ -278,17 +282,22 @@ def compile_items(recognition: RecognisedItems, threads: int) -> CompiledItems:
 
 def plan_item(calls: ItemCalls, dataset: Any, index: Any, mode: PlannedMode = "RGB") -> PlannedItem:
     """Plan `dataset[index]`; image files count as having this mode. Raise `Unsupported`, or what the dataset's code raises."""
-    made, looked_at, draws = with_mode(mode, lambda: calls.plan(dataset, index))
-    item = _planned_item(made, looked_at, mode)
-    _require_order([item], draws)
+    made, looks = with_mode(mode, lambda: calls.plan(dataset, index))
+    item = _planned_item(made, looks.looked_at, mode)
+    _require_understood([item], looks)
     return item
 
 
-def _require_order(items: Sequence[PlannedItem], draws: int) -> None:
-    """Raise `Unsupported` unless each random draw of the code belongs to a view, one view after the other."""
+def _require_understood(items: Sequence[PlannedItem], looks: Looks) -> None:
+    """Raise `Unsupported` unless each random draw of the code belongs to a view, one view after the other, and each file too.
+
+    A file of which no tensor is made is not read, and nobody would find that it is damaged or missing.
+    """
     made = [draw for item in items for number in item.order for draw in item.views[number].draws]
-    if made != list(range(draws)):
+    if made != list(range(looks.draws)):
         raise Unsupported("its items draw random numbers in another order than view by view")
+    if not all(any(one == view.source for item in items for view in item.views) for one in looks.opened):
+        raise Unsupported("its items open other files than those of their tensors", "each opened file as a tensor of the item")
 
 
 def _planned_item(made: Any, looked_at: list[Source], mode: PlannedMode) -> PlannedItem:
@@ -308,11 +317,11 @@ def plan_items(calls: ItemCalls, dataset: Any, indices: Sequence[Any]) -> list[P
     together = rows_at_once(dataset, indices)
     if together is None:
         return [plan_item(calls, dataset, index) for index in indices]
-    rows, looked_at, draws = with_mode("RGB", lambda: calls.plan_rows(*together))
-    if looked_at:
+    rows, looks = with_mode("RGB", lambda: calls.plan_rows(*together))
+    if looks.looked_at:
         raise Unsupported("the function of set_transform looks at the mode of images", 'Image.open(path).convert("RGB")')
     items = [_planned_item(made, [], "RGB") for made in rows]
-    _require_order(items, draws)
+    _require_understood(items, looks)
     return items
 
 
@@ -383,11 +392,13 @@ def recognise_items(loader: Any, collate: CollateKind | Refusal, trace: Trace) -
         longest_s = 0.0
         in_memory = 0
         items = []
+        each_s = []
         for number, index in enumerate(indices):
             begin_s = time.thread_time()
             items.append(_planned(calls, loader.dataset, index))
             now_s = time.thread_time()
-            longest_s = max(longest_s, now_s - begin_s)
+            each_s.append(now_s - begin_s)
+            longest_s = max(longest_s, each_s[-1])
             in_memory += sum(len(view.source) for view in items[-1].views if isinstance(view.source, bytes))
             # Without what happens once: a garbage collection, a first page of a file.
             spent_s = now_s - start_s - longest_s - in_memory * BYTE_S
@@ -397,7 +408,9 @@ def recognise_items(loader: Any, collate: CollateKind | Refusal, trace: Trace) -
     paths = tuple(source_name(view.source) for item in items for view in item.views)
     groups = _groups(items)
     is_rgb, is_upright = first.views[0].is_rgb, first.views[0].is_upright
-    recognition = RecognisedItems(calls, views, is_rgb, is_upright, groups, paths, indices, length, kind, first.order)
+    together = rows_at_once(loader.dataset, ()) is not None  # the rows of a batch take less time than each alone
+    plan_s = 0.0 if together else sorted(each_s)[len(each_s) // 2]
+    recognition = RecognisedItems(calls, views, is_rgb, is_upright, groups, paths, indices, length, kind, first.order, plan_s)
     if kind == "code" and any(item.shares_memory for item in items):
         raise Unsupported("two tensors of its items share memory, and its collate_fn is its own", "torch's default_collate")
     if not all(recognition.fits(item) for item in items):
@@ -438,6 +451,8 @@ def require_known_batches(loader: Any, compiled: CompiledItems) -> None:
         except Unsupported:
             raise
         except Exception as error:
+            if is_of_handler(error):
+                raise
             raise Unsupported(f"its collate_fn fails with black images ({type(error).__name__}: {error})") from error
     kept = kept_items(recognition, loader.dataset, loader.collate_fn)
     if loader.num_workers > 0 and not holds_image(batch):
@@ -446,8 +461,7 @@ def require_known_batches(loader: Any, compiled: CompiledItems) -> None:
 
 def _require_forked_workers(loader: Any) -> None:
     """Raise `Unsupported` if workers would not start with the variables of this process."""
-    context = loader.multiprocessing_context or torch.multiprocessing
-    if loader.num_workers > 0 and (method := context.get_start_method()) != "fork":
+    if (method := start_method(loader)) not in ("", "fork"):
         raise Unsupported(f"its workers are started by {method} and have variables of their own", "workers that are forked")
 
 
@@ -488,6 +502,8 @@ def _planned(calls: ItemCalls, dataset: Any, index: int) -> PlannedItem:
     except Unsupported:
         raise
     except Exception as error:
+        if is_of_handler(error):
+            raise
         raise Unsupported(f"planning item {index} failed ({type(error).__name__}: {error})") from error
 
 

@@ -13,7 +13,6 @@ These stay the same:
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import operator
 import os
 import sys
@@ -30,17 +29,17 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from headrace.accelerate.runtime.batch_memory import as_made_now, batch_block, not_a_view, offer_free_blocks
 from headrace.accelerate.runtime.engine import engine
-from headrace.accelerate.runtime.unsupported import Unsupported
+from headrace.accelerate.runtime.unsupported import Refusal, Unsupported, attempt
 from headrace.accelerate.script.replaced_functions import is_own_function
 from headrace.accelerate.script.state import state_of
 from headrace.accelerate.script.torch_modes import has_watching_mode
 from headrace.accelerate.script_code.calls import has_own_default_collate
 from headrace.accelerate.transforms.torch_blur import arithmetic, holds_blur, serve_weights
 from headrace.accelerate.whole.compile import CompiledLoader, CompiledView
-from headrace.accelerate.whole.folders import FolderDataset, locate
+from headrace.accelerate.whole.folders import FolderDataset, locate, start_method
 from headrace.accelerate.whole.pending import Pending
 from headrace.accelerate.whole.worker_copies import WorkerCopies
-from headrace.accelerate.workers.errors import Interrupted, exited, worker_error
+from headrace.accelerate.workers.errors import Interrupted, exited, is_of_handler, worker_error
 from headrace.accelerate.workers.plain_frames import initialise
 from headrace.accelerate.workers.random_streams import (
     GeneratorStates,
@@ -101,7 +100,7 @@ class NativeIterator(_BaseDataLoaderIter):
         self._began_as = (current_folder(), self._state()) if self._num_workers == 0 else None
         self._is_native = True
         self.stopped = ""  # why native loading has ended within the pass
-        self._worker_warnings = WorkerWarnings(forked=_forks(loader)) if self._num_workers > 0 else None
+        self._worker_warnings = WorkerWarnings(forked=start_method(loader) == "fork") if self._num_workers > 0 else None
         self._started = 0
         _live.add(self)
 
@@ -165,8 +164,7 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _state(self) -> Any:
         """Return a snapshot of the script's objects that were compiled."""
-        folders = self._compiled.recognition.folders
-        return state_of(folders[0].dataset.transform)
+        return state_of([folder.dataset.transform for folder in self._compiled.recognition.folders])
 
     def _flush(self) -> None:
         """Write the JPEG indexes at the end of a pass."""
@@ -223,7 +221,7 @@ class NativeIterator(_BaseDataLoaderIter):
         except NativeFailure as error:
             failure = type(error)(*error.args)  # without the frames that its traceback refers to
         except (Exception, SystemExit) as error:
-            if self._num_workers == 0:
+            if self._num_workers == 0 or is_of_handler(error):
                 raise
             raised = self._raised(error, worker)
         finally:
@@ -236,7 +234,7 @@ class NativeIterator(_BaseDataLoaderIter):
             try:
                 batch = self._fall_back(pending, failure)
             except (Exception, SystemExit) as error:
-                if self._num_workers == 0:
+                if self._num_workers == 0 or is_of_handler(error):
                     raise
                 raised = self._raised(error, worker)
         if raised is not None:
@@ -253,17 +251,21 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _follow_generators(self) -> None:
         """Without workers: continue from the current generators of this process, and drop batches made from other states."""
-        if not self._streams:
+        if not (self._streams and self._is_native):
             return
-        now, expected, self._expected = GeneratorStates.now(), self._expected, None
-        if self._jobs and expected is not None and now.equals(expected):
+        expected, self._expected = self._expected, None
+        now = attempt(GeneratorStates.now)
+        if isinstance(now, Refusal):  # the script has given numpy.random another generator
+            self._stop(now.text)
+        elif self._jobs and expected is not None and now.equals(expected):
             return
-        # What the script's loop draws between two batches changes the next one, so nothing is made ahead any more.
-        self._makes_ahead = self._makes_ahead and (expected is None or now.equals(expected))
         self._pulled.extendleft(pending.indices for pending in reversed(self._jobs))
         self._started -= len(self._jobs)
         self._drop_jobs()
-        self._streams[0].restart(now)
+        if not isinstance(now, Refusal):
+            # What the script's loop draws between two batches changes the next one, so nothing is made ahead any more.
+            self._makes_ahead = self._makes_ahead and (expected is None or now.equals(expected))
+            self._streams[0].restart(now)
 
     def _lead_generators(self, pending: Pending) -> None:
         """Without workers: set this process's generators to their state after a batch is made without headrace."""
@@ -271,8 +273,7 @@ class NativeIterator(_BaseDataLoaderIter):
             return
         state = pending.job.streams_before(len(pending.indices) - pending.start)
         if state is not None:
-            self._expected = self._streams[0].states_at(state)
-            self._expected.restore()
+            self._expected = self._streams[0].lead(state)
 
     def _update(self, pending: Pending) -> None:
         """Have the script make a batch that was made ahead, if its datasets have changed since."""
@@ -521,9 +522,7 @@ class NativeIterator(_BaseDataLoaderIter):
 
     def _fall_back(self, pending: Pending, failure: NativeFailure) -> Any:
         """Continue without native threads after an error of headrace: the script's code makes the batches in this process."""
-        self._log_line(f"headrace run: native loading stopped ({failure}); the script's own loading continues")
-        self._is_native = False
-        self.stopped = str(failure)
+        self._stop(str(failure))
         rewound = set()
         for waiting in (pending, *self._jobs):
             stream = self._stream(waiting)
@@ -540,6 +539,12 @@ class NativeIterator(_BaseDataLoaderIter):
             if self._num_workers > 0:
                 self._pull()
                 self._submit()
+
+    def _stop(self, reason: str) -> None:
+        """Make no more batches natively in this pass, and say so."""
+        self._log_line(f"headrace run: native loading stopped ({reason}); the script's own loading continues")
+        self._is_native = False
+        self.stopped = reason
 
     def _drop_jobs(self) -> None:
         for pending in self._jobs:
@@ -571,12 +576,6 @@ os.register_at_fork(after_in_child=_leave_jobs_to_the_parent)
 
 class NativeFailure(Exception):
     """Raised when native loading fails because of an error of headrace, not of the data."""
-
-
-def _forks(loader: Any) -> bool:
-    """Return whether the loader's workers would be forked."""
-    context = loader.multiprocessing_context or multiprocessing
-    return bool(context.get_start_method() == "fork")
 
 
 def _lookahead(loader: Any) -> int:

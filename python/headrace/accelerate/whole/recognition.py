@@ -36,6 +36,7 @@ from headrace.accelerate.whole.folders import (
     require_no_pixel_limit,
     require_plain_indices,
     require_seeding_only,
+    require_settings_of_workers,
     require_unwatched_iterators,
     sampled_paths,
 )
@@ -126,6 +127,7 @@ class Recognition:
         collate: CollateKind = required(self.collate)
         require_no_code_of_targets(folders)
         parts = translate(one_transform(folders), self._trace)
+        require_settings_of_workers(self.loader, own_transforms=self._trace.is_used)
         require_fixed_size(parts)
         paths = sampled_paths(folders)
         require_native_endings(paths)

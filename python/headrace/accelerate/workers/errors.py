@@ -7,12 +7,14 @@ holds the traceback; of types that take other arguments than a text, a `RuntimeE
 from __future__ import annotations
 
 import os
+import signal
+from typing import Any
 
 from torch._utils import ExceptionWrapper
 
 from headrace.attach.record.unseen_frames import drop_own_frames
 
-__all__ = ["Interrupted", "exited", "worker_error"]
+__all__ = ["Interrupted", "exited", "is_of_handler", "worker_error"]
 
 
 def worker_error(error: Exception, worker: int) -> ExceptionWrapper:
@@ -37,6 +39,31 @@ class _Exited(ExceptionWrapper):
 def exited() -> ExceptionWrapper:
     """Return the error wrapper for code that ends its worker (`sys.exit`). The process id is that of this process."""
     return _Exited()
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Return whether a signal handler of the script has raised an error.
+
+    Python calls it wherever the main thread is: the error is none of the code there, and the script waits for it outside.
+    """
+    codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> Any:
+    """Return the code of a function, a method, a `partial` of one, or an object that can be called. None for all else."""
+    while hasattr(handler, "func"):
+        handler = handler.func
+    if not callable(handler):
+        return None
+    if not hasattr(handler, "__code__") and not hasattr(handler, "__func__"):
+        handler = getattr(type(handler), "__call__", None)
+    return getattr(getattr(handler, "__func__", handler), "__code__", None)
 
 
 class Interrupted(BaseException):

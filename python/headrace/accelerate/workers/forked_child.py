@@ -50,8 +50,9 @@ def forked_child(make: Callable[[], Result], time_limit_s: float = TIME_LIMIT_S)
             yield lambda: _result(reading, end_s)
         finally:
             os.close(reading)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            with contextlib.suppress(ChildProcessError, ProcessLookupError):  # the script lets nobody wait for children
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
 
 
 def _forked(make: Callable[[], Any]) -> tuple[int, int]:

@@ -57,11 +57,18 @@ class GeneratorStates(NamedTuple):
         key = numpy["state"]["key"], numpy["state"]["pos"]
         return cls(torch.get_rng_state(), random.getstate(), ("MT19937", *key, numpy["has_gauss"], numpy["gauss"]))
 
-    def restore(self) -> None:
-        """Set the random generators of torch (CPU), Python and NumPy in this process to these states."""
-        torch.set_rng_state(self.torch)
-        random.setstate(self.python)
-        np.random.set_state(self.numpy)
+    def restore(self, before: GeneratorStates | None = None) -> None:
+        """Set the random generators of torch (CPU), Python and NumPy in this process to these states.
+
+        `before`: the states from which `after` has made these. A generator from which nothing was drawn stays as it is: another
+        thread of the script may draw from it.
+        """
+        if before is None or self.torch is not before.torch:
+            torch.set_rng_state(self.torch)
+        if before is None or self.python is not before.python:
+            random.setstate(self.python)
+        if before is None or self.numpy is not before.numpy:
+            np.random.set_state(self.numpy)
 
     def equals(self, other: GeneratorStates) -> bool:
         """Return whether two sets of generator states are equal."""
@@ -143,6 +150,12 @@ class RandomStream:
     def states_at(self, state: bytes) -> GeneratorStates:
         """Return the states of the three generators where the native stream has the state `state` (bytes)."""
         return self._states.after(state)
+
+    def lead(self, state: bytes) -> GeneratorStates:
+        """Set the generators of this process to their states where the native stream has the state `state`. Return them."""
+        found = self.states_at(state)
+        found.restore(self._states)
+        return found
 
     def restart(self, states: GeneratorStates) -> None:
         """Continue the stream from these generator states."""

@@ -21,7 +21,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from headrace.accelerate.workers.one_at_a_time import one_at_a_time
 from headrace.accelerate.workers.one_thread import one_thread
 
-__all__ = ["WorkerSettings", "current_folder"]
+__all__ = ["PILLOWS_PIXEL_LIMIT", "WorkerSettings", "changed_setting", "current_folder"]
 
 Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 """A function that returns a setting, and one that sets it."""
@@ -47,7 +47,21 @@ SETTINGS: tuple[Setting, ...] = (
 )
 """The settings of torch and NumPy. Those of Pillow are found at run time (`_settings`)."""
 
+PILLOWS_PIXEL_LIMIT = 1024 * 1024 * 1024 // 4 // 3
+"""Pillow's default `MAX_IMAGE_PIXELS`. With a lower one Pillow warns of, or refuses, images that native code decodes."""
+
 VARIABLES = (("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES"), ("PIL.Image", "MAX_IMAGE_PIXELS"))
+
+
+def changed_setting() -> str | None:
+    """Return the name of a setting that the script has changed and that images depend on, or None."""
+    pillow: Any = sys.modules.get("PIL.Image")
+    if torch.get_default_dtype() is not torch.float32:
+        return "torch's default dtype"
+    if getattr(sys.modules.get("PIL.ImageFile"), "LOAD_TRUNCATED_IMAGES", False):
+        return "PIL.ImageFile.LOAD_TRUNCATED_IMAGES"
+    limit = getattr(pillow, "MAX_IMAGE_PIXELS", PILLOWS_PIXEL_LIMIT)
+    return None if limit == PILLOWS_PIXEL_LIMIT else "PIL.Image.MAX_IMAGE_PIXELS"
 
 
 def current_folder() -> str | None:
