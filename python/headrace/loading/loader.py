@@ -473,7 +473,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
 
         With drop_last=False, those behind them fill up the ranks' last batch. Example: `loader.real_images(7, len(labels))`.
         """
-        return self._order(self._epoch).real_images(step, images)
+        return self._orders.real_images(self._epoch, step, images)
 
     def preview(self) -> Batch:
         """Return the first batch of the current epoch, made on the CPU. The loader's position does not change.
@@ -553,7 +553,7 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         lines += [] if self._weights is None else [self._weights.describe()]
         if self.options.sampler is not None:
             lines.append(f"records in the order of a sampler: {type(self.options.sampler).__name__}")
-        if self.dataset.stream is None and (note := evaluation_note(self._order(0), is_fixed=self._views.is_fixed)):
+        elif self.dataset.stream is None and (note := evaluation_note(self._order(0), is_fixed=self._views.is_fixed)):
             lines.append(note)
         return "\n".join([*lines, *self._views.describe()])
 

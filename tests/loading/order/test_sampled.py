@@ -119,6 +119,22 @@ def test_a_sampler_is_asked_once_an_epoch(data: headrace.Dataset) -> None:
     assert sampler.asked == [0, 1, 0, 5]
 
 
+def test_nothing_but_a_pass_and_its_length_asks_a_sampler(data: headrace.Dataset) -> None:
+    """Another answer in mid-epoch would change what a saved state compares."""
+    sampler = Epochs(24)
+    made = loader(data, sampler=sampler, repeated_label=-100, transform=headrace.transforms.imagenet_eval(24))
+    made.set_epoch(3)
+    passing = iter(made)
+    next(passing)
+    state = made.state_dict()
+    assert "sampler" in made.explain() and repr(made)
+    assert made.real_images(0, 4) == 4
+    made.batch_records(0, 0)
+    assert made.state_dict() == state
+    assert all((labels >= 0).all() for _, labels in passing)
+    assert sampler.asked == [3, 0]  # batch_records asked for another epoch
+
+
 def test_what_is_no_sampler_is_refused(data: headrace.Dataset) -> None:
     for wrong, text in (
         (3, "iterable"),

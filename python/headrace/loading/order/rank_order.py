@@ -99,6 +99,11 @@ class RankOrder:
             return self.of(epoch).batch(step)
         return self._ask(self.sampler, epoch).batch(step)
 
+    def real_images(self, epoch: int, step: int, images: int) -> int:
+        """Return how many of the `images` records of a batch do not fill up the epoch's end: all of a sampler's, unasked."""
+        order = self.of(epoch) if self.sampler is None else None
+        return order.real_images(step, images) if isinstance(order, EpochOrder) else images
+
     def draws(
         self, order: Order, first: int, fetcher: RecordFetcher | None
     ) -> Iterator[tuple[Positions, npt.NDArray[np.uint64]]]:

@@ -57,10 +57,6 @@ class SampledOrder:
             records = self.indices[own].copy()
             yield records, draw_keys(records, self._occurrences[own], first_draw)
 
-    def real_images(self, step: int, images: int) -> int:
-        """Return `images`: a sampler's records count as often as it gives them."""
-        return images
-
     def digest(self, steps: int) -> str:
         """Return a hash of the indices of the first `steps` batches and of their sizes."""
         done, hashed = self._hashed if self._hashed[0] <= steps else (0, hashlib.sha256())
