@@ -35,7 +35,7 @@ ELSEWHERE = {
     "headrace launch local --request job.json --fetch --send": "the store here deletes nothing: tests/launch/test_local.py",
     "headrace launch sagemaker --request": "sends it: tests/launch/test_spot_job_page.py, against moto",
     "headrace launch stop": "tests/launch/test_spot_job_page.py, against moto",
-    "make wheel": "scripts/check_wheel.py and scripts/check_wheel_aarch64.sh, which it ends with",
+    "make release": "scripts/check_wheel.py and scripts/check_wheel_aarch64.sh, which it ends with",
     "python3 -m venv env": "scripts/try_install.py pip",
     "source env/bin/activate": "scripts/try_install.py pip",
     "uv venv env": "scripts/try_install.py uv",

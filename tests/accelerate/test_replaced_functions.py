@@ -14,7 +14,8 @@ from headrace.accelerate.lazy import opening
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader
 from torchvision import transforms
-from torchvision.datasets import ImageFolder, folder as folders
+from torchvision.datasets import ImageFolder
+from torchvision.datasets import folder as folders
 from torchvision.transforms import v2
 
 Both = Callable[[Callable[[], Any]], tuple[Any, list[str]]]
