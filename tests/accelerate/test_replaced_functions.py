@@ -29,7 +29,9 @@ class Halved:
 
 
 CUT = transforms.Compose([transforms.RandomResizedCrop(24), transforms.ToTensor(), Halved()])
-CUT_TENSORS = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(24, antialias=True), v2.ToDtype(torch.float32, scale=True), Halved()])
+CUT_TENSORS = v2.Compose(
+    [v2.ToImage(), v2.RandomResizedCrop(24, antialias=True), v2.ToDtype(torch.float32, scale=True), Halved()]
+)
 
 
 class Replacement:

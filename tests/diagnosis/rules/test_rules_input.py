@@ -168,9 +168,12 @@ def made_by(*frames: tuple[str, str], seen: int = 60) -> Session:
 def test_decompressing_and_tensors_of_single_numbers_are_said() -> None:
     archive = check(made_by(("open", "PIL/Image.py"), ("GzipFile.seek", "gzip.py")), "NO_OVERLAP")
     assert any("94 % of making a batch is decompressing an archive" in words for words in archive.findings[0].evidence)
-    numbers = ("default_collate", "torch/utils/data/_utils/collate.py"), (
-        "collate_float_fn",
-        "torch/utils/data/_utils/collate.py",
+    numbers = (
+        ("default_collate", "torch/utils/data/_utils/collate.py"),
+        (
+            "collate_float_fn",
+            "torch/utils/data/_utils/collate.py",
+        ),
     )
     columns = check(made_by(*numbers), "NO_OVERLAP")
     assert any("tensors of single Python numbers" in words for words in columns.findings[0].evidence)

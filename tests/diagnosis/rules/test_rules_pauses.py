@@ -196,11 +196,6 @@ def test_steps_that_take_longer_and_longer_are_the_verdict() -> None:
     assert diagnosis.findings[0].share == pytest.approx(0.45, abs=0.08)
 
 
-def test_growth_behind_a_slow_input_is_a_note() -> None:
-    diagnosis = check(growing(3.0, make_session(workers=1, cpu_s=0.2, compute_s=0.025)), "CPU_PREP")
-    assert [note.text for note in diagnosis.notes if "longer and longer" in note.text]
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_steps_of_uneven_length_larger_batches_and_a_slower_phase_do_not_grow(seed: int) -> None:
     plain = make_session(cpu_s=0.005, compute_s=0.025, jitter=0.5, seed=seed)

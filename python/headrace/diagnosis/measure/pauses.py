@@ -37,8 +37,8 @@ GROWN_RATIO = 1.5
 LEAST_RISEN = 0.9
 """Of all pairs of parts, the later one is the longer in at least this share: a slower phase alone does not do that."""
 
-LARGEST_JUMP = 0.6
-"""From one part to the next passes at most this share of the whole rise: more is a change, not a growth."""
+LEAST_HALF = 0.12
+"""In each half of the run passes at least this share of the whole rise: all of it in one half is a change, and no growth."""
 
 LARGER_BATCH = 1.1
 """Where batches grow by more than this factor, steps grow with them: longer sequences, larger images."""
@@ -114,8 +114,8 @@ def measure_growth(steps: Sequence[Step]) -> Growth | None:
     rise_s = last_s - first_s
     pairs = [(one, later) for number, one in enumerate(computing) for later in computing[number + 1 :]]
     risen = sum(later > one for one, later in pairs) / len(pairs)
-    largest_s = max(later - one for one, later in pairwise(computing))
-    if last_s < GROWN_RATIO * first_s or risen < LEAST_RISEN or largest_s > LARGEST_JUMP * rise_s:
+    half_s = min(computing[PARTS // 2 - 1] - first_s, last_s - computing[PARTS // 2])
+    if last_s < GROWN_RATIO * first_s or risen < LEAST_RISEN or half_s < LEAST_HALF * rise_s:
         return None
     sizes = [median([step.batch_bytes for step in part if step.batch_bytes]) or 0.0 for part in (parts[0], parts[-1])]
     if sizes[0] and sizes[1] > LARGER_BATCH * sizes[0]:
