@@ -110,9 +110,10 @@ def follow_to_the_end(args: argparse.Namespace, client: Any, name: str, cost: Ex
     description = _described(client, name)
     folder = _place(args.out if args.target == "follow" else None, name)
     is_own = _is_own_script(description)
-    has_report = folder is not None and (is_own or _is_of_sdk_3(description))
-    sessions = _fetched(args.region, description, folder) if has_report else []
-    if not done.ran_plain and folder is not None:
+    sessions: list[Path] = []
+    if folder is not None and (is_own or _is_of_sdk_3(description)):
+        sessions = _fetched(args.region, description, folder)
+    if folder is not None and not done.ran_plain:
         done = dataclasses.replace(done, ran_plain=tuple(plain_reasons(folder)))
     plain = None
     if is_own or sessions or baseline is not None:
