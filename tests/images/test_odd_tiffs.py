@@ -24,7 +24,7 @@ from tiff_files import (
 )
 
 TRUNCATED, CORRUPT_HEADER = 3, 4
-STRIP_BYTE_COUNTS, X_RESOLUTION, SOFTWARE, EXTRA_SAMPLES = 279, 282, 305, 338
+COMPRESSION, STRIP_BYTE_COUNTS, X_RESOLUTION, SOFTWARE, EXTRA_SAMPLES = 259, 279, 282, 305, 338
 
 
 def beyond_the_end(tag: int) -> tuple[int, int, int, bytes]:
@@ -166,21 +166,20 @@ def test_strips_that_reach_into_the_tags_are_not_changed_on_the_way(photometric:
 
 def test_a_strip_that_states_fewer_bytes_than_it_has_does_not_hide_that_it_reaches_into_the_tags() -> None:
     """A byte of the tags, which were changed on the way, became a pixel."""
-    pixels = np.arange(16 * 16, dtype=np.uint8).reshape(16, 16)
-    image = Image.fromarray(pixels, "P")
-    image.putpalette([value % 256 for number in range(256) for value in (number, 2 * number, 3 * number)])
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 16, (17, 23)).astype(np.uint8), "P")
+    image.putpalette([value % 256 for number in range(256) for value in (7 * number, 11 * number, 13 * number)])
     file = io.BytesIO()
-    image.save(file, "TIFF")
-    data = bytearray(file.getvalue())
-    assert outcome(bytes(data)) == "equal"
-    (begin,) = struct.unpack_from("<I", data, 4)
-    for at in range(begin + 2, begin + 2 + 12 * struct.unpack_from("<H", data, begin)[0], 12):
-        (tag,) = struct.unpack_from("<H", data, at)
-        if tag == 273:  # StripOffsets
-            struct.pack_into("<I", data, at + 8, max(8, begin - 100))
-        if tag == STRIP_BYTE_COUNTS:
-            struct.pack_into("<I", data, at + 8, 50)
-    assert outcome(bytes(data)) == "only Pillow"
+    image.save(file, "TIFF", compression="tiff_adobe_deflate")
+    data = file.getvalue()
+    assert outcome(data) == "equal"
+    begin = struct.unpack_from("<I", data, 4)[0]
+    assert 8 < begin < 8 + 17 * 23  # the tags stand behind the packed samples, and among as many bytes as there are samples
+    raw = struct.pack("<I", 1)
+    entries = [(*entry[:3], raw) if entry[0] == COMPRESSION else entry for entry in directory_entries(data)]
+    odd = (
+        data[: begin + 2] + b"".join(struct.pack("<HHI4s", *entry) for entry in entries) + data[begin + 2 + 12 * len(entries) :]
+    )
+    assert outcome(odd) == "only Pillow"
 
 
 def test_a_jpeg_in_a_tiff_needs_tags_of_its_bits() -> None:
