@@ -148,5 +148,7 @@ def _compare_operations() -> None:
 
 def _operated(file: io.BytesIO, resample: int) -> Any:
     file.seek(0)  # `Image.open` may be a function of the script
-    image = Image.OPEN[_FORMAT][0](file, None).convert("RGB").crop((3, 2, 50, 44)).resize((30, 20), resample).crop((2, 3, 25, 20))
+    image = (
+        Image.OPEN[_FORMAT][0](file, None).convert("RGB").crop((3, 2, 50, 44)).resize((30, 20), resample).crop((2, 3, 25, 20))
+    )
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)

@@ -335,7 +335,9 @@ def require_settings_of_workers(loader: Any, *, own_transforms: bool) -> None:
     if own_transforms:
         raise Unsupported(f"its workers are started by {method} and have variables of their own", "workers that are forked")
     if (setting := changed_setting()) is not None:
-        raise Unsupported(f"its workers are started by {method}, and the script has changed {setting}", "workers that are forked")
+        raise Unsupported(
+            f"its workers are started by {method}, and the script has changed {setting}", "workers that are forked"
+        )
 
 
 def require_plain_indices(dataset: Any) -> None:
