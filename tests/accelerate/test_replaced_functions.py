@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from deferred_helpers import OwnImages, always_lazy
+from headrace.accelerate.deferred import filling
 from headrace.accelerate.lazy import opening
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader
@@ -29,13 +30,12 @@ class Halved:
 
 
 CUT = transforms.Compose([transforms.RandomResizedCrop(24), transforms.ToTensor(), Halved()])
-CUT_TENSORS = v2.Compose(
-    [v2.ToImage(), v2.RandomResizedCrop(24, antialias=True), v2.ToDtype(torch.float32, scale=True), Halved()]
-)
+TO_FLOAT = v2.ToDtype(torch.float32, scale=True)
+CUT_TENSORS = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(24, antialias=True), TO_FLOAT, Halved()])
 
 
 class Replacement:
-    """A function of the script in the place of a library's: it counts its calls, and changes what it returns once in a while."""
+    """A function of the script in the place of a library's: it counts its calls, and changes each seventh result."""
 
     def __init__(self, original: Any, change: Any) -> None:
         self.original, self.change, self.calls = original, change, 0
@@ -67,6 +67,7 @@ def test_a_replacement_is_called_as_often_as_in_plain(
 ) -> None:
     owner, own, change = REPLACED[name]
     opening._compare_operations.cache_clear()
+    filling._first_images.compare_again()  # as in a new process
 
     def script() -> Any:
         with monkeypatch.context() as patched:

@@ -106,6 +106,7 @@ class Draws(Labelled):
     def target(self, index: int) -> Any:
         for drawn in self.sampler:
             return drawn
+        return None
 
 
 LABELS: dict[str, Any] = {

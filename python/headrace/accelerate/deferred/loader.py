@@ -117,8 +117,8 @@ def with_deferred_items(recognition: Recognition, images: int = 0) -> PartlyNati
     """Return a copy of the DataLoader whose images are lazy, and whose tensors native threads compute in the training process.
 
     A script that compares `type(…)` with a tensor class, looks inside torch's iterators, replaces functions of torch, or uses
-    tensors in calls that bypass tensor subclasses, gets lazy images only. `images`: compare so many images of a folder first; each process compares the
-    first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
+    tensors in calls that bypass tensor subclasses, gets lazy images only. `images`: compare so many images of a folder first;
+    each process compares the first images that it makes. Raise `Unsupported` as `with_lazy_images` does.
     """
     loader = recognition.loader
     if images and (equal := require_equal_lazy_images(recognition, images)):

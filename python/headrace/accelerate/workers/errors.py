@@ -62,7 +62,7 @@ def _code_of(handler: Any) -> Any:
     if not callable(handler):
         return None
     if not hasattr(handler, "__code__") and not hasattr(handler, "__func__"):
-        handler = getattr(type(handler), "__call__", None)
+        handler = type(handler).__call__
     return getattr(getattr(handler, "__func__", handler), "__code__", None)
 
 
