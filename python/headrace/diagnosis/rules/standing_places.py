@@ -8,7 +8,17 @@ from pathlib import PurePath
 
 from headrace.session.standstill import StandingProcess
 
-__all__ = ["COMPILES", "OWN", "STORAGE_STATE", "Place", "collective_of", "is_event_loop", "is_idle_worker", "place_of", "place_words"]
+__all__ = [
+    "COMPILES",
+    "OWN",
+    "STORAGE_STATE",
+    "Place",
+    "collective_of",
+    "is_event_loop",
+    "is_idle_worker",
+    "place_of",
+    "place_words",
+]
 
 Frame = tuple[str, str, int]
 
