@@ -115,6 +115,22 @@ def rare_log(options: argparse.Namespace) -> Job:
     return Job(num_workers=1, compute=compute, steps=250, model=network.model)
 
 
+def growing_bank(options: argparse.Namespace) -> Job:
+    """42: a model that keeps the features of all batches, and compares each batch with all of them; --fixed: the last few."""
+    network, bank = Network(0.005), torch.zeros(0, 128)
+
+    def compute(batch: Any, step: int) -> None:
+        nonlocal bank
+        network.step(batch)
+        bank = torch.cat([bank, torch.ones(64, 128)])[-640 if options.fixed else 0 :]
+        network.optimizer.zero_grad()
+        with torch.no_grad():
+            (torch.ones(64, 128) @ bank.t()).softmax(1)
+        network.optimizer.step()
+
+    return Job(num_workers=1, compute=compute, steps=400, model=network.model)
+
+
 def copied_labels(options: argparse.Namespace) -> Job:
     """34: workers that read labels of Python objects, and thereby copy 150 MB each."""
     labels: Any = [f"label number {number} of the data set" for number in range(1_500_000)]

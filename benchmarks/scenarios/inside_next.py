@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import gzip
+import io
+import random
 import threading
 import time
 import zlib
@@ -75,6 +78,45 @@ def busy_thread(options: argparse.Namespace) -> Job:
 
     threading.Thread(target=keep_statistics, daemon=True).start()
     return Job(num_workers=1, sample=burning_sample(0.004, 8), compute=sleeping(0.02), steps=250)
+
+
+def busy_thread_beside_steps(options: argparse.Namespace) -> Job:
+    """41: the thread of 34 beside a model of many small operators, each of which asks for the lock again."""
+    job = busy_thread(options)
+    layers = torch.nn.Sequential(*(torch.nn.Linear(96, 96) for _ in range(40)))
+    optimizer = torch.optim.SGD(layers.parameters(), lr=1e-3)
+
+    def compute(batch: Any, step: int) -> None:
+        optimizer.zero_grad()
+        layers(torch.ones(64, 96)).sum().backward()
+        optimizer.step()
+
+    job.compute, job.model, job.steps = compute, layers, 120
+    return job
+
+
+def compressed(options: argparse.Namespace) -> Job:
+    """43: records of a compressed file in any order: each jump back begins at its start. With --fixed they lie as they are."""
+    size, count = 20_000, 400
+    file = io.BytesIO()
+    with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1) as archive:
+        archive.write(random.Random(0).randbytes(size * count))
+    data = gzip.decompress(file.getvalue())
+    opened: Any = io.BytesIO(data) if options.fixed else gzip.GzipFile(fileobj=file)
+
+    def make(index: int) -> Any:
+        opened.seek(index * 7919 % count * size)
+        return torch.frombuffer(bytearray(opened.read(16)), dtype=torch.uint8)
+
+    file.seek(0)
+    return Job(num_workers=0, sample=make, compute=sleeping(0.01), steps=150 if not options.fixed else 1500)
+
+
+def single_numbers(options: argparse.Namespace) -> Job:
+    """44: records that are lists of 400 numbers, of which the default collation makes 400 tensors a batch."""
+    row = [0.5] * 400
+    whole = torch.tensor(row)
+    return Job(num_workers=0, batch_size=64, sample=lambda index: whole if options.fixed else row, compute=sleeping(0.01))
 
 
 def new_iterators(options: argparse.Namespace) -> Job:

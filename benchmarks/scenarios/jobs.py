@@ -29,7 +29,16 @@ import beside
 import numpy as np
 import standing
 import torch
-from inside_next import busy_thread, new_iterators, odd_batches, slow_collate, slow_sampler
+from inside_next import (
+    busy_thread,
+    busy_thread_beside_steps,
+    compressed,
+    new_iterators,
+    odd_batches,
+    single_numbers,
+    slow_collate,
+    slow_sampler,
+)
 from job import FakeDevice, Job, RealModel, Samples, batches_of, burn, burning_sample, sleeping
 from PIL import Image, ImageFilter
 from ranks import communication, straggler
@@ -420,6 +429,12 @@ SCENARIOS: dict[str, Callable[[argparse.Namespace], Job]] = {
     "held_lock": busy_thread,
     "released_lock": lambda options: busy_thread(argparse.Namespace(fixed=True)),
     "new_iterators": new_iterators,
+    "held_lock_in_steps": busy_thread_beside_steps,
+    "released_lock_in_steps": lambda options: busy_thread_beside_steps(argparse.Namespace(fixed=True)),
+    "growing_bank": beside.growing_bank,
+    "bounded_bank": lambda options: beside.growing_bank(argparse.Namespace(fixed=True)),
+    "compressed": compressed,
+    "single_numbers": single_numbers,
     "pool_contention": lambda options: pool_contention(options, 2),
     "pool_of_one": lambda options: pool_contention(options, 1),
     "hang_lock": standing.hang_lock,

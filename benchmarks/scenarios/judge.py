@@ -158,6 +158,14 @@ EXPECTED: dict[str, Expected] = {
     "rare_log": Expected(39, "compute", ("COMPUTE_BOUND",), ("SCRIPT_BOUND", *INPUT)),
     "copied_labels": Expected(40, "memory", STORAGE, CPU, also="MEMORY_GROWTH", withheld="num_workers="),
     "labels_in_an_array": Expected(40, "input", STORAGE, ("MEMORY_GROWTH",), offered="num_workers="),
+    "held_lock_in_steps": Expected(
+        41, "script", ("GIL_IN_STEP",), (*STORAGE, *CPU), "own_process", ("--fixed",), said="keep_statistics"
+    ),
+    "released_lock_in_steps": Expected(41, "compute", ("COMPUTE_BOUND", "OVERHEAD_BOUND"), ("GIL_IN_STEP", "GIL_HELD", *INPUT)),
+    "growing_bank": Expected(42, "script", ("GROWING_STEP",), INPUT, said="longer and longer"),
+    "bounded_bank": Expected(42, "compute", ("COMPUTE_BOUND",), ("GROWING_STEP", *INPUT)),
+    "compressed": Expected(43, "input", ("NO_OVERLAP",), STORAGE, evidence="decompressing", withheld="headrace_run"),
+    "single_numbers": Expected(44, "input", ("NO_OVERLAP",), STORAGE, evidence="single Python numbers"),
 }  # fmt: skip
 
 STRETCH = 17

@@ -55,6 +55,16 @@ def machine(cpu_s: tuple[float, float], idle_s: float, *, own_s: float) -> dict[
     }
 
 
+def test_mounts_behind_which_a_network_may_be_are_counted(tmp_path: Path) -> None:
+    local = "/dev/vda / ext4 rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\nfusectl /sys/fs/fuse fusectl rw 0 0\n"
+    local += "lxcfs /proc/stat fuse.lxcfs rw 0 0\n"
+    put(tmp_path, {"self/mounts": local})
+    assert procfs.remote_mounts(tmp_path) == 0
+    put(tmp_path, {"self/mounts": local + "store:/data /data nfs4 rw 0 0\ns3fs /bucket fuse.s3fs rw 0 0\n"})
+    assert procfs.remote_mounts(tmp_path) == 2
+    assert procfs.remote_mounts(tmp_path / "none") is None
+
+
 def test_sample_splits_own_and_foreign_cpu(tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     put(proc, machine((10.0, 10.0), 50.0, own_s=1.0))

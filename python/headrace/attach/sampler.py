@@ -166,6 +166,7 @@ class Sampler:
             "kernel": platform.release(),
             "cpu_model": self._cpu_model(),
             "gpus": [gpu_counters.as_json(gpu) for gpu in self.gpu.gpus()] if self.gpu else [],
+            "remote_mounts": procfs.remote_mounts(self.proc),
         }
 
     def sample(self, now_s: float) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from headrace.session.model import ObservedLoader
 from headrace.session.stacks import Stack, StackFrame
 
-__all__ = ["LEAST_NEXT_SAMPLES", "OWN_PARTS", "InsideNext", "read_inside_next"]
+__all__ = ["LEAST_NEXT_SAMPLES", "OWN_PARTS", "InsideNext", "read_inside_next", "read_step_holder"]
 
 LEAST_NEXT_SAMPLES = 30
 """Divide the time in `next()` from this many samples on: a share of 50 % is then known within 18 points."""
@@ -89,6 +89,19 @@ def read_inside_next(stacks: Sequence[Stack], pid: int, loader: ObservedLoader) 
         held_share=min(1.0, held.total() / samples),
         holder=_largest(held) if held else None,
     )
+
+
+def read_step_holder(stacks: Sequence[Stack], pid: int) -> tuple[float, StackFrame] | None:
+    """Return the share of a process's steps in which another thread kept the training thread from the interpreter, and the
+    function of that thread; None where it is less than `HELD_SHARE`, or from too few samples."""
+    mine = [stack for stack in stacks if stack.pid == pid]
+    samples = sum(stack.count for stack in mine if stack.role == "step")
+    held: Counter[StackFrame] = Counter()
+    for stack in mine:
+        if stack.role == "step holder" and stack.frames:
+            held[_named(stack.frames)] += stack.count
+    share = held.total() / samples if samples >= LEAST_HELD_SAMPLES else 0.0
+    return (min(1.0, share), _largest(held)) if share >= HELD_SHARE else None
 
 
 def _part(stack: Stack) -> tuple[str, Sequence[StackFrame]]:

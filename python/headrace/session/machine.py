@@ -21,7 +21,10 @@ class GpuProperties:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine that the job ran on. affinity: numbers of the cores that the job may run on; empty when unknown."""
+    """The machine that the job ran on. affinity: numbers of the cores that the job may run on; empty when unknown.
+
+    remote_mounts: mounted file systems behind which a network may be; None where that is not known.
+    """
 
     hostname: str = ""
     cores_online: int | None = None
@@ -34,6 +37,7 @@ class Host:
     kernel: str = ""
     cpu_model: str | None = None
     gpus: tuple[GpuProperties, ...] = ()
+    remote_mounts: int | None = None
 
     @property
     def cores(self) -> float | None:

@@ -32,8 +32,8 @@ class StackFrame:
 class Stack:
     """One Python stack of one process, and how often it was sampled (`count`).
 
-    role: "batch" (making a batch), "collate", "next" (inside `next()`), "step", or "holder" (the thread that kept a thread with
-        one of the first three from the interpreter).
+    role: "batch" (making a batch), "collate", "next" (inside `next()`), "step", "holder" (the thread that kept a thread with
+        one of the first three from the interpreter), or "step holder" (the one that kept a thread in a step from it).
     waits: whether the thread waited for another thread or process.
     loader: number of the loader whose batch it makes or trains on; None in older sessions.
     frames: outermost function first; empty for the stacks beyond the most that are kept.

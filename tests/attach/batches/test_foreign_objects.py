@@ -28,6 +28,25 @@ def test_a_function_that_refers_to_a_name_bound_later_is_looked_into() -> None:
     assert found == {"dataset.generator": generator}
 
 
+def test_images_of_several_folders_together_are_sampled(tmp_path: Path) -> None:
+    folders = [types.SimpleNamespace(samples=[(str(tmp_path / name / f"{at}.jpg"), 0) for at in range(3)]) for name in "ab"]
+    both = torch.utils.data.ConcatDataset([[0]])
+    both.datasets = [*folders, folders[0]]
+    assert len(steps._sample_paths(both)) == 6
+    assert steps._sample_paths(torch.utils.data.ConcatDataset([[0]])) == []
+
+
+class Shared:
+    """A dataset whose generator is an attribute of its class."""
+
+    rng = numpy.random.RandomState(0)
+    other = object()
+
+
+def test_a_generator_of_a_class_of_the_script_is_found() -> None:
+    assert dict(worker_draws._generators({"dataset": [Shared()]})) == {"dataset[0].rng": Shared.rng}
+
+
 def test_a_label_that_is_added_while_the_labels_are_written_is_no_error() -> None:
     loader = contents._Loader({})
 

@@ -12,6 +12,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from headrace.attach.record import stacks
@@ -312,6 +313,17 @@ def test_where_a_thread_waits_for_another_the_work_of_that_one_counts(sampler: s
     assert {(waits, "pin_memory" in str(places)) for _, waits, places in sampler._counts} == {(False, True), (True, False)}
 
 
+def with_all_of_it_used_by(name: str, read: Callable[[], Any]) -> Callable[[], Any]:
+    """Return `_cpu_used` as if one thread had used all the CPU time."""
+
+    def cpu_used() -> Any:
+        found = read()
+        holder = next(each.ident for each in threading.enumerate() if each.name == name)
+        return found and (found[0], {ident: found[0] if ident == holder else 0.0 for ident in found[1]})
+
+    return cpu_used
+
+
 def test_the_thread_that_holds_the_interpreter_is_recorded(
     sampler: stacks.StackSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,10 +339,21 @@ def test_the_thread_that_holds_the_interpreter_is_recorded(
         sampler.mark(role, 0)
         asked.wait()
 
-    for role in (stacks.NEXT, "step"):
-        threading.Thread(target=waits, args=(role,)).start()
+    def steps() -> None:
+        sampler.mark("step", 1)
+        while not done.is_set():
+            pass
+
+    targets: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
+        (waits, (stacks.NEXT,)),
+        (waits, ("step",)),
+        (steps, ()),
+    )
+    for target, args in targets:
+        threading.Thread(target=target, args=args).start()
     threading.Thread(target=count_in_python, name="holder").start()
-    wait_until(lambda: len(sampler._marks) == 2)
+    wait_until(lambda: len(sampler._marks) == 3)
+    monkeypatch.setattr(sampler, "_cpu_used", with_all_of_it_used_by("holder", sampler._cpu_used))
     for late_s in (0.0, 0.01, 0.01):
         sampler.sample(late_s)
         time.sleep(0.1)
@@ -339,6 +362,9 @@ def test_the_thread_that_holds_the_interpreter_is_recorded(
     held = {places: count for (work, _, places), count in sampler._counts.items() if work[:2] == (stacks.HOLDER, 0)}
     assert sum(held.values()) == 1, "the first late sample only reads the clocks of the threads"
     assert "count_in_python" in str(held)
+    in_steps = [(work[1], places) for work, _, places in sampler._counts if work[0] == stacks.STEP_HOLDER]
+    assert {loader for loader, _ in in_steps} == {1}, "the step that waits in a function needs no interpreter"
+    assert "count_in_python" in str(in_steps)
 
 
 @pytest.mark.parametrize(("since_s", "held"), [(0.2, 2), (60.0, 0)])

@@ -114,6 +114,13 @@ def test_an_exception_before_the_time_limit_is_the_end_although_the_limit_stoppe
     assert end_of(job(failed, code=-15)).kind == "stopped"
 
 
+@pytest.mark.parametrize("said", ["DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.", None])
+def test_memory_that_the_process_is_refused_has_advice(said: str | None) -> None:
+    error = RaisedError("RuntimeError", said) if said else RaisedError("MemoryError", "")
+    advice = end_of(job(ended(error))).advice
+    assert advice is not None and "ulimit -v" in advice
+
+
 def test_a_helper_that_the_script_killed_is_no_victim() -> None:
     found = end_of(job(ended(RaisedError("ValueError", "boom"), children=((99, -9),)), job_end=memory(0)))
     assert found.kind == "exception" and "ValueError: boom" in found.text

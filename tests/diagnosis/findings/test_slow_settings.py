@@ -47,6 +47,14 @@ def test_each_setting_is_named_with_its_fix(settings: dict[str, Any], kind: str,
     assert [one.id for one in found[0].fixes] == ([fix] if fix else [])
 
 
+@pytest.mark.parametrize(("slower", "kinds"), [(28.0, ["SLOW_FORMAT"]), (0.6, []), (None, [])])
+def test_a_format_that_the_processor_computes_slowly_is_named(slower: float | None, kinds: list[str]) -> None:
+    facts = {"slow_settings": GOOD, "configuration": {"device": "cpu", "autocast": "float16", "autocast_slower": slower}}
+    found = diagnose(replace(make_session(cpu_s=0.004, compute_s=0.04), facts=facts)).configuration
+    assert [one.kind for one in found] == kinds
+    assert not kinds or "computes in float16 on the CPU: a product of matrices takes 28 times as long" in found[0].evidence[0]
+
+
 def test_a_warm_up_and_a_profile_of_the_first_steps_are_meant() -> None:
     assert diagnosed(steps=5, profiler=True, learning_rate=0.0).configuration == ()
 

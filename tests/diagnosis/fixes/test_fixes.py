@@ -129,7 +129,7 @@ def test_all_fix_ids_of_the_interface_are_registered() -> None:
         "num_workers", "batch_size", "threads", "prefetch", "pin_memory", "headrace_run", "pack", "pre_resize", "cache", "amp",
         "channels_last", "compile", "uint8_batches", "remove_sync", "async_checkpoint", "gc_freeze", "more_gpus", "less_often",
         "gpu_decode", "shorter_next", "own_process", "keep_iterator", "remove_gc_collect", "anomaly_off", "profiler_off",
-        "dynamic_shapes", "deterministic_off", "find_unused_off", "flush_denormal",
+        "dynamic_shapes", "deterministic_off", "find_unused_off", "flush_denormal", "autocast_off",
     }  # fmt: skip
     assert FIXES.keys() == ids | {"persistent_workers", "spread_workers"}
 

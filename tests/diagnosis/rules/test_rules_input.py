@@ -191,3 +191,48 @@ def test_fixes_of_decoding_are_offered_only_where_images_are_opened() -> None:
     assert offered(replace(arrays, stacks=())) == {"headrace_run", "pre_resize"}, "nothing was seen"
     by_opencv = replace(arrays.processes[0], thread_settings={"cv2": 2})
     assert offered(replace(arrays, processes=(by_opencv,))) == {"headrace_run", "pre_resize"}, "OpenCV leaves no function"
+
+
+def test_traffic_of_other_programs_is_no_network_where_nothing_can_be_read_over_it() -> None:
+    """29 MB/s of another program's download were named as what the workers of a local folder wait for."""
+    session = make_session(workers=2, cpu_s=0.001, blocked_s=0.06, compute_s=0.01, network_receive_bytes_s=2e8)
+    none = tuple(Event(MAIN_PID + 1 + worker, "tcp_connections", 3.0, 0.0, "0") for worker in range(2))
+    session = replace(session, events=none)
+    check(replace(session, host=replace(session.host, remote_mounts=1)), "NETWORK")
+    check(replace(session, host=replace(session.host, remote_mounts=0)), "STORAGE_LATENCY")
+
+
+def test_a_lock_that_workers_share_is_named_with_its_line() -> None:
+    session = with_one_alone(make_session(workers=4, cpu_s=0.01, blocked_s=0.12, compute_s=0.005), 0.04)
+    take = StackFrame("Files.read", "/job/files.py", 11), StackFrame("SemLock.__enter__", "multiprocessing/synchronize.py", 95)
+    stacks = Stack(MAIN_PID + 1, "batch", 60, False, take, 0), Stack(MAIN_PID + 1, "batch", 20, False, take[:1], 0)
+    diagnosis = check(replace(session, stacks=stacks, cwd="/job"), "LOCK_WAIT")
+    words = " ".join(diagnosis.findings[0].evidence)
+    assert "a lock that the workers share takes 75 % of making a batch (files.py:11)" in words
+    check(replace(session, stacks=stacks[1:], cwd="/job"), "STORAGE_BANDWIDTH")
+
+
+def test_transforms_of_whole_images_before_a_resize_are_said() -> None:
+    def said(transform: str) -> bool:
+        session = make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2)
+        jitter, resize = (StackFrame(f"{name}.forward", f"torchvision/{name}.py", 9) for name in ("ColorJitter", "Resize"))
+        stacks = tuple(Stack(MAIN_PID + 1, "batch", 60, False, (frame,), 0) for frame in (jitter, resize))
+        loader = replace(session.loaders[0], transform=transform)
+        found = diagnose(replace(session, stacks=stacks, loaders=(loader,)))
+        reduced = next((fix for fix in found.fixes if fix.id == "pre_resize"), None)
+        words = " ".join(found.findings[0].evidence)
+        is_said = "ColorJitter (50 % of making a batch) work on whole images, since Resize comes after them" in words
+        assert reduced is None or not is_said or reduced.gain is None
+        return is_said
+
+    assert said("Compose(\n    ToTensor()\n    ColorJitter(hue=(0, 1))\n    Resize(size=64)\n)")
+    assert not said("Compose(\n    Resize(size=64)\n    ColorJitter(hue=(0, 1))\n)")
+    assert not said("Compose(ColorJitter(hue=(0, 1)))")
+
+
+def test_of_a_librarys_dataset_the_decode_is_named() -> None:
+    frames = ("DatasetFolder.__getitem__", "torchvision/datasets/folder.py"), ("pil_loader", "torchvision/datasets/folder.py")
+    read = tuple(StackFrame(name, file, 1) for name, file in (*frames, ("Image.convert", "PIL/Image.py")))
+    session = make_session(workers=0, cpu_s=0.03, compute_s=0.01)
+    found = check(replace(session, stacks=(Stack(MAIN_PID, "batch", 60, False, read, 0),)), "NO_OVERLAP")
+    assert [one.function for one in found.hot_functions] == ["Image.convert"]

@@ -211,3 +211,13 @@ def test_a_function_of_the_script_that_takes_longer_and_longer_says_so() -> None
     diagnosis = check(replace(plain, steps=steps), "SCRIPT_BOUND")
     assert any("longer and longer" in words for words in diagnosis.findings[0].evidence)
     assert "GROWING_STEP" not in [found.kind for found in diagnosis.findings]
+
+
+def test_pauses_are_as_many_steps_apart_as_the_script_takes() -> None:
+    """The first steps of each epoch are not steady: a validation every 20 steps was called one every 15."""
+    plain = make_session(workers=2, cpu_s=0.005, compute_s=0.025, steps=240)
+    paused = with_pause(plain.steps, 20, 1.0)
+    steps = tuple(replace(step, epoch=number // 25) for number, step in enumerate(paused))
+    loader = replace(plain.loaders[0], persistent_workers=False)
+    session = replace(plain, steps=steps, loaders=(loader,), events=pauses(20, 1.0, "save", steps))
+    assert "every 20 steps" in check(session, "PERIODIC_STALL").summary

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from diagnosis_checks import check, fix
+from headrace.diagnosis.diagnose import diagnose
 from headrace.session.model import Event, Session, Step
 from headrace.session.stacks import Stack, StackFrame
 from session_factory import MAIN_PID, make_session
@@ -234,3 +235,26 @@ def test_work_in_the_training_step_of_lightning_is_seen_inside_the_optimizers_st
 def test_an_optimizer_of_the_scripts_own_is_no_closure() -> None:
     own = called(*LIGHTNING[:3], ("Lion.step", "/job/lion.py", 9), ("Lion._update", "/job/lion.py", 30), after=False)
     check(with_stacks(own, called(count=20, after=False), after_s=0.0), "COMPUTE_BOUND")
+
+
+def held(count: int, *, main_cpu_share: float = 0.3, **options: Any) -> Session:
+    """A job of 90 ms steps beside a thread that holds the interpreter in `count` of 100 samples of them."""
+    log = StackFrame("Thread.run", "threading.py", 975), StackFrame("compress_logs", "/job/logs.py", 12)
+    stacks = called(count=100, after=False), Stack(MAIN_PID, "step holder", count, False, log, 0)
+    return with_stacks(*stacks, after_s=0.0, main_cpu_share=main_cpu_share, **options)
+
+
+def test_a_thread_that_holds_the_interpreter_in_the_step_is_named() -> None:
+    diagnosis = check(held(80, cpu_s=0.001), "GIL_IN_STEP")
+    assert diagnosis.summary.endswith("while the training step needs it: compress_logs (logs.py:12)")
+    assert diagnosis.findings[0].share == pytest.approx(0.7, abs=0.02)
+    assert diagnosis.share_of_step["script"] == pytest.approx(diagnosis.findings[0].share, abs=0.01)
+    assert fix(diagnosis, "own_process").gain == pytest.approx(1 / 0.3, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("count", "options"), [(30, {}), (80, {"main_cpu_share": 0.97}), (80, {"sync_s": 0.06, "sync_count": 1})]
+)
+def test_a_step_that_works_or_waits_for_a_device_is_held_by_no_thread(count: int, options: dict[str, Any]) -> None:
+    diagnosis = diagnose(held(count, cpu_s=0.001, **options))
+    assert "GIL_IN_STEP" not in [found.kind for found in diagnosis.findings]

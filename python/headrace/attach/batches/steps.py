@@ -566,9 +566,15 @@ def _length(dataset: Any) -> int | None:
 
 
 def _sample_paths(dataset: Any) -> list[str]:
-    """Return paths of up to 64 images spread over an ImageFolder-like dataset (also in a Subset), else an empty list."""
+    """Return paths of up to 64 images spread over an ImageFolder-like dataset, else an empty list.
+
+    Also of one in a Subset, and of several in a ConcatDataset.
+    """
     for _ in range(4):
         dataset = getattr(dataset, "dataset", dataset)
+    if f"{type(dataset).__module__}.{type(dataset).__qualname__}" == "torch.utils.data.dataset.ConcatDataset":
+        parts = dict.fromkeys(path for part in dataset.datasets[:SAMPLE_PATHS] for path in _sample_paths(part))
+        return _spread(list(parts))
     samples = getattr(dataset, "samples", None) or getattr(dataset, "imgs", None)
     if not isinstance(samples, list) or not samples:
         return []

@@ -163,6 +163,10 @@ def _children(thing: Any) -> Iterator[tuple[str, Any]]:
             with suppress(ValueError):  # an empty cell: the name is bound later, or was deleted
                 yield f".{name}", cell.cell_contents
         return
+    for owner in type(thing).__mro__:
+        if is_own(getattr(sys.modules.get(owner.__module__), "__file__", None) or ""):
+            of_class = list(vars(owner).items())[:MOST_CHILDREN]
+            yield from ((f".{name}", child) for name, child in of_class if _is_generator(child))
     try:
         own = object.__getattribute__(thing, "__dict__")
     except AttributeError:

@@ -30,6 +30,7 @@ __all__ = [
     "oom_kills",
     "pressure_s",
     "process_cpu",
+    "remote_mounts",
     "start_ticks",
     "tree_use",
 ]
@@ -40,6 +41,15 @@ SECTOR_BYTES = 512
 """Size of a sector in `/proc/diskstats`, whatever the device has (kernel: admin-guide/iostats.rst)."""
 
 MAX_THREADS_READ = 400
+
+REMOTE = (
+    "nfs", "cifs", "smb", "ceph", "lustre", "gluster", "fuse", "9p", "virtiofs", "beegfs", "gpfs", "afs", "orangefs", "pvfs",
+    "weka", "panfs",
+)  # fmt: skip
+"""Beginnings of the types of file systems behind which a network may be. A program of the user's serves `fuse`."""
+
+NEVER_REMOTE = ("fusectl", "fuseblk", "fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse", "nfsd")
+"""Of these types, those that hold no data of a network, or a local disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +263,15 @@ def network_counters(proc: Path) -> tuple[int, int] | None:
 def network_bytes(proc: Path) -> int:
     """Return the bytes received and sent so far, without the loopback device; 0 if unknown."""
     return sum(int(counters[0]) + int(counters[8]) for name, counters in _network_devices(proc) if name != "lo")
+
+
+def remote_mounts(proc: Path) -> int | None:
+    """Return the number of mounted file systems behind which a network may be (`/proc/self/mounts`)."""
+    content = read_counters(f"{proc}/self/mounts")
+    if content is None:
+        return None
+    types = [words[2] for line in content.splitlines() if len(words := line.split()) > 2]
+    return sum(one.startswith(REMOTE) and one not in NEVER_REMOTE for one in types)
 
 
 def _network_devices(proc: Path) -> list[tuple[str, list[str]]]:

@@ -8,8 +8,8 @@ has been marked for a while, and with the session. `HEADRACE_STACKS=0` turns it 
 Native code has no Python frame, so the Python function that called it stands for it.
 
 A thread that another thread keeps from the interpreter (its lock, the GIL) shows a frame like any other. The sampling thread
-needs the interpreter too: where it gets it late while a batch is made or waited for, the other thread that used most CPU
-meanwhile is recorded as well, as `HOLDER`.
+needs the interpreter too: where it gets it late, the other thread that used most CPU meanwhile is recorded too, as `HOLDER`, or
+as `STEP_HOLDER` where a step runs that neither sleeps nor waits for anything else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 from headrace.attach.record.counters import COUNTERS
 from headrace.attach.record.recorder import Recorder
 from headrace.attach.record.script_files import library_path
-from headrace.attach.record.threads import python_threads_cpu_s, run_queue_delay_s
+from headrace.attach.record.threads import is_blocked, python_threads_cpu_s, run_queue_delay_s
 
 __all__ = ["HOLDER", "NEXT", "STACKS_VARIABLE", "StackSampler", "calling_places", "install", "mark", "pause", "unmark"]
 
@@ -68,6 +68,9 @@ NEXT = "next"
 
 HOLDER = "holder"
 """The role of a thread that keeps one from the interpreter which makes a batch or is inside `next()`."""
+
+STEP_HOLDER = "step holder"
+"""The role of a thread that keeps one from the interpreter which runs a step."""
 
 MOST_FRAMES = 96
 MOST_WALKED = 1000
@@ -213,17 +216,16 @@ class StackSampler:
         frames = sys._current_frames()
         after = COUNTERS.is_after_optimizer
         found = []
-        is_late = late_s >= LATE_S and any(work[0] != "step" for _, work, _ in working)
-        used = self._cpu_used() if is_late else None
+        used = self._cpu_used() if late_s >= LATE_S else None
         for thread, work, behind in working:
             stack = self._stack(frames.get(thread))
             if stack[1] and behind in frames:
                 other = self._stack(frames[behind])
                 stack = stack if other[1] else other
             found.append((work, stack))
-            if used is not None and work[0] != "step":
+            if used is not None and (work[0] != "step" or not (stack[1] or is_blocked(thread))):
                 holder = self._holder(frames, thread, *used)
-                found += [((HOLDER, work[1]), holder)] if holder is not None else []
+                found += [((STEP_HOLDER if work[0] == "step" else HOLDER, work[1]), holder)] if holder is not None else []
         del frames
         with self._lock:
             for (role, loader), (collating, waiting, places) in found:

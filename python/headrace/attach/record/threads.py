@@ -13,6 +13,7 @@ from contextlib import suppress
 
 __all__ = [
     "IoCounters",
+    "is_blocked",
     "own_and_shared_bytes",
     "python_threads_cpu_s",
     "read_io",
@@ -106,6 +107,19 @@ def python_threads_cpu_s() -> dict[int, float]:
         except (OSError, ValueError, IndexError):  # the thread has just ended, or there is no such file
             continue
     return found
+
+
+def is_blocked(ident: int) -> bool:
+    """Return whether a thread sleeps, or waits for a file, a lock or a device: not for a core or the interpreter.
+
+    Reading the kernel's answer gives the interpreter away, so a thread that waits for that has just been woken.
+    """
+    number = next((thread.native_id for thread in threading.enumerate() if thread.ident == ident), None)
+    try:
+        with open(f"/proc/self/task/{number}/wchan", "rb", buffering=0) as file:
+            return file.read(64) not in (b"", b"0")
+    except OSError:
+        return True
 
 
 def read_io() -> IoCounters | None:

@@ -107,7 +107,7 @@ class _Models(load_hooks.Guarded):
         self._weights: dict[int, weakref.ref[Any]] = {}
 
     def note(self, optimizer: Any) -> None:
-        """Record an event at the first step of an optimizer whose first parameter is new. A schedule may make new optimizers."""
+        """Record an event at the first step of an optimizer whose first parameter is new: a script may make new optimizers."""
         if optimizer in self._optimizers:
             return
         self._optimizers.add(optimizer)

@@ -13,7 +13,7 @@ from typing import Any
 from headrace.attach.record import load_hooks, stacks
 from headrace.attach.record.processes import write_threads
 from headrace.attach.record.recorder import Recorder
-from headrace.attach.training.slow_settings import slow_settings
+from headrace.attach.training.slow_settings import slow_settings, slower_format
 
 __all__ = ["install"]
 
@@ -111,6 +111,8 @@ class _SettingsReader:
             "optimizer": type(optimizer).__name__,
             **{name: value for name in RATES if isinstance(value := optimizer.param_groups[0].get(name), int | float)},
         }
+        if facts["device"] == "cpu":
+            facts["autocast_slower"] = slower_format(self._autocast)
         if facts["device"] == "cuda" and torch.version.cuda:
             facts |= {
                 "capability": list(torch.cuda.get_device_capability()),

@@ -1,4 +1,5 @@
-"""Read settings of PyTorch that cost time or learn nothing: debugging modes left on, denormal numbers, a learning rate near 0.
+"""Read settings of PyTorch that cost time or learn nothing: debugging modes left on, denormal numbers, a learning rate near 0,
+number formats that the processor computes slowly.
 
 Read after a few optimizer steps and again after 64, 512, 4,096 …: schedules change learning rates, profilers
 end by themselves, and weights decay to denormal numbers late. Of each tensor `MOST_VALUES` values are read.
@@ -13,7 +14,7 @@ from typing import Any
 from headrace.attach.record.counters import COUNTERS
 from headrace.attach.record.unseen_frames import are_operators_seen
 
-__all__ = ["slow_settings"]
+__all__ = ["slow_settings", "slower_format"]
 
 MOST_TENSORS = 12
 MOST_VALUES = 1024
@@ -21,6 +22,7 @@ SLOW_SHARE = 0.01
 """Measure how slow denormal numbers are from this share of them on."""
 
 TRIED_VALUES = 1 << 15
+TRIED_SIDE = 128
 TRIES = 5
 
 
@@ -43,6 +45,30 @@ def slow_settings(optimizer: Any) -> dict[str, Any]:
             "learning_rate": max(known) if known and len(known) == len(rates) else None,
             "denormals": None if are_operators_seen() else _denormals(optimizer),
         }
+
+
+def slower_format(name: str | None) -> float | None:
+    """Return how many times longer a product of matrices in this number format takes on this processor than in float32.
+
+    None for another format than the half precisions. Takes some 10 ms where the processor has no instructions for it.
+    """
+    import torch
+
+    if name not in ("float16", "bfloat16") or are_operators_seen():
+        return None
+    with torch._C.DisableTorchFunction(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        square = torch.ones((TRIED_SIDE, TRIED_SIDE), dtype=torch.float32, device="cpu")
+        wide_s, half_s = (_shortest_s(values, values) for values in (square, square.to(getattr(torch, name))))
+    return round(half_s / max(1e-9, wide_s), 1)
+
+
+def _shortest_s(left: Any, right: Any) -> float:
+    times_s = []
+    for _ in range(TRIES):
+        begin_s = time.perf_counter()
+        left @ right
+        times_s.append(time.perf_counter() - begin_s)
+    return min(times_s)
 
 
 def _parameters(optimizer: Any) -> Iterator[Any]:

@@ -43,6 +43,7 @@ _SHARED_MEMORY = re.compile(
 _NOT_A_NUMBER = re.compile(r"(?i)\bnan\b|\binf(?:inity|inite)?\b|non-?finite|not finite")
 _LOSS = re.compile(r"(?i)\bloss\b")
 _KILL = re.compile(r"(?i)SIGKILL|exit (?:code|status):? (?:-9|137)\b|terminated abruptly|unexpectedly terminated")
+_HOST_MEMORY = re.compile(r"(?i)can't allocate memory|cannot allocate memory|unable to allocate .{0,40} for an array")
 _GPU_MEMORY = re.compile(r"CUDA out of memory|HIP out of memory|OutOfMemoryError")
 
 
@@ -265,6 +266,10 @@ def _exception(facts: _Facts) -> End | None:
     advice = None
     if _GPU_MEMORY.search(f"{error.type} {error.message}"):
         advice = "the GPU's memory was full: a smaller batch, mixed precision or gradient checkpointing"
+    if error.type == "MemoryError" or _HOST_MEMORY.search(error.message):
+        advice = (
+            "no more memory was given to the process (ulimit -v, or the machine's): keep less of past steps, a smaller batch"
+        )
     return End(kind, f"{who} raised {_last_line(error)}{_at(error)}{after}", tuple(evidence), facts.first.pid, advice)
 
 

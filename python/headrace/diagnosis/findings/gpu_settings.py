@@ -165,6 +165,7 @@ def find_slow_settings(job: MeasuredJob) -> tuple[Finding, ...]:
         ("DETERMINISTIC", _deterministic),
         ("FIND_UNUSED", _find_unused),
         ("NO_LEARNING", _no_learning),
+        ("SLOW_FORMAT", _slow_format),
     )
     found = []
     for kind, rule in rules:
@@ -236,6 +237,15 @@ def _find_unused(job: MeasuredJob, settings: Mapping[str, Any]) -> str | None:
         else f"{count_text(unused, 'parameter')} have no gradient"
     )
     return f"DistributedDataParallel walks the whole graph in each step (find_unused_parameters=True); {need}"
+
+
+def _slow_format(job: MeasuredJob, settings: Mapping[str, Any]) -> str | None:
+    name, slower = job.settings.get("autocast"), job.settings.get("autocast_slower")
+    if not name or not slower or slower < LEAST_SLOWER:
+        return None
+    return (
+        f"torch.autocast computes in {name} on the CPU: a product of matrices takes {slower:g} times as long here as in float32"
+    )
 
 
 def _no_learning(job: MeasuredJob, settings: Mapping[str, Any]) -> str | None:

@@ -35,7 +35,7 @@ def loss_notes(session: Session, rank: Rank) -> tuple[Note, ...]:
     """Return a note when the loss of a rank is not a number, or does not move over the watched steps; else nothing.
 
     The loss is that of the first `backward()` of a step (`headrace.attach.training.loss`). Where none was seen, there is no
-    note. Only the steps of the last model are compared: one that begins anew, as in each fold, has no trend with the one before.
+    note. Only the steps of the last model are compared: of one that begins anew, as in each fold, no trend is older.
     """
     losses = [loss for loss in session.losses if loss.pid == rank.process.pid]
     broken = next((loss for loss in losses if not math.isfinite(loss.value)), None)
@@ -55,16 +55,17 @@ def loss_notes(session: Session, rank: Rank) -> tuple[Note, ...]:
     is_still = abs(change) <= STANDARD_ERRORS * error or abs(change) <= LEAST_SHARE * level
     if not is_still or STANDARD_ERRORS * error > SEEN_SHARE * level:
         return ()
+    seen = percent_text(max(LEAST_SHARE, STANDARD_ERRORS * error / level))
     text = (
-        f"the loss does not move over {count_text(watched, 'watched step')}: {begin:.4g} in the first third, {end:.4g} in the last "
-        f"(a change of {percent_text(max(LEAST_SHARE, STANDARD_ERRORS * error / level))} would show). Early in a training: "
-        "headrace diagnose --find-learning-rate; check labels and frozen weights"
+        f"the loss does not move over {count_text(watched, 'watched step')}: {begin:.4g} in the first third, {end:.4g} in the "
+        f"last (a change of {seen} would show). Early in a training: headrace diagnose --find-learning-rate; check labels and "
+        "frozen weights"
     )
     return (Note("loss_still", text),)
 
 
 def _has_trends(values: Sequence[float]) -> bool:
-    """Return whether neighbouring values are closer than chance has them (von Neumann's ratio): the loss moves for a while.
+    """Return whether neighbouring values are closer than by chance (von Neumann's ratio): the loss moves for a while.
 
     So it does where weights are set back in place, or a rate rises and falls, although first and last third are equal.
     """
@@ -89,9 +90,10 @@ def _standard_error(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum(squares) / (2 * len(squares)) / len(values)) if squares else math.inf
 
 
-NOTED_KINDS = ("MEMORY_GROWTH", "SCRIPT_BOUND", "GROWING_STEP", "GC_PAUSE")
+NOTED_KINDS = ("MEMORY_GROWTH", "SCRIPT_BOUND", "GIL_IN_STEP", "GROWING_STEP", "GC_PAUSE")
 NOTED_SETTINGS = (
     "ANOMALY_MODE", "PROFILER_ON", "DENORMALS", "RECOMPILATION", "DETERMINISTIC", "FIND_UNUSED", "NO_LEARNING",
+    "SLOW_FORMAT",
 )  # fmt: skip
 """Findings to name on the first screen although another one is the verdict, and settings to name there."""
 

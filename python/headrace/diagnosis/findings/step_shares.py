@@ -29,7 +29,7 @@ def share_of_step(job: MeasuredJob) -> dict[str, float]:
         "h2d": rank.h2d_s or 0.0,
         "communication": (rank.collective_s or 0.0) if len(job.ranks) > 1 else 0.0,
         "sync": job.sync_idle_s,
-        "script": job.script.seconds,
+        "script": job.script.seconds + (job.held_step[0] if job.held_step is not None else 0.0),
         "periodic": rank.pauses.gc_s + rank.pauses.periodic_s - rank.pauses.unknown_s + job.unknown_pause_s,
         "core_wait": (rank.compute_queue_s or 0.0) - rank.pause_queue_s,
     }

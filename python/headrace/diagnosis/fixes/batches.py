@@ -174,10 +174,19 @@ def _shorter_next(job: MeasuredJob, kind: str) -> Fix | None:
 
 SHORTER_NEXT = FixKind("shorter_next", _shorter_next)
 
-OWN_PROCESS = FixKind(
-    "own_process",
-    lambda job, kind: _without_own_next(job, "own_process", "the thread's work in a process of its own", job.rank.held_s),
-)
+
+def _own_process(job: MeasuredJob, kind: str) -> Fix | None:
+    """Propose a process of its own for the thread that holds the interpreter in `next()`, or in the step."""
+    change, model = "the thread's work in a process of its own", job.model
+    if kind != "GIL_IN_STEP":
+        return _without_own_next(job, "own_process", change, job.rank.held_s)
+    if model is None or job.held_step is None:
+        return None
+    after = model.changed(compute_s=max(0.0, model.compute_s - job.held_step[0]))
+    return predicted_fix(job, "own_process", change, after, None, basis="the time measured", effort="a few lines")
+
+
+OWN_PROCESS = FixKind("own_process", _own_process)
 
 
 def _keep_iterator(job: MeasuredJob, kind: str) -> Fix | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.diagnosis.fixes.fix_kind import FixKind, Rerun
 from headrace.diagnosis.fixes.take_over import is_closed, is_image_folder, run_command
-from headrace.diagnosis.measure.hot_functions import opens_images
+from headrace.diagnosis.measure.hot_functions import late_resize_words, opens_images
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import predicted_fix
 from headrace.diagnosis.result.model import Fix
@@ -177,9 +177,10 @@ def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
     if benchmark and benchmark.get("pre_resized_s") is None:
         return None  # no image is larger than the target
     command, after, effort = _smaller_copy(job)
-    if ratio is None:
+    late = late_resize_words(job.session, job.rank.loader.transform)
+    if ratio is None or late:
         change = "images made smaller once, ahead of training: fewer bytes to read, fewer pixels to decode" + after
-        basis = "no image files were found to measure"
+        basis = "not predicted: transforms on whole images take less, too" if late else "no image files were found to measure"
         return predicted_fix(job, "pre_resize", change, None, command, basis=basis, effort=effort)
     bytes_ratio = benchmark.get("pre_resized_bytes_ratio", 1.0)
     return predicted_fix(

@@ -153,6 +153,12 @@ MODES = (
         lambda job: 0.0,
     ),
     _mode(
+        "autocast_off",
+        "no autocast on the CPU: it has no fast arithmetic for this number format",
+        "torch.autocast(..., enabled=False)",
+        lambda job: 0.0,
+    ),
+    _mode(
         "find_unused_off",
         "no search for unused parameters, where all have gradients",
         "DistributedDataParallel(..., find_unused_parameters=False)",

@@ -10,6 +10,7 @@ from headrace.diagnosis.result.model import Fix
 from headrace.diagnosis.rules.contention import measure_contention
 from headrace.diagnosis.rules.input import workers_that_fit
 from headrace.session.model import ObservedLoader
+from headrace.system.text.sizes import count_text
 
 __all__ = ["NUM_WORKERS", "PERSISTENT_WORKERS", "PREFETCH", "SPREAD_WORKERS"]
 
@@ -88,7 +89,7 @@ def _fewer_workers(job: MeasuredJob) -> Fix | None:
     return predicted_fix(
         job,
         f"num_workers={count}",
-        f"{_workers(count)} instead of {model.workers}, so that threads stop queueing for {cores:g} cores",
+        f"{_workers(count)} instead of {model.workers}, so that threads stop queueing for {count_text(round(cores), 'core')}",
         model.changed(workers=count),
         f"DataLoader(..., num_workers={count})",
         effort="one argument",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ __all__ = [
     "flame_charts",
     "hot_functions",
     "hot_words",
+    "late_resize_words",
+    "lock_words",
     "name_of",
     "opens_images",
     "place_words",
@@ -50,6 +53,12 @@ IMAGE_FILES = ("PIL/", "cv2/", "torchvision/io/", "imageio/", "skimage/")
 
 UNPACKING = ("gzip.py", "_compression.py", "bz2.py", "lzma.py", "zipfile.py", "zipfile/", "compression/")
 """Files of Python that decompress."""
+
+SHARED_LOCKS = ("multiprocessing/synchronize.py", "filelock/", "fasteners/", "portalocker/")
+"""Files whose functions wait for a lock that processes share."""
+
+SHRINKS = ("Resize", "RandomResizedCrop", "RandomCrop", "CenterCrop", "FiveCrop", "TenCrop")
+"""Transforms after which an image has fewer pixels."""
 
 SINGLE_NUMBERS = ("collate_float_fn", "collate_int_fn")
 """Functions of PyTorch's collation that make a tensor of Python's numbers."""
@@ -93,7 +102,11 @@ def _is_named(frame: StackFrame) -> bool:
 def _known(frames: Sequence[StackFrame]) -> Iterator[int]:
     """Yield the places on a stack that may be named: known functions, and what the script calls in a library."""
     last_own = max((at for at, frame in enumerate(frames) if frame.is_own), default=-1)
-    called = next((at for at in range(last_own + 1, len(frames)) if _calls_on(frames[at])), None)
+    calls = [at for at in range(last_own + 1, len(frames)) if _calls_on(frames[at])]
+    called = next(iter(calls), None)
+    if called is not None and frames[called].function.rpartition(".")[2] in READERS:  # a dataset of a library reads images
+        decode = next((at for at in calls if frames[at].file.startswith(IMAGE_FILES)), None)
+        called = called if decode is None else decode
     named = [at for at, frame in enumerate(frames) if _is_named(frame)]
     if called is not None and not any(at > last_own for at in named):
         named.append(called)
@@ -223,6 +236,41 @@ def work_words(session: Session) -> tuple[str, ...]:
         share = percent_text(numbers / total)
         words.append(f"{share} of making a batch is tensors of single Python numbers: let the dataset return tensors or arrays")
     return tuple(words)
+
+
+def lock_words(session: Session) -> str | None:
+    """Return that making batches waits for a lock that workers share, with the line of the script; None where it does not."""
+    stacks = _of_role(session, "batch")
+    total = sum(stack.count for stack in stacks)
+    waiting = [one for one in stacks if any(frame.file.startswith(SHARED_LOCKS) for frame in one.frames)]
+    count = sum(one.count for one in waiting)
+    if total < LEAST_SAMPLES or count < LEADING_SHARE * total:
+        return None
+    lines: Counter[StackFrame] = Counter()
+    for one in waiting:
+        own = next((frame for frame in reversed(one.frames) if frame.is_own), one.frames[0])
+        lines[own] += one.count
+    place, _ = lines.most_common(1)[0]
+    where = place_words(place.file, place.line, session.cwd)
+    return f"waiting for a lock that the workers share takes {percent_text(count / total)} of making a batch ({where})"
+
+
+def late_resize_words(session: Session, transform: str | None) -> tuple[str, ...]:
+    """Return that dear transforms work on whole images because the one that makes them smaller comes later.
+
+    transform: how the dataset's transforms show themselves, in order.
+    """
+    names = [name for name in re.findall(r"([A-Za-z_]\w*)\(", transform or "") if name not in CONTAINERS]
+    shrink = next((name for name in names if name in SHRINKS), None)
+    if shrink is None:
+        return ()
+    before = names[: names.index(shrink)]
+    taken = {one.function: one.share for one in hot_functions(session) if one.role == "batch" and one.function in before}
+    if sum(taken.values()) < LEADING_SHARE:
+        return ()
+    dear = ", ".join(name for name, share in taken.items() if share >= SECOND_SHARE)
+    share = percent_text(sum(taken.values()))
+    return (f"{dear} ({share} of making a batch) work on whole images, since {shrink} comes after them: put it first",)
 
 
 def opens_images(session: Session) -> bool | None:

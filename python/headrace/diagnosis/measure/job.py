@@ -10,7 +10,9 @@ from headrace.diagnosis.measure import Machine, Rank
 from headrace.diagnosis.measure.script_time import ScriptTime
 from headrace.diagnosis.measure.stats import median
 from headrace.diagnosis.measure.step_model import StepModel, kept_iterator
+from headrace.session.inside_next import read_step_holder
 from headrace.session.model import Event, Session
+from headrace.session.stacks import StackFrame
 
 __all__ = ["MeasuredJob"]
 
@@ -111,6 +113,19 @@ class MeasuredJob:
         stacks = [one for one in self.session.stacks if one.role == "step" and one.pid == self.rank.process.pid]
         taken = sum(one.count for one in stacks if any(frame.file == "traceback.py" for frame in one.frames))
         return self.rank.compute_s * taken / max(1, sum(one.count for one in stacks))
+
+    @property
+    def held_step(self) -> tuple[float, StackFrame] | None:
+        """Seconds per step outside `next()` for which another thread keeps the training thread from the interpreter, and its
+        function; None where none was seen. The thread is then blocked: not on a core, and not waiting for one."""
+        rank = self.rank
+        found = read_step_holder(self.session.stacks, rank.process.pid)
+        if found is None or rank.main_cpu_s is None or rank.elsewhere:
+            return None
+        waits_s = (rank.compute_queue_s or 0.0) + (rank.sync_s or 0.0) + (rank.collective_s or 0.0)
+        blocked_s = rank.compute_s - rank.main_cpu_s - waits_s
+        rest_s = rank.compute_s - waits_s - self.script.seconds - rank.pauses.gc_s - rank.pauses.save_s
+        return max(0.0, min(blocked_s, rest_s, found[0] * rank.compute_s)), found[1]
 
     @property
     def operator_share(self) -> float | None:

@@ -75,6 +75,7 @@ class Machine:
     listed_count, listed_cores: number of all other programs whose names were seen, and the cores that they use together.
     memory_growth_bytes_s: steady growth of the job's own memory; 0 without.
     workers_growth_bytes_s: the workers' part of that.
+    shared_growth_bytes_s: steady growth of what lies in /dev/shm; 0 without. shared_left_bytes: least that was free there.
     quota_cores: the CPU quota; None without. niceness: the greatest of the job's processes.
     copying: pages shared since the fork that the workers copy; None where they do not.
     memory_left_bytes: least memory that the job could still take, other programs and control groups considered.
@@ -97,6 +98,8 @@ class Machine:
     memory_limit_bytes: int | None
     memory_left_bytes: int | None
     workers_growth_bytes_s: float = 0.0
+    shared_growth_bytes_s: float = 0.0
+    shared_left_bytes: int | None = None
     copying: Copying | None = None
     quota_cores: float | None = None
     niceness: int = 0
@@ -116,7 +119,8 @@ class Machine:
         """Number of cores that the job would use if each of its threads had a core whenever it could run."""
         if self.own_cores is None or self.queue_share is None:
             return None
-        return self.own_cores / max(0.01, 1 - self.queue_share)
+        left = (self.core_count or self.own_cores) - (self.foreign_cores or 0.0)  # the two are sampled at different moments
+        return min(self.own_cores, max(0.0, left)) / max(0.01, 1 - self.queue_share)
 
     @property
     def crowded_share(self) -> float:
@@ -174,6 +178,7 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
     if not left and used and limit is not None:  # a session of an older headrace
         left = [max(0, limit - used[-1])]
     programs = _foreign_programs(samples)
+    shared = [sample.shared_memory_free_bytes for sample in samples if sample.shared_memory_free_bytes is not None]
     return Machine(
         cores=host.cores,
         core_count=host.cores_affinity or host.cores_online,
@@ -196,6 +201,8 @@ def measure_machine(session: Session, ranks: Sequence[Rank]) -> Machine:
         ),
         memory_growth_bytes_s=_growth(session, "own_memory_bytes"),
         workers_growth_bytes_s=_growth(session, "workers_memory_bytes") or 0.0,
+        shared_growth_bytes_s=_growth(session, "shared_memory_free_bytes", rises=False) or 0.0,
+        shared_left_bytes=min(shared, default=None),
         copying=_copying(session),
         memory_used_bytes=used[-1] if used else None,
         foreign_programs=None if programs is None else tuple(programs[:MOST_PROGRAMS]),
@@ -295,11 +302,12 @@ def _goes_on(readings: Sequence[Event]) -> bool:
     return sum(fall >= GOES_ON * mean_rate * passed_s > 0 for fall, passed_s in falls) >= 2
 
 
-def _growth(session: Session, name: str) -> float | None:
+def _growth(session: Session, name: str, *, rises: bool = True) -> float | None:
     """Return the steady growth of a memory of the samples in bytes per second; 0.0 without growth, None when not measured.
 
     Only samples with the same number of processes count, since new workers are no growth, and only those of the training:
-    imports take memory steadily too. Growth that slows down ends by itself, so each third of the time must grow.
+    imports take memory steadily too. Growth that slows down ends by itself, so each third of the time must grow. rises: False
+    for what is free, whose fall is the growth.
     """
     begin_s = session.steps[0].start_s if session.steps else 0.0
     samples = [one for one in session.samples if getattr(one, name) is not None and one.time_s >= begin_s]
@@ -307,7 +315,8 @@ def _growth(session: Session, name: str) -> float | None:
     if not counts:
         return None
     common, _ = counts.most_common(1)[0]
-    points = [(sample.time_s, float(getattr(sample, name))) for sample in samples if sample.processes == common]
+    begin, sign = (0.0, 1.0) if rises else (float(getattr(samples[0], name)), -1.0)
+    points = [(one.time_s, begin + sign * float(getattr(one, name))) for one in samples if one.processes == common]
     points = points[len(points) // 4 :]
     if points[-1][0] > 2 * SETTLED_S:
         points = [point for point in points if point[0] >= SETTLED_S]

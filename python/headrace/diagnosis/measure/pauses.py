@@ -125,8 +125,13 @@ def measure_growth(steps: Sequence[Step]) -> Growth | None:
     return Growth(first_s, last_s, math.fsum(computing) / PARTS - first_s, is_after)
 
 
-def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step]) -> tuple[Pauses, float]:
-    """Return the pauses, and the mean compute time of a step without a pause, in seconds."""
+def measure_pauses(
+    steps: Sequence[Step], events: Sequence[Event], others: Sequence[Step], numbers: Sequence[int] = ()
+) -> tuple[Pauses, float]:
+    """Return the pauses, and the mean compute time of a step without a pause, in seconds.
+
+    numbers: the number of each step among all, where some were left out: pauses are as many steps apart as the script takes.
+    """
     net = [max(0.0, step.compute_s - (step.queue_s or 0.0)) for step in steps]
     typical_s = required(median(net))
     spread_s = required(median([abs(value - typical_s) for value in net]))
@@ -136,7 +141,7 @@ def measure_pauses(steps: Sequence[Step], events: Sequence[Event], others: Seque
     longest_s = 0.0
     named = {name: _spans_of(events, name) for name in ("gc", "save", "compile")}
     beside = Spans((other.start_s, other.start_s + other.step_s) for other in others)
-    for number, (step, value) in enumerate(zip(steps, net, strict=True)):
+    for number, step, value in zip(numbers or range(len(steps)), steps, net, strict=True):
         known = _named_pauses(step, named, beside)
         excess_s = max(0.0, value - typical_s) * (step.compute_s / value if value > 0 else 1.0)
         if value > limit_s:

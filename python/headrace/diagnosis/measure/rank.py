@@ -306,7 +306,8 @@ def _measure(
     events = recorded.events.get(process.pid, [])
     steady = steps if traced else _measured_steps(steps, loader, recorded.probes)
     others = [step for group in groups.values() if group is not steps for step in group]
-    pauses, typical_s = measure_pauses(steady, events, others)
+    numbers = {id(step): number for number, step in enumerate(steps)}
+    pauses, typical_s = measure_pauses(steady, events, others, [numbers[id(step)] for step in steady])
     starts_s = math.fsum(event.duration_s for event in events if is_start_of(event, loader))
     usual_wait_s = required(median([step.wait_s for step in steady]))
     first = [min(group, key=lambda step: step.start_s) for group in steps_by_epoch(steps).values()]

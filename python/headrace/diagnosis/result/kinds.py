@@ -115,6 +115,15 @@ _VERDICTS = (
         is_blocked=True,
     ),
     VerdictKind(
+        "LOCK_WAIT",
+        summary="workers wait for one another at a lock that they share, so batches are made one at a time",
+        headline="{Device} waits{share} for workers that wait for one another at a lock.",
+        label="a lock of the workers",
+        advice="Hold the lock for less, or give each worker a file, a connection or a copy of its own.",
+        is_input=True,
+        is_step_term=True,
+    ),
+    VerdictKind(
         "CPU_PREP",
         summary="decoding and augmenting take longer than the step, and cores are free for more workers",
         headline="{Device} waits{share} for images to be prepared, while CPU cores are free.",
@@ -188,6 +197,14 @@ _VERDICTS = (
         fixes=("own_process",),
         is_input=True,
         is_step_term=True,
+    ),
+    VerdictKind(
+        "GIL_IN_STEP",
+        summary="another thread of the training process holds Python's lock (GIL), which the training step needs",
+        headline="{summary}.",
+        label="Python's lock held",
+        advice="Move that thread's work to a process of its own (multiprocessing), or into code that releases the lock.",
+        fixes=("own_process",),
     ),
     VerdictKind(
         "NEW_ITERATORS",
@@ -350,6 +367,7 @@ _SETTINGS = (
     SettingKind("DETERMINISTIC", summary="deterministic algorithms are on", fixes=("deterministic_off",)),
     SettingKind("FIND_UNUSED", summary="each step looks for unused parameters", fixes=("find_unused_off",)),
     SettingKind("NO_LEARNING", summary="the learning rate is near 0"),
+    SettingKind("SLOW_FORMAT", summary="the CPU computes slowly in autocast's number format", fixes=("autocast_off",)),
     SettingKind("DATA_PARALLEL", summary="one process drives several GPUs (nn.DataParallel)", fixes=("more_gpus",)),
     SettingKind("SMALL_BATCH", summary="most of the GPU's memory is free: a larger batch would fit", fixes=("batch_size",)),
     SettingKind("OLD_SOFTWARE", summary="cuDNN or PyTorch is older than this GPU"),

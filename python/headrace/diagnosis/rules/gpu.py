@@ -27,6 +27,9 @@ OVERHEAD_SHARE = 0.40
 BUSY_THREAD = 0.6
 """Without a GPU, look for overhead only when the training thread is on a core for at least this share of the compute time."""
 
+MANY_TIMES = 3.0
+"""Say from this share on how many times as fast the input could be, in place of per cent."""
+
 LITTLE_HEADROOM = 0.3
 """Warn that the input is the next limit when it could be faster by less than this share."""
 
@@ -101,7 +104,7 @@ def compute_bound(job: MeasuredJob, computing: float, *, beside: tuple[Finding, 
     room = _input_headroom(job)
     if room is not None:
         evidence.append(
-            f"the input could be {percent_text(room)} faster than the model takes it"
+            f"the input could be {_faster_words(room)} the model takes it"
             + ("; a model that is faster by more than that makes the input the limit" if room < LITTLE_HEADROOM else "")
         )
     busy = job.machine.gpu_busy
@@ -111,6 +114,10 @@ def compute_bound(job: MeasuredJob, computing: float, *, beside: tuple[Finding, 
     found = make_finding("COMPUTE_BOUND", computing, *evidence)
     late = [one for one in beside if KINDS[one.kind].is_input and one.share]
     return replace(found, summary="the model's own computation takes the largest part of the step") if late else found
+
+
+def _faster_words(room: float) -> str:
+    return f"{percent_text(room)} faster than" if room < MANY_TIMES else f"{room + 1:.0f} times as fast as"
 
 
 def _input_headroom(job: MeasuredJob) -> float | None:

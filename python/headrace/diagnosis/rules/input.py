@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 
 from headrace.diagnosis.measure import BatchCost, Rank, has_native_threads
-from headrace.diagnosis.measure.hot_functions import hot_words, work_words
+from headrace.diagnosis.measure.hot_functions import hot_words, late_resize_words, lock_words, work_words
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.stats import mean
 from headrace.diagnosis.result.kinds import KINDS, verdict_kind
@@ -131,15 +131,18 @@ def slow_input(job: MeasuredJob) -> Finding | None:
     share = job.share(input_wait_s(job))
     if not _is_reported(job, share):
         return None
+    beside: tuple[str, ...] = ()
     if workers_are_needed(job):  # the cores that they take from the training thread are a cost of the input as well
         share = min(1.0, share + job.share(rank.core_wait_s))
+        if job.share(rank.core_wait_s) >= INPUT_SHARE:
+            beside = (f"beside the busy workers the training thread waits {duration(rank.core_wait_s)} per step for a core",)
     kind, evidence = input_kind(job, cost) if cost is not None else unseen_input_kind(job)
     ready = f"; {percent_text(rank.at_once_share)} of the batches came at once" if rank.workers else ""
     what = "what comes before the forward pass" if rank.loader.family == "none" else "next()"
     waits = f"{what} takes {duration(_common_wait_s(job))} of each {duration(rank.step_s)} step{ready}"
     hot = (hot_words(job.session, "collate") if kind == "COLLATE_IPC" else ()) or hot_words(job.session, "batch")
-    hot = (*hot, *work_words(job.session))
-    found = make_finding(kind, share, waits, *evidence, *hot)
+    hot = (*hot, *work_words(job.session), *late_resize_words(job.session, rank.loader.transform))
+    found = make_finding(kind, share, waits, *beside, *evidence, *hot)
     if not is_cause_unseen(job, kind):
         return found
     if cost is not None:
@@ -356,6 +359,7 @@ def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tu
     """Return kind and evidence of a batch that is mostly blocked. The first condition that holds decides:
 
     - STORAGE_BANDWIDTH: the store refuses requests, or its client waits before it asks again (`BatchCost.is_refused`).
+    - LOCK_WAIT: by sampled stacks, workers wait for a lock that they share.
     - NETWORK: reads from sockets take more than `NETWORK_SOCKET_SHARE` of the blocked time, or the network brings more bytes
       per step than `_network_bytes_expected`.
     - STORAGE_BANDWIDTH: a batch that is made while no other worker reads is blocked much shorter (`BANDWIDTH_SHARE`).
@@ -376,6 +380,9 @@ def _storage_kind(job: MeasuredJob, cost: BatchCost, made: str) -> tuple[str, tu
             evidence.append(f"a batch is blocked as long alone as beside {others}")
     if cost.is_refused:
         return "STORAGE_BANDWIDTH", (*evidence, *refusal_words(job, cost))
+    lock = lock_words(job.session)
+    if lock is not None:
+        return "LOCK_WAIT", (*evidence, lock)
     evidence += _read_sweep_words(job)
     if cost.socket_s > NETWORK_SOCKET_SHARE * blocked_s:
         return "NETWORK", (*evidence, f"reads from sockets take {duration(cost.socket_s)} of a batch")
@@ -420,13 +427,16 @@ def _network_bytes_expected(job: MeasuredJob, cost: BatchCost) -> float:
     """Return how many bytes must arrive per step before workers count as waiting for the network.
 
     The kernel does not count what a library reads from a connection, so one small image per record is enough. A process
-    without connections can only read from a network file system, and the kernel counts those reads.
+    without connections can only read from a network file system, and the kernel counts those reads; where none is mounted, all
+    traffic is other programs'.
     """
     images = job.rank.items or 1.0
     read = cost.read_bytes or 0.0
     known = [int(event.detail or 0) for event in job.session.events if event.name == "tcp_connections"]
     if len(job.ranks) > 1 and not any(known):
         return math.inf  # the traffic may be gradients
+    if known and not any(known) and job.session.host.remote_mounts == 0:
+        return math.inf
     if known and not any(known):
         return NETWORK_BYTES_SHARE * read if read > LEAST_IMAGE_BYTES * images else math.inf
     return max(NETWORK_BYTES_SHARE * read, LEAST_IMAGE_BYTES * images)

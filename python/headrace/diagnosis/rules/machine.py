@@ -20,6 +20,7 @@ __all__ = [
     "external_cpu",
     "hours_until_full",
     "memory_growth",
+    "own_share_of_waits",
     "queueing_in_input_s",
     "thermal_throttle",
 ]
@@ -32,6 +33,9 @@ LEAST_FOREIGN_DELAY = 0.02
 
 CROWDED_SHARE = 0.2
 """Say that the job's own threads delay one another when they cause at least this share of the waits for a core."""
+
+MOSTLY_OWN = 0.5
+"""Where the job's own threads cause more than this share of the waits for a core, count only the rest for other programs."""
 
 NAMED_SHARE = 0.5
 """Say that more programs run unseen when the named ones use less than this share of what other programs use."""
@@ -55,6 +59,9 @@ GROWTH_HOURS = 12.0
 
 MIXED_GROWTH = 0.15
 """Name workers and training process both when each holds more than this share of the growth."""
+
+LEAST_SHARED_BYTES_S = 1e6
+"""Ignore slower growth in /dev/shm, which other programs use as well."""
 
 LEAST_GROWTH_BYTES_S = 1e5
 """Ignore slower memory growth."""
@@ -132,6 +139,7 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
     if delayed is None:
         return None
     delayed *= 1 - (job.machine.quota_share_of_waits or 0.0)
+    whole_s, delayed = delayed, delayed * (1 - own_share_of_waits(job))
     share = job.share(delayed)
     if share < LEAST_FOREIGN_DELAY:
         return None  # other programs run, but do not delay the job
@@ -147,8 +155,15 @@ def external_cpu(job: MeasuredJob) -> Finding | None:
     else:
         wanted = f"{number_text(job.machine.wanted_cores or 0.0, digits=2)} of {job.machine.cores:g} cores"
         words.append(f"the job's own threads want {wanted}: they delay one another too")
-        words.append(f"the waits for a core delay each step by {duration(delayed)}; other programs cause a part of that")
+        part = "a part" if delayed == whole_s else duration(delayed)
+        words.append(f"the waits for a core delay each step by {duration(whole_s)}; other programs cause {part} of that")
     return make_finding("EXTERNAL_CPU", share, *words)
+
+
+def own_share_of_waits(job: MeasuredJob) -> float:
+    """Return the share of the waits for a core that the job's own threads cause, where that is most of them; else 0."""
+    crowded = job.machine.crowded_share
+    return crowded if crowded > MOSTLY_OWN else 0.0
 
 
 def _program_words(job: MeasuredJob) -> str:
@@ -206,12 +221,15 @@ def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
         return contention
     rank, machine = job.rank, job.machine
     foreign = machine.foreign_share
-    if rank.main_queue_s is None or foreign is None or foreign >= FOREIGN_SHARE or not machine.cores:
+    if rank.main_queue_s is None or foreign is None or not machine.cores:
         return None
-    queued_s = rank.main_queue_s * (1 - (machine.quota_share_of_waits or 0.0))
+    own = 1.0 if foreign < FOREIGN_SHARE else own_share_of_waits(job)
+    queued_s = own * rank.main_queue_s * (1 - (machine.quota_share_of_waits or 0.0))
     share = job.share(queued_s)
     # Threads of headrace's own loader rest while batches are ready; where they are needed, `slow_input` reports.
-    threads = (0 if has_native_threads(rank.loader) else rank.workers) + (rank.process.torch_threads or 1)
+    workers = [one for one in job.session.processes if one.role == "worker" and one.parent_pid == rank.process.pid]
+    each = max((one.torch_threads or 1 for one in workers), default=1)
+    threads = (0 if has_native_threads(rank.loader) else rank.workers * each) + (rank.process.torch_threads or 1)
     if share < OVERSUBSCRIBED_SHARE or threads <= machine.cores:
         return None
     if job.share(input_wait_s(job)) >= INPUT_SHARE and workers_are_needed(job):
@@ -220,7 +238,9 @@ def cpu_oversubscribed(job: MeasuredJob) -> Finding | None:
         "CPU_OVERSUBSCRIBED",
         share,
         f"the training thread waits {duration(queued_s)} per step for a core",
-        f"{rank.workers} workers and {rank.process.torch_threads or 1} compute threads want {machine.cores:g} cores",
+        f"{count_text(rank.workers, 'worker')}{f' of {each} threads' if each > 1 else ''} and "
+        f"{count_text(rank.process.torch_threads or 1, 'compute thread')} share {count_text(round(machine.cores), 'core')}",
+        *(("PyTorch gives a worker one thread; more come from the script (torch.set_num_threads)",) if each > 1 else ()),
     )
 
 
@@ -233,6 +253,12 @@ def memory_growth(job: MeasuredJob) -> Finding | None:
         words += [
             f"memory grows by {growth / 1e6:.1f} MB/s ({per_step / 1e6:.2f} MB per step); full in {left_s / 60:.0f} min",
             _growing_words(job, growth),
+        ]
+    shared = job.machine.shared_growth_bytes_s
+    if shared >= LEAST_SHARED_BYTES_S and job.rank.workers and hours is not None and hours <= GROWTH_HOURS:
+        words += [
+            f"what lies in /dev/shm grows by {shared / 1e6:.1f} MB/s; full in {hours * 60:.0f} min",
+            "workers send batches there: tensors of past batches that the script keeps stay there",
         ]
     copying = job.machine.copying
     if copying is None:
@@ -275,4 +301,8 @@ def hours_until_full(job: MeasuredJob) -> float | None:
     growth, left, copying = machine.memory_growth_bytes_s or 0.0, machine.memory_left_bytes, machine.copying
     if copying is not None and left is not None and copying.left_bytes > left:
         growth += copying.bytes_s
-    return left / growth / 3600 if growth and left is not None else None
+    own_h = left / growth / 3600 if growth and left is not None else None
+    shared = machine.shared_growth_bytes_s
+    room = [free for free in (left, machine.shared_left_bytes) if free is not None]
+    shared_h = min(room) / shared / 3600 if room and shared >= LEAST_SHARED_BYTES_S and job.rank.workers else None
+    return min((hours for hours in (own_h, shared_h) if hours is not None), default=None)

@@ -17,10 +17,11 @@ from headrace.diagnosis.rules.machine import (
     external_cpu,
     hours_until_full,
     memory_growth,
+    own_share_of_waits,
     queueing_in_input_s,
     thermal_throttle,
 )
-from headrace.diagnosis.rules.pauses import gc_pause, growing_step, periodic_stall, script_bound, startup
+from headrace.diagnosis.rules.pauses import gc_pause, gil_in_step, growing_step, periodic_stall, script_bound, startup
 from headrace.diagnosis.rules.ranks import communication, rank_straggler
 
 __all__ = ["find_causes"]
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     h2d_bound,
     communication,
     script_bound,
+    gil_in_step,
     sync_bound,
     overhead_bound,
     cpu_oversubscribed,
@@ -78,7 +80,7 @@ def find_causes(job: MeasuredJob, parts: Mapping[str, float]) -> list[Finding]:
     quota = cpu_quota(job, parts["input_quota"] + parts["quota"])
     outside = [*([quota] if quota is not None else []), *_findings(OUTSIDE_RULES, job)]
     inside = _findings(RULES, job)
-    waits = 1.0 if any(found.kind == "EXTERNAL_CPU" for found in outside) else 0.0
+    waits = 1.0 - own_share_of_waits(job) if any(found.kind == "EXTERNAL_CPU" for found in outside) else 0.0
     waits = waits or (job.machine.quota_share_of_waits or 0.0 if quota is not None else 0.0)
     if waits:
         inside = [rest for found in inside if (rest := _without_queueing(job, found, waits)) is not None]
@@ -137,7 +139,7 @@ def _without_queueing(job: MeasuredJob, found: Finding, waits: float) -> Finding
 
     None: what is left is too small a share to report.
     """
-    if not KINDS[found.kind].is_input:
+    if not KINDS[found.kind].is_input or (found.kind == "CPU_OVERSUBSCRIBED" and own_share_of_waits(job)):
         return found
     rest = _less(found, waits * job.share(queueing_in_input_s(job, found.kind)))
     return rest if _share(rest) >= INPUT_SHARE else None

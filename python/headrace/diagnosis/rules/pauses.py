@@ -16,7 +16,16 @@ from headrace.diagnosis.rules.input import INPUT_SHARE
 from headrace.diagnosis.rules.startup import START_WORDS, startup_parts_s
 from headrace.system.text.sizes import number_text, percent_text
 
-__all__ = ["PERIODIC_PART", "gc_call_words", "gc_pause", "growing_step", "periodic_stall", "script_bound", "startup"]
+__all__ = [
+    "PERIODIC_PART",
+    "gc_call_words",
+    "gc_pause",
+    "gil_in_step",
+    "growing_step",
+    "periodic_stall",
+    "script_bound",
+    "startup",
+]
 
 PAUSE_SHARE = 0.04
 """Report pauses when they take at least this share of the step on average."""
@@ -232,8 +241,26 @@ def _slow_epochs(job: MeasuredJob) -> Finding | None:
     return replace(found, share_of="run")
 
 
+def gil_in_step(job: MeasuredJob) -> Finding | None:
+    """Report that another Python thread keeps the training thread from the interpreter while a step runs."""
+    if job.held_step is None:
+        return None
+    seconds, frame = job.held_step
+    share = job.share(seconds)
+    if share < SCRIPT_SHARE:
+        return None
+    name = f"{frame.function} ({place_words(frame.file, frame.line, job.session.cwd)})"
+    found = make_finding(
+        "GIL_IN_STEP",
+        share,
+        f"the training thread waits {duration(seconds)} of each {duration(job.rank.step_s)} step for Python's lock (GIL)",
+        f"meanwhile another thread of the process ran {name}: each operator of PyTorch gives the lock away and asks again",
+    )
+    return replace(found, summary=f"another thread holds Python's lock (GIL) while the training step needs it: {name}")
+
+
 def growing_step(job: MeasuredJob) -> Finding | None:
-    """Report that steps take longer and longer, unless functions of the script after the optimizer's step do (`script_bound`)."""
+    """Report that steps take longer and longer, unless functions of the script after the optimizer's step do that."""
     growth = measure_growth(job.rank.steps)
     if growth is None or job.share(growth.added_s) < GROWTH_SHARE:
         return None
