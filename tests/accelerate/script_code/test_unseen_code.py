@@ -59,6 +59,7 @@ class Delegates:
 
 
 MADE = types.ModuleType("headrace_test_made")
+MADE.__file__ = __file__  # pytest and hypothesis ask each module for it
 MADE.__getattr__ = lambda name: seen()  # type: ignore[method-assign]
 sys.modules[MADE.__name__] = MADE
 
