@@ -19,6 +19,9 @@ __all__ = ["LEAST_NEXT_SAMPLES", "OWN_PARTS", "InsideNext", "read_inside_next", 
 LEAST_NEXT_SAMPLES = 30
 """Divide the time in `next()` from this many samples on: a share of 50 % is then known within 18 points."""
 
+CERTAIN_SHARE = 0.8
+"""From `LEAST_HELD_SAMPLES` on, divide the time where one part takes at least this share: half of it is then certain."""
+
 LEAST_HELD_SAMPLES = 10
 """Say from this many samples on whether another thread holds the interpreter: at 11 of 12, half of the time is certain."""
 
@@ -74,10 +77,13 @@ def read_inside_next(stacks: Sequence[Stack], pid: int, loader: ObservedLoader) 
     if samples < LEAST_HELD_SAMPLES:
         return None
     parts: dict[str, Counter[StackFrame]] = {}
-    for stack in inside if samples >= LEAST_NEXT_SAMPLES else ():
+    for stack in inside:
         part, frames = _part(stack) if stack.role == "next" else ("", ())
         if part:
             parts.setdefault(part, Counter())[_named(frames)] += stack.count
+    largest = max((counts.total() for counts in parts.values()), default=0)
+    if samples < LEAST_NEXT_SAMPLES and largest < CERTAIN_SHARE * samples:
+        parts = {}
     held: Counter[StackFrame] = Counter()
     for stack in mine:
         if stack.role == "holder" and stack.frames:

@@ -80,9 +80,12 @@ def test_waiting_for_workers_and_taking_batches_over_stay_what_they_are() -> Non
     assert diagnose(sampled(handed, ("next", 90, False, unpickling))).verdict == "COLLATE_IPC"
 
 
-def test_few_samples_divide_nothing() -> None:
+def test_few_samples_divide_nothing_unless_nearly_all_agree() -> None:
     session = slow_next()
-    assert diagnose(sampled(session, ("next", 20, False, DRAW))).share_of_step == diagnose(session).share_of_step
+    mixed = sampled(session, ("next", 14, False, DRAW), ("next", 8, True, WAIT))
+    assert diagnose(mixed).share_of_step == diagnose(session).share_of_step
+    assert diagnose(sampled(session, ("next", 9, False, DRAW))).share_of_step == diagnose(session).share_of_step
+    check(sampled(session, ("next", 14, False, DRAW), ("next", 2, True, WAIT)), "IN_NEXT")
 
 
 def test_a_thread_that_holds_the_interpreter_is_named() -> None:

@@ -10,6 +10,7 @@ import pytest
 from headrace.diagnosis.diagnose import diagnose
 from headrace.profiling.command import watch
 from headrace.session.model import Event, Session
+from headrace.session.standstill import StandingProcess, Standstill, StandstillSample
 from session_factory import MAIN_PID, make_session
 
 SCRIPT = """
@@ -60,6 +61,20 @@ def test_long_start_is_the_verdict_and_is_split_into_parts() -> None:
     assert "torch 9.0 s" in evidence
     assert [fix.id for fix in diagnosis.primary.fixes] == ["cache"]
     assert diagnosis.primary.fixes[0].predicted_img_s is None
+
+
+def test_a_long_set_up_names_the_line_where_the_script_was_seen() -> None:
+    session = slow_start(("imports", 1.0, 10.0), first_batch_s=100.0)
+    main, scan = ("main", "/work/project/train.py", 30), ("Photos.__init__", "/work/project/photos.py", 12)
+    frames = (main, scan), (main, scan, ("open", "PIL/Image.py", 3600)), (main,)
+    samples = tuple(
+        StandstillSample(60.0 + 2 * number, (StandingProcess(MAIN_PID, phase="nothing", frames=one),))
+        for number, one in enumerate(frames)
+    )
+    found = diagnose(replace(session, standstills=(Standstill(1.0, samples, over=True),)))
+    assert found.verdict == "STARTUP" and found.primary is not None
+    words = "before the first batch, 2 of 3 stacks of the script were at photos.py:12 in Photos.__init__"
+    assert words in found.primary.evidence
 
 
 def test_start_of_an_unfinished_run_has_no_share() -> None:

@@ -11,7 +11,7 @@ from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.curves import GPU_BUSY
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import is_small_handover
-from headrace.system.text.sizes import percent_text
+from headrace.system.text.sizes import count_text, percent_text
 
 __all__ = ["compute_bound", "h2d_bound", "overhead_bound", "sync_bound"]
 
@@ -63,7 +63,7 @@ def sync_bound(job: MeasuredJob) -> Finding | None:
 def overhead_bound(job: MeasuredJob) -> Finding | None:
     """Report that the training thread is always busy, but little of its time goes into operators or GPU kernels."""
     rank, machine = job.rank, job.machine
-    size = f"the batch has {rank.items:.0f} images" if rank.items else "the batch is small"
+    size = f"the batch has {count_text(round(rank.items), 'image')}" if rank.items else "the batch is small"
     if machine.gpu_busy is not None and rank.gpu_step_s is not None:
         # The GPU idles while the thread waits for input, copies, or waits in .item(). The rest of its idle time is overhead.
         taken_s = rank.exposed_wait_s + (rank.h2d_s or 0.0) + (rank.sync_s or 0.0) + job.script.seconds
@@ -74,15 +74,18 @@ def overhead_bound(job: MeasuredJob) -> Finding | None:
             f"the GPU runs kernels {percent_text(machine.gpu_busy)} of the time and has finished before the next step starts"
         )
         return make_finding("OVERHEAD_BOUND", idle, words, size, *hot_words(job.session, "step"))
-    if rank.main_cpu_s is None or rank.main_cpu_s < BUSY_THREAD * rank.typical_compute_s:
+    queued_s = rank.compute_queue_s or 0.0  # other programs' share, which a busy machine only lengthens
+    work_s = max(0.0, rank.typical_compute_s - queued_s)
+    if rank.main_cpu_s is None or rank.main_cpu_s < BUSY_THREAD * work_s:
         return None
     operators = job.operator_share
     if operators is None:
         return None
     handover_s = rank.handover_s if is_small_handover(rank) else 0.0
-    share = job.share(max(0.0, (1 - operators) * rank.typical_compute_s - job.script.seconds) + handover_s)
-    if share < OVERHEAD_SHARE:
+    overhead_s = max(0.0, (1 - operators) * work_s - job.script.seconds) + handover_s
+    if overhead_s < OVERHEAD_SHARE * (rank.step_s - rank.core_wait_s):
         return None
+    share = job.share(overhead_s)
     return make_finding(
         "OVERHEAD_BOUND",
         share,

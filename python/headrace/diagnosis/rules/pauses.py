@@ -4,6 +4,7 @@ script's own functions in each step."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 from headrace.diagnosis.measure import Pauses
@@ -13,8 +14,9 @@ from headrace.diagnosis.measure.pauses import Growth, measure_growth
 from headrace.diagnosis.result.model import Finding
 from headrace.diagnosis.rules.finding import duration, make_finding
 from headrace.diagnosis.rules.input import INPUT_SHARE
+from headrace.diagnosis.rules.standing_places import place_of
 from headrace.diagnosis.rules.startup import START_WORDS, startup_parts_s
-from headrace.system.text.sizes import number_text, percent_text
+from headrace.system.text.sizes import count_text, number_text, percent_text
 
 __all__ = [
     "PERIODIC_PART",
@@ -216,8 +218,26 @@ def _slow_start(job: MeasuredJob) -> Finding | None:
         for event in job.session.events
         if event.pid == job.rank.process.pid and event.name in ("imports", "download") and event.detail
     ]
-    found = make_finding("STARTUP", share, f"the first step is done after {duration(start_s)}{of_run}: {words}", *details)
+    first = f"the first step is done after {duration(start_s)}{of_run}: {words}"
+    found = make_finding("STARTUP", share, first, *details, *_set_up_words(job))
     return replace(found, share_of="run")
+
+
+def _set_up_words(job: MeasuredJob) -> tuple[str, ...]:
+    """Return where the script was most often when it was asked for its stack before its first batch, as after a minute."""
+    asked = [
+        place
+        for found in job.session.standstills
+        for sample in found.samples
+        for one in sample.processes
+        if one.pid == job.rank.process.pid and one.phase == "nothing" and (place := place_of(one)) is not None
+    ]
+    if not asked:
+        return ()
+    function, file, line = Counter(place.own for place in asked).most_common(1)[0][0]
+    where = place_words(file, line, job.session.cwd)
+    seen = f"{sum(place.own == (function, file, line) for place in asked)} of {count_text(len(asked), 'stack')}"
+    return (f"before the first batch, {seen} of the script were at {where} in {function}",)
 
 
 def _slow_epochs(job: MeasuredJob) -> Finding | None:
