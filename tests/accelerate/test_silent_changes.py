@@ -391,7 +391,7 @@ def test_a_function_that_is_replaced_between_epochs(patch: str, workers: int, bo
             return [first, [[described(batch)] for batch in loader]]
 
     _, lines = both(script)
-    assert has(lines, WHOLE) and has(lines, PART)
+    assert has(lines, WHOLE) and has(lines, PART) == (owner is not np)  # lazy images are made by NumPy, too
     assert has(lines, f"{name} is replaced")
 
 

@@ -74,7 +74,6 @@ def require_equal_batches(
     operations: Sequence[Any],
     native: MakeIterator,
     plain: MakeIterator,
-    *,
     plan_s: float = 0.0,
 ) -> None:
     """Make a few items natively and by the script. Raise `Unsupported` if a batch differs.

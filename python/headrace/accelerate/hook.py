@@ -251,7 +251,7 @@ def _compare(
         operations = [recognition.folders[0].dataset.transform]
     native = partial(_iterator, compiled=compiled, log=lambda words: None)
     plan_s = recognition.plan_s if isinstance(recognition, RecognisedItems) else 0.0
-    require_equal_batches(loader, indices, operations, native, original, plan_s=plan_s)
+    require_equal_batches(loader, indices, operations, native, original, plan_s)
     if not settings.check:
         return None
     if loader in _decided and _decided[loader].check is not None:
