@@ -16,8 +16,8 @@ from headrace.session.stacks import Stack, StackFrame
 
 __all__ = ["LEAST_NEXT_SAMPLES", "OWN_PARTS", "InsideNext", "read_inside_next", "read_step_holder"]
 
-LEAST_NEXT_SAMPLES = 30
-"""Divide the time in `next()` from this many samples on: a share of 50 % is then known within 18 points."""
+LEAST_NEXT_SAMPLES = 20
+"""Divide the time in `next()` from this many samples on: a share of 50 % is then known within 22 points."""
 
 CERTAIN_SHARE = 0.8
 """From `LEAST_HELD_SAMPLES` on, divide the time where one part takes at least this share: half of it is then certain."""
@@ -31,6 +31,12 @@ OWN_PARTS: Mapping[str, str] = {
     "script": "code of the script that runs in next()",
 }
 """The parts that are neither a worker's work nor the hand-over of its batch, in words."""
+
+HOLDERS: Mapping[str, str] = {"holder": "next", "step holder": "step"}
+"""The work that a thread is kept from by one with this role."""
+
+LEAST_STEP_SHARE = 0.3
+"""Another thread holds the interpreter while steps run when it does in this share of their samples."""
 
 _LOADER = "torch/utils/data/dataloader.py"
 _PINNING = "torch/utils/data/_utils/pin_memory.py"
@@ -99,15 +105,20 @@ def read_inside_next(stacks: Sequence[Stack], pid: int, loader: ObservedLoader) 
 
 def read_step_holder(stacks: Sequence[Stack], pid: int) -> tuple[float, StackFrame] | None:
     """Return the share of a process's steps in which another thread kept the training thread from the interpreter, and the
-    function of that thread; None where it is less than `HELD_SHARE`, or from too few samples."""
-    mine = [stack for stack in stacks if stack.pid == pid]
-    samples = sum(stack.count for stack in mine if stack.role == "step")
-    held: Counter[StackFrame] = Counter()
-    for stack in mine:
-        if stack.role == "step holder" and stack.frames:
-            held[_named(stack.frames)] += stack.count
-    share = held.total() / samples if samples >= LEAST_HELD_SAMPLES else 0.0
-    return (min(1.0, share), _largest(held)) if share >= HELD_SHARE else None
+    function of that thread. None from too few samples, or where it is less than `LEAST_STEP_SHARE` of the steps, or less than
+    `HELD_SHARE` of the steps and the time in `next()` together."""
+    held: dict[str, Counter[StackFrame]] = {"step": Counter(), "next": Counter()}
+    samples = dict.fromkeys(held, 0)
+    for stack in stacks:
+        if stack.pid == pid and stack.role in samples:
+            samples[stack.role] += stack.count
+        elif stack.pid == pid and stack.frames and stack.role in HOLDERS:
+            held[HOLDERS[stack.role]][_named(stack.frames)] += stack.count
+    both, seen = held["step"].total() + held["next"].total(), samples["step"] + samples["next"]
+    if seen < LEAST_HELD_SAMPLES or not samples["step"]:
+        return None
+    share = min(1.0, held["step"].total() / samples["step"])
+    return (share, _largest(held["step"])) if share >= LEAST_STEP_SHARE and both >= HELD_SHARE * seen else None
 
 
 def _part(stack: Stack) -> tuple[str, Sequence[StackFrame]]:

@@ -221,3 +221,19 @@ def test_pauses_are_as_many_steps_apart_as_the_script_takes() -> None:
     loader = replace(plain.loaders[0], persistent_workers=False)
     session = replace(plain, steps=steps, loaders=(loader,), events=pauses(20, 1.0, "save", steps))
     assert "every 20 steps" in check(session, "PERIODIC_STALL").summary
+
+
+def test_a_compilation_in_every_step_is_a_pause_too() -> None:
+    """No step stands out where each one compiles, so the whole was called computation."""
+    plain = make_session(cpu_s=0.005, compute_s=0.3, steps=60)
+    events = tuple(Event(MAIN_PID, "compile", step.start_s + step.wait_s + 0.01, 0.25, "x size 3") for step in plain.steps)
+    diagnosis = check(replace(plain, events=events), "PERIODIC_STALL")
+    assert diagnosis.findings[0].share == pytest.approx(0.82, abs=0.03)
+    assert "compiles again" in diagnosis.summary
+    assert fix(diagnosis, "dynamic_shapes").gain == pytest.approx(0.3 / 0.05, rel=0.15)
+
+
+def test_short_batches_that_nothing_overlaps_are_no_verdict_beside_computing() -> None:
+    diagnosis = check(make_session(workers=0, cpu_s=0.009, compute_s=0.09), "COMPUTE_BOUND")
+    assert [found.kind for found in diagnosis.findings] == ["COMPUTE_BOUND", "NO_OVERLAP"]
+    check(make_session(workers=0, cpu_s=0.03, compute_s=0.09), "NO_OVERLAP")

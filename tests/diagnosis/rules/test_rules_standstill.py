@@ -286,6 +286,16 @@ def test_the_first_step_may_take_two_minutes() -> None:
     assert judged(stands(compiles, age_s=125.0)).hangs
 
 
+def test_workers_that_wait_for_a_lock_from_the_first_batch_on_hang_after_half_a_minute() -> None:
+    """The thread that held the lock was not forked with them: nobody gives it back."""
+    first = trainer(batches=0, steps=0, begun_s=None, longest_s=0.0)
+    locked = worker(0, lock="cache_lock")
+    assert judged(stands(first, locked, age_s=34.0, steps=0)).hangs
+    assert not judged(stands(first, locked, age_s=25.0, steps=0)).hangs
+    assert not judged(stands(first, worker(0), age_s=34.0, steps=0)).hangs, "a first batch may take two minutes"
+    assert not judged(stands(first, locked, worker(1), age_s=34.0, steps=0)).hangs
+
+
 def with_others(session: Session, other: Callable[[int], StandingProcess]) -> Session:
     """A session whose samples have another process each, by their number."""
     (found,) = session.standstills

@@ -60,6 +60,9 @@ LATE_S = 0.002
 HOLDER_CPU_SHARE = 0.05
 """A thread that holds the interpreter uses at least this share of a core."""
 
+FEEDER = "QueueFeederThread"
+"""Name of the threads of `multiprocessing` that write into a queue: those of a training process send only indices."""
+
 HOLDER_SINCE_S = 2 * LATE_INTERVAL_S
 """Compare the CPU times of threads only with those read this recently: what used CPU before holds no interpreter now."""
 
@@ -216,7 +219,7 @@ class StackSampler:
         frames = sys._current_frames()
         after = COUNTERS.is_after_optimizer
         found = []
-        used = self._cpu_used() if late_s >= LATE_S else None
+        used = self._cpu_used() if late_s >= LATE_S and self._has_other_threads() else None
         for thread, work, behind in working:
             stack = self._stack(frames.get(thread))
             if stack[1] and behind in frames:
@@ -235,6 +238,12 @@ class StackSampler:
                     key = (key[0], False, ())
                 self._counts[key] += 1
         return True
+
+    def _has_other_threads(self) -> bool:
+        """Return whether a Python thread runs that is neither marked nor one that only sends what another one made."""
+        return any(
+            each is not self._thread and each.ident not in self._marks and each.name != FEEDER for each in threading.enumerate()
+        )
 
     def _cpu_used(self) -> tuple[float, dict[int, float]] | None:
         """Return the time since the last late sample, and the CPU time of each thread in it; None if that is long ago."""

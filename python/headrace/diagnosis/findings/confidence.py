@@ -63,7 +63,7 @@ def confidence_of(job: MeasuredJob, findings: Sequence[Finding]) -> float:
         confidence -= 0.15
     if job.rank.loader.family == "kineto" and (leading.is_step_term or leading.name == "NO_OVERLAP"):
         confidence -= 0.25  # a trace does not show which kind of input is slow
-    if not findings[0].cause_seen and leading.is_blocked:
+    if not findings[0].cause_seen and (leading.is_blocked or leading.name == "IN_NEXT"):
         confidence = min(confidence, UNSEEN_CONFIDENCE)
     return round(max(0.1, min(confidence, most_confidence(job.rank.steps))), 2)
 

@@ -179,7 +179,7 @@ def _own_process(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose a process of its own for the thread that holds the interpreter in `next()`, or in the step."""
     change, model = "the thread's work in a process of its own", job.model
     if kind != "GIL_IN_STEP":
-        return _without_own_next(job, "own_process", change, job.rank.held_s)
+        return _without_own_next(job, "own_process", change, job.rank.held_s or job.rank.next_s)
     if model is None or job.held_step is None:
         return None
     after = model.changed(compute_s=max(0.0, model.compute_s - job.held_step[0]))

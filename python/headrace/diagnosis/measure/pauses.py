@@ -138,6 +138,7 @@ def measure_pauses(
     limit_s = typical_s + max(PAUSE_FACTOR * typical_s, 6 * spread_s, 0.004)
     lost = {"gc": 0.0, "gc after": 0.0, "save": 0.0, "save after": 0.0, "compile": 0.0, "other": 0.0, "unknown": 0.0}
     long: list[int] = []
+    ordinary: list[float] = []
     longest_s = 0.0
     named = {name: _spans_of(events, name) for name in ("gc", "save", "compile")}
     beside = Spans((other.start_s, other.start_s + other.step_s) for other in others)
@@ -153,10 +154,10 @@ def measure_pauses(
                 lost[name] += duration_s * scale
             lost["unknown"] += max(0.0, excess_s - named_s)
         else:
-            lost["gc"] += known["gc"]
-            lost["gc after"] += known["gc after"]
+            for name in ("gc", "gc after", "compile"):
+                lost[name] += known[name]
+            ordinary.append(step.compute_s - known["compile"])
     count = len(steps)
-    ordinary = [step.compute_s for step, value in zip(steps, net, strict=True) if value <= limit_s]
     pauses = Pauses(
         gc_s=(lost["gc"] + lost["gc after"]) / count,
         save_s=(lost["save"] + lost["save after"]) / count,

@@ -22,6 +22,9 @@ LEAST_TRACED_STEPS = 2
 HANDOVER_WAKE_S = 0.0005
 """Allow this time for waking up during a hand-over. The rest of a hand-over is CPU time."""
 
+HANDED_S, HANDED_TIMES, HANDED_BYTES_S = 0.005, 3.0, 0.5e9
+"""A hand-over takes at most the first, this many times the CPU time of sending, and the bytes at this rate, added up."""
+
 AT_ONCE_S = 0.001
 """Count a batch as there at once when the wait is at most this time and twice the usual hand-over."""
 
@@ -442,8 +445,8 @@ def _next_s(
     """
     waits_s = required(mean([net_wait_s(step) for step in steps]))
     new_iterators_s = min(waits_s, loader.passes * (loader.pass_start_s + loader.pass_stop_s) / count)
-    if inside is None:
-        return new_iterators_s
+    if inside is None or not (inside.shares or inside.is_held):
+        return new_iterators_s + _unexplained_s(steps, ends_s, loader, cost)
     waits_s -= new_iterators_s
     own_s, held_s = inside.own_share * waits_s, 0.0
     if inside.is_held and loader.num_workers:
@@ -453,6 +456,20 @@ def _next_s(
     elif inside.is_held and cost is not None:
         held_s = cost.off_core_s
     return new_iterators_s + min(waits_s, own_s + max(0.0, held_s))
+
+
+def _unexplained_s(steps: Sequence[Step], ends_s: Sequence[float], loader: ObservedLoader, cost: BatchCost | None) -> float:
+    """Return the seconds in `next()` beside workers that no batch and no hand-over explains, where stacks do not divide it.
+
+    0 where that is the smaller part of the wait: a hand-over has no clock of its own.
+    """
+    if not loader.num_workers or has_native_threads(loader) or loader.passes or cost is None:
+        return 0.0
+    size = median([step.batch_bytes for step in steps if step.batch_bytes]) or 0.0
+    handed_s = HANDED_S + HANDED_TIMES * cost.other_cpu_s + size / HANDED_BYTES_S
+    after_s = zip(steps, _after_made_s(steps, ends_s), strict=True)
+    rest_s = required(mean([max(0.0, min(net_wait_s(step), delay_s) - handed_s) for step, delay_s in after_s]))
+    return rest_s if rest_s > 0.5 * required(mean([net_wait_s(step) for step in steps])) else 0.0
 
 
 def _process_cpu_s(steps: Sequence[Step], recorded: Recorded, process: Process, loader: ObservedLoader) -> float | None:

@@ -168,8 +168,10 @@ def inside_next(job: MeasuredJob) -> Finding | None:
     """Report that `next()` takes long in the training process itself: IN_NEXT, or GIL_HELD where another thread delays it."""
     rank, inside = job.rank, job.rank.inside_next
     share = job.share(min(each.exposed_next_s for each in job.ranks))
-    if inside is None or rank.loader.passes or not _is_reported(job, share):
+    if rank.loader.passes or not _is_reported(job, share):
         return None
+    if inside is None or not (inside.shares or inside.holder):
+        return _unnamed_next(job, share)
     takes = f"next() takes {duration(rank.exposed_wait_s)} of each {duration(rank.step_s)} step"
     if inside.holder is not None and 2 * rank.held_s >= rank.next_s:
         name = _function_words(job, inside.holder)
@@ -193,6 +195,29 @@ def inside_next(job: MeasuredJob) -> Finding | None:
     what = {"sampler": "the sampler", "pinning": "pinning memory"}.get(part, "code of the script")
     taken = f"{duration(part_s)} of the {duration(rank.exposed_wait_s)} in next()"
     return replace(found, summary=f"{what} takes {taken}, in the training process: {name}")
+
+
+def _unnamed_next(job: MeasuredJob, share: float) -> Finding:
+    """Report that `next()` itself takes long, where too few stacks were sampled to say what it does there.
+
+    A thread that holds the interpreter while the steps run holds it in `next()` as well.
+    """
+    rank = job.rank
+    seen = rank.inside_next.samples if rank.inside_next is not None else 0
+    made = f" ({duration(rank.batch_cost.wall_s)})" if rank.batch_cost is not None else ""
+    words = (
+        f"next() takes {duration(rank.exposed_wait_s)} of each {duration(rank.step_s)} step; making a batch{made} and handing "
+        f"it over do not explain {duration(rank.exposed_next_s)} of that"
+    )
+    if job.held_step is not None:
+        name = _function_words(job, job.held_step[1])
+        found = make_finding("GIL_HELD", share, words, f"while steps run, another thread holds Python's lock (GIL): {name}")
+        return replace(found, summary=f"another thread holds Python's lock (GIL) while next() needs it: {name}")
+    few = f"{count_text(seen, 'stack')} of next() were sampled, too few to name it"
+    found = make_finding("IN_NEXT", share, words, f"{few}: the sampler, pinning, or code of the script in next()")
+    return replace(
+        found, cause_seen=False, summary="next() takes long in the training process itself; what it does was not seen"
+    )
 
 
 def _function_words(job: MeasuredJob, frame: StackFrame) -> str:

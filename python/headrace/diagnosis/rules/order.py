@@ -55,7 +55,8 @@ RULES: tuple[Rule, ...] = (
 LEADING_SHARE = 0.20
 """Let a cause inside the training process lead over computing from this share of the step (XProf calls 20 % high).
 
-A wait for input leads from `INPUT_SHARE` on: the input is then the largest term of the step model."""
+A wait for input leads from `INPUT_SHARE` on: the input is then the largest term of the step model. Without workers each batch
+is waited for (NO_OVERLAP), however short that is."""
 
 OUTSIDE_OVER_COMPUTING = 0.5
 """Let a cause outside the job lead over computing when its share is at least this many times that of computing."""
@@ -118,7 +119,8 @@ def _leads(found: Finding, computing: float) -> bool:
     if found.kind in OUTSIDE_KINDS:
         computing -= share if found.kind == "THERMAL_THROTTLE" else 0.0  # a low clock makes computing longer
         return share >= OUTSIDE_OVER_COMPUTING * computing
-    return share >= (INPUT_SHARE if KINDS[found.kind].is_input else min(LEADING_SHARE, computing))
+    is_term = KINDS[found.kind].is_input and found.kind != "NO_OVERLAP"
+    return share >= (INPUT_SHARE if is_term else min(LEADING_SHARE, computing))
 
 
 def _contention_first(job: MeasuredJob, causes: list[Finding]) -> list[Finding]:

@@ -32,6 +32,9 @@ __all__ = [
 PAUSE_SHARE = 0.04
 """Report pauses when they take at least this share of the step on average."""
 
+LEAST_COMPILED = 2
+"""Report that `torch.compile` compiles again from so many compilations in steady steps on."""
+
 EPOCH_GAP_SHARE = 0.25
 """Report gaps between epochs when they take at least this share of the run.
 
@@ -113,7 +116,8 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
     pauses = job.rank.pauses
     lost_s = pauses.periodic_s - pauses.unknown_s + job.unknown_pause_s
     share = job.share(lost_s)
-    if share < PAUSE_SHARE or pauses.count < 2:
+    is_compiling = 2 * pauses.compile_s > lost_s and len(job.recompilations) >= LEAST_COMPILED
+    if share < PAUSE_SHARE or (pauses.count < 2 and not is_compiling):
         return None
     parts = {
         "torch.save": pauses.save_s,
@@ -126,10 +130,13 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
     if cause == "unknown" and pauses.period is None and not _few_and_long(pauses, job.rank.typical_compute_s):
         return None
     every = f"every {pauses.period} steps" if pauses.period else f"{pauses.count} times"
+    longer = f"{every} a step takes up to {duration(pauses.longest_s)} longer"
+    if cause == RECOMPILING:
+        longer = f"torch.compile compiled again {count_text(len(job.recompilations), 'time')} in {len(job.rank.steps)} steps"
     found = make_finding(
         "PERIODIC_STALL",
         share,
-        f"{every} a step takes up to {duration(pauses.longest_s)} longer, on average {duration(lost_s)} per step",
+        f"{longer}, on average {duration(lost_s)} per step",
         "the cause was not seen (no torch.save, gc or other loader)" if cause == "unknown" else f"most of that time is {cause}",
         *input_words,
         *_other_workers_words(job, pauses.periodic_s * len(job.rank.steps)),
@@ -138,7 +145,7 @@ def _pauses_in_steps(job: MeasuredJob) -> Finding | None:
         return replace(found, summary="torch.compile compiles again while training, each time for a new shape or value")
     if cause == "unknown":
         return found
-    return replace(found, summary=f"{every} a step takes up to {duration(pauses.longest_s)} longer, mostly in {cause}")
+    return replace(found, summary=f"{longer}, mostly in {cause}")
 
 
 def _gaps_between_epochs(job: MeasuredJob) -> Finding | None:

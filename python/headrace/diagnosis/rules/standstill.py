@@ -30,6 +30,9 @@ __all__ = ["OpenStandstill", "hang", "open_standstill"]
 FIRST_STEP_S = 120.0
 """Call a job without any step a hang only after this long: starting, downloading and indexing take their time."""
 
+LOCKED_S = 30.0
+"""Call it a hang after this long where each worker that holds the first step up waits for a lock of its own threads."""
+
 LONGEST_GAPS = 2.0
 """Call a standstill a hang only when it lasts this many times as long as the longest time between two steps before."""
 
@@ -291,7 +294,8 @@ def _hangs(
     if judged.last.beside and any(one.worker < 0 and _what(one) in WAITS_FOR_OTHERS for one in culprits):
         return False
     begun = any(one.steps > 1 for one in here)  # the first step compiles, downloads and allocates
-    least_s = LONGEST_GAPS * max(one.longest_s for one in here) if begun else FIRST_STEP_S * judged.scale
+    first_s = LOCKED_S if culprits and all(map(_takes_lock, culprits)) else FIRST_STEP_S
+    least_s = LONGEST_GAPS * max(one.longest_s for one in here) if begun else first_s * judged.scale
     # Ranks that wait in an exchange may use a core and a GPU for that. Those outside must use nothing.
     outside = frozenset(one.pid for one in culprits)
     outside_quiet = judged.cores(outside) < QUIET_CORES
@@ -304,6 +308,12 @@ def _hangs(
     outside_quiet = outside_quiet and judged.bytes_s(outside) < QUIET_BYTES_S
     quiet = judged.cores() < QUIET_CORES and judged.bytes_s() < QUIET_BYTES_S and _gpu(judged, session) < QUIET_GPU
     return judged.age_s >= least_s and (quiet or (exchange and bool(culprits) and outside_quiet))
+
+
+def _takes_lock(process: StandingProcess) -> bool:
+    """Return whether a worker takes a lock of Python's threads: only another thread of that worker could give it back."""
+    place = place_of(process) if process.worker >= 0 else None
+    return place is not None and place.lock is not None
 
 
 def _confidence(judged: _Judged, culprits: Sequence[StandingProcess], proof: str | None) -> float:
