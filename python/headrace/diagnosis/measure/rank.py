@@ -22,7 +22,7 @@ LEAST_TRACED_STEPS = 2
 HANDOVER_WAKE_S = 0.0005
 """Allow this time for waking up during a hand-over. The rest of a hand-over is CPU time."""
 
-HANDED_S, HANDED_TIMES, HANDED_BYTES_S = 0.005, 3.0, 0.5e9
+HANDED_S, HANDED_TIMES, HANDED_BYTES_S = 0.005, 3.0, 0.2e9
 """A hand-over takes at most the first, this many times the CPU time of sending, and the bytes at this rate, added up."""
 
 AT_ONCE_S = 0.001
