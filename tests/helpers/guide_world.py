@@ -111,6 +111,7 @@ def make_world(root: Path, **environment: str) -> World:
         "data/imagenette",
         "data/train",
         "data/photos",
+        "demo/images",
         "photos",
         "opt/ml/input/data/train",
     ):
@@ -133,7 +134,7 @@ def make_world(root: Path, **environment: str) -> World:
     (root / "project").mkdir()
     for script in ("train.py", "project/train.py"):
         (root / script).write_text(TRAIN.replace("ROOT", str(root)))
-    _commands(root / "bin")
+    make_commands(root / "bin")
     path = os.pathsep.join([str(root / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     helpers = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
     cache = {"HEADRACE_CACHE": str(root / "cache"), "XDG_CACHE_HOME": str(root / "cache"), "HOME": str(root)}
@@ -141,7 +142,7 @@ def make_world(root: Path, **environment: str) -> World:
     return World(root, {**os.environ, **quiet, **cache, **environment})
 
 
-def _commands(folder: Path) -> None:
+def make_commands(folder: Path) -> None:
     """Make the commands of this Python, wherever it was installed from."""
     folder.mkdir()
     for name, words in (("headrace", "-m headrace"), ("torchrun", "-m torch.distributed.run")):
