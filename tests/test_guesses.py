@@ -38,6 +38,10 @@ GUESSES = [
     ("data.num_classes", "len(data.classes)"),
     ("data.map(len)", "Loader"),
     ("data.train_test_split(0.2)", "split"),
+    ("data.split(0.8, 0.1, 0.1)", "once more"),
+    ("data.split([0.8, 0.2])", "splits again"),
+    ("data.split(0.8, random_state=0)", "use seed"),
+    ("data.split(0.8, stratify=data.targets)", "stratified=True"),
     ("for image, label in data: break", WORKS),
     # The loader
     ("hr.Loader(root, 2, T.CenterCrop(8), num_workers=4)", "threads"),

@@ -1,4 +1,4 @@
-"""The quickstart as a newcomer types it: every line as it stands, on two busy cores, within the ten minutes that the page states."""
+"""The quickstart as a newcomer types it: every line as it stands, on two busy cores, within ten minutes."""
 
 from __future__ import annotations
 

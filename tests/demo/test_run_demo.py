@@ -81,6 +81,7 @@ def test_document_and_table_show_the_measurements(data: Path, tmp_path: Path, co
     assert (document["verdict"], document["report"]) == ("CPU_PREP", "/somewhere/report.html")
     assert document["simulated"] is True and document["taken_over"] is True
     assert all(line.startswith("simulated A100: ") for line in captured.err.splitlines())
+    assert "about 30 s more" in captured.err  # three turns of 1 s and half of it, and 20 s of training
     commands.plain_img_s = iter([90.0, 100.0, 400.0, 110.0])
     assert main(arguments) == 0
     printed = capsys.readouterr().out

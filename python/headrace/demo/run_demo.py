@@ -131,7 +131,11 @@ def run_demo(*, data: Path | None, folder: Path, seconds: float, log: Log, progr
         batch_size = BATCH_SIZE if len(dataset) >= 4 * BATCH_SIZE else max(1, len(dataset) // 4)
         job = [str(script), "--data", str(source), "--device", device, "--batch-size", str(batch_size)]
         try:
+            since_s = time.monotonic()
             diagnosis, img_s = _diagnose(folder, job, batch_size, show)
+            steps_s = min(DIAGNOSED_STEPS * batch_size / img_s, DIAGNOSED_SECONDS)
+            left_s = _time_left_s(max(0.0, time.monotonic() - since_s - steps_s), seconds)
+            show(f"about {math.ceil(left_s / 10) * 10} s more for the rest, by the speed of this machine so far")
             rounds = _take_turns(folder, job, img_s, batch_size, seconds, show)
         except CommandError as error:
             if data is None:
@@ -245,6 +249,12 @@ def _diagnose(folder: Path, job: list[str], batch_size: int, show: Log) -> tuple
             f"`{steps.typed_command(line)}` saw too few training steps in {DIAGNOSED_SECONDS} s", hint="free some CPU cores"
         )
     return diagnosis, float(img_s)
+
+
+def _time_left_s(start_s: float, seconds: float) -> float:
+    """Return how long the measurements and the training take. start_s: how long a command took beside its steps."""
+    turns_s = ROUNDS * (start_s + seconds + start_s + seconds / 2)  # `headrace run` takes less time for the same images
+    return turns_s + 2 * start_s + TRAINED_SECONDS  # pack and train
 
 
 def _take_turns(

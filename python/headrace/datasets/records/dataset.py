@@ -28,8 +28,8 @@ from headrace.datasets.records.table import Kind, RecordFetcher, RecordTable, St
 from headrace.errors import DecodeError, FormatError, RecordIndexError, SourceError, UsageError
 from headrace.images.with_pillow import rgb_picture
 from headrace.system.files.near_paths import near_path_hint
-from headrace.system.text.arguments import unknown_name
-from headrace.system.text.other_libraries import OF_DATASET
+from headrace.system.text.arguments import suggest_arguments, unknown_name
+from headrace.system.text.other_libraries import OF_DATASET, OF_SPLIT
 from headrace.system.text.redaction import without_url_secrets
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ class Dataset(_Opened):
             rows = rows[np.isin(self.table.label[rows], class_labels(self.classes, classes, self.root))]
         return self._part(rows)
 
+    @suggest_arguments(OF_SPLIT)
     def split(self, ratio: float, seed: int = 0, *, stratified: bool = False) -> tuple[Dataset, Dataset]:
         """Return two parts without a common record: a random share of the records, and the rest, both in the dataset's order.
 

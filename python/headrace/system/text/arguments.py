@@ -23,7 +23,9 @@ R = TypeVar("R")
 def suggest_arguments(others: Mapping[str, str] | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator with which a call with an unknown keyword raises UnknownArgumentError, whose hint names a near one.
 
-    others: hints for names that other libraries use, by name. Default: None, no hints but near names.
+    Values beyond the last argument that has a place raise it, too.
+
+    others: hints for names that other libraries use, by name; "*": for too many values. Default: None, no hints but near names.
 
     Signature and documentation stay those of the function. Example: `@suggest_arguments({"num_workers": "threads=4 …"})`.
     """
@@ -31,14 +33,19 @@ def suggest_arguments(others: Mapping[str, str] | None = None) -> Callable[[Call
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         owner, _, name = function.__qualname__.rpartition(".")
         called = owner if name == "__init__" else name
-        known = [one for one in inspect.signature(function).parameters if one != "self"]
+        parameters = inspect.signature(function).parameters
+        known = [one for one in parameters if one != "self"]
         names = frozenset(known)
+        places = sum(one.kind is not one.KEYWORD_ONLY for one in parameters.values())  # "self" among them
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             if not names.issuperset(kwargs):
                 wrong = next(one for one in kwargs if one not in names)
                 raise unknown_argument(called, wrong, known, others)
+            if len(args) > places:
+                hint = (others or {}).get("*") or f"it takes {', '.join(known)}"
+                raise UnknownArgumentError(f"{called} takes no value {args[places]!r} behind the others", hint=hint)
             return function(*args, **kwargs)
 
         return checked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["OF_DATASET", "OF_HEADRACE", "OF_LOADER", "OF_LOADER_OBJECT", "OF_OPEN"]
+__all__ = ["OF_DATASET", "OF_HEADRACE", "OF_LOADER", "OF_LOADER_OBJECT", "OF_OPEN", "OF_SPLIT"]
 
 _LOADER = "use headrace.Loader(data, batch_size, transform)"
 _OPEN = "use headrace.open(path)"
@@ -74,6 +74,20 @@ OF_OPEN = {
     "transforms": _TO_LOADER,
 }
 """Arguments of datasets that `headrace.open` does not take."""
+
+_THREE = "split once more for a third part: train, rest = data.split(0.8); val, test = rest.split(0.5)"
+
+OF_SPLIT = {
+    "*": _THREE,
+    "generator": "use seed, a whole number",
+    "lengths": _THREE,
+    "random_state": "use seed",
+    "ratios": _THREE,
+    "stratify": "use stratified=True",
+    "test_size": "give the share of the first part: train, test = data.split(0.8)",
+    "train_size": "give it as ratio, a share between 0 and 1; data[:100] takes a number",
+}
+"""Arguments of functions that split data that `Dataset.split` does not take."""
 
 OF_DATASET = {
     "batch": _LOADER,
