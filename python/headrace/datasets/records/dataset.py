@@ -6,7 +6,6 @@ A record is one image with key and label.
 from __future__ import annotations
 
 import hashlib
-import json
 import operator
 import os
 import shlex
@@ -29,6 +28,7 @@ from headrace.errors import DecodeError, FormatError, RecordIndexError, SourceEr
 from headrace.images.with_pillow import rgb_picture
 from headrace.system.files.near_paths import near_path_hint
 from headrace.system.text.arguments import unknown_name
+from headrace.system.text.json import parse_json
 from headrace.system.text.other_libraries import OF_DATASET
 from headrace.system.text.redaction import without_url_secrets
 
@@ -87,8 +87,7 @@ class Dataset(_Opened):
         names = f" ({names_text(self.classes, 3)})" if self.classes else ""
         root = without_url_secrets(self.root)
         part = "part of " if self.is_part else ""
-        ignored = f", ignored folders: {', '.join(self.ignored_folders[:3])}" if self.ignored_folders else ""
-        ignored += " …" if len(self.ignored_folders) > 3 else ""
+        ignored = f", ignored folders: {names_text(self.ignored_folders, 3)}" if self.ignored_folders else ""
         facts = f"records={len(self)}, classes={len(self.classes)}{names}{ignored}"
         return f"Dataset({part}{root!r}, kind={self.kind!r}, {facts})"
 
@@ -245,7 +244,7 @@ class Dataset(_Opened):
         """Return the parsed JSON of a record, or None. Raise FormatError for damaged JSON, else what `read` raises."""
         raw = self.read_json(record)
         try:
-            return json.loads(raw) if raw else None
+            return parse_json(raw) if raw else None
         except ValueError as error:
             raise FormatError(
                 f"record {self.table.keys[record]!r}: its JSON cannot be read: {error}",

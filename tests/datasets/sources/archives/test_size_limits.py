@@ -271,6 +271,19 @@ def test_a_sample_of_any_number_of_members_takes_no_time_for_each_pair(tmp_path:
     assert len(found) == 1 and len(found[0][1]) == 20_001
 
 
+@pytest.mark.parametrize(
+    ("document", "words"), [(b"[" * 60_000 + b"]" * 60_000, "nested too deeply"), (b"[%b[]]" % (b"[]," * 200_000), "values")]
+)
+def test_the_json_of_a_record_takes_no_memory_for_its_values(
+    document: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 MB of `[],` took 6 GB, and brackets in brackets ended the loader with Python's RecursionError."""
+    monkeypatch.setenv(RECORD_LIMIT, "1MiB")
+    data = headrace.open(write_tar(tmp_path / "a.tar", [("a.jpg", IMAGES[0]), ("a.cls", b"0"), ("a.json", document)]))
+    with at_most(4 << 20), pytest.raises(FormatError, match=words):
+        data.parsed_json(0)
+
+
 def test_a_sparse_image_of_a_folder_is_an_error_of_the_image(image_folder: Callable[..., Path]) -> None:
     """Its zeros were read: gigabytes, in each thread."""
     root = image_folder()
