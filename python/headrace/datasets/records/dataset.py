@@ -10,6 +10,7 @@ import operator
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -298,6 +299,13 @@ def _common_labels(classes: tuple[str, ...], one: Dataset, first: Dataset) -> tu
             f"{first.root} and {one.root} cannot be joined: only one of them has names for its classes",
             hint="give both class names, or both numbers",
         )
+    for names in (classes, one.classes):
+        if len(set(names)) < len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            raise UsageError(
+                f"{first.root} and {one.root} cannot be joined: two of their classes have the name {twice!r}",
+                hint="give each class a name of its own, or both datasets the same classes",
+            )
     names = tuple(dict.fromkeys((*classes, *one.classes)))
     place = {name: number for number, name in enumerate(names)}
     new = np.array([*(place[name] for name in one.classes), -1], dtype=np.int64)  # the last entry is for label -1
