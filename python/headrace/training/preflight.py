@@ -50,7 +50,8 @@ def claim_folder(out: Path, learner: Learner, keep: int, ranks: Ranks) -> Binary
     """
     try:
         make_output_folder(out)
-        check_unnamed_folder(out / "checkpoints")
+        for name in ("checkpoints", "tensorboard"):
+            check_unnamed_folder(out / name)
     except OSError as error:
         hint = "choose a folder that can be written to, and that nobody else has made"
         raise UsageError(f"--out {error.filename or out}: {error.strerror}", hint=hint) from error

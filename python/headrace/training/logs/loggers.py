@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.errors import MissingDependencyError, UsageError
-from headrace.system.files.private_files import check_unnamed_folder, make_output_folder, output_opener
+from headrace.system.files.private_files import make_output_folder, output_opener
 from headrace.training.logs import tensorboard_events as tfevents
 
 __all__ = ["LOGGERS", "Logger", "Loggers", "figures"]
@@ -36,7 +36,6 @@ class TensorBoard:
     def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
         folder = out / "tensorboard"
         try:
-            check_unnamed_folder(folder)
             make_output_folder(folder)
             self._path = folder / f"events.out.tfevents.{time.time_ns()}.headrace"
             self._append(tfevents.head(time.time()))
