@@ -186,6 +186,53 @@ def test_a_folder_of_the_user_is_copied_with_headrace_and_started_under_it(
     assert (code / "results/mine/model").is_dir() and (code / "results/mine/output").is_dir()
 
 
+def test_the_copy_of_the_folder_is_written_through_no_link(
+    world: dict[str, str], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder below the current one is named by headrace: a link in it may have come with a stranger's files."""
+    words = ["launch", "slurm", *OWN, "--name", "mine", "--out", "file.sh"]
+    (mine := Path("mine.txt")).write_text("mine")
+    (kept := Path("elsewhere")).mkdir()
+    for link, target in {"": kept, "train.py": mine, "parts": kept, ".headrace": kept, "results": kept}.items():
+        place = Path("mine-code") / link
+        place.parent.mkdir(exist_ok=True)
+        place.symlink_to(target.absolute())
+        assert main(words) == 1
+        assert "cannot write" in (said := capsys.readouterr().err) and "link" in said, link
+        assert mine.read_text() == "mine" and not [*kept.iterdir()], link
+        place.unlink()
+
+
+@pytest.mark.parametrize(
+    ("module", "named"),
+    [("json.py", "json.py"), ("json/__init__.py", "json"), ("parts/model/__init__.py", "parts/model"), ("json.so", "json.so")],
+)
+def test_modules_that_the_source_lacks_are_not_beside_its_copy(
+    world: dict[str, str], project: Path, module: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python would import them in place of others. The job's files stay, and caches and headrace itself are made anew."""
+    words = ["launch", "slurm", *OWN, "--name", "mine", "--out", "file.sh"]
+    made = [Path("mine-code") / name for name in (".headrace/json.py", "parts/__pycache__/model.cpython-311.pyc")]
+    for file in (*made, stray := Path("mine-code") / module, kept := Path("mine-code/results/mine/model/net.py")):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("raise SystemExit(9)")
+    assert main(words) == 2
+    assert f"Python would import {Path.cwd()}/mine-code/{named}, which the source does not have" in capsys.readouterr().err
+    stray.unlink()
+    assert main(words) == 0
+    assert kept.exists() and not any(file.exists() for file in made)
+
+
+def test_a_copy_that_lies_in_the_source_is_not_copied(world: dict[str, str], project: Path) -> None:
+    words = ["launch", "skypilot", *OWN, "--name", "mine", "--out", str(project / "task.yaml")]
+    for _ in range(2):
+        assert main(words) == 0
+    assert not (project / "mine-code/mine-code").exists() and (project / "mine-code/.headrace/headrace").is_dir()
+    (project / "requirements.txt").unlink()  # that of the older copy is not of the source
+    assert main(words) == 0
+    assert "pip install -r" not in (project / "task.yaml").read_text()
+
+
 def test_the_ssh_script_starts_in_the_copy_of_the_folder(world: dict[str, str], project: Path) -> None:
     Path("bin/python").write_text('#!/bin/bash\npwd > "$RECORD/$HOST.txt"\n')
     Path("bin/python").chmod(0o755)

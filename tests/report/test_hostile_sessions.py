@@ -13,6 +13,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.diagnosis.diagnose import diagnose
 from headrace.diagnosis.endings.victim import find_victim
+from headrace.diagnosis.measure.hot_functions import late_resize_words
 from headrace.diagnosis.measure.machine import measure_machine
 from headrace.diagnosis.measure.rank import measure_ranks
 from headrace.diagnosis.measure.series import heat_map
@@ -252,6 +253,15 @@ def test_a_long_address_is_shared_in_a_moment() -> None:
     began_s = time.process_time()
     shared, _ = without_places(session, diagnose(session))
     assert shared.command == ("s3://…/photos", "gs://…/cat.jpg,s3://…/own", "file://…")
+    assert time.process_time() - began_s < 3
+
+
+def test_a_long_name_of_a_transform_is_searched_in_a_moment() -> None:
+    """16 kB of one took ten seconds, and a megabyte half a day."""
+    session = example_session()
+    session = replace(session, loaders=tuple(replace(one, transform="a" * 40_000) for one in session.loaders))
+    began_s = time.process_time()
+    assert late_resize_words(session, session.loaders[0].transform) == ()
     assert time.process_time() - began_s < 3
 
 

@@ -381,9 +381,11 @@ def test_a_diagnosis_prints_its_first_screen(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_notebook_shows_the_first_screen() -> None:
-    hostile = replace(example_diagnosis(), command=("python", "<script>alert(1)</script>.py"))
+    hostile = replace(example_diagnosis(), command=("python", "<script>alert(1)</script>\x1b\u202e.py"))
     source = shown(hostile)._repr_html_()
     assert source.startswith('<pre class="headrace"') and "CPU_PREP" in source and "<script>" not in source
+    for text in (source, str(shown(hostile))):
+        assert "\\u202e" in text and not {"\x1b", "\u202e"} & {*text}
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "report"

@@ -135,6 +135,20 @@ def test_the_session_of_a_training_is_written_through_no_link(link: str, two_col
     assert [*(tmp_path / "elsewhere").rglob("*.*")] == [kept]
 
 
+@pytest.mark.parametrize("link", ["checkpoints", "tensorboard"])
+def test_a_training_in_the_folder_of_another_writes_through_no_link(
+    link: str, two_colours: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Checkpoints appeared where it leads, and what was called as an unfinished one was removed."""
+    (kept := tmp_path / "elsewhere/.partial-mine/kept.txt").parent.mkdir(parents=True)
+    kept.write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / link).symlink_to(tmp_path / "elsewhere")
+    assert main(words(two_colours, tmp_path / "run", "--steps", "2", "--log", "tensorboard")) == 2
+    assert f"{tmp_path / 'run' / link}: is a link, which is not followed" in capsys.readouterr().err
+    assert [*(tmp_path / "elsewhere").rglob("*")] == [kept.parent, kept]
+
+
 def test_under_diagnose_the_run_records_no_session_of_its_own(two_colours: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("HEADRACE_SESSION_DIR", str(tmp_path / "outer"))
     assert main(words(two_colours, tmp_path / "run", "--steps", "2")) == 0

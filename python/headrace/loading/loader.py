@@ -41,6 +41,7 @@ from headrace.loading.torch_datasets import Data, as_dataset
 from headrace.system.hardware import machine
 from headrace.system.text.arguments import suggest_arguments, unknown_name
 from headrace.system.text.other_libraries import OF_LOADER, OF_LOADER_OBJECT
+from headrace.system.text.redaction import without_url_secrets
 from headrace.system.text.sizes import parse_size
 from headrace.transforms.base import Transform
 from headrace.transforms.compile import DctScale, Depth, Dtype, Fuse, Pipeline
@@ -578,7 +579,8 @@ class Loader(FrameworkOutputs, Generic[Batch]):
         """Return facts, the pipeline in words and a strip of the dataset's pictures, which notebooks show."""
         facts = {} if self.dataset.stream is not None else {"batches": f"{len(self):,} an epoch, of {self.batch_size:,} images"}
         facts |= {"epoch": str(self._epoch), "pipeline": "\n".join(self._views.describe())}
-        return notebook_html(f"Loader of {self.dataset.root}", dataset_facts(self.dataset) | facts, dataset_strip(self.dataset))
+        title = f"Loader of {without_url_secrets(self.dataset.root)}"
+        return notebook_html(title, dataset_facts(self.dataset) | facts, dataset_strip(self.dataset))
 
 
 def _index_batch(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from headrace.errors import HeadraceError, UsageError
-from headrace.system.files.private_files import check_output_folder, make_output_folder, output_opener
+from headrace.system.files.private_files import check_unnamed_folder, make_output_folder, output_opener
 from headrace.system.text.sizes import count_text
 from headrace.training.distributed.devices import Device
 from headrace.training.distributed.ranks import Ranks
@@ -50,10 +50,11 @@ def claim_folder(out: Path, learner: Learner, keep: int, ranks: Ranks) -> Binary
     """
     try:
         make_output_folder(out)
-        check_output_folder(out / "checkpoints")
+        for name in ("checkpoints", "tensorboard"):
+            check_unnamed_folder(out / name)
     except OSError as error:
         hint = "choose a folder that can be written to, and that nobody else has made"
-        raise UsageError(f"--out {out}: {error.strerror}", hint=hint) from error
+        raise UsageError(f"--out {error.filename or out}: {error.strerror}", hint=hint) from error
     if not ranks.main:
         return None
     _check_space(out, learner, keep)

@@ -47,6 +47,8 @@ def test_every_error_of_ours_masks_urls_in_message_and_hint() -> None:
 
 def test_the_text_of_a_dataset_shows_no_secret(image_folder: Callable[..., Path]) -> None:
     data: Dataset = replace(headrace.open(image_folder()), root="https://me:planted@host/data?sig=planted")
-    for text in (repr(data), str(data), data._repr_html_()):
+    with headrace.Loader(data, 1, headrace.transforms.imagenet_eval(8), shuffle=False) as loader:
+        of_loader = (repr(loader), loader._repr_html_(), loader.explain())
+    for text in (repr(data), str(data), data._repr_html_(), *of_loader):
         assert "planted" not in text
         assert "host/data" in text

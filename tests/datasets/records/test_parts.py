@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import headrace
 import numpy as np
 import pytest
 from containers import write_tar
+from headrace.datasets.records.labels import labelled_by
 from headrace.datasets.records.part_fetcher import PartFetcher
 from headrace.errors import RecordIndexError, SourceError, UsageError
 from loader_batches import are_equal
@@ -195,6 +197,18 @@ def test_classes_of_joined_datasets_are_matched_by_name(image_folder: Folder, tm
     for wrong in ([], [3], 3):
         with pytest.raises(UsageError, match="list"):
             headrace.open(wrong)  # type: ignore[arg-type]
+
+
+def test_classes_of_one_name_are_not_joined_with_others(folder: Path) -> None:
+    """The later labels of the first dataset were then those of other classes."""
+    data = headrace.open(folder)
+    twice = replace(data, classes=(data.classes[0],) * len(data.classes))
+    assert (twice + twice).targets == twice.targets * 2  # equal classes need no names
+    for one, other in ((data, twice), (twice, data)):
+        with pytest.raises(UsageError, match=f"two of their classes have the name {data.classes[0]!r}"):
+            one + other
+    with pytest.raises(SourceError, match="two of these have one name"):
+        labelled_by(data, twice.classes)
 
 
 def test_kinds_can_be_mixed_read_split_and_packed(folder: Path, tmp_path: Path) -> None:

@@ -61,6 +61,13 @@ def test_malformed_lst_is_refused(tmp_path: Path, text: str, words: str) -> None
         headrace.open(tmp_path / "a.lst")
 
 
+@pytest.mark.parametrize(("name", "line"), [("a.lst", "0\t1\t{}"), ("a.csv", "path,label\n{},1")])
+def test_a_path_longer_than_any_file_has_is_an_error_in_words(name: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(line.format("a" * 5000))
+    with pytest.raises(SourceError, match="does not exist"):
+        headrace.open(tmp_path / name)
+
+
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
 @pytest.mark.parametrize("named", [True, False])
 def test_tables_give_paths_and_labels(image_folder: Callable[..., Path], tmp_path: Path, kind: str, named: bool) -> None:

@@ -20,9 +20,9 @@ from headrace.launch.other_launchers import (
     slurm_script,
     ssh_script,
 )
-from headrace.launch.own_code.source import write_members
-from headrace.launch.own_code.travelling import members
+from headrace.launch.own_code.travelling import write_copy
 from headrace.system.files.atomic_write import atomic_write
+from headrace.system.files.private_files import check_below, check_unnamed_folder
 from headrace.system.text.redaction import without_url_secrets
 
 __all__ = ["OTHER_LAUNCHERS", "add_other_launcher_options", "write_launcher"]
@@ -102,14 +102,16 @@ def _own_training(args: argparse.Namespace, name: str, options: Mapping[str, str
     code = (args.out.parent / f"{name}-code").absolute()
     places = {"SM_MODEL_DIR": f"results/{name}/model", "SM_OUTPUT_DATA_DIR": f"results/{name}/output"}
     try:
-        write_members(members(source), code)
+        check_unnamed_folder(code)
+        write_copy(source, code)
         for place in places.values():
+            check_below(code, code / place)
             (code / place).mkdir(parents=True, exist_ok=True)
     except OSError as reason:
-        raise _unwritten(code, reason) from None
+        raise _unwritten(Path(reason.filename or code), reason) from None
     output.log(source.words())
     output.log(f"copied to {code}, with headrace: change the script, and run this command again")
-    requirements = (code / "requirements.txt").is_file()
+    requirements = Path("requirements.txt") in source.contents.files
     if requirements and args.target != "skypilot":
         output.log("remark: install the packages of its requirements.txt where the machines see them")
     channel = {"SM_CHANNEL_TRAINING": str(Path(args.data).absolute())} if args.data else {}

@@ -6,11 +6,11 @@ A record is one image with key and label.
 from __future__ import annotations
 
 import hashlib
-import json
 import operator
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +29,7 @@ from headrace.errors import DecodeError, FormatError, RecordIndexError, SourceEr
 from headrace.images.with_pillow import rgb_picture
 from headrace.system.files.near_paths import near_path_hint
 from headrace.system.text.arguments import suggest_arguments, unknown_name
+from headrace.system.text.json import parse_json
 from headrace.system.text.other_libraries import OF_DATASET, OF_SPLIT
 from headrace.system.text.redaction import without_url_secrets
 
@@ -87,8 +88,7 @@ class Dataset(_Opened):
         names = f" ({names_text(self.classes, 3)})" if self.classes else ""
         root = without_url_secrets(self.root)
         part = "part of " if self.is_part else ""
-        ignored = f", ignored folders: {', '.join(self.ignored_folders[:3])}" if self.ignored_folders else ""
-        ignored += " …" if len(self.ignored_folders) > 3 else ""
+        ignored = f", ignored folders: {names_text(self.ignored_folders, 3)}" if self.ignored_folders else ""
         facts = f"records={len(self)}, classes={len(self.classes)}{names}{ignored}"
         return f"Dataset({part}{root!r}, kind={self.kind!r}, {facts})"
 
@@ -246,7 +246,7 @@ class Dataset(_Opened):
         """Return the parsed JSON of a record, or None. Raise FormatError for damaged JSON, else what `read` raises."""
         raw = self.read_json(record)
         try:
-            return json.loads(raw) if raw else None
+            return parse_json(raw) if raw else None
         except ValueError as error:
             raise FormatError(
                 f"record {self.table.keys[record]!r}: its JSON cannot be read: {error}",
@@ -300,6 +300,13 @@ def _common_labels(classes: tuple[str, ...], one: Dataset, first: Dataset) -> tu
             f"{first.root} and {one.root} cannot be joined: only one of them has names for its classes",
             hint="give both class names, or both numbers",
         )
+    for names in (classes, one.classes):
+        if len(set(names)) < len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            raise UsageError(
+                f"{first.root} and {one.root} cannot be joined: two of their classes have the name {twice!r}",
+                hint="give each class a name of its own, or both datasets the same classes",
+            )
     names = tuple(dict.fromkeys((*classes, *one.classes)))
     place = {name: number for number, name in enumerate(names)}
     new = np.array([*(place[name] for name in one.classes), -1], dtype=np.int64)  # the last entry is for label -1

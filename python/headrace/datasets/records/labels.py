@@ -26,6 +26,11 @@ def labelled_by(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     if not dataset.classes:
         raise SourceError(f"{dataset.root} has no labels", hint=labels_looked_for(dataset))
     label = {name: number for number, name in enumerate(classes)}
+    if len(label) < len(classes):
+        raise SourceError(
+            f"{dataset.root} cannot be labelled by the training classes: two of these have one name",
+            hint="give data with the same classes in the same order",
+        )
     surplus = [name for name in dataset.classes if name not in label]
     if surplus:
         names = ", ".join(surplus[:5]) + (" …" if len(surplus) > 5 else "")

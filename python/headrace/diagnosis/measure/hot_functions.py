@@ -76,6 +76,8 @@ CONTAINERS = frozenset(
 )  # fmt: skip
 """Classes that only call others."""
 
+_CALLED = re.compile(r"\b([A-Za-z_]\w*+)\(")  # a very long name takes linear time
+
 PASSING = ("<module>", "<listcomp>", "<genexpr>", "<dictcomp>", "<lambda>", "wrapper", "inner", "wrapped", "decorate_context")
 """Functions that only pass a call on, or have no name."""
 
@@ -260,7 +262,7 @@ def late_resize_words(session: Session, transform: str | None) -> tuple[str, ...
 
     transform: how the dataset's transforms show themselves, in order.
     """
-    names = [name for name in re.findall(r"([A-Za-z_]\w*)\(", transform or "") if name not in CONTAINERS]
+    names = [name for name in _CALLED.findall(transform or "") if name not in CONTAINERS]
     shrink = next((name for name in names if name in SHRINKS), None)
     if shrink is None:
         return ()

@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from headrace.errors import UsageError
+from headrace.system.files.private_files import check_below
 from headrace.system.text.sizes import count_text, size_text
 
 __all__ = [
@@ -244,9 +245,13 @@ def _template(name: str) -> str:
 
 
 def write_members(members: Iterable[Member], target: Path) -> None:
-    """Write files into a folder. All are known before the first is written: the folder may lie in the source."""
+    """Write files into a folder. All are known before the first is written: the folder may lie in the source.
+
+    Raises `OSError`, also for a link below the folder: one that came with somebody else's files may lead anywhere.
+    """
     for name, content in [*members]:
         copy = target / name
+        check_below(target, copy)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):
             copy.write_bytes(content)

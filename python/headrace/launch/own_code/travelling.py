@@ -16,14 +16,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
+from importlib.machinery import all_suffixes
 from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from headrace.errors import UsageError
 from headrace.launch.own_code.source import PACKAGE, Member, Source, write_members
+from headrace.system.files.private_files import check_below
 from headrace.system.files.scratch_folder import scratch_folder
 
-__all__ = ["ARCHIVE", "members", "needed_glibc", "stage", "temporary_folder", "write_archive"]
+__all__ = ["ARCHIVE", "members", "needed_glibc", "stage", "temporary_folder", "write_archive", "write_copy"]
 
 TRAVELLED = ".headrace"
 """Folder of headrace beside the script."""
@@ -36,6 +38,12 @@ LACKING = ("rich", "markdown-it-py", "mdurl", "pygments", "safetensors")
 
 _SKIPPED = ("__pycache__", "bin", "direct_url.json", "RECORD")
 """Files that do not travel. The last two say what was installed here, and from where."""
+
+_OWN = ("__pycache__", TRAVELLED)
+"""Folders in a copy that are made anew."""
+
+_MODULES = tuple(all_suffixes())
+"""Endings of the files that Python imports."""
 
 _GLIBC = re.compile(rb"GLIBC_(\d+)\.(\d+)")
 
@@ -67,6 +75,31 @@ def stage(source: Source, folder: Path) -> None:
     """
     write_members(source.members(travels=True), folder)
     shutil.copytree(_staged_headrace(), folder / TRAVELLED, copy_function=_link)
+
+
+def write_copy(source: Source, folder: Path) -> None:
+    """Write what a job needs to run `source` into a folder that may hold an earlier copy.
+
+    Raises `OSError`, also for a link in the folder, `UsageError` for a module there that is not of the source: Python would
+    import `json.py` beside the script, which an earlier copy has left behind, or which came with somebody else's files.
+    """
+    here = folder.absolute()  # it may lie in the source
+    written = [one for one in members(source) if isinstance(one[1], bytes) or here not in one[1].absolute().parents]
+    folders = {folder / parent for name, _ in written for parent in PurePosixPath(name).parents}
+    known = {folder / name for name, _ in written} | folders
+    strays: list[Path] = []
+    for place in sorted(folders):
+        check_below(folder, place)
+        for entry in sorted(place.iterdir()) if place.is_dir() else ():
+            if entry.name in _OWN:
+                shutil.rmtree(entry)
+            elif entry not in known and (entry.name.endswith(_MODULES) or any(entry.glob("__init__.*"))):
+                strays.append(entry)
+    if strays:
+        more = f" and {len(strays) - 3} more" if strays[3:] else ""
+        words = f"Python would import {', '.join(map(str, strays[:3]))}{more}, which the source does not have"
+        raise UsageError(words, hint="remove what an earlier copy has left, and run this command again")
+    write_members(written, folder)
 
 
 def temporary_folder() -> Path:

@@ -49,6 +49,18 @@ def test_an_index_that_lists_a_split_record_again_and_again_is_refused(tmp_path:
     assert len(headrace.open(tmp_path / "a.rec")) == 1
 
 
+def test_parts_without_data_count_as_those_of_a_split_record(tmp_path: Path) -> None:
+    """Eight bytes each, they are joined by magic numbers: 8 MB took 4 MB and a second for each line of the index."""
+    whole = split_record(0)
+    first = len(whole) - 16
+    (tmp_path / "a.rec").write_bytes(whole[:first] + struct.pack("<II", recordio.MAGIC, 2 << 29) * 1000 + whole[first:])
+    (tmp_path / "a.idx").write_text("".join(f"{number}\t0\n" for number in range(100)))
+    with at_most(1 << 20), pytest.raises(FormatError, match="listed again and again"):
+        headrace.open(tmp_path / "a.rec")
+    (tmp_path / "a.idx").write_text("0\t0\n")
+    assert len(headrace.open(tmp_path / "a.rec")) == 1
+
+
 def test_an_index_with_more_records_than_fit_is_refused(tmp_path: Path) -> None:
     whole = struct.pack("<IfQQ", 0, 1.0, 7, 0)
     (tmp_path / "a.rec").write_bytes(struct.pack("<II", recordio.MAGIC, len(whole)) + whole)
@@ -269,6 +281,19 @@ def test_a_sample_of_any_number_of_members_takes_no_time_for_each_pair(tmp_path:
     found = list(samples(tmp_path / "a.tar"))
     assert time.process_time() - began_s < 8
     assert len(found) == 1 and len(found[0][1]) == 20_001
+
+
+@pytest.mark.parametrize(
+    ("document", "words"), [(b"[" * 60_000 + b"]" * 60_000, "nested too deeply"), (b"[%b[]]" % (b"[]," * 200_000), "values")]
+)
+def test_the_json_of_a_record_takes_no_memory_for_its_values(
+    document: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 MB of `[],` took 6 GB, and brackets in brackets ended the loader with Python's RecursionError."""
+    monkeypatch.setenv(RECORD_LIMIT, "1MiB")
+    data = headrace.open(write_tar(tmp_path / "a.tar", [("a.jpg", IMAGES[0]), ("a.cls", b"0"), ("a.json", document)]))
+    with at_most(4 << 20), pytest.raises(FormatError, match=words):
+        data.parsed_json(0)
 
 
 def test_a_sparse_image_of_a_folder_is_an_error_of_the_image(image_folder: Callable[..., Path]) -> None:

@@ -226,6 +226,8 @@ def test_hidden_folders_and_those_of_a_mac_are_ignored_and_named(image_folder: M
     assert (data.classes, data.fingerprint) == (before.classes, before.fingerprint)
     assert sorted(data.ignored_folders) == [".git", "__MACOSX", "class_1/.ipynb_checkpoints"]
     assert "ignored folders: " in repr(data)
+    (root / ".\x1b[2J\u202e").mkdir()
+    assert "'.\\x1b[2J\\u202e'" in repr(headrace.open(root))
     result = headrace.pack(root, tmp_path / "packed")
     assert result.records == len(data)
     assert "__MACOSX/" in (tmp_path / "packed" / "errors.jsonl").read_text()

@@ -152,10 +152,10 @@ class _Reader:
             flag, data, length = self._part(at)
             if flag not in expected:
                 raise self._broken(at, "does not continue the record before it")
-            self.joined_bytes += length
+            self.joined_bytes += _WORDS.size + length  # parts without data are joined by magic numbers, too
             if self.joined_bytes > self.end:
                 raise self._broken(at, "overlaps with others, or is listed again and again")
-            if (size := self.joined.add(length)) > (limit := record_limit()):
+            if (size := self.joined.add(_WORDS.size + length)) > (limit := record_limit()):
                 raise self._broken(at, f"{too_large(size, limit)} for records in several parts, together")
             parts.append(os.pread(self.descriptor, length, data))
             if flag == _LAST:

@@ -21,7 +21,7 @@ def check_first_image(path: Path, folder: Path, names: Keys) -> None:
     """Raise SourceError if the list at `path` is empty or its first image is not in `folder`."""
     if not names:
         raise SourceError(f"{path} lists no images")
-    if not (folder / names[0]).exists():
+    if not os.path.exists(folder / names[0]):  # noqa: PTH110 (`Path.exists` raises for a name that is too long)
         raise SourceError(
             f"{folder / names[0]}, the first image that {path} lists, does not exist",
             hint="put the list beside its images, or name their folder:  --root FOLDER; headrace.open(…, root=FOLDER)",
