@@ -48,6 +48,7 @@ from headrace.accelerate.script_code.written_calls import called_name, is_librar
 from headrace.accelerate.transforms.flat_transforms import require_unmodified
 from headrace.accelerate.transforms.names import full_name
 from headrace.accelerate.transforms.translate import Trace
+from headrace.accelerate.workers.settings import collate_as_worker
 
 __all__ = ["ItemCalls", "has_own_default_collate"]
 
@@ -566,7 +567,8 @@ class ItemCalls:
 def has_own_default_collate() -> bool:
     """Return whether the script has added or replaced functions by which torch's `default_collate` treats a type."""
     known = sys.modules["torch.utils.data._utils.collate"]
-    return any(getattr(known, getattr(one, "__name__", ""), None) is not one for one in known.default_collate_fn_map.values())
+    functions = (one for one in known.default_collate_fn_map.values() if one is not collate_as_worker)
+    return any(getattr(known, getattr(one, "__name__", ""), None) is not one for one in functions)
 
 
 _PURE = object()
