@@ -46,7 +46,7 @@ def collate_as_worker(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 def _collate_functions() -> dict[Any, Any]:
     """Return torch's functions by type as a worker would call them."""
-    found = default_collate_fn_map.copy()
+    found: dict[Any, Any] = default_collate_fn_map.copy()
     if found.get(torch.Tensor) is collate_tensor_fn:
         found[torch.Tensor] = collate_as_worker
     return found
