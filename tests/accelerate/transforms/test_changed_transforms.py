@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from deferred_helpers import OwnImages
 from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.transforms.translate import translate
 from torch.utils.data import DataLoader
@@ -124,3 +125,21 @@ def test_a_wrapper_that_does_more_than_hand_over(kind: Any, workers: int, both: 
         return [*DataLoader(ImageFolder(str(folder), kind(*steps)), 4, num_workers=workers)]
 
     both(script)
+
+
+@pytest.mark.matrix(keep=3)
+@pytest.mark.parametrize("kind", [ImageFolder, OwnImages])
+@pytest.mark.parametrize("container", [lambda steps: v2.Compose(steps), lambda steps: torch.nn.Sequential(*steps)])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_hook_of_a_list_of_transforms_sees_each_image(
+    workers: int, container: Any, kind: Any, both: Both, folder: Path
+) -> None:
+    """The compared images tell nothing of a hook that begins with the fifth one, or that only keeps what it saw."""
+
+    def script() -> Any:
+        seen: list[int] = []
+        steps = container([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+        steps.register_forward_hook(lambda module, given, made: seen.append(1) or (made * 2 if len(seen) > 4 else None))
+        return [*DataLoader(kind(folder, steps), 4, num_workers=workers)], len(seen)
+
+    assert not any("the same batches, bit for bit" in line for line in both(script)[1])

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from headrace.accelerate.runtime.unsupported import Unsupported
+from headrace.accelerate.runtime.unsupported import Unsupported, attempt
 from headrace.accelerate.script.library_code import is_constant, is_of_library, loaded_names, nested_codes
 from headrace.accelerate.script.replaced_functions import is_own_function
 from headrace.accelerate.script_code.attributes import computed_attribute, property_of, vars_of
@@ -45,8 +45,10 @@ from headrace.accelerate.script_code.pure_functions import (
 )
 from headrace.accelerate.script_code.rewrite import RewrittenCode, rewritten
 from headrace.accelerate.script_code.written_calls import called_name, is_library
+from headrace.accelerate.transforms.flat_transforms import require_unmodified
 from headrace.accelerate.transforms.names import full_name
 from headrace.accelerate.transforms.translate import Trace
+from headrace.accelerate.workers.settings import collate_as_worker
 
 __all__ = ["ItemCalls", "has_own_default_collate"]
 
@@ -200,6 +202,8 @@ class ItemCalls:
             function = self._method(kind, name, thing)
             self._methods[key] = now, function
         if function is None or (function is not _PURE and name in getattr(thing, "__dict__", ())):  # the object's own attribute
+            if name in ("__getitem__", "__len__"):  # an index and `len` call that of the class
+                raise self.refuse(f"an object of {kind.__name__} has its own {name}")
             return self.call(self.attribute(thing, name), *arguments, **named)
         if function is _PURE:
             self._require_plain(arguments, named)
@@ -336,6 +340,8 @@ class ItemCalls:
                 if result is not None:
                     return result
             if full_name(operation) in COMPOSE or kind is torch.nn.Sequential:
+                if (refusal := attempt(lambda: require_unmodified(operation))) is not None:
+                    raise self.refuse(refusal.text)
                 result = arguments[0]
                 for part in operation.transforms if kind is not torch.nn.Sequential else operation:
                     result = self.call(part, result)
@@ -455,7 +461,8 @@ class ItemCalls:
         """Refuse arguments that are not plain data: the function might call code of the script, or read a planned image."""
         for argument in (*arguments, *named.values()) if named else arguments:
             kind = type(argument)
-            if not self._is_plain(kind) and kind is not type and not self._is_own_iterator(argument):
+            is_known = is_of_library(argument.__module__) if kind is type else self._is_plain(kind)
+            if not is_known and not self._is_own_iterator(argument):
                 what = argument.words() if isinstance(argument, PlannedImage | PlannedView | PlannedFile) else kind.__name__
                 raise self.refuse(f"its items compute with {what}")
 
@@ -560,7 +567,8 @@ class ItemCalls:
 def has_own_default_collate() -> bool:
     """Return whether the script has added or replaced functions by which torch's `default_collate` treats a type."""
     known = sys.modules["torch.utils.data._utils.collate"]
-    return any(getattr(known, getattr(one, "__name__", ""), None) is not one for one in known.default_collate_fn_map.values())
+    functions = (one for one in known.default_collate_fn_map.values() if one is not collate_as_worker)
+    return any(getattr(known, getattr(one, "__name__", ""), None) is not one for one in functions)
 
 
 _PURE = object()

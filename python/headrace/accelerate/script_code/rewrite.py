@@ -350,8 +350,15 @@ class _Rewriter(ast.NodeTransformer):
         """Rewrite a binary operator. Raise `Unsupported` for `@`: a worker multiplies matrices with one thread."""
         if isinstance(node.op, ast.MatMult):
             raise self._refuse("multiplies matrices")
-        node.left, node.right = self._operand(node.left), self._operand(node.right)
+        right = self._text if isinstance(node.op, ast.Mod) else self._operand  # `"%s" % value` makes a text of the value
+        node.left, node.right = self._operand(node.left), right(node.right)
         return node
+
+    def _text(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Tuple):
+            return ast.copy_location(ast.Tuple([self._text(one) for one in node.elts], ast.Load()), node)
+        made = self._operand(node)
+        return made if isinstance(node, ast.Constant) else self._decided("formatted", [made], node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
         """Rewrite a unary operator: its operand goes through `Decisions.operand`."""
@@ -376,6 +383,11 @@ class _Rewriter(ast.NodeTransformer):
         node.body, node.orelse = ([self.visit(one) for one in part] for part in (node.body, node.orelse))
         return node
 
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        """Rewrite an assertion: its condition goes through `Decisions.operand`."""
+        node.test, node.msg = self._operand(node.test), None if node.msg is None else self.visit(node.msg)
+        return node
+
     def visit_While(self, node: ast.While) -> Any:
         """Rewrite the condition of a `while` loop: it goes through `Decisions.operand`."""
         node.test = self._operand(node.test)
@@ -385,6 +397,34 @@ class _Rewriter(ast.NodeTransformer):
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         """Rewrite `a if condition else b`: the condition goes through `Decisions.operand`."""
         node.test, node.body, node.orelse = self._operand(node.test), self.visit(node.body), self.visit(node.orelse)
+        return node
+
+    def visit_Dict(self, node: ast.Dict) -> Any:
+        """Rewrite a dict: its keys go through `Decisions.operand`, which their hashes call, and `**more` is iterated over."""
+        values = zip(node.keys, node.values, strict=True)
+        node.values = [self._iterated(value) if key is None else self.visit(value) for key, value in values]
+        node.keys = [None if key is None else self._operand(key) for key in node.keys]
+        return node
+
+    def visit_Set(self, node: ast.Set) -> Any:
+        """Rewrite a set: its elements go through `Decisions.operand`, which their hashes call."""
+        node.elts = [self.visit(one) if isinstance(one, ast.Starred) else self._operand(one) for one in node.elts]
+        return node
+
+    def visit_SetComp(self, node: ast.SetComp) -> Any:
+        """Rewrite a set comprehension: its elements go through `Decisions.operand`."""
+        node.elt, node.generators = self._operand(node.elt), [self.visit(one) for one in node.generators]
+        return node
+
+    def visit_DictComp(self, node: ast.DictComp) -> Any:
+        """Rewrite a dict comprehension: its keys go through `Decisions.operand`."""
+        node.key, node.value = self._operand(node.key), self.visit(node.value)
+        node.generators = [self.visit(one) for one in node.generators]
+        return node
+
+    def visit_keyword(self, node: ast.keyword) -> Any:
+        """Rewrite an argument `name=value`, or `**values`, which is iterated over."""
+        node.value = self.visit(node.value) if node.arg is not None else self._iterated(node.value)
         return node
 
     def _operand(self, node: ast.expr) -> Any:
@@ -416,6 +456,8 @@ class _Rewriter(ast.NodeTransformer):
             if function.attr in CHANGES:
                 if not isinstance(base, ast.Name) or base.id not in self._fresh:
                     raise self._refuse(f"calls {function.attr} on something outside of its own variables")
+                through = {"extend": "iterated", "update": "iterated", "append": "", "insert": ""}.get(function.attr, "operand")
+                arguments = [self._decided(through, [one], node) if through else one for one in arguments]
                 return ast.copy_location(ast.Call(function, arguments, named), node)
             name = ast.Constant(self._whole(function.attr))
             return self._decided("method", [self.visit(base), name, *arguments], node, named)
@@ -471,11 +513,13 @@ class _Rewriter(ast.NodeTransformer):
 
     def _index(self, index: ast.expr) -> Any:
         if isinstance(index, ast.Slice):
-            bounds = [ast.Constant(None) if one is None else self.visit(one) for one in (index.lower, index.upper, index.step)]
+            bounds = [
+                ast.Constant(None) if one is None else self._operand(one) for one in (index.lower, index.upper, index.step)
+            ]
             return self._decided("slice", bounds, index)
         if isinstance(index, ast.Tuple):
             return ast.copy_location(ast.Tuple([self._index(one) for one in index.elts], ast.Load()), index)
-        return self.visit(index)
+        return self._operand(index)
 
     def _whole(self, name: str) -> str:
         private = self._owner and name.startswith("__") and not name.endswith("__")

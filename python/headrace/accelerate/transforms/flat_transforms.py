@@ -16,7 +16,7 @@ from headrace.accelerate.runtime.unsupported import Unsupported
 from headrace.accelerate.script.replaced_functions import is_own_function
 from headrace.accelerate.transforms.names import V1, V2, full_name
 
-__all__ = ["LIBRARIES", "flatten"]
+__all__ = ["LIBRARIES", "flatten", "require_unmodified"]
 
 #: Packages whose classes may be translated; other classes are the script's own.
 LIBRARIES = frozenset({"timm", "torch", "torchvision"})
@@ -35,7 +35,7 @@ def flatten(operation: object) -> Iterator[Any]:
         return
     if not callable(operation):
         raise Unsupported(f"its transform is a {type(operation).__name__}, which cannot be called")
-    _require_unmodified(operation)
+    require_unmodified(operation)
     name = full_name(operation)
     if name in (V1 + "Compose", V2 + "Compose"):
         for part in operation.transforms:  # type: ignore[attr-defined]
@@ -102,7 +102,8 @@ def _of_class(kind: type, name: str) -> Any:
     return next((vars(parent)[name] for parent in kind.__mro__ if name in vars(parent)), None)
 
 
-def _require_unmodified(operation: object) -> None:
+def require_unmodified(operation: object) -> None:
+    """Raise `Unsupported` for a transform with a hook, a replaced method, or what hides an attribute of its class."""
     state = getattr(operation, "__dict__", {})
     kind = type(operation)
     of_library = kind.__module__.partition(".")[0] in LIBRARIES

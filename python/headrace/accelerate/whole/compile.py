@@ -119,8 +119,8 @@ def compile_view(parts: TransformParts, values: ValueTable) -> CompiledView:
     try:
         steps = [transform_of(step) for step in parts.geometry]
         dtype: Any = str(values.dtype).removeprefix("torch.")
-        # Without fusing, so that each pixel is that of one operation after the other.
-        pipeline = compile_pipeline(Compose(steps), dtype=dtype, layout="chw", table=table, fuse="off")
+        # Without fusing, so that each pixel is that of one operation after the other. Pillow clips gray of 16 bits.
+        pipeline = compile_pipeline(Compose(steps), dtype=dtype, layout="chw", table=table, fuse="off", depth="clip")
     except UsageError as error:
         raise Unsupported(str(error)) from error
     view = CompiledView(pipeline, pipeline.store(), values.dtype, tuple(_draws(parts.geometry)), parts.erasings)

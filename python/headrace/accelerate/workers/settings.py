@@ -16,12 +16,12 @@ import numpy as np
 import torch
 import torch.overrides
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from headrace.accelerate.workers.one_at_a_time import one_at_a_time
 from headrace.accelerate.workers.one_thread import one_thread
 
-__all__ = ["PILLOWS_PIXEL_LIMIT", "WorkerSettings", "changed_setting", "current_folder"]
+__all__ = ["PILLOWS_PIXEL_LIMIT", "WorkerSettings", "changed_setting", "collate_as_worker", "current_folder"]
 
 Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 """A function that returns a setting, and one that sets it."""
@@ -30,6 +30,26 @@ Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 def _print_options() -> Any:
     """Return torch's options for texts of tensors. `torch.set_printoptions` cannot set all of them one by one."""
     return torch._tensor_str.PRINT_OPTS
+
+
+def collate_as_worker(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """Collate tensors as torch's `collate_tensor_fn` does in a worker: into memory of the first tensor's dtype.
+
+    In another process torch promotes dtypes.
+    """
+    first = batch[0]
+    if first.is_nested or first.layout is not torch.strided:  # torch refuses these
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    out = torch.empty((len(batch), *first.size()), dtype=first.dtype, device=first.device)
+    return torch.stack(batch, 0, out=out)
+
+
+def _collate_functions() -> dict[Any, Any]:
+    """Return torch's functions by type as a worker would call them."""
+    found: dict[Any, Any] = default_collate_fn_map.copy()
+    if found.get(torch.Tensor) is collate_tensor_fn:
+        found[torch.Tensor] = collate_as_worker
+    return found
 
 
 def _set_collate_functions(functions: dict[Any, Any]) -> None:
@@ -46,6 +66,8 @@ SETTINGS: tuple[Setting, ...] = (
     (default_collate_fn_map.copy, _set_collate_functions),
 )
 """The settings of torch and NumPy. Those of Pillow are found at run time (`_settings`)."""
+
+_COLLATE = SETTINGS[-1]
 
 PILLOWS_PIXEL_LIMIT = 1024 * 1024 * 1024 // 4 // 3
 """Pillow's default `MAX_IMAGE_PIXELS`. With a lower one Pillow warns of, or refuses, images that native code decodes."""
@@ -78,6 +100,7 @@ class WorkerSettings:
     def __init__(self) -> None:
         self.folder = current_folder()
         self._values = [(setting, setting[0]()) for setting in _settings()]
+        self._values.append((_COLLATE, _collate_functions()))
         self._modes = _function_modes()
 
     @contextmanager
