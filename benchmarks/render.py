@@ -1,10 +1,10 @@
 """Write every page that is made from results or code:   make results
 
 From the JSON documents in benchmarks/results/data: the pages in benchmarks/results, and the measured parts of README.md,
-docs/results/index.md, docs/reference/exactness.md and docs/fuzzing-runs.md, which lie between `<!-- results:begin NAME -->` and
-`<!-- results:end NAME -->`. From the code: docs/reference/cli.md and the pages
-below it, docs/reference/diagnosis.schema.json, the lists of transforms
-in three pages, and with botocore the pictures docs/images/launch-*.svg.
+docs/index.md, docs/results/index.md, docs/reference/exactness.md and docs/fuzzing-runs.md, which lie between
+`<!-- results:begin NAME -->` and `<!-- results:end NAME -->`. From the code: docs/reference/cli.md and the pages below it,
+docs/reference/diagnosis.schema.json, the lists of transforms in three pages, and with botocore the pictures
+docs/images/launch-*.svg.
 tests/test_pages.py fails when a file is not what this program would write.
 """
 
@@ -51,6 +51,7 @@ def measured() -> dict[Path, str]:
     files = {RESULTS / f"{name}.md": text for name, text in texts.items()}
     parts = {
         REPOSITORY / "README.md": readme.render(),
+        REPOSITORY / "docs/index.md": {"number": readme.headline()},
         REPOSITORY / "docs/results/index.md": {"summary": from_docs(readme.summary())},
         REPOSITORY / "docs/reference/exactness.md": {"exactness": exactness.render(read("exactness"))},
         REPOSITORY / "docs/fuzzing-runs.md": {"fuzzing": fuzzing.render(read("fuzzing"))},

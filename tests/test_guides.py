@@ -1,4 +1,4 @@
-"""Every command and Python block of the start page, the quickstart, the cookbook, the guides and the concepts runs, in small."""
+"""Every command and Python block of the start page, quickstart, cookbook, guides and concepts runs, in small."""
 
 from __future__ import annotations
 

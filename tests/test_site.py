@@ -103,6 +103,26 @@ def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) ->
     assert not left_out
 
 
+def test_the_search_finds_no_changelog_and_is_also_a_script(site: Path) -> None:
+    index = (site / "search.json").read_text(encoding="utf-8")
+    found = {item["location"].partition("#")[0] for item in json.loads(index)["items"]}
+    assert "quickstart.html" in found and "changelog.html" not in found
+    assert (site / "search.js").read_text(encoding="utf-8") == f"var __index = {index};\n"
+
+
+def test_the_reference_has_no_methods_of_our_own_use_and_one_argument_a_line(site: Path, pages: dict[Path, Page]) -> None:
+    anchors = pages[site / "reference" / "api" / "loader.html"].anchors
+    assert "headrace.Loader.state_dict" in anchors
+    assert not {f"headrace.Loader.{name}" for name in ("begin_next", "top_up", "plan")} & anchors
+    crowded = []
+    for path in (site / "reference" / "api").glob("*.html"):
+        for block in re.findall(r'<div class="doc-signature.*?</pre>', path.read_text(encoding="utf-8"), re.DOTALL):
+            text = html.unescape(re.sub(r"<[^>]+>", "", block))
+            if len(re.findall(r"^[^\n(]*\(.*\w: .*, \w+: ", text)) or len(text.splitlines()) == 1 < text.count(":"):
+                crowded.append(text)
+    assert not crowded
+
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FRAMES = """<body><script>
 addEventListener("load", async () => {
@@ -175,7 +195,8 @@ def test_a_broken_link_fails_the_build(text: str, tmp_path: Path, monkeypatch: p
     (tmp_path / "mkdocs.yml").write_text((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), encoding="utf-8")
     for name in ("STYLE", "glossary", "fuzzing", "quickstart", "index"):
         (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n\nWords.\n", encoding="utf-8")
-    (tmp_path / "docs" / "site.css").write_text("", encoding="utf-8")
+    for name in ("site.css", "site.js"):
+        (tmp_path / "docs" / name).write_text("", encoding="utf-8")
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n", encoding="utf-8")
     (tmp_path / "CONTRIBUTING.md").write_text("# Contributing\n", encoding="utf-8")
     (tmp_path / "scripts").mkdir()
