@@ -170,6 +170,40 @@ def test_no_page_scrolls_sideways_on_a_phone_or_a_desktop_and_none_asks_another_
     assert [(page, foreign) for page, _, _, foreign in found if foreign] == []
 
 
+SEARCH = """<script>
+const rooted = page => [...page.querySelectorAll("*")].filter(one => one.shadowRoot).map(one => one.shadowRoot);
+const until = async found => { while (!found()) await new Promise(done => setTimeout(done, 50)); return found(); };
+addEventListener("load", async () => {
+  await until(() => window.__index);
+  document.querySelector(".md-search__button").click();
+  const box = await until(() => rooted(document).map(root => root.querySelector("input")).find(Boolean));
+  box.value = "mixup";
+  box.dispatchEvent(new Event("input", {bubbles: true, composed: true}));
+  const links = () => rooted(document).flatMap(root => [...root.querySelectorAll("a")]).map(link => link.href);
+  const all = document.createElement("output");
+  all.textContent = (await until(() => links().some(link => link.includes(".html")) && links())).join(" ");
+  document.body.append(all);
+});
+</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_search_works_in_a_page_that_is_opened_as_a_file(site: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    page = copy / "index.html"
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", SEARCH), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}"]
+    command = [str(CHROMIUM), *options, "--virtual-time-budget=60000", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    if done.returncode:
+        pytest.skip(f"Chromium does not start here: {done.stderr[-200:]}")
+    output = re.search(r"<output>(.*?)</output>", done.stdout)
+    assert output is not None and "transforms-batches.html" in output[1], done.stdout[-300:] + done.stderr[-300:]
+
+
 def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Page]) -> None:
     anchors = {
         anchor for path, page in pages.items() if "api" in path.parts or path.name == "errors.html" for anchor in page.anchors
