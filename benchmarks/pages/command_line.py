@@ -1,4 +1,4 @@
-"""docs/reference/cli.md and docs/reference/cli/VERB.md: the help of every verb, as the command prints it."""
+"""docs/reference/cli.md and a page for each verb below it: the help, as the command prints it."""
 
 from __future__ import annotations
 
