@@ -1,9 +1,10 @@
 """Write every page that is made from results or code:   make results
 
 From the JSON documents in benchmarks/results/data: the pages in benchmarks/results, and the measured parts of README.md,
-docs/results/index.md, docs/reference/exactness.md and docs/fuzzing.md, which lie between `<!-- results:begin NAME -->` and
-`<!-- results:end NAME -->`. From the code: docs/reference/cli.md, docs/reference/diagnosis.schema.json, the lists of transforms
-in three pages, and with botocore the pictures docs/images/launch-*.svg.
+docs/index.md, docs/results/index.md, docs/reference/exactness.md and docs/fuzzing-runs.md, which lie between
+`<!-- results:begin NAME -->` and `<!-- results:end NAME -->`. From the code: docs/reference/cli.md and the pages below it,
+docs/reference/diagnosis.schema.json, the lists of transforms in three pages, and with botocore the pictures
+docs/images/launch-*.svg.
 tests/test_pages.py fails when a file is not what this program would write.
 """
 
@@ -16,7 +17,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from pages import command_line, exactness, fuzzing, readme, screens, transforms
+from pages import command_line, exactness, fuzzing, readme, screens, transforms, trials
 from pages.document import DATA, RESULTS, read
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -46,12 +47,14 @@ def filled(text: str, name: str, part: str) -> str:
 
 def measured() -> dict[Path, str]:
     """Return the files that are made from JSON documents, with the text that they should have."""
-    files = {RESULTS / f"{name}.md": importlib.import_module(module_of(name)).render(read(name)) for name in PAGES}
+    texts = {name: importlib.import_module(module_of(name)).render(read(name)) for name in PAGES} | trials.pages(read("trials"))
+    files = {RESULTS / f"{name}.md": text for name, text in texts.items()}
     parts = {
         REPOSITORY / "README.md": readme.render(),
+        REPOSITORY / "docs/index.md": {"number": readme.headline()},
         REPOSITORY / "docs/results/index.md": {"summary": from_docs(readme.summary())},
         REPOSITORY / "docs/reference/exactness.md": {"exactness": exactness.render(read("exactness"))},
-        REPOSITORY / "docs/fuzzing.md": {"fuzzing": fuzzing.render(read("fuzzing"))},
+        REPOSITORY / "docs/fuzzing-runs.md": {"fuzzing": fuzzing.render(read("fuzzing"))},
     }
     return files | {path: with_parts(path, named) for path, named in parts.items()}
 
@@ -74,7 +77,7 @@ def described() -> dict[Path, str]:
     from headrace.report.exports.json import schema
 
     return {
-        REPOSITORY / "docs/reference/cli.md": command_line.render(),
+        **{REPOSITORY / name: text for name, text in command_line.render().items()},
         REPOSITORY / "docs/reference/diagnosis.schema.json": json.dumps(schema(), indent=1) + "\n",
         **{REPOSITORY / name: with_parts(REPOSITORY / name, parts) for name, parts in transforms.render().items()},
     }
@@ -89,6 +92,7 @@ def write(files: dict[Path, str]) -> None:
     """Write the files that differ, and name them."""
     for path, text in files.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"wrote {path.relative_to(REPOSITORY)}", file=sys.stderr)
 

@@ -9,6 +9,7 @@ nowhere is an error.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -174,6 +175,16 @@ def configuration(pages: Path) -> dict[str, Any]:
     return config
 
 
+def write_index(folder: Path) -> None:
+    """Take the changelog out of the index of the search; write the index as a script, too, for pages opened as files."""
+    path = folder / "search.json"
+    index = json.loads(path.read_text(encoding="utf-8"))
+    index["items"] = [item for item in index["items"] if not item["location"].startswith("changelog.html")]
+    text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
+    path.write_text(text, encoding="utf-8")
+    (folder / "search.js").write_text(f"var __index = {text};\n", encoding="utf-8")
+
+
 def build(work: Path, site: Path) -> int:
     """Write the pages to `work` and the site to `site`; return the exit code."""
     shutil.rmtree(work, ignore_errors=True)
@@ -187,6 +198,7 @@ def build(work: Path, site: Path) -> int:
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", str(file)]
     code = subprocess.run(command, cwd=REPOSITORY).returncode
     if code == 0:
+        write_index(work / "html")
         shutil.rmtree(site, ignore_errors=True)
         shutil.move(work / "html", site)
     return code
@@ -196,7 +208,7 @@ def main() -> int:
     """Build the site of this repository."""
     code = build(REPOSITORY / "target" / "site", REPOSITORY / "site")
     if code == 0:
-        print("site: open site/index.html")
+        print("site: open site/index.html, or serve it:  python3 -m http.server --directory site")
     return code
 
 

@@ -21,7 +21,7 @@ from headrace.cli.main import VERBS
 from headrace.diagnosis.result.kinds import KINDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PAGE = REPOSITORY / "docs" / "reference" / "cli.md"
+VERB_PAGES = REPOSITORY / "docs" / "reference" / "cli"
 DOCUMENTS = [
     REPOSITORY / "README.md",
     REPOSITORY / "CHANGELOG.md",
@@ -71,11 +71,12 @@ def commands(path: Path) -> Iterator[str]:
 
 
 def documents_with(word: str) -> list[Path]:
-    return [path for path in DOCUMENTS if path != PAGE and any(line.startswith(word) for line in commands(path))]
+    written = [path for path in DOCUMENTS if path.parent != VERB_PAGES and path.name != "cli.md"]
+    return [path for path in written if any(line.startswith(word) for line in commands(path))]
 
 
 def section_of(verb: str) -> str:
-    return PAGE.read_text(encoding="utf-8").partition(f"## headrace {verb}\n")[2].partition("\n## ")[0]
+    return (VERB_PAGES / f"{verb}.md").read_text(encoding="utf-8").removeprefix(f"# headrace {verb}\n")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -85,12 +86,12 @@ def test_the_command_reference_is_up_to_date(verb: str, monkeypatch: pytest.Monk
     for action in parser._actions:
         for option in action.option_strings or [action.metavar or action.dest]:
             assert str(option) in section_of(verb), (
-                f"{option} of `headrace {verb}` is not in docs/reference/cli.md: run make results"
+                f"{option} of `headrace {verb}` is not in docs/reference/cli: run make results"
             )
     monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
     printed = importlib.import_module("pages.command_line").help_of(verb)
     assert section_of(verb).strip() == f"```\n{printed}\n```", (
-        "docs/reference/cli.md is not what the command prints: run make results"
+        "docs/reference/cli is not what the command prints: run make results"
     )
 
 
@@ -314,3 +315,13 @@ def test_the_page_of_environment_variables_lists_those_in_the_code() -> None:
     assert not missing, f"docs/reference/environment.md lacks {missing}"
     assert not unknown, f"docs/reference/environment.md lists {unknown}, which no code reads"
     assert len(listed) > 20
+
+
+PAGES = [path for path in DOCUMENTS if path.name != "README.md" and "notes" not in path.parts]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_a_page_has_at_most_3000_words(path: Path) -> None:
+    """A longer one has more than one subject: docs/reference/diagnosis.md and its neighbours show how to divide it."""
+    prose = re.sub(r"\]\([^)]*\)|<!--.*?-->", " ", path.read_text(encoding="utf-8"))
+    assert sum(bool(re.search(r"\w", word)) for word in prose.split()) <= 3_000

@@ -1,4 +1,4 @@
-"""Every command line and every Python block of the start page, the quickstart, the guides and the concepts runs, in small."""
+"""Every command and Python block of the start page, quickstart, cookbook, guides and concepts runs, in small."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ DOCS = REPOSITORY / "docs"
 PAGES = [
     "index",
     "quickstart",
+    "cookbook",
     *(f"{kind}/{path.stem}" for kind in ("guides", "concepts") for path in sorted((DOCS / kind).glob("*.md"))),
 ]
 ELSEWHERE = {
@@ -155,6 +156,16 @@ def test_a_block_that_is_not_run_shows_output_only(page: str) -> None:
 def test_a_guide_is_short(page: str) -> None:
     """What to type and what comes of it. Rules are lists in docs/reference."""
     assert len((DOCS / f"{page}.md").read_bytes()) <= 8_000
+
+
+def test_the_cookbook_has_25_recipes_of_15_lines_at_most() -> None:
+    """A recipe is a heading, a line that says what for, and one program."""
+    text = (DOCS / "cookbook.md").read_text(encoding="utf-8")
+    recipes = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    assert len(recipes) == 25
+    for recipe in recipes:
+        [(language, program)] = BLOCK.findall(recipe)
+        assert language == "python" and len(program.splitlines()) <= 15, recipe
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -50,10 +50,11 @@ def test_every_page_is_what_make_results_writes(render: ModuleType, kind: str) -
 
 
 def test_every_page_and_every_document_is_rendered(render: ModuleType) -> None:
-    assert set(PAGES) == set(render.PAGES)
+    experiments = json.loads((DATA / "trials.json").read_text(encoding="utf-8"))["experiments"]
+    assert set(PAGES) == set(render.PAGES) | {f"trials-{name}" for name in experiments}
     assert set(DOCUMENTS) == set(render.PAGES) | PARTS
     parts = {path.name for path in render.measured() if path.suffix == ".md" and path.parent != BENCHMARKS / "results"}
-    assert parts == {"README.md", "index.md", "exactness.md", "fuzzing.md"}
+    assert parts == {"README.md", "index.md", "exactness.md", "fuzzing-runs.md"}
 
 
 def numbers(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -116,7 +117,7 @@ def test_every_page_has_a_make_target_and_every_target_a_script() -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     targets = {line.split(":")[0] for line in makefile.splitlines() if line.startswith("bench-")}
     # bench-gpu writes awaits_gpu and gpu-trials, too
-    expected = {f"bench-{name.replace('_', '-')}" for name in set(PAGES) - BY_HAND - {"awaits_gpu", "gpu-trials"}}
+    expected = {f"bench-{name.replace('_', '-')}" for name in set(DOCUMENTS) - PARTS - BY_HAND - {"awaits_gpu", "gpu-trials"}}
     expected |= {"bench-exactness", "bench-intervals", "bench-overhead"}
     assert targets == expected
     scripts = {word for word in makefile.split() if word.startswith("benchmarks/") and word.endswith(".py")}

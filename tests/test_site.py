@@ -103,6 +103,27 @@ def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) ->
     assert not left_out
 
 
+def test_the_search_finds_no_changelog_and_is_also_a_script(site: Path) -> None:
+    index = (site / "search.json").read_text(encoding="utf-8")
+    found = {item["location"].partition("#")[0] for item in json.loads(index)["items"]}
+    assert "quickstart.html" in found and "changelog.html" not in found
+    assert (site / "search.js").read_text(encoding="utf-8") == f"var __index = {index};\n"
+
+
+def test_the_reference_has_no_methods_of_our_own_use_and_one_argument_a_line(site: Path, pages: dict[Path, Page]) -> None:
+    anchors = pages[site / "reference" / "api" / "loader.html"].anchors
+    assert "headrace.Loader.state_dict" in anchors
+    assert not {f"headrace.Loader.{name}" for name in ("begin_next", "top_up", "plan")} & anchors
+    crowded = []
+    for path in (site / "reference" / "api").glob("*.html"):
+        for block in re.findall(r'<div class="doc-signature.*?</pre>', path.read_text(encoding="utf-8"), re.DOTALL):
+            text = html.unescape(re.sub(r"<[^>]+>", "", block))
+            first = text.partition("\n")[0]
+            if len(first) > 50 and re.search(r"\w: .*, \w+: ", first):  # what fits on a phone may stay on one line
+                crowded.append(text)
+    assert not crowded
+
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FRAMES = """<body><script>
 addEventListener("load", async () => {
@@ -150,6 +171,40 @@ def test_no_page_scrolls_sideways_on_a_phone_or_a_desktop_and_none_asks_another_
     assert [(page, foreign) for page, _, _, foreign in found if foreign] == []
 
 
+SEARCH = """<script>
+const rooted = page => [...page.querySelectorAll("*")].filter(one => one.shadowRoot).map(one => one.shadowRoot);
+const until = async found => { while (!found()) await new Promise(done => setTimeout(done, 50)); return found(); };
+addEventListener("load", async () => {
+  await until(() => window.__index);
+  document.querySelector(".md-search__button").click();
+  const box = await until(() => rooted(document).map(root => root.querySelector("input")).find(Boolean));
+  box.value = "mixup";
+  box.dispatchEvent(new Event("input", {bubbles: true, composed: true}));
+  const links = () => rooted(document).flatMap(root => [...root.querySelectorAll("a")]).map(link => link.href);
+  const all = document.createElement("output");
+  all.textContent = (await until(() => links().some(link => link.includes(".html")) && links())).join(" ");
+  document.body.append(all);
+});
+</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_search_works_in_a_page_that_is_opened_as_a_file(site: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    page = copy / "index.html"
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", SEARCH), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}"]
+    command = [str(CHROMIUM), *options, "--virtual-time-budget=60000", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    if done.returncode:
+        pytest.skip(f"Chromium does not start here: {done.stderr[-200:]}")
+    output = re.search(r"<output>(.*?)</output>", done.stdout)
+    assert output is not None and "transforms-batches.html" in output[1], done.stdout[-300:] + done.stderr[-300:]
+
+
 def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Page]) -> None:
     anchors = {
         anchor for path, page in pages.items() if "api" in path.parts or path.name == "errors.html" for anchor in page.anchors
@@ -175,7 +230,8 @@ def test_a_broken_link_fails_the_build(text: str, tmp_path: Path, monkeypatch: p
     (tmp_path / "mkdocs.yml").write_text((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), encoding="utf-8")
     for name in ("STYLE", "glossary", "fuzzing", "quickstart", "index"):
         (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n\nWords.\n", encoding="utf-8")
-    (tmp_path / "docs" / "site.css").write_text("", encoding="utf-8")
+    for name in ("site.css", "site.js"):
+        (tmp_path / "docs" / name).write_text("", encoding="utf-8")
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n", encoding="utf-8")
     (tmp_path / "CONTRIBUTING.md").write_text("# Contributing\n", encoding="utf-8")
     (tmp_path / "scripts").mkdir()

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md: the help of every verb, as the command prints it."""
+"""docs/reference/cli.md and a page for each verb below it: the help, as the command prints it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,15 @@ def help_of(*words: str) -> str:
     return printed.getvalue().rstrip()
 
 
-def render() -> str:
-    """Return the page."""
+def render() -> dict[str, str]:
+    """Return the page of the command and a page for each verb, by the names of their files."""
     from headrace.cli.main import VERBS
 
-    parts = ["# The `headrace` command", "", "Made from the command itself by `make results`.", "", "```", help_of(), "```", ""]
+    made = "Made from the command itself by `make results`."
+    links = " · ".join(f"[{verb}](cli/{verb}.md)" for verb in VERBS)
+    first = ["# The `headrace` command", "", f"{made} A page for each verb: {links}.", "", "```", help_of(), "```", ""]
+    pages = {"docs/reference/cli.md": "\n".join(first)}
     for verb in VERBS:
-        parts += [f"## headrace {verb}", "", "```", help_of(verb), "```", ""]
-    return "\n".join(parts)
+        lines = [f"# headrace {verb}", "", "```", help_of(verb), "```", ""]
+        pages[f"docs/reference/cli/{verb}.md"] = "\n".join(lines)
+    return pages

@@ -1,4 +1,4 @@
-"""The counts of executions in docs/fuzzing.md."""
+"""The counts of executions in docs/fuzzing-runs.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pages.document import Document, page, table
 
 
 def render(document: Document) -> str:
-    """Return the part of docs/fuzzing.md between its markers."""
+    """Return the part of docs/fuzzing-runs.md between its markers."""
     rows = document["rows"]
     counts = [(row["date"], f"`{row['target']}`", f"{row['executions']:,}", row["remark"]) for row in rows]
     total = ("", "together", f"{sum(row['executions'] for row in rows):,}", "")

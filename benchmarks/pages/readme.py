@@ -65,6 +65,14 @@ def demo(document: Document) -> Row:
     return "demo", (what, f"{rate(before['img_s'])} img/s", f"{rate(after['img_s'])} img/s", f"{after['times']:.1f}×")
 
 
+def headline() -> str:
+    """Return the number that the start page begins with."""
+    _, (_, before, after, times) = demo(read("demo"))
+    words = "as many images a second from the same script, without a changed line"
+    rates = f"{before} → {after}; <code>make demo</code>, 2 cores, {read('demo')['settings']['device']}"
+    return f'<p class="headline"><strong>{times}</strong> {words}<br><small>{rates}</small></p>'
+
+
 def loaders(document: Document) -> Row:
     """Loaders beside each other."""
 

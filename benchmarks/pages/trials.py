@@ -1,4 +1,4 @@
-"""The page of benchmarks/trials.py."""
+"""The pages of benchmarks/trials.py."""
 
 from __future__ import annotations
 
@@ -41,15 +41,29 @@ DESCRIPTIONS = ("recipe", "model", "load", "mode", "data", "workers", "batch_siz
 
 
 def render(document: Document) -> str:
-    """Return the page."""
-    return page(
+    """Return all pages as one text, which a benchmark prints."""
+    return "\n".join(pages(document).values())
+
+
+def pages(document: Document) -> dict[str, str]:
+    """Return the page `trials`, which lists the experiments, and one page for each of them, by name."""
+    experiments = document["experiments"]
+    names = ordered(experiments)
+    listed = [f"- [{experiments[name]['title']}](trials-{name}.md): {experiments[name]['date']}" for name in names]
+    first = page(
         "# Trials",
         "The published experiments, repeated by `headrace trials` on the machine below. The published numbers stand beside "
         "them; [the guide](../../docs/guides/trials.md) says what each figure is.",
+        "\n".join(listed),
         facts(document),
-        *(part for name in ordered(document["experiments"]) for part in experiment(name, document["experiments"][name])),
         note("trials"),
     )
+    found = {"trials": first}
+    for name in names:
+        title, settings, *results = experiment(name, experiments[name])
+        place = "Machine, versions and remarks: [all trials](trials.md)."
+        found[f"trials-{name}"] = page(title.removeprefix("#"), f"{settings} {place}", *results)
+    return found
 
 
 declaration = functools.cache(load)

@@ -57,7 +57,7 @@ class BitmapLayout:
 
     @property
     def kind(self) -> str:
-        """The row of the table in docs/reference/exactness.md."""
+        """The row of the table in docs/reference/exactness-files.md."""
         if self.compression in (RLE8, RLE4):
             return f"run lengths of {self.bits} bits: {self.codes}" + ", top row first" * self.top_down
         masks = ", masks" * (self.compression == BITFIELDS)

@@ -40,7 +40,7 @@ class GifLayout:
 
     @property
     def kind(self) -> str:
-        """The row of the table in docs/reference/exactness.md."""
+        """The row of the table in docs/reference/exactness-files.md."""
         if self.pixels == "beyond the palette":
             return "colour numbers beyond the palette"
         palette = {(0, 0): "no palette", (0, 1): "palette of the frame", (1, 0): "palette of the screen"}

@@ -170,7 +170,7 @@ def _masked_tar(root: Path) -> None:
     for number, image in enumerate(sorted((root / "data/photos").rglob("*.jpg"))):
         mask = root / "data/masks" / image.relative_to(root / "data/photos").with_suffix(".png")
         members += [(f"{number:04}.jpg", image.read_bytes()), (f"{number:04}.mask.png", mask.read_bytes())]
-        members.append((f"{number:04}.cls", b"0"))
+        members += [(f"{number:04}.cls", b"0"), (f"{number:04}.json", b'{"caption": "a cat"}')]
     write_tar(root / "data/masked.tar", members)
 
 

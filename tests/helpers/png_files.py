@@ -37,7 +37,7 @@ class PngLayout:
 
     @property
     def kind(self) -> str:
-        """The row of the table in docs/reference/exactness.md."""
+        """The row of the table in docs/reference/exactness-files.md."""
         beyond = ", colour numbers beyond the palette" if self.palette == "too short" else ""
         return f"{NAMES[self.colour_type]}, {self.bits} {'bit' if self.bits == 1 else 'bits'}{beyond}"
 

@@ -34,7 +34,7 @@ class WebPLayout:
 
     @property
     def kind(self) -> str:
-        """The row of the table in docs/reference/exactness.md."""
+        """The row of the table in docs/reference/exactness-files.md."""
         return f"{self.coding}, {'no alpha' if self.alpha == 'none' else 'alpha'}, {self.container}"
 
     @property

@@ -59,7 +59,7 @@ def test_bitmaps_of_every_layout_are_pillows_or_refused() -> None:
 
 
 def test_refused_bitmaps_are_of_kinds_that_the_page_names() -> None:
-    """docs/reference/exactness.md, "Odd and damaged files"."""
+    """docs/reference/exactness-files.md."""
     for layout in bitmap_layouts():
         ours = decoded(bitmap_file(layout))
         os2 = layout.header_bytes == 64 or (layout.header_bytes == 12 and layout.bits in (16, 32))

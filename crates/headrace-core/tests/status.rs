@@ -172,7 +172,7 @@ fn damage_that_libjpeg_turbo_finds_does_not_depend_on_the_region() {
     let mut decoder = Decoder::new();
     for (name, kind) in kinds() {
         if is_ours(&kind) || kind.lossless {
-            continue; // crops read only their part of the entropy-coded data: docs/reference/exactness.md
+            continue; // crops read only their part of the entropy-coded data: docs/reference/exactness-files.md
         }
         let data = encode(&pixels, SIZE, &kind).expect(name);
         let mut damaged = 0; // of the files that keep their size
