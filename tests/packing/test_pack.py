@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from file_digests import file_digests
 from headrace import transforms
+from headrace.datasets.records import table as table_module
 from headrace.datasets.records.keys import Keys
 from headrace.datasets.shards.index import Columns, read_columns
 from headrace.datasets.shards.manifest import INDEX, read_manifest
@@ -24,6 +26,7 @@ from headrace.inspection.verify import verify
 from headrace.loading.loader import Loader
 from headrace.packing import pack
 from headrace.packing.encoding.image_encoder import image_encoder
+from headrace.packing.engines import unit
 from headrace.packing.planning.options import PackOptions
 from PIL import Image
 from sample_images import jpeg, photograph, pixels, with_junk
@@ -613,3 +616,25 @@ def test_a_pack_of_a_list_does_not_resume_with_changed_images(image_folder: Call
     (source / names[-1]).write_bytes(jpeg(20, 20, 3))
     with pytest.raises(UsageError, match="the source has changed"):
         pack(tmp_path / "a.lst", tmp_path / "out", root=source, shard_size=65536)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO])
+def test_an_error_of_the_system_ends_the_pack_and_rejects_no_image(
+    code: int, image_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image that this process could not open just then was left out of the dataset for good."""
+    source = image_folder(classes=2, per_class=2)
+    opened = table_module.regular_opener
+
+    def fails(path: str, flags: int) -> int:
+        if path.endswith("image_001.jpg"):
+            raise OSError(code, os.strerror(code))
+        return opened(path, flags)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table_module, "regular_opener", fails)
+        patch.setattr(unit, "pack_records", lambda encoder, records: [])
+        with pytest.raises(SourceError, match=os.strerror(code)):
+            pack(source, tmp_path / "out", workers=1)
+    pack(source, tmp_path / "out", workers=1)
+    assert read_manifest(tmp_path / "out").records == 4

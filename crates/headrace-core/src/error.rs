@@ -1,7 +1,9 @@
 //! The outcome of one image: a status number for Python, with a name and a message.
 
-use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::{fmt, io};
+
+use rustix::io::Errno;
 
 /// Why an image could not be decoded; `Ok` is 0. Numbers are part of the Python interface and never change meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,11 +47,15 @@ pub enum Status {
     Checksum = 17,
     /// The random numbers of the image are not known yet: those of an earlier one of its stream are missing.
     NotDrawn = 18,
+    /// This process, or the machine, may open no more files. The record itself may be sound.
+    OpenFiles = 19,
+    /// The system failed: an input/output error, or no memory to read into. The record itself may be sound.
+    System = 20,
 }
 
 impl Status {
     /// Every status, in the order of its number.
-    pub const ALL: [Status; 19] = [
+    pub const ALL: [Status; 21] = [
         Status::Ok,
         Status::Empty,
         Status::UnknownFormat,
@@ -69,7 +75,19 @@ impl Status {
         Status::MaskSize,
         Status::Checksum,
         Status::NotDrawn,
+        Status::OpenFiles,
+        Status::System,
     ];
+
+    /// Return what a failed read says: about the system where the record cannot be the reason, else [`Status::Io`].
+    pub fn of_read(error: &io::Error) -> Self {
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::MFILE | Errno::NFILE) => Status::OpenFiles,
+            Some(Errno::IO | Errno::NOMEM) => Status::System,
+            _ if error.kind() == io::ErrorKind::OutOfMemory => Status::System,
+            _ => Status::Io,
+        }
+    }
 
     /// Return the message for users.
     pub fn message(self) -> &'static str {
@@ -94,6 +112,8 @@ impl Status {
             Status::NotDrawn => "its random numbers are not drawn yet",
             Status::Checksum => "its bytes differ from the checksum in the index (damaged shard)",
             Status::MaskSize => "its mask and the image differ in size",
+            Status::OpenFiles => "too many open files",
+            Status::System => "the system could not read it (an input/output error, or no memory)",
             Status::Internal => "internal error in headrace (please report it)",
         }
     }
@@ -119,6 +139,21 @@ pub fn or_internal<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failing_system_is_no_bad_record() {
+        let status = |code: Errno| Status::of_read(&io::Error::from(code));
+        assert_eq!(
+            [Errno::MFILE, Errno::NFILE].map(status),
+            [Status::OpenFiles; 2]
+        );
+        assert_eq!([Errno::IO, Errno::NOMEM].map(status), [Status::System; 2]);
+        assert_eq!([Errno::NOENT, Errno::ACCESS].map(status), [Status::Io; 2]);
+        assert_eq!(
+            Status::of_read(&io::ErrorKind::OutOfMemory.into()),
+            Status::System
+        );
+    }
 
     #[test]
     fn a_panic_is_an_internal_error() {

@@ -90,6 +90,18 @@ impl Table {
         })
     }
 
+    /// Ask the kernel to read `records` (int64) of shards into the page cache, and return at once.
+    fn announce(&self, py: Python<'_>, records: PyBuffer<i64>) -> PyResult<()> {
+        let within = |&record: &i64| {
+            usize::try_from(record)
+                .ok()
+                .filter(|&at| at < self.inner.len())
+        };
+        let records: Option<Vec<usize>> = records.to_vec(py)?.iter().map(within).collect();
+        let records = records.ok_or_else(|| PyValueError::new_err("a record outside the table"))?;
+        detached(py, || self.inner.announce(&records))
+    }
+
     /// Return the number of records that had an index in the index file when it was opened.
     fn indexes_found(&self) -> usize {
         self.indexes.file().map_or(0, engine::IndexFile::found)

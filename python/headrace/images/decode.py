@@ -16,6 +16,8 @@ from headrace.system.text.arguments import suggest_arguments
 
 __all__ = [
     "NOT_DECODED",
+    "OPEN_FILES",
+    "SYSTEM_FAILED",
     "TOO_LARGE",
     "UNKNOWN_FORMAT",
     "UNSUPPORTED",
@@ -29,6 +31,7 @@ __all__ = [
 UNKNOWN_FORMAT = 2
 UNSUPPORTED = 8
 TOO_LARGE = 9
+OPEN_FILES, SYSTEM_FAILED = 19, 20  # the system's fault: the record may be sound
 NOT_DECODED = (UNKNOWN_FORMAT, UNSUPPORTED)
 """Status numbers of images in a format that headrace does not decode. Pillow may be able to."""
 

@@ -12,9 +12,9 @@ use crate::regular_file;
 /// Read the regular file at `path` into `bytes`, replacing its contents: one open, one look at its size, one read, one close.
 ///
 /// Errors: [`Status::Io`] if there is no such file, if it cannot be read, is larger than [`record_bytes`], or is a pipe, device,
-/// socket or folder.
+/// socket or folder; [`Status::OpenFiles`] and [`Status::System`] where the system failed.
 pub fn read_file(path: &Path, bytes: &mut Vec<u8>) -> Result<()> {
-    read(path, bytes).map_err(|_| Status::Io)
+    read(path, bytes).map_err(|error| Status::of_read(&error))
 }
 
 fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
@@ -46,7 +46,7 @@ pub fn make_room(bytes: &mut Vec<u8>, size: usize) -> io::Result<()> {
     if bytes.len() < size {
         bytes
             .try_reserve(size - bytes.len())
-            .map_err(io::Error::other)?;
+            .map_err(|_| io::ErrorKind::OutOfMemory)?;
     }
     bytes.resize(size, 0);
     Ok(())

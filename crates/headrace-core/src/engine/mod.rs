@@ -7,6 +7,7 @@
 
 mod byte_cache;
 mod file;
+mod held_files;
 mod index_file;
 mod indexes;
 mod item_worker;

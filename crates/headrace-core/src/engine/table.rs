@@ -3,13 +3,17 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use rustix::fs::{fadvise, Advice};
 
 use super::byte_cache::ByteCache;
 use super::file::{make_room, read_file, within_limit};
+use super::held_files;
 use crate::crc::crc32c;
 use crate::error::{Result, Status};
 use crate::regular_file;
@@ -18,8 +22,18 @@ use crate::regular_file;
 enum Handle {
     /// An image file: it is opened, read whole and closed each time, so that a million files need no million descriptors.
     Whole,
-    /// A shard: it is opened at the first read and stays open.
+    /// A shard: it is opened at the first read and stays open, if this process may hold one more ([`held_files`]).
     Shard(OnceLock<File>),
+}
+
+/// The files of a table. What it holds open counts in [`held_files`] until its end.
+struct Handles(Vec<Handle>);
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        let held = |handle: &&Handle| matches!(handle, Handle::Shard(file) if file.get().is_some());
+        held_files::give_back(self.0.iter().filter(held).count());
+    }
 }
 
 /// Paths of files, one after the other: a million take a third of the memory of a million `PathBuf`.
@@ -65,12 +79,11 @@ impl FromIterator<PathBuf> for Paths {
 /// The records of a dataset: columns with one entry per record, and the files that hold them.
 pub struct Table {
     paths: Paths,
-    handles: Vec<Handle>,
+    handles: Handles,
     file: Vec<u32>,
     offset: Vec<u64>,
     size: Vec<i64>,
     checksums: Option<Vec<u32>>,
-    opening: Mutex<()>,
     cache: Option<ByteCache>,
 }
 
@@ -104,7 +117,7 @@ impl Table {
                 Handle::Whole
             }
         };
-        let handles = shard.iter().map(handle).collect();
+        let handles = Handles(shard.iter().map(handle).collect());
         Ok(Table {
             paths,
             handles,
@@ -112,7 +125,6 @@ impl Table {
             offset,
             size,
             checksums: None,
-            opening: Mutex::new(()),
             cache: None,
         })
     }
@@ -170,15 +182,15 @@ impl Table {
 
     fn read_file(&self, record: usize, bytes: &mut Vec<u8>) -> Result<()> {
         let file = self.file[record] as usize;
-        match &self.handles[file] {
+        match &self.handles.0[file] {
             Handle::Whole => read_file(self.paths.get(file), bytes)?,
             Handle::Shard(handle) => {
                 let size = usize::try_from(self.size[record]).map_err(|_| Status::Io)?;
-                self.shard(file, handle)
-                    .and_then(|shard| part(shard, self.offset[record], size, bytes))
+                let read = |shard: &File| part(shard, self.offset[record], size, bytes);
+                self.with_shard(file, handle, read)
                     .map_err(|error| match error.kind() {
                         io::ErrorKind::UnexpectedEof => Status::Truncated,
-                        _ => Status::Io,
+                        _ => Status::of_read(&error),
                     })?;
             }
         }
@@ -188,15 +200,48 @@ impl Table {
         }
     }
 
-    fn shard<'a>(&'a self, file: usize, handle: &'a OnceLock<File>) -> io::Result<&'a File> {
+    /// Ask the kernel to read records of shards into the page cache, and return at once. Reading a record reports what is wrong
+    /// with its file.
+    pub fn announce(&self, records: &[usize]) {
+        for &record in records {
+            let file = self.file[record] as usize;
+            let Some(size) = u64::try_from(self.size[record])
+                .ok()
+                .and_then(NonZeroU64::new)
+            else {
+                continue;
+            };
+            if let Handle::Shard(handle) = &self.handles.0[file] {
+                drop(self.with_shard(file, handle, |shard| {
+                    Ok(fadvise(
+                        shard,
+                        self.offset[record],
+                        Some(size),
+                        Advice::WillNeed,
+                    )?)
+                }));
+            }
+        }
+    }
+
+    /// Call `work` with an open shard, which is closed again where this process holds as many files as it may.
+    fn with_shard<T>(
+        &self,
+        file: usize,
+        handle: &OnceLock<File>,
+        work: impl FnOnce(&File) -> io::Result<T>,
+    ) -> io::Result<T> {
         if let Some(open) = handle.get() {
-            return Ok(open);
+            return work(open);
         }
-        let _one_at_a_time = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        if handle.get().is_none() {
-            drop(handle.set(regular_file::open(self.paths.get(file))?.0));
+        let (shard, _) = regular_file::open(self.paths.get(file))?;
+        if !held_files::take() {
+            return work(&shard);
         }
-        handle.get().ok_or_else(|| io::Error::other("not opened"))
+        if handle.set(shard).is_err() {
+            held_files::give_back(1); // another thread was faster
+        }
+        work(handle.get().ok_or_else(|| io::Error::other("not opened"))?)
     }
 }
 
@@ -240,6 +285,29 @@ mod tests {
         let gone = Table::new(gone, vec![0], vec![0], vec![-1]).expect("fits");
         assert_eq!(gone.read(0, &mut bytes), Err(Status::Io));
         assert!(Table::new(Paths::default(), vec![0], vec![0], vec![0]).is_err());
+    }
+
+    #[test]
+    fn shards_beyond_the_limit_are_read_and_closed() {
+        let path = std::env::temp_dir().join(format!("headrace-shards-{}", std::process::id()));
+        std::fs::write(&path, b"0123456789").expect("written");
+        let paths = || Paths::from_iter([path.clone(), path.clone()]);
+        let table = Table::new(paths(), vec![0, 1], vec![2, 4], vec![3, 3]).expect("fits");
+        let mut bytes = Vec::new();
+        let open = |table: &Table, file: usize| matches!(&table.handles.0[file], Handle::Shard(shard) if shard.get().is_some());
+        table.announce(&[0, 1]);
+        table.read(0, &mut bytes).expect("held");
+        assert_eq!(bytes, b"234");
+        assert!(open(&table, 0) && open(&table, 1));
+        drop(table);
+        let table = Table::new(paths(), vec![0, 1], vec![2, 4], vec![3, 3]).expect("fits");
+        held_files::within(0, || {
+            table.announce(&[1]);
+            table.read(1, &mut bytes).expect("opened for this read");
+        });
+        assert_eq!(bytes, b"456");
+        assert!(!open(&table, 0) && !open(&table, 1));
+        std::fs::remove_file(&path).expect("removed");
     }
 
     #[test]

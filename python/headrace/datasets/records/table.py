@@ -22,7 +22,20 @@ from headrace.errors import SourceError
 from headrace.system.files.regular_file import regular_opener
 from headrace.system.text.size_limits import record_limit, too_large
 
-__all__ = ["Kind", "PendingRecords", "RecordFetcher", "RecordTable", "Stream", "StreamPass", "StreamRecord", "Tabled"]
+__all__ = [
+    "SYSTEM_ERRORS",
+    "Kind",
+    "PendingRecords",
+    "RecordFetcher",
+    "RecordTable",
+    "Stream",
+    "StreamPass",
+    "StreamRecord",
+    "Tabled",
+]
+
+SYSTEM_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
+"""Numbers of errors that say nothing about a record: it may be sound, and the next ones will fail alike."""
 
 Kind = Literal["folder", "lst", "shards", "tar", "rec", "tfrecord", "pipe", "mixed"]
 """What records are read from. "mixed": several datasets of different kinds, joined."""

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from headrace._native import Engine, Job, Program, Ring, Store, Table, status_names
 from headrace.datasets.records.dataset import Dataset
 from headrace.datasets.records.table import RecordFetcher, RecordTable
-from headrace.datasets.sources.archives.readahead import readahead
-from headrace.errors import DecodeError, HeadraceError, UsageError
-from headrace.images.decode import UNSUPPORTED
+from headrace.datasets.sources.archives.readahead import Readahead
+from headrace.errors import DecodeError, HeadraceError, SourceError, UsageError
+from headrace.images.decode import OPEN_FILES, SYSTEM_FAILED, UNSUPPORTED
 from headrace.loading.feeding.byte_cache import CacheLocation
 from headrace.loading.feeding.feed_pass import FeedPass, FetchedBatches, FilledBatch, IndexBatch
 from headrace.loading.feeding.gpu_decode import Cropped, GpuDecoding, GpuJob, GpuPart
@@ -83,16 +83,22 @@ class Feed:
         self.stats = FeedStats(threads=options.threads)
         table = dataset.table
         if len(table) and bool((table.size >= 0).any()):
-            shards = len(table.files) + (0 if masks is None or bool((masks.table.size < 0).all()) else len(masks.table.files))
-            open_files.require(shards, dataset.root)
-        # For a local dataset the first view asks the kernel to read ahead. With a cache most records are not read from there.
-        local_readahead = readahead(table) if primary is None and cache is None else None
-        self._fetcher: RecordFetcher | None = dataset.fetcher if dataset.fetcher is not None else local_readahead
+            open_files.allow(len(table.files) + (0 if masks is None else len(masks.table.files)))
         self._primary, self._draw_seed = primary, hashed(options.seed, view) if view else options.seed
         self._cache = cache
         if cache is not None and cache.lock_descriptor is not None:
             weakref.finalize(self, os.close, cache.lock_descriptor)
         self._own_table: Table | None = None if primary is not None else self._open_table()
+        self._fetcher: RecordFetcher | None = dataset.fetcher
+        # For local shards the first view asks the kernel to read ahead. With a cache most records are not read from there.
+        if (
+            dataset.fetcher is None
+            and self._own_table is not None
+            and cache is None
+            and len(table)
+            and bool((table.size >= 0).all())
+        ):
+            self._fetcher = Readahead(self._own_table)
         self._masks = masks
         self._mask_table: Table | None = None
         self._store = pipeline.store()
@@ -171,7 +177,7 @@ class Feed:
             self._engine = None
         if self._own_table is not None:
             self._own_table.abandon()
-            self._own_table = None
+            self._own_table, self._fetcher = None, self.dataset.fetcher
         if self._mask_table is not None:
             self._mask_table.abandon()
             self._mask_table = None
@@ -320,6 +326,14 @@ class Feed:
         record, draw = int(bad.records[slot]), int(bad.draws[slot])
         key = bad.keys[slot] if bad.keys is not None else self.dataset.table.keys[record]
         reason = _STATUS[status][1]
+        if status in (OPEN_FILES, SYSTEM_FAILED):
+            limit = f"; this process may open {open_files.limit()}" if status == OPEN_FILES else ""
+            hint = (
+                "raise the limit (ulimit -n), or hold fewer files open"
+                if limit
+                else "look at the disk, the network and free memory"
+            )
+            raise SourceError(f"record {key!r} ({self._where(bad, record)}): {reason}{limit}", hint=hint)
         if self.options.on_error == "raise":
             raise DecodeError(
                 f"record {key!r} ({self._where(bad, record)}): {reason}",

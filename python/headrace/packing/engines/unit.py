@@ -15,6 +15,7 @@ import numpy as np
 from headrace._native import crc32c as native_crc32c
 from headrace._native import pack_records
 from headrace.datasets.records.sidecar_files import SidecarFile, SidecarFiles
+from headrace.datasets.records.table import SYSTEM_ERRORS
 from headrace.datasets.shards import tar
 from headrace.datasets.shards.index import Columns
 from headrace.errors import DecodeError, SourceError
@@ -92,6 +93,8 @@ def pack_record(listing: Listing, encoder: ImageEncoder, at: int) -> PackedRecor
     except SourceError as error:
         # The message holds the absolute path, which must not enter the dataset.
         cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in SYSTEM_ERRORS:
+            raise
         reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else "shorter than the source's index says"
         return Rejection(listing.name(at), "unreadable", reason)
     except DecodeError as error:

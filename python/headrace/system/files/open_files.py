@@ -1,4 +1,4 @@
-"""The limit on open files of this process: each shard stays open, and many systems allow 1,024 files at first."""
+"""The limit on open files of this process: shards stay open as far as it allows. Many systems allow 1,024 files at first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import resource
 
 from headrace.errors import SourceError
 
-__all__ = ["allow", "require"]
+__all__ = ["allow", "limit", "require"]
 
 _OTHERS = 512
 """Ask for this many open files beyond the shards: for sockets, and files of libraries and of the script."""
@@ -25,6 +25,11 @@ def allow(files: int) -> bool:
     if new > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (new, hard))
     return new >= files + _FEWEST_OTHERS
+
+
+def limit() -> int:
+    """Return how many files this process may open (RLIMIT_NOFILE, the soft limit)."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def require(files: int, root: str) -> None:

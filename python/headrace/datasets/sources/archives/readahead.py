@@ -6,41 +6,23 @@ follow (128 KiB of readahead by default). For a record in the page cache it cost
 
 from __future__ import annotations
 
-import contextlib
-import os
-
 import numpy as np
 import numpy.typing as npt
 
-from headrace.datasets.records.table import RecordTable
-from headrace.system.files import open_files
-from headrace.system.files.regular_file import open_regular
+from headrace._native import Table
 
-__all__ = ["Readahead", "readahead"]
+__all__ = ["Readahead"]
 
 
 class Readahead:
-    """Announces records to the kernel, which reads them into the page cache (posix_fadvise(2), WILLNEED)."""
+    """Announces records of shards to the kernel, which reads them into the page cache (posix_fadvise(2), WILLNEED)."""
 
-    def __init__(self, table: RecordTable) -> None:
+    def __init__(self, table: Table) -> None:
         self._table = table
-        self._files: dict[int, int] = {}  # shard -> descriptor
-
-    def __del__(self) -> None:
-        for descriptor in self._files.values():
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
 
     def begin(self, records: npt.NDArray[np.int64]) -> _Announced:
         """Ask the kernel to read records into the page cache, and return at once. `wait` of the result does nothing."""
-        table = self._table
-        with contextlib.suppress(OSError):  # reading the record reports what is wrong with its file
-            for shard, offset, size in zip(
-                *(column[records].tolist() for column in (table.file, table.offset, table.size)), strict=True
-            ):
-                if shard not in self._files:
-                    self._files[shard] = open_regular(table.files[shard])
-                os.posix_fadvise(self._files[shard], offset, size, os.POSIX_FADV_WILLNEED)
+        self._table.announce(np.ascontiguousarray(records, dtype=np.int64))
         return _ANNOUNCED
 
     def prefetch(self, records: npt.NDArray[np.int64]) -> None:
@@ -65,10 +47,3 @@ class _Announced:
 
 
 _ANNOUNCED = _Announced()
-
-
-def readahead(table: RecordTable) -> Readahead | None:
-    """Return the readahead of a table of shards; None for image files, which are read whole, or if descriptors are scarce."""
-    if not len(table) or bool((table.size < 0).any()) or not open_files.allow(2 * len(table.files)):
-        return None
-    return Readahead(table)
