@@ -31,7 +31,8 @@ __all__ = [
 UNKNOWN_FORMAT = 2
 UNSUPPORTED = 8
 TOO_LARGE = 9
-OPEN_FILES, SYSTEM_FAILED = 19, 20  # the system's fault: the record may be sound
+OPEN_FILES = 19  # the system's fault, as the next: the record may be sound
+SYSTEM_FAILED = 20
 NOT_DECODED = (UNKNOWN_FORMAT, UNSUPPORTED)
 """Status numbers of images in a format that headrace does not decode. Pillow may be able to."""
 
