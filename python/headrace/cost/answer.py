@@ -114,16 +114,28 @@ class Answer:
             "region": self.region,
         }
 
-    def sentences(self, *, sources: bool = True) -> list[str]:
-        """Return plain sentences: the choice, other loaders and input modes, sensitivity and, with `sources`, the sources."""
-        lines = [self._choice_line(), self._gate_line(), *self._loader_lines(), *self._mode_lines(), *_data_lines(self.rows)]
+    def choice_words(self, row: Row) -> str:
+        """Return what the chosen row is: its machine, how it is bought, and where there was a choice, interval and reason."""
+        words = f"{self.label(row)}, {row.recommended}"
+        if not self._has_choice():
+            return words
+        low, high = (_scaled(row, bound) for bound in (row.usd_low, row.usd_high))
+        return f"{words}, ${low:,.2f} to ${high:,.2f}: {self.choice.reason}"
+
+    def sentences(self, *, page: bool = False) -> list[str]:
+        """Return plain sentences: the choice, other loaders and input modes, sensitivity, the sources.
+
+        `page`: leave out what the page of the estimate has in figures and tables: the choice, the watched fixes, the sources.
+        """
+        lines = [] if page and self.choice.row is not None else [self._choice_line()]
+        lines += [self._gate_line(), *self._loader_lines(), *self._mode_lines(), *_data_lines(self.rows)]
         lines += [self._packed_line(), *self._load_lines()]
         lines += [f"Left out: {words}." for words in _left_out_words(self.left_out)]
         lines += self._sensitivity_lines()
-        lines += self.watched.lines() if self.watched and sources else []
+        lines += self.watched.lines() if self.watched and not page else []
         if any(row.rate_kind == "estimated" for row in self.rows):
             lines.append("~ marks a rate with an estimated part; --json and --html have its interval and its arithmetic.")
-        if sources:
+        if not page:
             lines.append(f"Prices of {self.region}, {self.price_date}; {_price_words(self.rows)}")
         return [line for line in lines if line]
 
@@ -133,13 +145,16 @@ class Answer:
             near = self.choice.nearest
             words = f" The nearest: {self.label(near)}, {near.total_hours:.1f} h, {_best(near)}." if near else ""
             return f"{self.choice.reason[0].upper()}{self.choice.reason[1:]}.{words}"
-        if len(self.rows) == 1 or self.question.hours is not None or self.question.rates:
+        if not self._has_choice():
             return ""
         low, high = (_scaled(row, bound) for bound in (row.usd_low, row.usd_high))
         return (
             f"Choice: {self.label(row)}, {row.recommended}: {_best(row)} (${low:,.2f} to ${high:,.2f}) "
             f"in {row.total_hours:.1f} h, {self.choice.reason}; {row.binds} binds."
         )
+
+    def _has_choice(self) -> bool:
+        return len(self.rows) > 1 and self.question.hours is None and not self.question.rates
 
     def _gate_line(self) -> str:
         """Why not to add GPUs: of the choice, or of the watched job where a row has more of them; "" where nothing does."""
@@ -158,10 +173,7 @@ class Answer:
             if other.choice is None or self.choice.row is None:
                 continue
             if self._shown(other.choice) == self._shown(self.choice.row):
-                lines.append(
-                    f"With {other.loader} the choice and its cost are the same, {_best(other.choice)}: "
-                    f"{other.choice.binds} binds there."
-                )
+                lines.append(f"With {other.loader} the choice and its cost are the same: {other.choice.binds} binds there.")
             else:
                 name, purchase, usd = self._shown(other.choice)
                 hours, binds = other.choice.total_hours, other.choice.binds
