@@ -103,3 +103,10 @@ def test_the_page_states_cost_and_hours_of_the_choice_once_above_its_tables() ->
     cost = re.search(r'class="value accent">(≥ )?\$([\d.]+)<', head)
     assert cost is not None and head.count(f"${cost[2]}") == 1 and "Choice:" not in head
     assert ": the cheapest</span>" in head
+
+
+def test_a_notebook_shows_the_cheapest_rows_and_the_sentences() -> None:
+    found = asked("g5.2xlarge", "p5.48xlarge")
+    html = found._repr_html_()
+    assert html.count("<tr>") == 3 and "p5.48xlarge</td>" in html and found.sentences()[0][:20] in html
+    assert html.index("g5.2xlarge</td>") < html.index("p5.48xlarge</td>")

@@ -15,9 +15,14 @@ from headrace.cost.estimates.sensitivity import Change, sensitivity
 from headrace.cost.market.prices import Instance, PriceTable, Service
 from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import UsageError
+from headrace.report.text import numbers
+from headrace.report.text.notebook import notebook_html
 from headrace.system.text.sizes import number_text
 
-__all__ = ["Answer", "Question", "answer", "usd"]
+__all__ = ["SHOWN_ROWS", "Answer", "Question", "answer", "total_text", "usd"]
+
+SHOWN_ROWS = 12
+"""Show at most this many rows, the cheapest, in the table of a terminal or a notebook."""
 
 Asked = Sequence[tuple[Instance, Service]]
 
@@ -113,6 +118,24 @@ class Answer:
             "price_date": self.price_date,
             "region": self.region,
         }
+
+    def _repr_html_(self) -> str:
+        """Return the cheapest rows and the sentences, which notebooks show."""
+        rows = sorted(self.rows, key=lambda row: row.best_usd)[:SHOWN_ROWS]
+        more = len(self.rows) - len(rows)
+        sentences = [*([f"The {len(rows)} cheapest of {len(self.rows)} rows."] if more else []), *self.sentences()]
+        cells = [
+            (
+                self.label(row),
+                numbers.image_rate(row.img_s) if row.img_s else "–",
+                row.binds,
+                numbers.seconds(row.hours * 3600),
+                total_text(row, row.total_usd),
+                total_text(row, row.spot_total_usd),
+            )
+            for row in rows
+        ]
+        return notebook_html(sentences, ("instance", "img/s", "binds", "run", "total", "total, spot"), cells)
 
     def choice_words(self, row: Row) -> str:
         """Return what the chosen row is: its machine, how it is bought, and where there was a choice, interval and reason."""
@@ -426,6 +449,11 @@ def _scaled(row: Row, bound: float) -> float:
     """Return the recommended cost if the training took the time of a bound of the interval."""
     training = row.spot_expected_usd if row.recommended == "spot" and row.spot_expected_usd else row.on_demand_usd
     return row.best_usd + training * (bound / row.on_demand_usd - 1) if row.on_demand_usd else bound
+
+
+def total_text(row: Row, value: float | None) -> str:
+    """Return a total of a row as text, with ≥ where the row lacks a part."""
+    return ("≥ " if row.missing and value is not None else "") + usd(value)
 
 
 def _price_words(rows: Sequence[Row]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.cost import page_chart
-from headrace.cost.answer import Answer, usd
+from headrace.cost.answer import Answer, total_text, usd
 from headrace.cost.estimates.runs import Row
 from headrace.errors import UsageError
 from headrace.report.drawing.markup import Html, join, tag
@@ -54,7 +54,7 @@ def _head(found: Answer) -> Html:
     cells = []
     if row is not None:
         cells = [
-            figure(_total(row, row.best_usd).replace(" ", "\u00a0"), found.choice_words(row), accent=True),
+            figure(total_text(row, row.best_usd).replace(" ", "\u00a0"), found.choice_words(row), accent=True),
             figure(f"{row.total_hours:.1f} h", "from the order to the last step"),
             figure(row.binds, "binds"),
         ]
@@ -78,8 +78,8 @@ def _rows(found: Answer) -> Html:
             usd(row.start_usd),
             usd(row.storage_usd + row.copy_usd),
             usd(row.requests_usd),
-            _total(row, row.total_usd),
-            _total(row, row.spot_total_usd),
+            total_text(row, row.total_usd),
+            total_text(row, row.spot_total_usd),
         )
         for row in ordered
     ]
@@ -152,8 +152,8 @@ def _modes(found: Answer) -> Html | None:
             plan.row.binds,
             usd(plan.row.storage_usd + plan.row.copy_usd),
             usd(plan.row.requests_usd),
-            _total(plan.row, plan.row.total_usd),
-            _total(plan.row, plan.row.spot_total_usd),
+            total_text(plan.row, plan.row.total_usd),
+            total_text(plan.row, plan.row.spot_total_usd),
         )
         if plan.row is not None
         else (plan.mode, plan.refused or "", *"–" * 6)
@@ -186,7 +186,3 @@ def _sources(found: Answer) -> Html:
     rates = dict.fromkeys(floor.img_s.source for row in found.rows for floor in row.floors)
     items = [tag("li", line) for line in (*named, *rates)]
     return tag("section", tag("h2", "sources"), join(tag("ul", *items)))
-
-
-def _total(row: Row, value: float | None) -> str:
-    return ("≥ " if row.missing and value is not None else "") + usd(value)

@@ -358,7 +358,9 @@ def test_the_thread_that_holds_the_interpreter_is_recorded(
     monkeypatch.setattr(sampler, "_cpu_used", with_all_of_it_used_by("holder", sampler._cpu_used))
     sampler.sample(0.0)
     late = 0
-    while late < 2 or (late < 50 and stacks.STEP_HOLDER not in str(sampler._counts)):  # it may wait for the interpreter just then
+    while late < 2 or (
+        late < 50 and stacks.STEP_HOLDER not in str(sampler._counts)
+    ):  # it may wait for the interpreter just then
         sampler.sample(0.01)
         late += 1
         time.sleep(0.1)
