@@ -6,7 +6,6 @@ from pathlib import Path
 
 from headrace.cost import page_chart
 from headrace.cost.answer import Answer, total_text, usd
-from headrace.cost.estimates.runs import Row
 from headrace.errors import UsageError
 from headrace.report.drawing.markup import Html, join, tag
 from headrace.report.pages.page import figure, footer, header, html_page, write_page
