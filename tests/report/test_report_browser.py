@@ -129,7 +129,8 @@ def test_labels_of_an_axis_end_where_the_plot_ends(tmp_path: Path, image_folder:
         page.write_text(text.replace("</body>", MEASURE), encoding="utf-8")  # the page itself allows no script
         for width in (390, 1280):
             found = in_a_frame(page, tmp_path, width=width)
-            assert re.fullmatch(r"rows=[1-9]\d*;", found), (name, width, found)
+            rows = "0" if name == "cost" else r"[1-9]\d*"  # the chart of costs has its values in the drawing
+            assert re.fullmatch(f"rows={rows};", found), (name, width, found)
 
 
 PHONE = """<script>

@@ -178,7 +178,12 @@ def _diagnosis(diagnosis: Diagnosis | None, folder: Path) -> Html | None:
                 href=os.path.relpath(diagnosis.report, folder.absolute()),
             ),
         )
-    return tag("section", tag("h2", "bottleneck"), tag("p", no_break(f"{diagnosis.verdict}: {diagnosis.summary}{steps}")), link)
+    return tag(
+        "section",
+        tag("h2", "bottleneck"),
+        tag("p", no_break(f"{diagnosis.verdict}: {diagnosis.summary.rstrip('.')}.{steps}")),
+        link,
+    )
 
 
 def _saved_options(folder: Path) -> dict[str, object]:
