@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from headrace.cli.main import main
+from headrace.cost import page, page_chart
 from headrace.cost.answer import Answer, Question, answer
 from headrace.cost.chart import pareto_figure
 from headrace.cost.estimates.budget import Limits
@@ -65,16 +66,47 @@ def test_without_matplotlib_one_line_says_what_to_install(
     assert not (tmp_path / "cost.png").exists()
 
 
-def test_the_names_in_the_page_s_chart_do_not_lie_over_each_other(tmp_path: Path) -> None:
-    page = tmp_path / "cost.html"
-    words = ["cost", "--model", "resnet50", "--images", "1281167", "--epochs", "16", "--bytes", "141e9", "--deadline", "10"]
-    assert main([*words, "--html", str(page)]) == 0
-    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)">([^<]+)</text>', page.read_text(encoding="utf-8"))
-    assert len(found) >= 4
-    boxes = []
-    for left, height, anchor, name in found:
-        first = float(left) - (6 * len(name) if anchor == "end" else 0)
-        boxes.append((first, first + 6 * len(name), float(height)))
-    for number, one in enumerate(boxes):
-        for other in boxes[:number]:
-            assert one[1] <= other[0] or other[1] <= one[0] or abs(one[2] - other[2]) >= 11
+Box = tuple[float, float, float, float]
+
+
+DENSE = ("g5.xlarge", "g5.2xlarge", "g5.48xlarge", "g6.xlarge", "g6.2xlarge", "g6e.2xlarge", "g6e.4xlarge", "p5.48xlarge")
+
+
+@pytest.mark.parametrize("names", [DENSE, DENSE[:2], ("p5.48xlarge", "p4d.24xlarge", "g4dn.xlarge", "g5.2xlarge")])
+def test_no_name_in_the_page_s_chart_lies_over_a_dot_or_a_name_and_the_axes_have_values(names: tuple[str, ...]) -> None:
+    drawn = page_chart.chart(asked(*names))
+    assert drawn is not None
+    drawings = re.findall(r'<svg viewBox="0 0 (\d+) (\d+)"', drawn)
+    assert drawings == [("800", "340"), ("350", "380")], "one for wide screens, one that a phone shows whole"
+    for svg in re.findall(r"<svg viewBox.*?</svg>", drawn, re.DOTALL):
+        width = float(svg.split('"')[1].split()[2])
+        dots = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', svg)]
+        texts = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)" class="([\w-]+)">([^<]+)</text>', svg)
+        shown = [text for text in texts if text[3] == "name"]
+        assert {text[4] for text in shown} == {row.instance for row in asked(*names).pareto[: page_chart.LABELLED]}
+        assert sum(text[4].startswith("$") for text in texts) >= 2  # amounts on the upright axis
+        assert sum(text[4].replace(".", "").isdecimal() for text in texts) >= 2  # hours on the other
+        boxes: list[Box] = []
+        for left, base, anchor, _, name in shown:
+            first = float(left) - {"start": 0, "middle": 3, "end": 6}[anchor] * len(name)
+            boxes.append((first, float(base) - 9, first + 6 * len(name), float(base) + 2))
+        for number, (left_x, upper, right_x, lower) in enumerate(boxes):
+            assert left_x >= 0 and right_x <= width
+            assert not [dot for dot in dots if left_x - 5 < dot[0] < right_x + 5 and upper - 5 < dot[1] < lower + 5]
+            for other in boxes[:number]:
+                assert right_x <= other[0] or other[2] <= left_x or lower <= other[1] or other[3] <= upper
+
+
+def test_the_page_states_cost_and_hours_of_the_choice_once_above_its_tables() -> None:
+    text = page.render(asked("g5.2xlarge", "p5.48xlarge"), title="two").replace("\u00a0", " ")
+    head = text.partition("<main>")[2].partition("</section>")[0]
+    cost = re.search(r'class="value accent">(≥ )?\$([\d.]+)<', head)
+    assert cost is not None and head.count(f"${cost[2]}") == 1 and "Choice:" not in head
+    assert ": the cheapest</span>" in head
+
+
+def test_a_notebook_shows_the_cheapest_rows_and_the_sentences() -> None:
+    found = asked("g5.2xlarge", "p5.48xlarge")
+    html = found._repr_html_()
+    assert html.count("<tr>") == 3 and "p5.48xlarge</td>" in html and found.sentences()[0][:20] in html
+    assert html.index("g5.2xlarge</td>") < html.index("p5.48xlarge</td>")

@@ -375,6 +375,11 @@ def test_nothing_is_sent_without_a_yes(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert main(WORDS) == 2
     printed = capsys.readouterr().err
     assert "send this request? [y/N]" in printed and "the request was not sent" in printed and "at most $" in printed
+    monkeypatch.setenv("JPY_PARENT_PID", "1")  # in a notebook's !command nobody can answer: the cell would never end
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert main(WORDS) == 2
+    printed = capsys.readouterr().err
+    assert "[y/N]" not in printed and "--yes sends it" in printed
 
 
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(

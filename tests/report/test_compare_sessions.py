@@ -90,6 +90,13 @@ def test_equal_sessions_have_no_change_to_show(tmp_path: Path, capsys: pytest.Ca
     assert "±0 %" in text.replace("\xa0", " ") and "none" in text and "-0" not in text.replace("\xa0", " ")
 
 
+def test_a_notebook_shows_the_sentences_and_the_parts_of_the_step() -> None:
+    found = compared(make_session(workers=1, cpu_s=0.06), make_session(workers=4, cpu_s=0.06))
+    html = replace(found, sentences=(*found.sentences, "<script>\x1b[2J"))._repr_html_()
+    assert found.moved[0].label in html and html.count("<tr>") == 1 + len(found.shown)
+    assert "faster" in html and "<script>" not in html and "\x1b" not in html
+
+
 def test_a_session_without_steps_is_not_comparable() -> None:
     found = compared(Session(), make_session())
     assert found.word == "not comparable" and found.change is None and found.noise is None

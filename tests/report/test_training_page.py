@@ -56,6 +56,20 @@ def test_a_long_run_has_a_small_page_with_its_first_and_last_values() -> None:
     assert "0.00,0.00" in page and "100.00,100.00" in page  # the loss: highest first, lowest last
 
 
+def test_all_curves_begin_at_the_first_step_and_none_is_empty() -> None:
+    first = {"step": 1, "loss": 3.0, "learning_rate": 0.001, "highest_learning_rate": 0.001, "img_s": None, "wait_share": None}
+    page = training_page.render([START, first, *rows(60)[1:]], title="from 1").replace("\u00a0", " ")
+    assert page.count("steps 1 to 60") == page.count('class="curve"') == 4  # one evaluation is no curve
+    short = training_page.render([START, {**first, "img_s": 9.0}], title="one step")
+    assert "<svg" not in short and 'class="curves"' not in short
+
+
+def test_a_first_validation_far_above_the_training_loss_leaves_both_readable() -> None:
+    lines = [{"step": step, "evaluation": {"top1": 0.5, "loss": loss}} for step, loss in ((20, 43.2), (40, 2.5), (60, 2.4))]
+    page = training_page.render([*rows(60)[:-1], *lines], title="outlier").replace("\u00a0", " ")
+    assert "2 to 2.67 (cross entropy), dashed from 43.2" in page
+
+
 def test_repeated_steps_count_once_with_their_last_values() -> None:
     again = [{**START, "resumed_from_step": 40}, {"step": 60, "loss": 9.5, "learning_rate": 0.1}]
     page = training_page.render([*rows(60), *again], title="resumed").replace("\u00a0", " ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -18,6 +19,7 @@ import torch
 from headrace.cli.main import main
 from headrace.errors import DecodeError, HeadraceError, SourceError, StateError, UsageError
 from headrace.loading.loader import Loader
+from headrace.report.pages import training_page
 from headrace.training import loop as trainer
 from headrace.training.inputs.data import left_out_note
 from headrace.training.loop import Options, TrainingProgress, train
@@ -97,8 +99,24 @@ def test_training_learns_and_writes_weights_and_metrics(options: Options, monkey
     model.load_state_dict(tensors)
     lines = [json.loads(line) for line in (Path(options.out) / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["resumed_from_step"] is None and lines[0]["classes"] == 3
-    assert [line["step"] for line in lines if "loss" in line] == list(range(4, 37, 4))
+    assert [line["step"] for line in lines if "loss" in line] == [1, *range(4, 37, 4)]
     assert [line["step"] for line in lines if "evaluation" in line] == list(range(6, 37, 6))
+
+
+def test_the_highest_learning_rate_is_that_of_every_update(options: Options) -> None:
+    warm = replace(options, epochs=5, optimization=OptimizationOptions(warmup_epochs=1))  # 30 steps, the peak at step 6 or 7
+    train(warm)
+    lines = [json.loads(line) for line in (Path(options.out) / "metrics.jsonl").read_text().splitlines()]
+    rows = [line for line in lines if "loss" in line]
+    assert [row["step"] for row in rows] == [1, 20, 30]
+    rates = [
+        learning_rate(step, peak=warm.optimization.peak_rate(8), schedule="cosine", warmup_steps=6, total_steps=30)
+        for step in range(30)
+    ]
+    assert max(row["highest_learning_rate"] for row in rows) == max(rates) > max(row["learning_rate"] for row in rows)
+    shown = f"{max(rates):.3g}"
+    training_page.write(Path(options.out) / "metrics.jsonl", page := Path(options.out) / "page.html", title="warm")
+    assert re.search(rf">{re.escape(shown)}</span><span[^>]*>highest learning rate used", page.read_text())
 
 
 def test_a_run_stopped_by_signals_resumes_to_the_same_bits(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:

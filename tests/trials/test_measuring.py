@@ -29,7 +29,7 @@ from headrace.trials.pages import charts
 from headrace.trials.results import outputs
 from headrace.trials.results.projection import Projection
 from headrace.trials.results.row import Row
-from headrace.trials.results.rows import _with_gains
+from headrace.trials.results.rows import with_gains
 
 
 def test_rates_of_other_models_are_estimated_by_their_operations() -> None:
@@ -204,7 +204,7 @@ def test_gain_is_relative_to_the_reference_of_the_same_model_load_and_mode() -> 
         return Row(loader, "resnet18", load, 32, "corrected", seconds_per_epoch=seconds)
 
     rows = [row("pytorch", 1, 40.0), row("pytorch", 12, 80.0), row("headrace", 12, 20.0), row("run", 1, None)]
-    gains = [each.gain_percent for each in _with_gains(rows, {"loader": "pytorch"})]
+    gains = [each.gain_percent for each in with_gains(rows, {"loader": "pytorch"})]
     assert gains == [0.0, 0.0, 75.0, None]
 
 

@@ -15,9 +15,14 @@ from headrace.cost.estimates.sensitivity import Change, sensitivity
 from headrace.cost.market.prices import Instance, PriceTable, Service
 from headrace.diagnosis.result.model import Diagnosis
 from headrace.errors import UsageError
+from headrace.report.text import numbers
+from headrace.report.text.notebook import notebook_html
 from headrace.system.text.sizes import number_text
 
-__all__ = ["Answer", "Question", "answer", "usd"]
+__all__ = ["SHOWN_ROWS", "Answer", "Question", "answer", "total_text", "usd"]
+
+SHOWN_ROWS = 12
+"""Show at most this many rows, the cheapest, in the table of a terminal or a notebook."""
 
 Asked = Sequence[tuple[Instance, Service]]
 
@@ -114,16 +119,46 @@ class Answer:
             "region": self.region,
         }
 
-    def sentences(self, *, sources: bool = True) -> list[str]:
-        """Return plain sentences: the choice, other loaders and input modes, sensitivity and, with `sources`, the sources."""
-        lines = [self._choice_line(), self._gate_line(), *self._loader_lines(), *self._mode_lines(), *_data_lines(self.rows)]
+    def _repr_html_(self) -> str:
+        """Return the cheapest rows and the sentences, which notebooks show."""
+        rows = sorted(self.rows, key=lambda row: row.best_usd)[:SHOWN_ROWS]
+        more = len(self.rows) - len(rows)
+        sentences = [*([f"The {len(rows)} cheapest of {len(self.rows)} rows."] if more else []), *self.sentences()]
+        cells = [
+            (
+                self.label(row),
+                numbers.image_rate(row.img_s) if row.img_s else "–",
+                row.binds,
+                numbers.seconds(row.hours * 3600),
+                total_text(row, row.total_usd),
+                total_text(row, row.spot_total_usd),
+            )
+            for row in rows
+        ]
+        return notebook_html(sentences, ("instance", "img/s", "binds", "run", "total", "total, spot"), cells)
+
+    def choice_words(self, row: Row) -> str:
+        """Return what the chosen row is: its machine, how it is bought, and where there was a choice, interval and reason."""
+        words = f"{self.label(row)}, {row.recommended}"
+        if not self._has_choice():
+            return words
+        low, high = (_scaled(row, bound) for bound in (row.usd_low, row.usd_high))
+        return f"{words}, ${low:,.2f} to ${high:,.2f}: {self.choice.reason}"
+
+    def sentences(self, *, page: bool = False) -> list[str]:
+        """Return plain sentences: the choice, other loaders and input modes, sensitivity, the sources.
+
+        `page`: leave out what the page of the estimate has in figures and tables: the choice, the watched fixes, the sources.
+        """
+        lines = [] if page and self.choice.row is not None else [self._choice_line()]
+        lines += [self._gate_line(), *self._loader_lines(), *self._mode_lines(), *_data_lines(self.rows)]
         lines += [self._packed_line(), *self._load_lines()]
         lines += [f"Left out: {words}." for words in _left_out_words(self.left_out)]
         lines += self._sensitivity_lines()
-        lines += self.watched.lines() if self.watched and sources else []
+        lines += self.watched.lines() if self.watched and not page else []
         if any(row.rate_kind == "estimated" for row in self.rows):
             lines.append("~ marks a rate with an estimated part; --json and --html have its interval and its arithmetic.")
-        if sources:
+        if not page:
             lines.append(f"Prices of {self.region}, {self.price_date}; {_price_words(self.rows)}")
         return [line for line in lines if line]
 
@@ -133,13 +168,16 @@ class Answer:
             near = self.choice.nearest
             words = f" The nearest: {self.label(near)}, {near.total_hours:.1f} h, {_best(near)}." if near else ""
             return f"{self.choice.reason[0].upper()}{self.choice.reason[1:]}.{words}"
-        if len(self.rows) == 1 or self.question.hours is not None or self.question.rates:
+        if not self._has_choice():
             return ""
         low, high = (_scaled(row, bound) for bound in (row.usd_low, row.usd_high))
         return (
             f"Choice: {self.label(row)}, {row.recommended}: {_best(row)} (${low:,.2f} to ${high:,.2f}) "
             f"in {row.total_hours:.1f} h, {self.choice.reason}; {row.binds} binds."
         )
+
+    def _has_choice(self) -> bool:
+        return len(self.rows) > 1 and self.question.hours is None and not self.question.rates
 
     def _gate_line(self) -> str:
         """Why not to add GPUs: of the choice, or of the watched job where a row has more of them; "" where nothing does."""
@@ -158,10 +196,7 @@ class Answer:
             if other.choice is None or self.choice.row is None:
                 continue
             if self._shown(other.choice) == self._shown(self.choice.row):
-                lines.append(
-                    f"With {other.loader} the choice and its cost are the same, {_best(other.choice)}: "
-                    f"{other.choice.binds} binds there."
-                )
+                lines.append(f"With {other.loader} the choice and its cost are the same: {other.choice.binds} binds there.")
             else:
                 name, purchase, usd = self._shown(other.choice)
                 hours, binds = other.choice.total_hours, other.choice.binds
@@ -414,6 +449,11 @@ def _scaled(row: Row, bound: float) -> float:
     """Return the recommended cost if the training took the time of a bound of the interval."""
     training = row.spot_expected_usd if row.recommended == "spot" and row.spot_expected_usd else row.on_demand_usd
     return row.best_usd + training * (bound / row.on_demand_usd - 1) if row.on_demand_usd else bound
+
+
+def total_text(row: Row, value: float | None) -> str:
+    """Return a total of a row as text, with ≥ where the row lacks a part."""
+    return ("≥ " if row.missing and value is not None else "") + usd(value)
 
 
 def _price_words(rows: Sequence[Row]) -> str:

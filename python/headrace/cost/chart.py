@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.cost.answer import Answer
 from headrace.cost.estimates.runs import Row
-from headrace.cost.page import LABELLED, drawable_rows
+from headrace.cost.page_chart import LABELLED, drawable_rows
 from headrace.errors import MissingDependencyError, UsageError
 from headrace.system.files.atomic_write import atomic_write
 from headrace.system.text.install_hints import extra_hint

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-from headrace.cost.answer import Answer, usd
-from headrace.cost.estimates.runs import Row
+from headrace.cost import page_chart
+from headrace.cost.answer import Answer, total_text, usd
 from headrace.errors import UsageError
 from headrace.report.drawing.markup import Html, join, tag
-from headrace.report.drawing.plot import ends, scale
 from headrace.report.pages.page import figure, footer, header, html_page, write_page
 from headrace.report.pages.tables import table
 from headrace.report.text import numbers
-from headrace.system.text.sizes import number_text
 
-__all__ = ["LABELLED", "drawable_rows", "render", "write"]
+__all__ = ["render", "write"]
 
 STYLE = """
-.chart svg { display: block; width: 100%; overflow: visible; }
-.chart svg { border-left: 1px solid var(--hair); border-bottom: 1px solid var(--hair); }
-.chart circle { fill: var(--compute); }
-.chart circle.beaten { fill: var(--quiet); opacity: 0.5; }
-.chart circle.chosen { fill: var(--warn); }
-.chart text { font-size: 11px; fill: currentColor; paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
-@media (max-width: 40rem) { .chart .time-money { overflow-x: auto; } .chart svg, .chart .ends { min-width: 42rem; } }
 details { margin: 0.3rem 0; } details ul { margin: 0.3rem 0 0.6rem; }
 """
 
-WIDTH, HEIGHT, MARGIN = 800.0, 320.0, 24.0
-
-NAMED = "Rows that no other beats in both time and money have their name."
-
-CHARACTER, LINE = 6.0, 12.0
-"""Width of a character and height of a line of text in the chart, in SVG units."""
-
 PARTS = ("start, USD", "storage", "requests", "total", "total, spot")
 """Columns of the table of all rows: parts of the total beside the training, and both totals."""
-
-LABELLED = 7
-"""Name at most this many rows in the chart."""
 
 
 def write(found: Answer, path: Path, *, title: str) -> Path:
@@ -55,7 +35,7 @@ def render(found: Answer, *, title: str) -> str:
         tag(
             "main",
             _head(found),
-            _chart(found),
+            page_chart.chart(found),
             _rows(found),
             _fixes(found),
             _arithmetic(found),
@@ -64,7 +44,7 @@ def render(found: Answer, *, title: str) -> str:
             _sources(found),
         ),
         footer(f"prices of {found.region}, {found.price_date}"),
-        css=STYLE,
+        css=STYLE + page_chart.STYLE,
     )
 
 
@@ -73,63 +53,11 @@ def _head(found: Answer) -> Html:
     cells = []
     if row is not None:
         cells = [
-            figure(usd(row.best_usd), f"{found.label(row)}, {row.recommended}", accent=True),
+            figure(total_text(row, row.best_usd).replace(" ", "\u00a0"), found.choice_words(row), accent=True),
             figure(f"{row.total_hours:.1f} h", "from the order to the last step"),
             figure(row.binds, "binds"),
         ]
-    return tag("section", tag("div", *cells, class_="money"), *(tag("p", line) for line in found.sentences(sources=False)))
-
-
-def _chart(found: Answer) -> Html | None:
-    rows = drawable_rows(found)
-    if len(rows) < 2:
-        return None
-    shortest, longest = min(row.total_hours for row in rows), max(row.total_hours for row in rows)
-    low, high = min(row.best_usd for row in rows), max(row.best_usd for row in rows)
-    x = scale(math.log(shortest), math.log(longest), MARGIN, WIDTH - MARGIN)
-    y = scale(math.log(low), math.log(high), HEIGHT - MARGIN, MARGIN)
-    unbeaten = {id(row) for row in found.pareto}
-    marks = []
-    for row in rows:
-        left, top = x(math.log(row.total_hours)), y(math.log(row.best_usd))
-        kind = "chosen" if row is found.choice.row else None if id(row) in unbeaten else "beaten"
-        words = f"{found.label(row)}, {row.recommended}: {row.total_hours:.2f} h, {usd(row.best_usd)}, {row.binds} binds"
-        marks.append(tag("circle", tag("title", words), cx=round(left, 1), cy=round(top, 1), r=5, class_=kind))
-    taken: list[tuple[float, float, float]] = []  # left and right end and height of the names so far
-    for row in found.pareto[:LABELLED]:
-        left, top = x(math.log(row.total_hours)), y(math.log(row.best_usd))
-        on_left = left > WIDTH * 0.7
-        first = left - 8 - CHARACTER * len(found.label(row)) if on_left else left + 8
-        last = first + CHARACTER * len(found.label(row))
-        heights = (top - 7, top + 17, top - 20, top + 30)
-        height = next((one for one in heights if not any(_meet((first, last, one), other) for other in taken)), top - 7)
-        taken.append((first, last, height))
-        anchor = "end" if on_left else "start"
-        at = round(left + (-8 if on_left else 8), 1)
-        marks.append(tag("text", found.label(row), x=at, y=round(height, 1), text_anchor=anchor))
-    svg = tag("svg", *marks, viewbox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label="cost over time of each instance type")
-    return tag(
-        "section",
-        tag("h2", "time against money"),
-        tag("p", f"Vertical: {usd(low)} to {usd(high)} a run, logarithmic. {NAMED}", class_="note"),
-        tag(
-            "div",
-            svg,
-            ends(f"{number_text(shortest, digits=2)} h", "hours, logarithmic", f"{number_text(longest)} h"),
-            class_="time-money",
-        ),
-        class_="chart",
-    )
-
-
-def drawable_rows(found: Answer) -> list[Row]:
-    """Return the rows with finite time and money above 0, which logarithmic axes can show."""
-    return [row for row in found.rows if math.isfinite(row.best_usd) and row.best_usd > 0 and row.total_hours > 0]
-
-
-def _meet(one: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
-    """Return whether two names of the chart (left end, right end, height) touch each other."""
-    return one[0] < other[1] and other[0] < one[1] and abs(one[2] - other[2]) < LINE
+    return tag("section", tag("div", *cells, class_="money"), *(tag("p", line) for line in found.sentences(page=True)))
 
 
 def _rows(found: Answer) -> Html:
@@ -149,8 +77,8 @@ def _rows(found: Answer) -> Html:
             usd(row.start_usd),
             usd(row.storage_usd + row.copy_usd),
             usd(row.requests_usd),
-            _total(row, row.total_usd),
-            _total(row, row.spot_total_usd),
+            total_text(row, row.total_usd),
+            total_text(row, row.spot_total_usd),
         )
         for row in ordered
     ]
@@ -223,8 +151,8 @@ def _modes(found: Answer) -> Html | None:
             plan.row.binds,
             usd(plan.row.storage_usd + plan.row.copy_usd),
             usd(plan.row.requests_usd),
-            _total(plan.row, plan.row.total_usd),
-            _total(plan.row, plan.row.spot_total_usd),
+            total_text(plan.row, plan.row.total_usd),
+            total_text(plan.row, plan.row.spot_total_usd),
         )
         if plan.row is not None
         else (plan.mode, plan.refused or "", *"–" * 6)
@@ -257,7 +185,3 @@ def _sources(found: Answer) -> Html:
     rates = dict.fromkeys(floor.img_s.source for row in found.rows for floor in row.floors)
     items = [tag("li", line) for line in (*named, *rates)]
     return tag("section", tag("h2", "sources"), join(tag("ul", *items)))
-
-
-def _total(row: Row, value: float | None) -> str:
-    return ("≥ " if row.missing and value is not None else "") + usd(value)

@@ -1,7 +1,8 @@
 """The training loop, written to be read from top to bottom.
 
 `train` prepares a run, trains it, and returns a `Result`. A run can stop after any step and continue later; on the CPU with
-`deterministic` it then ends with the same bits. No step waits for the GPU: losses are read every LOG_STEPS steps only.
+`deterministic` it then ends with the same bits. No step waits for the GPU: losses are read after the first step, and every
+LOG_STEPS steps.
 
 - Before the first step: `prepare.py`. Everything that can fail for a wrong option fails there.
 - One step (gradients, update of the weights): `Learner.train_step` in `learner.py`.
@@ -124,7 +125,7 @@ def _train_remaining_steps(run: TrainingRun, stop: StopRequest, on_phase: Callab
             run.loss_monitor.add(run.step, loss)
             run.timer.end_step(len(labels))
             run.unreported_images += len(labels) * run.ranks.world_size
-            if run.step % LOG_STEPS == 0 or run.finished:
+            if run.step == 1 or run.step % LOG_STEPS == 0 or run.finished:
                 _report(run)
             elif run.ranks.main and time.monotonic() - run.reported_s >= PROGRESS_S:
                 _report_steps(run)
@@ -136,7 +137,7 @@ def _train_remaining_steps(run: TrainingRun, stop: StopRequest, on_phase: Callab
             if run.finished or run.stop_signal:
                 break
     run.vote.close()
-    if run.stop_signal and run.step % LOG_STEPS and not run.finished:
+    if run.stop_signal and run.step != 1 and run.step % LOG_STEPS and not run.finished:
         _report(run)  # the last step, before the checkpoint is saved
     _evaluate_if_due(run, stop, on_phase)
 
@@ -186,8 +187,9 @@ def _report(run: TrainingRun) -> None:
     if not run.ranks.main:
         return
     learning_rate = run.learner.learning_rate(run.step - 1)
-    run.metrics.write(step=run.step, epoch=run.epoch, loss=loss, learning_rate=learning_rate, img_s=img_s,
-                      wait_share=wait_share, image_size=run.image_size)  # fmt: skip
+    highest = run.learner.highest_learning_rate(range(max(0, run.step - LOG_STEPS), run.step))
+    run.metrics.write(step=run.step, epoch=run.epoch, loss=loss, learning_rate=learning_rate, highest_learning_rate=highest,
+                      img_s=img_s, wait_share=wait_share, image_size=run.image_size)  # fmt: skip
     if run.metrics.problem is not None:
         run.warn(run.metrics.problem)
     _report_steps(run)

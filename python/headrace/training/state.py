@@ -150,10 +150,11 @@ def save(run: TrainingRun) -> None:
         "classes": list(run.loader.dataset.classes),  # for programs that read the weights
         "trained_side": run.trained_side,
     }
-    run.writer.submit(run.step, copies, state)
+    run.writer.wait()  # else the next checkpoint could fail first, and the problem of this one would be lost
     for problem in (run.writer.problem, run.uploads.problem if run.uploads else None):
         if problem is not None:
             run.warn(str(problem))
+    run.writer.submit(run.step, copies, state)
 
 
 def restore(run: TrainingRun, found: Checkpoint) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -45,6 +48,25 @@ def test_watch_updates_while_the_command_runs_and_reports_at_the_end(
     printed = (folder / "output.txt").read_text()
     assert "step 59" in printed and "to stderr" in printed
     assert "step 59" not in out
+
+
+def test_in_a_notebook_s_cell_watch_writes_lines_and_moves_no_cursor(tmp_path: Path, script: Path) -> None:
+    """`!headrace watch` has a terminal of its own, whose cursor the cell of a notebook does not move."""
+    main_end, cell = pty.openpty()
+    words = ["watch", "--out", str(tmp_path / "session"), "--every", "0.3", "--json", "--", sys.executable, str(script), "0"]
+    variables = os.environ | {"JPY_PARENT_PID": "1", "TERM": "xterm-color", "FORCE_COLOR": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "headrace", *words], stdin=cell, stdout=subprocess.DEVNULL, stderr=cell, env=variables
+    ) as process:
+        os.close(cell)
+        shown = b""
+        with contextlib.suppress(OSError):  # the last process that holds the terminal has ended
+            while piece := os.read(main_end, 65536):
+                shown += piece
+    os.close(main_end)
+    assert process.returncode == 0, shown
+    text = shown.decode().replace("\r\n", "\n")
+    assert " img/s, waiting " in text and "\x1b" not in text and "\r" not in text
 
 
 @pytest.mark.slow

@@ -176,7 +176,7 @@ def test_a_run_with_all_options_resumes_to_the_same_bits(pictures: Path, tmp_pat
         one, two = (load_file(Path(options.out) / "final.safetensors") for options in (whole, parts))
         assert all(torch.equal(one[name], two[name]) for name in one)
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["image_size"] for line in lines if "loss" in line] == [32, 32]  # steps 20 and 24
+    assert [line["image_size"] for line in lines if "loss" in line] == [16, 32, 32]  # steps 1, 20 and 24
     sizes = [optimization.train_size(32, epoch / 4) for epoch in range(4)]
     assert sizes == [16, 16, 24, 32]
 

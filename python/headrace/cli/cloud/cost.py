@@ -15,7 +15,7 @@ from rich.table import Table
 from headrace.cli.shared import output
 from headrace.cli.shared.number_types import positive_count, positive_number
 from headrace.cost import page
-from headrace.cost.answer import Answer, Question, answer, usd
+from headrace.cost.answer import SHOWN_ROWS, Answer, Question, answer, usd
 from headrace.cost.chart import write_png
 from headrace.cost.estimates.budget import Limits
 from headrace.cost.estimates.calibrate import calibrate, factors
@@ -38,8 +38,6 @@ headrace cost --model resnet50 --images 1281167 --epochs 100 --instance p2.16xla
 headrace cost --hours 50 --instance ml.g5.xlarge --spot-discount 0.6
 headrace cost refresh --region eu-west-1                     # current prices from AWS, kept for later
 """
-
-SHOWN_ROWS = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

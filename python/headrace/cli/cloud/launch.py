@@ -291,7 +291,7 @@ def _ask(args: argparse.Namespace, request: dict[str, Any], cost: ExpectedCost) 
         output.log(f"  results: {request['OutputDataConfig']['S3OutputPath']}")
     if args.yes:
         return
-    if not sys.stdin.isatty():
+    if not output.is_terminal(sys.stdin):
         raise UsageError(
             "the request was not sent: there is no terminal on which to confirm it", hint="--yes sends it, --dry-run does not"
         )
@@ -312,7 +312,7 @@ def _ask_for_code(args: argparse.Namespace, request: dict[str, Any], source: Sou
         output.log(f"  {line}")
     if args.yes:
         return
-    if not sys.stdin.isatty():
+    if not output.is_terminal(sys.stdin):
         raise UsageError(f"{args.request} runs code of its author on this machine", hint="if you trust it, --yes runs it")
     if not _agreed("run it on this machine?"):
         raise UsageError("the request was not run: it was not confirmed")

@@ -19,7 +19,6 @@ from headrace.report.pages import compare_page
 from headrace.report.sessions.compare_sessions import SessionComparison, compare_sessions
 from headrace.report.sessions.session_folder import foreign_values, read_session_folder
 from headrace.report.sessions.share import without_places
-from headrace.report.text import numbers
 from headrace.report.text.terminal import to_ascii
 from headrace.session.model import Session
 
@@ -109,16 +108,8 @@ def _show(found: SessionComparison, page: Path | None) -> None:
         output.stdout_console.print(_table(("the job", "before", "after", "change"), jobs, whole_values=True))
     if found.moved:
         output.stdout_console.print()
-        rows = [
-            (
-                part.label,
-                numbers.part_of(part.before_s, found.whole_s),
-                numbers.part_of(part.after_s, found.whole_s),
-                part.change_words(found.whole_s),
-            )
-            for part in found.shown
-        ]
-        output.stdout_console.print(_table((f"per {found.per}", "before", "after", "change"), rows, whole_values=True))
+        headers = (f"per {found.per}", "before", "after", "change")
+        output.stdout_console.print(_table(headers, found.part_rows(), whole_values=True))
     if found.differences:
         output.stdout_console.print()
         shown = found.differences[:MOST_DIFFERENCES]

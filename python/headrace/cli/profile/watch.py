@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -77,7 +78,7 @@ def _view(folder: Path, *, every_s: float) -> Iterator[None]:
     stop = threading.Event()
     console = output.stderr_console
     live = Live(Text("waiting for the first steps"), console=console, auto_refresh=False, transient=True)
-    screen = live if console.is_terminal else None
+    screen = live if output.is_terminal(sys.stderr) else None
     thread = threading.Thread(target=_update, args=(folder, stop, screen, every_s), name="headrace-watch", daemon=True)
     with screen or contextlib.nullcontext():
         thread.start()

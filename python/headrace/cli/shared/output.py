@@ -35,6 +35,7 @@ __all__ = [
     "Heartbeat",
     "ProgressBar",
     "emit",
+    "is_terminal",
     "listing_progress",
     "log",
     "log_list",
@@ -54,6 +55,15 @@ LOG_WIDTH = 120  # width of tables in a log, in columns
 LEAST_WIDTH = 20  # make no table narrower than this many columns: it could not be read
 BAR_FROM, ELAPSED_FROM = 80, 100  # terminal widths in columns from which progress shows a bar, and the elapsed time
 RATE_WIDTH, LEFT_WIDTH = 32, 14  # columns reserved beside the description for counts with rate, and for the time left
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Return whether the stream is a terminal at which somebody sits.
+
+    The `!command` of a notebook has a terminal of its own, in which nothing is drawn twice and no question is answered: there
+    a command writes as into a log. Jupyter's kernels name their parent to all that they start.
+    """
+    return stream.isatty() and "JPY_PARENT_PID" not in os.environ
 
 
 @cache
@@ -88,7 +98,7 @@ def _width(stream: TextIO) -> int | None:
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
         return max(LEAST_WIDTH, int(columns))
-    if not stream.isatty():
+    if not is_terminal(stream):
         return LOG_WIDTH
     if not columns.isdecimal():
         return None
@@ -122,7 +132,7 @@ def log(line: str) -> None:
 
 def log_list(name: str, items: Sequence[str]) -> None:
     """Print `name: item, item` on stderr. A log gets one line; on a terminal, lines break between items only."""
-    if not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         log(f"{name}: {', '.join(items)}")
         return
     line = f"{name}:"
@@ -283,7 +293,7 @@ def progress(
     the last rate given to `advance`, labelled with these words (none if it is empty), and no rate is shown before.
     """
     description = printable(without_url_secrets(description))
-    if sys.stderr.isatty():
+    if is_terminal(sys.stderr):
         with _bar(unit, rate_of) as bar:
             task = bar.add_task(description, total=total)
 

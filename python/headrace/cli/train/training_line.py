@@ -103,7 +103,7 @@ class _Log:
 def training_progress(name: str) -> Iterator[TrainingMeter]:
     """Show the progress of the run called `name` on stderr while the block runs; it begins with "preparing"."""
     name = printable(name)
-    if not sys.stderr.isatty():
+    if not output.is_terminal(sys.stderr):
         with output.progress(f"{name}: preparing", None, rate_of="steps alone") as bar:
             yield _Log(bar)
         return

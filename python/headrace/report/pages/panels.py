@@ -19,23 +19,28 @@ from headrace.session.model import Session
 
 __all__ = ["panels"]
 
+FOLDED = frozenset(
+    ("slow", "percentiles", "gpus", "stages", "functions", "ranks", "model", "startup", "environment", "thresholds")
+)
+"""Panels that are closed until somebody opens them, so that the page of any run is read in a few screens."""
+
 
 def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
-    """Return one section per panel. A panel without data is left out."""
+    """Return one section per panel, the tables folded. A panel without data is left out."""
     steps = diagnosis.timeline
     slow = slow_steps(steps) if steps is not None else ()
     rows = tables.percentile_rows(diagnosis, session)
     found = (
         ("job", "The job on SageMaker", sagemaker_job.panel(session)),
         ("over-time", "The run over time", _over_time(diagnosis, slow, session)),
+        ("others", "Other findings", _others(diagnosis)),
+        ("configuration", "Settings that cost speed", _settings(diagnosis)),
         ("slow", "Slow steps", tables.slow_step_table(slow, steps.stride) if slow and steps is not None else None),
         ("percentiles", "Percentiles", tables.percentile_table(rows) if rows else None),
         ("gpus", "GPUs", gpu_counters.panel(session) if session is not None else None),
         ("stages", "Loader stages", tables.stage_table(diagnosis.stages) if diagnosis.stages else None),
         ("functions", "Functions that take the time", flame.panel(diagnosis, session) if diagnosis.flame_charts else None),
         ("ranks", "Ranks", tables.rank_table(diagnosis.rank_rows) if diagnosis.rank_rows else None),
-        ("others", "Other findings", _others(diagnosis)),
-        ("configuration", "Settings that cost speed", _settings(diagnosis)),
         (
             "model",
             "Step model",
@@ -49,7 +54,14 @@ def panels(diagnosis: Diagnosis, session: Session | None) -> list[Html]:
             None if finished_job_of(session) else tables.threshold_table(thresholds()),
         ),
     )
-    return [tag("section", tag("h2", title), body, id=name, aria_label=title) for name, title, body in found if body]
+    return [_panel(name, title, body) for name, title, body in found if body]
+
+
+def _panel(name: str, title: str, body: Html) -> Html:
+    heading = tag("h2", title)
+    if name not in FOLDED:
+        return tag("section", heading, body, id=name, aria_label=title)
+    return tag("section", tag("details", tag("summary", heading), body), id=name, aria_label=title, class_="folded")
 
 
 def _over_time(diagnosis: Diagnosis, slow: Sequence[SlowStep], session: Session | None) -> Html | None:

@@ -223,10 +223,9 @@ def term_table(terms_s: Mapping[str, float], step_s: float | None) -> Html:
 
 
 def threshold_table(rows: Sequence[Threshold]) -> Html:
-    """Return an HTML table, folded, with a row per threshold of the rules: name, value, what it decides."""
+    """Return an HTML table with a row per threshold of the rules: name, value, what it decides."""
     body = [(row.name, _text(row.value), row.note) for row in rows]
-    shown = table("Thresholds", ("", "value", "what it decides"), body, numeric_from=3, quiet=True)
-    return tag("details", tag("summary", f"{len(rows)} thresholds"), shown)
+    return table("Thresholds", ("", "value", "what it decides"), body, numeric_from=3, quiet=True)
 
 
 def definition_list(pairs: Iterable[tuple[str, object]]) -> Html:

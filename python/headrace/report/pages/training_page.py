@@ -98,6 +98,7 @@ def render(
     starts = [row for row in rows if "resumed_from_step" in row]
     steps = _last_of_each_step(row for row in rows if "loss" in row)
     scores = _last_of_each_step({**row["evaluation"], "step": row["step"]} for row in rows if "evaluation" in row)
+    curves = _curves(steps, scores)
     return html_page(
         f"{title} · headrace",
         header(title, _scope(starts)),
@@ -106,7 +107,7 @@ def render(
             _interrupted(rows),
             _figures(steps, scores),
             _diagnosis(diagnosis, folder),
-            tag("section", tag("div", *_curves(steps, scores), class_="curves")),
+            tag("section", tag("div", *curves, class_="curves")) if curves else None,
             _configuration(configuration),
             _environment(starts),
         ),
@@ -147,16 +148,19 @@ def _figures(steps: Sequence[Row], scores: Sequence[Row]) -> Html:
     last, score = steps[-1] if steps else {}, scores[-1] if scores else {}
     cells = [
         figure(_number(last.get("img_s"), WHOLE), "images per second (training steps alone, all ranks)"),
-        figure(
-            _number(max((row.get("learning_rate") or 0.0 for row in steps), default=None), THREE_DIGITS),
-            "highest learning rate used",
-        ),
+        figure(_number(_highest_rate(steps), THREE_DIGITS), "highest learning rate used"),
         figure(_number(last.get("wait_share"), PERCENT_1), "of the time waiting for input"),
         figure(_number(last.get("loss"), "{:.3f}".format), f"loss at step {last.get('step', 0):,}"),
         figure(_number(score.get("top1"), PERCENT_2), "top-1 accuracy"),
         figure(_number(score.get("top5"), PERCENT_2), "top-5 accuracy"),
     ]
     return tag("section", tag("div", *cells, class_="money"), id="verdict")
+
+
+def _highest_rate(steps: Sequence[Row]) -> float | None:
+    """Return the highest learning rate of all steps, those between two lines included (older runs recorded no such)."""
+    rates = [row.get("highest_learning_rate", row.get("learning_rate")) for row in steps]
+    return max((rate for rate in rates if rate is not None), default=None)
 
 
 def _diagnosis(diagnosis: Diagnosis | None, folder: Path) -> Html | None:
@@ -174,7 +178,12 @@ def _diagnosis(diagnosis: Diagnosis | None, folder: Path) -> Html | None:
                 href=os.path.relpath(diagnosis.report, folder.absolute()),
             ),
         )
-    return tag("section", tag("h2", "bottleneck"), tag("p", no_break(f"{diagnosis.verdict}: {diagnosis.summary}{steps}")), link)
+    return tag(
+        "section",
+        tag("h2", "bottleneck"),
+        tag("p", no_break(f"{diagnosis.verdict}: {diagnosis.summary.rstrip('.')}.{steps}")),
+        link,
+    )
 
 
 def _saved_options(folder: Path) -> dict[str, object]:
@@ -221,16 +230,19 @@ def _number(value: object, form: Form) -> str | None:
 def _curves(steps: Sequence[Row], scores: Sequence[Row]) -> list[Html]:
     validated = [{"step": row["step"], "loss": row["loss"]} for row in scores]
     sizes = {row.get("image_size") for row in steps}
+    numbers = [row["step"] for row in (*steps, *scores)]
+    curve = partial(_curve, between=(min(numbers, default=0), max(numbers, default=0)))
     wanted = [
-        _curve("loss", steps, "loss", THREE_DIGITS, unit="(cross entropy)", second=("in validation", validated)),
-        _curve("top-1 accuracy", scores, "top1", PERCENT_1, unit="of images"),
-        _curve("images per second", steps, "img_s", WHOLE, unit="img/s", from_zero=True),
-        _curve("share of time waiting for input", steps, "wait_share", PERCENT_1, unit="of the time", from_zero=True),
-        _curve("learning rate", steps, "learning_rate", THREE_DIGITS, unit="per update", from_zero=True),
-        _curve("pixels of training images", steps, "image_size", WHOLE, unit="pixels", from_zero=True)
+        curve("loss", steps, "loss", THREE_DIGITS, unit="(cross entropy)", second=("in validation", validated)),
+        curve("top-1 accuracy", scores, "top1", PERCENT_1, unit="of images"),
+        curve("images per second", steps, "img_s", WHOLE, unit="img/s", from_zero=True),
+        curve("share of time waiting for input", steps, "wait_share", PERCENT_1, unit="of the time", from_zero=True),
+        curve("learning rate", steps, "learning_rate", THREE_DIGITS, unit="per update", from_zero=True,
+              high=_highest_rate(steps)),
+        curve("pixels of training images", steps, "image_size", WHOLE, unit="pixels", from_zero=True)
         if len(sizes) > 1
         else None,
-    ]
+    ]  # fmt: skip
     return [curve for curve in wanted if curve is not None]
 
 
@@ -240,28 +252,38 @@ def _curve(
     field: str,
     form: Form,
     *,
+    between: tuple[int, int],
     unit: str = "",
     from_zero: bool = False,
+    high: float | None = None,
     second: tuple[str, Sequence[Row]] | None = None,
 ) -> Html | None:
-    """Return the curve of `field` over the steps; None for fewer than two values. `second`: name and rows of a dashed line."""
+    """Return the curve of `field` over the steps `between`, which all curves share; None for fewer than two values.
+
+    `high`: upper end of the axis (default: the largest value). `second`: name and rows of a dashed line. Where that line
+    begins far above the first, it is cut off, so that the first stays readable.
+    """
     points = _points(rows, field)
     if len(points) < 2:
         return None
     others = _points(second[1], field) if second else []
     others = others if len(others) > 1 else []
-    first, last = points[0][0], points[-1][0]
-    values = [value for _, value in points + others]
-    low, high = (0.0 if from_zero else min(values)), max(values)
+    values = [value for _, value in points]
+    low = 0.0 if from_zero else min(values + [value for _, value in others])
+    high = max(values + [value for _, value in others[-1:]]) if high is None else high
+    beyond = max((value for _, value in others), default=high)
     noisy = second is not None and len(points) > SMOOTHED_FROM
     drawn = [("line raw", points), ("line", _smoothed(points))] if noisy else [("line", points)]
     drawn += [("line second", others)] if others else []
-    x, y = scale(first, last, 0, 100), scale(low, high, 100, 0)
-    description = f"{title}: {_number(points[0][1], form)} at step {first}, {_number(points[-1][1], form)} at step {last}"
+    x, y = scale(*between, 0, 100), scale(low, high, 100, 0)
+    (first, begin), (last, end) = points[0], points[-1]
+    description = f"{title}: {_number(begin, form)} at step {first}, {_number(end, form)} at step {last}"
     lines = [line([(x(step), y(value)) for step, value in found], class_=kind) for kind, found in drawn]
     drawing = stretched(*lines, label=description)
-    labels = ends(f"{_number(low, form)} to {_number(high, form)} {unit}".strip(), f"steps {first:,} to {last:,}")
-    heading = [title, tag("span", _number(points[-1][1], form), class_="now")]
+    cut = f", dashed from {_number(beyond, form)}" if beyond > high else ""
+    words = f"{_number(low, form)} to {_number(high, form)} {unit}".strip()
+    labels = ends(f"{words}{cut}", f"steps {between[0]:,} to {between[1]:,}")
+    heading = [title, tag("span", _number(end, form), class_="now")]
     if second and others:
         heading[1:1] = [tag("span", f", dashed {second[0]} {_number(others[-1][1], form)}", class_="key second")]
     return tag("div", tag("h2", *heading), drawing, labels, class_="curve")

@@ -11,6 +11,7 @@ from headrace.diagnosis.result.model import SHARES, Diagnosis
 from headrace.report.sessions.compare_jobs import JobFigure, compared_epochs, job_figures
 from headrace.report.sessions.session_settings import Difference, differences
 from headrace.report.text import numbers
+from headrace.report.text.notebook import notebook_html
 from headrace.session.model import Session
 
 __all__ = ["MATERIAL", "PER_STEP", "PartChange", "SessionComparison", "compare_sessions", "noise_words", "whole_s"]
@@ -95,6 +96,18 @@ class SessionComparison:
         """The parts that take at least `LEAST_SHARE` of the step in one of the runs."""
         least_s = LEAST_SHARE * self.whole_s
         return tuple(part for part in self.moved if max(part.before_s or 0.0, part.after_s or 0.0) >= least_s)
+
+    def part_rows(self) -> list[tuple[str, str, str, str]]:
+        """Return name, time before, time after and change of each part in `shown`, as text."""
+        whole = self.whole_s
+        return [
+            (part.label, numbers.part_of(part.before_s, whole), numbers.part_of(part.after_s, whole), part.change_words(whole))
+            for part in self.shown
+        ]
+
+    def _repr_html_(self) -> str:
+        """Return the sentences and the parts of the step, which notebooks show."""
+        return notebook_html(self.sentences, (f"per {self.per}", "before", "after", "change"), self.part_rows())
 
 
 def compare_sessions(before: Session, after: Session, was: Diagnosis, now: Diagnosis) -> SessionComparison:

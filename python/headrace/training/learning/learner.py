@@ -67,7 +67,7 @@ class Learner:
 
         # All random draws of a step follow from (seed, step, rank), so a checkpoint need not hold a generator's state.
         torch.manual_seed((self.options.seed * 1_000_003 + step) * 65_536 + self.ranks.rank)
-        is_update = (step + 1) % self.optimization.accumulate == 0 or step + 1 == self.total_steps
+        is_update = self._is_update(step)
         partners, share = labels, 1.0
         if not self.device.simulated:
             if not self.options.channels_last:
@@ -90,6 +90,13 @@ class Learner:
         peak = self.optimization.peak_rate(self.options.batch_size * self.ranks.world_size * self.optimization.accumulate)
         steps = {"warmup_steps": self.warmup_steps, "total_steps": self.total_steps}
         return learning_rate(step, peak=peak, schedule=self.optimization.schedule, **steps)
+
+    def highest_learning_rate(self, steps: range) -> float | None:
+        """Return the highest learning rate of the updates in these steps; None if the weights are updated in none of them."""
+        return max((self.learning_rate(step) for step in steps if self._is_update(step)), default=None)
+
+    def _is_update(self, step: int) -> bool:
+        return (step + 1) % self.optimization.accumulate == 0 or step + 1 == self.total_steps
 
     def scaler_state(self) -> dict[str, Any]:
         """Return the state of the loss scaler; empty if its scale is constant."""

@@ -18,8 +18,9 @@ from headrace.trials.measuring.runner import Run
 from headrace.trials.pages.charts import Chart, legend, svg
 from headrace.trials.results.outputs import COLUMNS, NOTHING, cells_of
 from headrace.trials.results.row import Row
+from headrace.trials.results.rows import with_gains
 from headrace.trials.results.targets import BEGINNINGS as TARGETS
-from headrace.trials.results.targets import disturbed
+from headrace.trials.results.targets import DISTURBED_CORES, disturbed
 
 __all__ = ["HeatRows", "heat_rows", "write"]
 
@@ -104,10 +105,12 @@ def write(
 
 
 def _head(experiment: Experiment, done: Sequence[Row], sentences: Sequence[str]) -> Html:
-    best = max((row.gain_percent for row in done if row.gain_percent is not None), default=None)
+    quiet = [row for row in done if (row.foreign_cores or 0.0) < DISTURBED_CORES]  # the reference's row must be among them
+    compared = with_gains(quiet, experiment.reference) if experiment.reference else []
+    best = max((row.gain_percent or 0.0 for row in compared), default=0.0)
     measured = sum(row.epoch in (None, 1) for row in done)  # a training has a row for each epoch
     cells = [figure(str(measured), "cell measured" if measured == 1 else "cells measured")]
-    if best is not None and best > 0:
+    if best > 0:
         cells.insert(0, figure(f"{best:.0f} %", "less time per epoch, at most", accent=True))
     words = disturbed(done)
     warning = tag("p", f"{words}: repeat the run on a quiet machine before you quote these figures.") if words else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from headrace.trials.results.projection import Projection
 from headrace.trials.results.row import Row
 from headrace.trials.results.worker_model import with_expected_rates
 
-__all__ = ["as_documents", "rows_of"]
+__all__ = ["as_documents", "rows_of", "with_gains"]
 
 
 def rows_of(run: Run, counts: tuple[int, int], projection: Projection | None, usd_per_hour: float | None) -> list[Row]:
@@ -38,7 +39,7 @@ def rows_of(run: Run, counts: tuple[int, int], projection: Projection | None, us
         rows = [_priced(row, usd_per_hour) for row in rows]
     reference = run.experiment.reference
     rows = with_expected_rates(rows, machine.cores().usable)
-    return _with_gains(rows, reference) if reference else rows
+    return with_gains(rows, reference) if reference else rows
 
 
 def _training_rows(run: Run, group: Group, cell: Cell) -> list[Row]:
@@ -167,8 +168,8 @@ SAME = ("model", "load", "mode", "batch_size", "precision", "transform", "ranks"
 """Fields that a row and the reference's row have in common, unless the reference names them."""
 
 
-def _with_gains(rows: list[Row], reference: Any) -> list[Row]:
-    """Compare each row with the reference's row of the same model, load, mode and batch size."""
+def with_gains(rows: Sequence[Row], reference: Any) -> list[Row]:
+    """Compare each row with the reference's row of the same model, load, mode and batch size, if it is among the rows."""
     same = [name for name in SAME if name not in reference]
     first: dict[tuple[Any, ...], Row] = {}
     for row in rows:
@@ -179,7 +180,7 @@ def _with_gains(rows: list[Row], reference: Any) -> list[Row]:
 
 def _with_gain(row: Row, other: Row | None) -> Row:
     if other is None or row.seconds_per_epoch is None or other.seconds_per_epoch is None:
-        return row
+        return replace(row, gain_percent=None)
     return replace(row, gain_percent=100 * (1 - row.seconds_per_epoch / other.seconds_per_epoch))
 
 

@@ -9,7 +9,7 @@ from headrace.trials.experiment.accelerator import FORWARD_SHARE, ON_CPU
 from headrace.trials.experiment.cells import Experiment
 from headrace.trials.results.row import Row
 
-__all__ = ["BEGINNINGS", "disturbed", "targets_of"]
+__all__ = ["BEGINNINGS", "DISTURBED_CORES", "disturbed", "targets_of"]
 
 BEGINNINGS = ("Target, ", "Projected to ", "Other programs used up to ")
 """Beginnings of the sentences of `targets_of`, by which they are recognised."""
@@ -46,7 +46,7 @@ NEAR = 0.15
 """A projection is near a published value if it differs by at most this share."""
 
 DISTURBED_CORES = 0.5
-"""Do not judge targets of a run during which other programs used more cores than this."""
+"""Do not judge targets of a run, and do not head its page with a cell, while other programs used more cores than this."""
 
 BOUND = 1.02
 """Call a projected time limited by computing if it is at most this many times the time of computing alone."""
