@@ -21,6 +21,8 @@ from headrace.system.files.near_paths import near_path_hint
         (["pack", "a", "b", "--num_workers=3"], "did you mean --workers?"),
         (["export", "run", "--formt", "onnx"], "did you mean --format?"),
         (["diagnose", "--verfy", "--", "python", "train.py"], "did you mean --verify?"),
+        (["train", "--model", "resnet18", "-b", "64"], "did you mean --batch-size?"),
+        (["pack", "a", "b", "-j", "8"], "did you mean --workers?"),
         (["inspect", "a", "--xyzzy"], "headrace inspect -h shows the options and an example"),
     ],
 )
@@ -28,6 +30,22 @@ def test_a_misspelt_option_names_the_one_that_is_meant(words: list[str], hint: s
     assert main(words) == 2
     printed = capsys.readouterr().err
     assert f"hint: {hint}\n" in printed and "unrecognized arguments" in printed
+
+
+@pytest.mark.parametrize(
+    ("verb", "meant"),
+    [
+        ("profile", "diagnose"),
+        ("fit", "train"),
+        ("test", "evaluate"),
+        ("inference", "predict"),
+        ("convert", "pack"),
+        ("info", "inspect"),
+    ],
+)
+def test_a_verb_of_another_tool_names_ours(verb: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--x"]) == 2
+    assert f"hint: did you mean `headrace {meant}`?\n" in capsys.readouterr().err
 
 
 def test_words_of_the_users_command_are_not_checked(capsys: pytest.CaptureFixture[str]) -> None:

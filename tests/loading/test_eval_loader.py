@@ -39,6 +39,13 @@ def test_each_record_comes_once_in_order(root: Path) -> None:
         assert "note:" not in loader.explain()
 
 
+@pytest.mark.parametrize(("output", "shape"), [("torch", "[5, 3, 24, 24], channels-last"), ("numpy", "[5, 24, 24, 3]")])
+def test_explain_names_the_shape_that_a_batch_has(root: Path, output: str, shape: str) -> None:
+    with headrace.eval_loader(root, 5, EVALUATION, output=output) as loader:
+        assert f"batch: uint8 {shape}, " in loader.explain()
+        assert str(list(next(iter(loader))[0].shape)) in shape
+
+
 def test_records_that_fill_up_a_rank_are_marked(root: Path) -> None:
     seen = []
     for rank in range(4):

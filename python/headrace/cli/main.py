@@ -58,7 +58,15 @@ VERBS = {
 """The verbs in the order of `headrace -h`, and their modules."""
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-# Options as PyTorch's scripts call them, and ours.
+# Verbs and options as other tools and PyTorch's scripts call them, and ours.
+OTHERS_VERBS = {
+    "profile": "diagnose",
+    "fit": "train",
+    "test": "evaluate",
+    "inference": "predict",
+    "convert": "pack",
+    "info": "inspect",
+}
 OTHERS_OPTIONS = {
     "--num-workers": ("--workers", "--threads"),
     "--workers": ("--threads",),
@@ -66,6 +74,9 @@ OTHERS_OPTIONS = {
     "--arch": ("--model",),
     "--output": ("--out",),
     "--amp": ("--precision",),
+    "-a": ("--model",),
+    "-b": ("--batch-size",),
+    "-j": ("--workers", "--threads"),
 }
 FAILED, WRONG_USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
@@ -94,7 +105,7 @@ class _Parser(argparse.ArgumentParser):
     def near_option(self, name: str) -> str | None:
         """Return the option that `name` (`--modle`, `num_workers`) most probably means; None if no option is near."""
         options = [option for option in self._option_string_actions if option.startswith("--")]
-        wanted = "--" + name.lstrip("-").replace("_", "-").lower()
+        wanted = name if name in OTHERS_OPTIONS else "--" + name.lstrip("-").replace("_", "-").lower()
         meant = [option for option in OTHERS_OPTIONS.get(wanted, ()) if option in options]
         return next(iter([*meant, *difflib.get_close_matches(wanted, options, n=1)]), None)
 
@@ -107,7 +118,7 @@ class _Parser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             if word == "--":
                 return
-            if name.startswith("--") and name not in self._option_string_actions:
+            if (name.startswith("--") or name in OTHERS_OPTIONS) and name not in self._option_string_actions:
                 near = self.near_option(name)
                 hint = f"did you mean {near}?" if near else f"{self.prog} -h shows the options and an example"
                 raise UsageError(f"unrecognized arguments: {word}", hint=hint)
@@ -202,7 +213,8 @@ def _before_command(words: list[str]) -> list[str]:
 
 def _load(name: str) -> Verb:
     if name not in VERBS:
-        near = difflib.get_close_matches(name, VERBS, n=1)
+        meant = OTHERS_VERBS.get(name)
+        near = [meant] if meant in VERBS else difflib.get_close_matches(name, VERBS, n=1)
         what = "option" if name.startswith("-") else "verb"
         hint = f"did you mean `headrace {near[0]}`?" if near else "headrace -h lists the verbs"
         raise UsageError(f"there is no {what} {name!r}", hint=hint)

@@ -84,7 +84,11 @@ class View:
             yield f"values to {pipeline.dtype}: {where}"
         yield from (f"on the finished batch, in torch: {written(step)}" for step in pipeline.batch)
         size = pipeline.image_bytes() * batch_size / 2**20
-        yield f"batch: {pipeline.dtype} {list(pipeline.shape(batch_size))}, {size:.1f} MiB"
+        images, height, width, channels = pipeline.shape(batch_size)
+        shape = f"[{images}, {height}, {width}, {channels}]"
+        if self.output == "torch":  # as the tensor of the user says
+            shape = f"[{images}, {channels}, {height}, {width}], channels-last"
+        yield f"batch: {pipeline.dtype} {shape}, {size:.1f} MiB"
 
 
 class LoaderViews:

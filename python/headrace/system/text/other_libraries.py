@@ -8,6 +8,9 @@ _LOADER = "use headrace.Loader(data, batch_size, transform)"
 _OPEN = "use headrace.open(path)"
 _FOLDER = "use headrace.open(path): it has classes, class_to_idx, targets, samples and data[i]"
 _THREADS = "did you mean threads? A Loader decodes in native threads: threads=4, or leave it out for all cores"
+_SAMPLER = "use torch's: headrace.Loader(data, 256, transform, sampler=sampler)"
+_MODEL = "build models with torchvision or timm, or headrace train --model on the command line"
+_TRAIN = "headrace train on the command line, or headrace.Loader in your own loop"
 _TO_LOADER = "give the transform to the Loader: headrace.Loader(data, 256, transform); transform(image) calls it on one image"
 
 OF_HEADRACE = {
@@ -21,19 +24,26 @@ OF_HEADRACE = {
     "ImageNet": 'use headrace.open(path, split="train")',
     "MNIST": "headrace downloads no data: headrace.open(folder) reads images in folders, archives and lists",
     "Pipeline": _LOADER,
+    "RandomSampler": _SAMPLER,
+    "SequentialSampler": "use headrace.Loader(data, 256, transform, shuffle=False)",
     "Subset": "use data.subset(indices)",
+    "SubsetRandomSampler": "use data.subset(indices): a Loader shuffles it",
+    "Trainer": _TRAIN,
     "WebDataset": "use headrace.open('shards-*.tar')",
     "WebLoader": _LOADER,
+    "WeightedRandomSampler": "use headrace.Loader(data, 256, transform, weights=weights), one weight a class or an image",
     "collate": "leave it out: a Loader makes batches in place",
     "cost": "headrace cost on the command line",
     "create_dataset": _OPEN,
     "create_loader": f"{_LOADER}, and headrace.eval_loader to evaluate",
+    "create_model": _MODEL,
     "datasets": _OPEN,
     "default_collate": "leave it out: a Loader makes batches in place",
     "diagnose": "use headrace.watch around a loop, or headrace diagnose -- python train.py on the command line",
     "doctor": "headrace doctor on the command line",
     "evaluate": "headrace evaluate on the command line, or headrace.eval_loader in your own loop",
     "export": "headrace export on the command line",
+    "fit": _TRAIN,
     "image_dataset_from_directory": f"{_OPEN} and headrace.Loader",
     "inspect": "headrace inspect on the command line; in a notebook the last line `data` of a cell shows its facts",
     "io": "use headrace.decode_into, or data[i]",
@@ -42,6 +52,7 @@ OF_HEADRACE = {
     "load": _OPEN,
     "load_dataset": _OPEN,
     "load_from_disk": _OPEN,
+    "load_model": "headrace evaluate and headrace predict read a trained run; headrace export writes its model",
     "make_dataset": _OPEN,
     "manual_seed": "give the seed to the Loader: headrace.Loader(data, 256, transform, seed=0)",
     "pipeline_def": _LOADER,
@@ -51,7 +62,7 @@ OF_HEADRACE = {
     "read_image": "use headrace.decode_into, or data[i]",
     "run": "headrace run -- python train.py on the command line",
     "seed": "give the seed to the Loader: headrace.Loader(data, 256, transform, seed=0)",
-    "train": "headrace train on the command line, or headrace.Loader in your own loop",
+    "train": _TRAIN,
     "tune": "headrace tune on the command line",
     "wds": "use headrace.open('shards-*.tar')",
 }
@@ -150,6 +161,8 @@ OF_LOADER = {
     "os_cache": "leave it out: the operating system keeps files; cache='ram:8GiB' is for slow storage",
     "input_size": "leave it out: the transform decides, such as headrace.transforms.imagenet_train(224)",
     "image_size": "leave it out: the transform decides, such as headrace.transforms.imagenet_train(224)",
+    "img_size": "leave it out: the transform decides, such as headrace.transforms.imagenet_train(224)",
+    "size": "leave it out: the transform decides, such as headrace.transforms.imagenet_train(224)",
     "mean": "leave it out: headrace.transforms.imagenet_train(224, normalize=True), or Normalize(mean, std)",
     "std": "leave it out: headrace.transforms.imagenet_train(224, normalize=True), or Normalize(mean, std)",
     "target_transform": "labels are numbers of the dataset's classes: change them in your loop",
