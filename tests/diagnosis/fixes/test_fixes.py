@@ -31,6 +31,21 @@ def test_headrace_run_is_proposed_only_with_an_image_benchmark() -> None:
     assert found.gain == pytest.approx(4.1, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("transform", "is_proposed"),
+    [
+        ("Compose(\n Resize(size=256, interpolation=bilinear)\n CenterCrop(size=(224, 224))\n)", True),
+        ("Compose(\n Resize(size=512, interpolation=bilinear)\n RandomCrop(size=(224, 224), padding=None)\n)", False),
+        ("RandomResizedCropAndInterpolation(size=(240, 288), scale=(0.08, 1.0), ratio=(0.75, 1.3333))", False),
+    ],
+)
+def test_copies_are_as_large_as_what_the_script_cuts_from_them(transform: str, is_proposed: bool) -> None:
+    """Copies of 256 pixels were proposed to a script that enlarges them to 512."""
+    session = with_benchmark(make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2))
+    session = replace(session, loaders=tuple(replace(loader, transform=transform) for loader in session.loaders))
+    assert any(item.id == "pre_resize" for item in diagnose(session).fixes) == is_proposed
+
+
 def test_pre_resize_is_not_proposed_for_small_images() -> None:
     session = make_session(workers=2, cpu_s=0.08, compute_s=0.01, cores=2)
     large, small = diagnose(with_benchmark(session)), {"plain_s": 0.0005, "headrace_s": 0.0001, "pre_resized_s": None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = [
     "PRE_RESIZE",
     "READ_SHARDS",
     "cpu_ratio",
+    "fits_copies",
     "image_benchmark",
     "pack_places",
     "places_words",
@@ -43,6 +45,12 @@ PACKED_WAIT = 0.1
 
 MEMORY_SHARE = 0.8
 """Let a cache use at most this share of the free memory."""
+
+COPY_SIDE = 256
+"""Short side of the copies that are proposed and measured, in pixels: what crops of 224 are cut from."""
+
+_SIDES = re.compile(r"\bsize=[\[(]?(\d+)(?:, ?(\d+))?")
+"""The sizes of crops and resizes, as torchvision's and timm's transforms show themselves."""
 
 READ_SHARDS = "; the script then reads them with headrace.Loader"
 """Text to add to the fix `pack` for a script that reads a folder now: shards are not an image folder."""
@@ -168,11 +176,17 @@ def _run_headrace(number: int | None, loader: ObservedLoader) -> Rerun | None:
 HEADRACE_RUN = FixKind("headrace_run", _headrace_run, rerun=_run_headrace)
 
 
+def fits_copies(job: MeasuredJob) -> bool:
+    """Return whether a short side of `COPY_SIDE` is enough for the job's crops and resizes: larger ones would enlarge it."""
+    sides = _SIDES.findall(job.rank.loader.transform or "")
+    return all(int(side) <= COPY_SIDE for pair in sides for side in pair if side)
+
+
 def _pre_resize(job: MeasuredJob, kind: str) -> Fix | None:
     """Propose to shrink the images once. Predicted from decoding shrunk copies of the job's own images."""
     model, cost = job.model, job.rank.batch_cost
     ratio, benchmark = cpu_ratio(job, "pre_resized_s"), image_benchmark(job)
-    if model is None or cost is None or _decodes_none(job):
+    if model is None or cost is None or _decodes_none(job) or not fits_copies(job):
         return None
     if benchmark and benchmark.get("pre_resized_s") is None:
         return None  # no image is larger than the target

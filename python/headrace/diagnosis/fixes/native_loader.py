@@ -10,7 +10,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.diagnosis.fixes.images import CACHE, LEAST_FILE_BYTES, PACKED_WAIT, image_benchmark, pack_places
+from headrace.diagnosis.fixes.images import CACHE, LEAST_FILE_BYTES, PACKED_WAIT, fits_copies, image_benchmark, pack_places
 from headrace.diagnosis.measure import has_native_threads
 from headrace.diagnosis.measure.job import MeasuredJob
 from headrace.diagnosis.measure.prediction import NO_HELP, predicted_fix
@@ -72,7 +72,7 @@ def _pre_resize(job: MeasuredJob) -> Fix | None:
     """Propose to shrink the images once. Predicted from decoding shrunk copies of the job's own images with headrace."""
     model, cost, benchmark = job.model, job.rank.batch_cost, image_benchmark(job)
     now, then = benchmark.get("headrace_s"), benchmark.get("headrace_pre_resized_s")
-    if model is None or cost is None or not now or then is None:
+    if model is None or cost is None or not now or then is None or not fits_copies(job):
         return None
     ratio, bytes_ratio = min(1.0, then / now), benchmark.get("pre_resized_bytes_ratio") or 1.0
     after = model.changed(
