@@ -386,6 +386,19 @@ def test_batches_that_are_kept_do_not_change(folder: Path, taken_over: list[str]
     assert all(torch.equal(one, other) for one, other in zip(kept, copies, strict=True))
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_batches_are_of_the_inference_mode_of_the_loop(persistent: bool, both: Any, folder: Path) -> None:
+    def script() -> Any:
+        loader = always_lazy(DataLoader(Images(paths_of(folder)), 5, num_workers=1, persistent_workers=persistent))
+        found = []
+        for is_on in (False, True):
+            with torch.inference_mode(is_on):
+                found += [batch[0].is_inference() for batch in loader]
+        return found
+
+    assert both(script)[0][1:] == [False] * 4 + [True] * 4
+
+
 def test_a_fork_while_batches_are_filled(folder: Path, taken_over: list[str]) -> None:
     loader = always_lazy(DataLoader(Images(paths_of(folder)), 2, num_workers=2))
     batches = iter(loader)

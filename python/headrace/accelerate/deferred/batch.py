@@ -31,6 +31,7 @@ from headrace.accelerate.deferred.filling import Filling, compute, layout_of, th
 from headrace.accelerate.deferred.shared_bytes import Place, SharedBytes, received
 from headrace.accelerate.deferred.tensor import DeferredTensor, DescribedImage, Part, State, real
 from headrace.accelerate.lazy.image_description import Encoded, ImageDescription
+from headrace.accelerate.runtime.batch_memory import as_made_now
 from headrace.accelerate.runtime.shared_indexes import process_indexes
 from headrace.attach.record.unseen_frames import drop_own_frames
 
@@ -125,8 +126,11 @@ _opened = threading.local()
 
 
 def _filled(number: int, kind: type = torch.Tensor) -> torch.Tensor:
-    """Return tensor `number` of the batch that is being unpickled; from the second call on, a new tensor over its memory."""
-    tensor: torch.Tensor = _opened.tensors[number]
+    """Return tensor `number` of the batch that is being unpickled; from the second call on, a new tensor over its memory.
+
+    It is an inference tensor where the loop is in inference mode. The thread that allocated its memory never is.
+    """
+    tensor = as_made_now(_opened.tensors[number])
     if number in _opened.seen:
         tensor = torch.empty(0, dtype=tensor.dtype).set_(tensor)
     _opened.seen.add(number)
