@@ -55,7 +55,8 @@ def test_the_quickstart_takes_ten_minutes_on_busy_cores(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "CUDA_VISIBLE_DEVICES": "", "PATH": path}
     took: list[str] = []
     began_s = time.monotonic()
-    with busy_cores(2):
+    beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) - 1  # busy with other tests
+    with busy_cores(max(0, 2 - beside)):
         for words in steps(tmp_path):
             since_s = time.monotonic()
             done = subprocess.run(words, cwd=tmp_path, env={**os.environ, **home}, capture_output=True, text=True, check=False)
