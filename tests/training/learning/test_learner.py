@@ -12,6 +12,7 @@ from headrace.errors import UsageError
 from headrace.training.learning.mixing import mix
 from headrace.training.loop import Options, train
 from headrace.training.settings.optimization import OptimizationOptions
+from headrace.training.state import TrainingProgress
 from headrace.training.weights import checkpoint
 from headrace.training.weights.weight_average import WeightAverage
 from PIL import Image
@@ -142,8 +143,9 @@ def test_final_weights_are_the_average_also_after_a_resume(options: Options) -> 
     train(averaging)
     stopped = replace(averaging, out=options.out + "-stopped")
 
-    def stop(progress: object) -> None:
-        raise KeyboardInterrupt
+    def stop(progress: TrainingProgress) -> None:
+        if progress.step > 5:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(replace(stopped, checkpoint_steps=5), on_progress=stop)
