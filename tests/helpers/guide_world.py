@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
 import shlex
@@ -92,6 +93,8 @@ class World:
             verb = " ".join(words[1:3])
             small = () if "--source-dir" in words else SMALL.get(verb if verb in SMALL else words[1], ())
             options = [str(option) for option in small]
+            if words[1] == "train" and "--epochs" in words:  # a longer training stays longer than the one that it continues
+                options[options.index("--epochs") + 1] = str(math.ceil(int(words[words.index("--epochs") + 1]) / 16))
             end = words.index("--") if "--" in words else len(words)
             words = [*words[:end], *options, *words[end:]]
         return words
