@@ -34,7 +34,7 @@ def busy_cores(count: int) -> Iterator[None]:
 
 
 def steps(folder: Path) -> Iterator[list[str]]:
-    """The page's commands in their order. Write its programs as files when their turn comes."""
+    """Yield the page's commands in order. Write each Python block to a file just before it is needed."""
     for language, text in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         if language == "python":
             script = folder / ("train.py" if "argparse" in text else "loop.py")

@@ -47,9 +47,9 @@ pub enum Status {
     Checksum = 17,
     /// The random numbers of the image are not known yet: those of an earlier one of its stream are missing.
     NotDrawn = 18,
-    /// This process, or the machine, may open no more files. The record itself may be sound.
+    /// This process, or the machine, may open no more files. The record itself may be undamaged.
     OpenFiles = 19,
-    /// The system failed: an input/output error, or no memory to read into. The record itself may be sound.
+    /// The system failed: an input/output error, or too little memory. The record itself may be undamaged.
     System = 20,
 }
 

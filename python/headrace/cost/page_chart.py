@@ -40,7 +40,7 @@ DISTANCES, DIRECTIONS = (10.0, 17.0, 26.0, 38.0, 52.0, 70.0, 92.0), 16
 """Places of a name that are tried, nearest first: distances from its dot, and directions in a circle."""
 
 LEADER_FROM = 26.0
-"""Join a name to its dot by a line if the name is at least so far away."""
+"""Draw a line between a name and its dot from this distance on."""
 
 MOST_TICKS = 9
 """Label at most this many values of an axis."""

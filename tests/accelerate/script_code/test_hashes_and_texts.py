@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counted_code import SEEN, seen
 from deferred_helpers import OwnImages
 from torch.utils.data import DataLoader
 from torchvision import transforms
@@ -15,12 +16,6 @@ from torchvision import transforms
 Both = Callable[[Callable[[], Any]], tuple[Any, list[str]]]
 STEPS = transforms.Compose([transforms.RandomResizedCrop(24), transforms.ToTensor()])
 WHOLE = "the same batches, bit for bit"
-SEEN = [0]
-
-
-def seen() -> int:
-    SEEN[0] += 1
-    return SEEN[0]
 
 
 class Counting:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counted_code import SEEN, seen
 from deferred_helpers import OwnImages
 from PIL import Image
 from torch.utils.data import DataLoader, RandomSampler
@@ -18,12 +19,6 @@ from torchvision import transforms
 Both = Callable[[Callable[[], Any]], tuple[Any, list[str]]]
 STEPS = transforms.Compose([transforms.RandomResizedCrop(24), transforms.ToTensor()])
 WHOLE = "the same batches, bit for bit"
-SEEN = [0]
-
-
-def seen() -> int:
-    SEEN[0] += 1
-    return SEEN[0]
 
 
 class Computed:

@@ -1,4 +1,4 @@
-"""Tensors beside the image: torch's `default_collate` stacks them otherwise in a worker than in the training process."""
+"""Targets that are tensors: `default_collate` keeps the first one's dtype in a worker, and promotes dtypes elsewhere."""
 
 from __future__ import annotations
 

@@ -82,8 +82,9 @@ class Feed:
         self.dataset, self.pipeline, self.options = dataset, pipeline, options
         self.stats = FeedStats(threads=options.threads)
         table = dataset.table
-        if len(table) and bool((table.size >= 0).any()):
-            open_files.allow(len(table.files) + (0 if masks is None else len(masks.table.files)))
+        tables = (table,) if masks is None else (table, masks.table)
+        if shards := sum(len(one.files) for one in tables if bool((one.size >= 0).any())):
+            open_files.allow(shards)
         self._primary, self._draw_seed = primary, hashed(options.seed, view) if view else options.seed
         self._cache = cache
         if cache is not None and cache.lock_descriptor is not None:
